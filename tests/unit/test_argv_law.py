@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, calls, judge_planted, nodes, sources
+from support.source.parsed import breaches, calls, nodes, sources
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -108,14 +108,3 @@ def test_commands_of_slurm_have_checked_words_only() -> None:
     """Where a list is built apart from its start, all that is handed to the starter is looked at."""
     started = [call for call in calls(sources()["tools/ranks/slurm.py"]) if ast.unparse(call.func) == "_output"]
     assert [_is_safe_list(call.args[0]) for call in started] == [True, True]
-
-
-def test_planted_starts() -> None:
-    more = "words = ['x', '-a']\nwords += [name]\nos.posix_spawn(p, words, e)"
-    right = ("subprocess.run(['x', '--', name])", "subprocess.run(['x', f'--name={name}', argument(name)])")
-    judge_planted(unsafe_starts, ("subprocess.run(['x', name])", more, "os.system(f'ls {name}')"), right)
-
-
-def test_planted_environments() -> None:
-    wrong = ("os.environ['X'] = y", "os.environ.update(x)", "subprocess.run(['x'], env=e)")
-    judge_planted(changed_environments, wrong)

@@ -183,14 +183,6 @@ def test_planted_readers_without_a_limit() -> None:
     judge_planted(unbounded, ("open(path)",), file="engine/targets/host_files.py")
 
 
-def test_planted_files() -> None:
-    of_targets = ("proc_files.head(f'/proc/{pid}/root{path}', 5)", "open(f'/proc/{pid}/cwd/x')")
-    of_paths = ("os.path.realpath(path)", "Path(path).read_text()", "path.open('rb')", "from os.path import exists")
-    by_the_kernel = "open('/proc/locks') or os.readlink(f'/proc/{pid}/cwd')"
-    by_the_door = "files.open(path, limit) or reader.exists(owner) or os.path.join(a, names.stat)"
-    judge_planted(file_calls, ("open(path)", *of_targets, *of_paths), (by_the_kernel, by_the_door))
-
-
 def test_a_declaration_without_need_is_a_breach() -> None:
     declared = {"declared": ["errors.py", "gone.py"]}
     assert breaches(lambda *_: (), declared) == [f"{name}: must not be declared" for name in declared["declared"]]

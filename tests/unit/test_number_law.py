@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, calls, judge_planted
+from support.source.parsed import breaches, calls
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -70,9 +70,3 @@ def _is_number(node: ast.expr) -> bool:
 
 def test_text_becomes_a_number_in_one_place() -> None:
     assert breaches(conversions, DECLARED) == []
-
-
-def test_planted_conversions() -> None:
-    wrong = ("int(text)", "int(word, 16)", "list(map(int, words))", "parser.add_argument('--limit', type=int)")
-    right = ("integer(text)", "int(struct.unpack('<I', data)[0])", "isinstance(x, int) or int(seconds * 1000)")
-    judge_planted(conversions, wrong, right)

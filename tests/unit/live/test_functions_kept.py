@@ -80,10 +80,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     symbol_cache.kept_texts.cache_clear()
 
 
-def test_a_second_look_needs_no_search(session: Session, cache: Path) -> None:
+@pytest.mark.parametrize(("is_wanted", "found"), [(is_wanted, [*WANTED]), (lambda _: False, [])])
+def test_a_second_look_needs_no_search(session: Session, cache: Path, is_wanted: Any, found: list[str]) -> None:
+    """Nor where there are none."""
     for what, times in (("callers", 1), ("callers", 0), ("other callers", 1)):
         search = Search(session)
-        assert search.found(what) == [*WANTED]
+        assert search.found(what, is_wanted) == found
         assert search.times == times
     assert cache.exists()
 
@@ -96,14 +98,6 @@ def test_what_is_damaged_is_searched_again(session: Session, cache: Path) -> Non
     again = Search(session)
     assert again.found("callers") == [*WANTED]
     assert again.times == 1
-
-
-def test_that_there_are_none_is_kept_too(session: Session, cache: Path) -> None:
-    for times in (1, 0):
-        search = Search(session)
-        assert search.found("none", is_wanted=lambda _: False) == []
-        assert search.times == times
-    assert cache.exists()
 
 
 def test_a_copy_with_the_same_build_id_has_answers_of_its_own(session: Session, cache: Path, tmp_path: Path) -> None:

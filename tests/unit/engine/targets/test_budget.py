@@ -22,20 +22,15 @@ from support.programs.harness import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[4]
 RECORDING = ROOT / "tests" / "recordings" / "meta-mm.rec"
-GREEDY = """
+GREEDY = f"""
 import sys
-sys.path.insert(0, {root!r})
-from gdbext.hosts.cli import launcher
-{code}
-sys.exit(launcher.main(["-r", {recording!r}, "--json", *{words!r}]))
-"""
-
-
-REPLACED = """
+sys.path.insert(0, {str(ROOT)!r})
 from gdbext.engine.targets.recording import replay_target
+from gdbext.hosts.cli import launcher
 def maps(self):
-    {body}
+    BODY
 replay_target.ReplayTarget.maps = maps
+sys.exit(launcher.main(["-r", {str(RECORDING)!r}, "--json", *sys.argv[1:]]))
 """
 
 
@@ -43,20 +38,15 @@ replay_target.ReplayTarget.maps = maps
     ("body", "words", "said", "help_"),
     [
         # memory that is claimed, and not touched
-        (
-            "return [bytes(1 << 24) for _ in range(1000)]",
-            (),
-            "the look takes more memory than it may",
-            "--memory-limit GB",
-        ),
+        ("return [bytes(1 << 24) for _ in range(1000)]", (), "takes more memory than it may", "--memory-limit GB"),
         ("while True: pass", ("--timeout", "0.5"), "no report within 0.5 s", "--timeout SECONDS"),
     ],
 )
 def test_a_look_that_takes_too_much_ends_with_an_error(
     body: str, words: tuple[str, ...], said: str, help_: str
 ) -> None:
-    text = GREEDY.format(root=str(ROOT), code=REPLACED.format(body=body), recording=str(RECORDING), words=list(words))
-    done = subprocess.run([sys.executable, "-S", "-c", text], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-S", "-c", GREEDY.replace("BODY", body), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert said in done.stderr
     assert help_ in done.stderr

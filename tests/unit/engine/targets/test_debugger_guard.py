@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,15 +100,22 @@ def test_only_what_came_later_is_put_back(code: tuple[int, bytes], memory: tuple
     assert ctypes.string_at(address, len(original)) == bytes(meant)
 
 
-def _attach_many(kernel: Bpf, path: str, places: list[ProbePlace], pid: int) -> list[int]:
-    program = kernel.program(bpf_program.end())
-    return [kernel.attach(program, path, places, pid), program]
-
-
-def _attach_each(kernel: Bpf, path: str, places: list[ProbePlace], pid: int) -> list[int]:
-    architecture = architectures.own()
-    program = Bpf(kernel._number, has_many=False).program(bpf_program.end())
-    return [*attach_one_by_one(kernel, architecture, program, path, places, pid), program]
+@contextlib.contextmanager
+def probed(file: Path, offsets: tuple[int, ...], pid: int, at_once: bool = True) -> Iterator[None]:
+    """As long as another tool has probes there."""
+    architecture: Any = architectures.own()
+    kernel = Bpf.of(architecture)
+    places = [ProbePlace(offset, number) for number, offset in enumerate(offsets, 1)]
+    program = Bpf(kernel._number, has_many=at_once).program(bpf_program.end())
+    if at_once:
+        links = [kernel.attach(program, str(file), places, pid)]
+    else:
+        links = list(attach_one_by_one(kernel, architecture, program, str(file), places, pid))
+    try:
+        yield
+    finally:
+        for each in (*links, program):
+            os.close(each)
 
 
 def _elsewhere(work: Callable[[], None]) -> None:
@@ -123,26 +131,20 @@ def _elsewhere(work: Callable[[], None]) -> None:
 
 
 @PROBES
-@pytest.mark.parametrize(("attach", "is_for_all"), [(_attach_many, True), (_attach_many, False), (_attach_each, False)])
+@pytest.mark.parametrize(("at_once", "is_for_all"), [(True, True), (True, False), (False, False)])
 def test_probes_of_other_tools_are_left_alone(
-    code: tuple[int, bytes], memory: tuple[int, int], file: Path, attach: Callable[..., list[int]], is_for_all: bool
+    code: tuple[int, bytes], memory: tuple[int, int], file: Path, at_once: bool, is_for_all: bool
 ) -> None:
     """The kernel would go on to believe that they are there, and the tool sees nothing any more."""
-    architecture = architectures.own()
-    places = [ProbePlace(5, 1), ProbePlace(mmap.PAGESIZE + 2, 2)]
     (address, original), (ours, _) = code, memory
     healer = Healer(INT3, os.getpid(), *memory)
     healer.note()
-    links = attach(Bpf.of(architecture), str(file), places, 0 if is_for_all else os.getpid())
-    try:
+    with probed(file, (5, mmap.PAGESIZE + 2), 0 if is_for_all else os.getpid(), at_once):
         os.pwrite(ours, INT3, address + 1)
         _elsewhere(healer.heal)
         meant = bytearray(original)
         meant[5] = meant[mmap.PAGESIZE + 2] = INT3[0]
         assert ctypes.string_at(address, len(original)) == bytes(meant)
-    finally:
-        for each in links:
-            os.close(each)
 
 
 @PROBES
@@ -151,7 +153,6 @@ def test_a_probe_that_comes_where_a_breakpoint_was(
 ) -> None:
     """The next command of the user begins as soon as his debugger was killed."""
     (address, original), (ours, _) = code, memory
-    architecture = architectures.own()
     healer = Healer(INT3, os.getpid(), *memory)
     healer.note()
     os.pwrite(ours, INT3, address + 5)
@@ -159,13 +160,9 @@ def test_a_probe_that_comes_where_a_breakpoint_was(
     healer.heal()
     assert ctypes.string_at(address, len(original)) == original
     healer.forget()
-    links = _attach_many(Bpf.of(architecture), str(file), [ProbePlace(5, 1)], os.getpid())
-    try:
+    with probed(file, (5,), os.getpid()):
         _elsewhere(healer.heal)
         assert ctypes.string_at(address + 5, 1) == INT3
-    finally:
-        for each in links:
-            os.close(each)
 
 
 def test_probes_of_perf_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,20 +170,11 @@ def test_probes_of_perf_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     library = tmp_path / "lib:a b.so"
     library.write_bytes(b"")
     events = tmp_path / "uprobe_events"
-    lines = (
-        f"p:probe_a/one {library}:0x0000000000001a10(0x20) x=%di",
-        f"r8:a/two {library}:0x30",
-        "p:b/c /none:0x1",
-        "",
-    )
-    events.write_text("\n".join(lines))
+    lines = f"p:probe_a/one {library}:0x0000000000001a10(0x20) x=%di\nr8:a/two {library}:0x30\np:b/c /none:0x1\n"
+    events.write_text(lines)
     monkeypatch.setattr(kernel_probes, "_PROBE_LINES", (str(events), str(tmp_path / "none")))
     status = library.stat()
-    ours = {
-        offset
-        for device, inode, offset in listed_probes(os.getpid())
-        if (device, inode) == (status.st_dev, status.st_ino)
-    }
+    ours = {each[2] for each in listed_probes(os.getpid()) if each[:2] == (status.st_dev, status.st_ino)}
     assert ours == {0x1A10, 0x30}
 
 

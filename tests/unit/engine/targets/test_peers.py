@@ -77,10 +77,6 @@ def test_the_ends_of_a_pipe(peers, child):
     os.close(output)
 
 
-def find_socket(pid, inode):
-    return SocketTables(pid).find(inode)
-
-
 def test_a_table_is_read_no_longer_than_the_budget_allows(monkeypatch):
     monkeypatch.setattr(socket_table, "_SECONDS", 0.0)
     monkeypatch.setattr(socket_table, "_rows", lambda *_: iter([["0"] * 9 + [str(each)] for each in range(1000)]))
@@ -110,9 +106,9 @@ def test_a_connection_through_tcp_has_addresses_and_another_end(peers):
         client.connect(server.getsockname())
         accepted, _ = server.accept()
         host, port = server.getsockname()
-        found = find_socket(os.getpid(), inode(client.fileno()))
+        found = SocketTables(os.getpid()).find(inode(client.fileno()))
         assert (found.remote, found.state, found.peer) == (f"{host}:{port}", "ESTABLISHED", inode(accepted.fileno()))
-        assert find_socket(os.getpid(), inode(server.fileno())).state == "LISTEN"
+        assert SocketTables(os.getpid()).find(inode(server.fileno())).state == "LISTEN"
         found = peers.of(link(client.fileno()), call_writes=False)
         assert (found.kind.value, found.address, found.own) == ("socket", f"{host}:{port}", True)
         accepted.close()
@@ -186,7 +182,7 @@ def open_and_lock(path, call):
 def test_bytes_that_nobody_has_read_yet(peers):
     here, there = socket.socketpair()
     here.sendall(b"x" * 100)
-    assert find_socket(os.getpid(), inode(there.fileno())).unread
+    assert SocketTables(os.getpid()).find(inode(there.fileno())).unread
     assert "bytes unread" in peers.of(link(there.fileno()), call_writes=False).text
     here.close()
     there.close()

@@ -26,26 +26,23 @@ def result(debugger: FakeDebugger, monkeypatch: pytest.MonkeyPatch, command: str
     return outcome
 
 
-def test_the_result_comes_and_the_process_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    debugger = FakeDebugger()
-    outcome = result(debugger, monkeypatch, "dispatch-info", "--json")
-    assert (outcome.status, outcome.output[0]) == (0, "{")
-    assert debugger.log == ["open dispatch-info, live=False", "let go of dispatch-info, runs on=False"]
-
-
-@pytest.mark.parametrize(("argv", "live"), [(["dispatch-info"], False), (["dispatch-break", "call", "mm"], True)])
-def test_the_process_goes_also_after_an_error(argv: list[str], live: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    debugger = FakeDebugger(process=False)
-    outcome = result(debugger, monkeypatch, *argv)
-    assert (outcome.status, outcome.output) == (1, "")
-    assert "there is no process" in outcome.error
-    assert debugger.log == [f"open {argv[0]}, live={live}", f"let go of {argv[0]}, runs on=False"]
-
-
-def test_wrong_usage_does_not_attach(monkeypatch: pytest.MonkeyPatch) -> None:
-    debugger = FakeDebugger()
-    assert result(debugger, monkeypatch, "dispatch-info", "--bogus").status == 2
-    assert debugger.log == ["let go of dispatch-info, runs on=False"]
+@pytest.mark.parametrize(
+    ("words", "status", "opened"),
+    [
+        ("dispatch-info --json", 0, ["open dispatch-info, live=False"]),
+        ("dispatch-info", 1, ["open dispatch-info, live=False"]),
+        ("dispatch-break call mm", 1, ["open dispatch-break, live=True"]),
+        ("dispatch-info --bogus", 2, []),  # wrong usage does not attach
+    ],
+)
+def test_the_process_goes_also_after_an_error(
+    words: str, status: int, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    debugger = FakeDebugger(process=status != 1)
+    outcome = result(debugger, monkeypatch, *words.split())
+    assert (outcome.status, outcome.output[:1]) == (status, "" if status else "{")
+    assert ("there is no process" in outcome.error) is (status == 1)
+    assert debugger.log == [*opened, f"let go of {words.split()[0]}, runs on=False"]
 
 
 @pytest.mark.parametrize("core", [None, "/tmp/strange name\n'\"\\ü"])
