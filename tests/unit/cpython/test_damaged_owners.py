@@ -86,9 +86,7 @@ def test_a_thread_that_is_gone_is_named_by_its_ident(subject: Subject) -> None:
         *((ident, "gone") for ident in (0x2FBE9556C0, 0x7F1122334440)),  # no thread has had it: it proves nothing
     ],
 )
-def test_a_word_that_no_thread_has_proves_no_thread_that_is_gone(
-    subject: Subject, ident: int, state: str | None
-) -> None:
+def test_a_word_that_no_thread_has_proves_no_end(subject: Subject, ident: int, state: str | None) -> None:
     wait = subject.wait_where_the_lock_records(ident)
     assert (wait["owner"] or {}).get("state") == state
     assert state is None or wait["certainty"] == "inferred"

@@ -14,9 +14,7 @@ from support.fakes.fake_target import FakeTarget
 
 
 @pytest.mark.parametrize(("torn", "at_stop"), [(2, False), (3, True)])
-def test_lists_that_are_torn_each_time_are_read_at_the_stop(
-    monkeypatch: pytest.MonkeyPatch, torn: int, at_stop: bool
-) -> None:
+def test_lists_torn_each_time_are_read_at_the_stop(monkeypatch: pytest.MonkeyPatch, torn: int, at_stop: bool) -> None:
     """The third attempt is the last one before the stop."""
     tried: list[str] = []
     runtime = SimpleNamespace(sys_hexversion=lambda: None, thread_states=list, anew=lambda: runtime)

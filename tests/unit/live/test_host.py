@@ -99,9 +99,7 @@ def test_a_later_one_interrupts_at_once(clock: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     ("is_here", "has_come", "said"), [(False, False, ["no dispatch in 0 s"]), (True, False, ["ran"]), (False, True, [])]
 )
-def test_a_run_that_shows_nothing_says_so_once(
-    is_here: bool, has_come: bool, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_run_says_so(is_here: bool, has_come: bool, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timed_run, "SILENT_AFTER", 0.03)
     monkeypatch.setattr(timed_run, "_SETTLED", 0.01)
     shown: list[str] = []

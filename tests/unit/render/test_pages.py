@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from html.parser import HTMLParser
 
 import pytest
@@ -25,10 +25,12 @@ VOID = {"meta", "input", "br", "th", "td", "wbr"}
 
 
 class Tags(HTMLParser):
-    """Tags that are open, what the page loads, its scripts and its data."""
+    """All tags, those that are open, what the page loads, its scripts and its data."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page: str, void: Collection[str] = VOID) -> None:
         super().__init__()
+        self.void = void
+        self.seen: set[str] = set()
         self.open: list[str] = []
         self.loaded: list[str] = []
         self.policy = ""
@@ -44,11 +46,12 @@ class Tags(HTMLParser):
         self.policy = named.get("content") or "" if "http-equiv" in named else self.policy
         if tag == "script":
             self._script = named.get("id") or ""
-        if tag not in VOID:
+        self.seen.add(tag)
+        if tag not in self.void:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in VOID:
+        if tag not in self.void:
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:

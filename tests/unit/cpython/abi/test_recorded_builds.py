@@ -17,21 +17,13 @@ from gdbext.errors import MemoryFault
 from support.recorded.recording_damage import patched
 
 
-def test_a_recorded_deadlock(replay: Callable[[str], Any]) -> None:
+def test_each_thread_has_a_copy_of_the_bytecode(replay: Callable[[str], Any]) -> None:
     hung = replay("python-lock-abba-3.14t")
     report = hung.document("dispatch-diagnose")
     assert report["target"]["python"] == {"version": "3.14.4t"}
-    assert report["verdict"]["kind"] == "deadlock"
-    assert len(report["verdict"]["threads"]) == 2
-    for thread in report["threads"]:
-        assert thread["python_frames"], thread["tid"]
-        assert all(held["kind"] != "gil" for held in thread["holds"])
-
-
-def test_each_thread_has_a_copy_of_the_bytecode(replay: Callable[[str], Any]) -> None:
-    session = replay("python-lock-abba-3.14t").session
-    runtime = session.python
-    copied = 0
+    assert all(thread["python_frames"] for thread in report["threads"])
+    assert all(held["kind"] != "gil" for thread in report["threads"] for held in thread["holds"])
+    runtime, copied = hung.session.python, 0
     for state in runtime.thread_states():
         for frame in runtime.frames.stack(state).frames:
             at = PyInterpreterFrame(runtime.space, frame.address).instr_ptr
@@ -43,32 +35,11 @@ def test_each_thread_has_a_copy_of_the_bytecode(replay: Callable[[str], Any]) ->
     assert code.offset_of(8) == 8 - code.bytecode, "nowhere in any of them"
 
 
-def test_who_stops_the_world_waits_for_who_does_not_stop(replay: Callable[[str], Any]) -> None:
-    hung = replay("free-threaded-pause-3.13t")
-    report = hung.document("dispatch-diagnose")
-    stopper, attached, sleeper = (hung.tid(role) for role in ("stopper", "attached", "sleeper"))
-    assert (report["verdict"]["kind"], set(report["verdict"]["threads"])) == ("deadlock", {stopper, attached})
-    waits = {thread["tid"]: thread["wait"] for thread in report["threads"]}
-    for waiter, owner, name in (
-        (stopper, attached, "all other threads, to stop the world"),
-        (sleeper, stopper, "the thread that stops the world"),
-    ):
-        wait = waits[waiter]
-        assert (wait["kind"], wait["owner"]["tid"], wait["name"]) == ("stop-the-world", owner, name)
-        assert wait["certainty"] == "recorded"
-    assert waits[stopper]["address"] == waits[sleeper]["address"]
-
-
 def test_who_is_in_a_critical_section_holds_the_object(replay: Callable[[str], Any]) -> None:
     hung = replay("free-threaded-section-3.14t")
-    report = hung.document("dispatch-diagnose")
-    inside, outside = hung.tid("inside"), hung.tid("outside")
-    assert (report["verdict"]["kind"], set(report["verdict"]["threads"])) == ("deadlock", {inside, outside})
-    threads = {thread["tid"]: thread for thread in report["threads"]}
-    wait = threads[outside]["wait"]
-    assert (wait["kind"], wait["owner"]["tid"], wait["name"]) == ("object-lock", inside, "dict")
-    assert wait["address"] == hung.truth["shared"]
-    assert [(held["kind"], held["address"]) for held in threads[inside]["holds"]] == [("object-lock", wait["address"])]
+    holds = {thread["tid"]: thread["holds"] for thread in hung.diagnosis["threads"]}
+    (held,) = holds[hung.tid("inside")]
+    assert (held["kind"], held["address"]) == ("object-lock", hung.truth["shared"])
 
 
 @pytest.mark.parametrize("damage", ["fault", "circle"])

@@ -41,13 +41,8 @@ def test_known_names(name: str, text: str) -> None:
 def test_names_that_are_too_long_or_no_text_are_left_alone() -> None:
     assert len(demangle(_doubling(5))) > 10_000
     assert demangle(_doubling(8)) == _doubling(8)
-    for name in (
-        "_Z" + "N1a" * 30000,
-        "_Z1f" + "P" * 65000,
-        "_Z1f" + "P" * 70000,
-        "_Z70000" + "a" * 70000,
-        "_Z" + chr(0xD800),
-    ):
+    pointers = ("_Z1f" + "P" * 65000, "_Z1f" + "P" * 70000)
+    for name in ("_Z" + "N1a" * 30000, *pointers, "_Z70000" + "a" * 70000, "_Z" + chr(0xD800)):
         assert demangle(name) == name
 
 

@@ -217,9 +217,7 @@ def all_kinds(path: Path, cache: SymbolCache, prefix: str) -> list[object]:
     ]
 
 
-def test_copies_with_one_build_id_and_other_symbols_do_not_spoil_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_with_one_build_id_do_not_spoil_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever made the file chose its build-id, where its tables are, its path, and its time of modification."""
     monkeypatch.setattr(symbol_cache, "WORTH_SEARCHING", 4096)
     cache = SymbolCache(tmp_path / "cache")

@@ -143,9 +143,7 @@ def test_an_open_descriptor_is_written_where_it_stands(tmp_path: Path, name: str
         ("none/x", "No such file"),
     ],
 )
-def test_what_is_no_file_name_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, said: str | None
-) -> None:
+def test_what_is_no_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, said: str | None) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to("link")
     before = contents(Path("/proc/self/fd"))

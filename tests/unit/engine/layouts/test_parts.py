@@ -30,9 +30,7 @@ def test_a_damaged_part_is_made_again(cache: Path) -> None:
     assert parts.get("keys", lambda: {"a": 3}) == {"a": 3}
 
 
-def test_without_the_headers_of_torch_distributed_the_rest_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_headers_of_distributed_the_rest_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(wants: Wants, *_: Any) -> Measured:
         if any(want.name == "c10d::ProcessGroup" for want in wants.all):
             raise LayoutError("the headers do not compile")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.modules import Module, ModuleTable
+from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.targets.base_target import MemoryMapping
 from support.fakes.elf_maker import DATA_START, Entry, make_elf
 from support.fakes.fake_target import FakeTarget, OwnProcess
@@ -53,20 +53,15 @@ def made_table(tmp_path: Path, in_memory: bytes, on_disk: bytes | None, kind: st
     return table_of(FakeTarget(regions, maps_of(**how), kind=kind, paths={PATH: str(file)}))
 
 
-def only(table: ModuleTable) -> Module:
-    assert len(table.modules) == 1
-    return table.modules[0]
-
-
 def test_equal_build_ids(tmp_path: Path) -> None:
-    module = only(made_table(tmp_path, made(), made()))
+    (module,) = made_table(tmp_path, made(), made()).modules
     assert (module.status, module.base, module.build_id) == ("ok", BASE, "01" * 20)
     assert module.vaddr(BASE + 0x1004) == 0x1004
 
 
 @pytest.mark.parametrize("kind", ["core", "live"])
 def test_other_build_id(tmp_path: Path, kind: str) -> None:
-    module = only(made_table(tmp_path, made(b"\1" * 20), made(b"\2" * 20), kind))
+    (module,) = made_table(tmp_path, made(b"\1" * 20), made(b"\2" * 20), kind).modules
     assert (module.status, module.image, module.build_id) == ("replaced", None, "01" * 20)
     assert "0202" in module.problem
 
@@ -87,10 +82,8 @@ def test_other_build_id(tmp_path: Path, kind: str) -> None:
         (made(), made()[:200], "missing"),
     ],
 )
-def test_without_build_ids_everything_else_is_compared(
-    tmp_path: Path, in_memory: bytes, on_disk: bytes | None, status: str
-) -> None:
-    module = only(made_table(tmp_path, in_memory, on_disk))
+def test_without_build_ids_contents_count(tmp_path: Path, in_memory: bytes, on_disk: bytes | None, status: str) -> None:
+    (module,) = made_table(tmp_path, in_memory, on_disk).modules
     assert (module.status, module.base, module.image is None) == (status, BASE, status != "ok")
     assert status != "missing" or str(tmp_path) in module.problem
 
@@ -99,7 +92,7 @@ def test_a_file_whose_segments_do_not_fit(tmp_path: Path) -> None:
     file = tmp_path / "x"
     file.write_bytes(made())
     maps = [MemoryMapping(BASE, BASE + 0x1000, 0x7000, PATH, "r-xp")]
-    module = only(table_of(FakeTarget({}, maps, kind="core", paths={PATH: str(file)})))
+    (module,) = table_of(FakeTarget({}, maps, kind="core", paths={PATH: str(file)})).modules
     assert module.status == "replaced"
     assert "do not fit" in module.problem
 

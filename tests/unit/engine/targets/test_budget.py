@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,9 +43,7 @@ sys.exit(launcher.main(["-r", {str(RECORDING)!r}, "--json", *sys.argv[1:]]))
         ("while True: pass", ("--timeout", "0.5"), "no report within 0.5 s", "--timeout SECONDS"),
     ],
 )
-def test_a_look_that_takes_too_much_ends_with_an_error(
-    body: str, words: tuple[str, ...], said: str, help_: str
-) -> None:
+def test_a_look_that_takes_too_much_is_an_error(body: str, words: tuple[str, ...], said: str, help_: str) -> None:
     command = [sys.executable, "-S", "-c", GREEDY.replace("BODY", body), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -98,9 +97,7 @@ class FakeClock:
 
 
 @pytest.mark.parametrize(("kind", "limits"), [(TimeIsUp, (60, 0)), (MemoryIsUp, (0, 60))])
-def test_a_debugger_is_interrupted(
-    kind: type[BaseException], limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_debugger_is_interrupted(kind: Any, limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     monkeypatch.setattr(budget, "_private_memory", clock)
     watched = BudgetWatch(*limits, clock)

@@ -86,9 +86,7 @@ def test_a_kernels_core_has_the_signal_in_its_first_thread_only(tmp_path: Path) 
         (0, 0, True, None, None),
     ],
 )
-def test_fatal_signals(
-    tmp_path: Path, number: int, code: int, by_gcore: bool, name: str | None, address: int | None
-) -> None:
+def test_signals(tmp_path: Path, number: int, code: int, by_gcore: bool, name: str | None, address: int | None) -> None:
     notes = prstatus(1, number) + siginfo(number, code, 0x123)
     signal = open_core(tmp_path, Core(notes=notes, by_gcore=by_gcore)).threads()[0].signal
     assert (signal.name if signal else None) == name
@@ -334,12 +332,13 @@ def test_every_report_says_that_the_core_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_places_that_are_no_files(tmp_path: Path) -> None:
-    with pytest.raises(BadCore, match="folder"):
-        CoreTarget(str(tmp_path))
-    with pytest.raises(BadCore, match=r"there is no file .*nowhere"):
-        CoreTarget(str(tmp_path / "nowhere"))
-    with pytest.raises(BadCore, match="regular"):
-        CoreTarget("/dev/null")
+    for path, said in (
+        (tmp_path, "folder"),
+        (tmp_path / "nowhere", "there is no file .*nowhere"),
+        ("/dev/null", "regular"),
+    ):
+        with pytest.raises(BadCore, match=said):
+            CoreTarget(str(path))
 
 
 @pytest.mark.parametrize("at", range(0, HEADERS_END + 600, 7))

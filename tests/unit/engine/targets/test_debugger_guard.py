@@ -148,9 +148,7 @@ def test_probes_of_other_tools_are_left_alone(
 
 
 @PROBES
-def test_a_probe_that_comes_where_a_breakpoint_was(
-    code: tuple[int, bytes], memory: tuple[int, int], file: Path
-) -> None:
+def test_a_probe_where_a_breakpoint_was(code: tuple[int, bytes], memory: tuple[int, int], file: Path) -> None:
     """The next command of the user begins as soon as his debugger was killed."""
     (address, original), (ours, _) = code, memory
     healer = Healer(INT3, os.getpid(), *memory)

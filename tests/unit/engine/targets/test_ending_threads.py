@@ -30,11 +30,8 @@ MAIN, ENDS_BEFORE_SEIZED, ENDS_BEFORE_INTERRUPTED, ENDS_WHILE_WAITED_FOR, BEGINS
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> ProcTarget:
     """One whose process exists in these functions alone."""
-    lists = [
-        [MAIN, ENDS_BEFORE_SEIZED, ENDS_BEFORE_INTERRUPTED, ENDS_WHILE_WAITED_FOR],
-        [MAIN, BEGINS_MEANWHILE],
-        [MAIN, BEGINS_MEANWHILE],
-    ]
+    first = [MAIN, ENDS_BEFORE_SEIZED, ENDS_BEFORE_INTERRUPTED, ENDS_WHILE_WAITED_FOR]
+    lists = [first, [MAIN, BEGINS_MEANWHILE], [MAIN, BEGINS_MEANWHILE]]
 
     def end_at(gone: int, tid: int) -> None:
         if tid == gone:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,28 +107,21 @@ def test_names_and_existence(files: ForeignFiles, root: Path) -> None:
     assert refusal(lambda: files.read("/a", LIMIT)) == errno.ELOOP
 
 
-@pytest.fixture(params=["pipe", "folder", "socket", "null", "zero", "sparse", "kernel"])
-def strange(request: pytest.FixtureRequest, root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What is no file that anybody may read, under the path that is given."""
-    place = root / "strange.py"
-    listener = socket.socket(socket.AF_UNIX)
+@pytest.fixture(params=["pipe", "folder", "socket", "sparse", "/dev/null", "/dev/zero", "/proc/kmsg"])
+def strange(request: pytest.FixtureRequest, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is no file that anybody may read, by its path."""
+    monkeypatch.chdir(root)  # a socket's path has 108 bytes
     if request.param == "pipe":
-        os.mkfifo(place)
+        os.mkfifo("pipe")
     elif request.param == "folder":
-        place.mkdir()
+        Path("folder").mkdir()
     elif request.param == "socket":
-        monkeypatch.chdir(root)  # a socket's path has 108 bytes
-        listener.bind("strange.py")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("socket")
     elif request.param == "sparse":
-        with place.open("wb") as stream:
-            stream.truncate(1 << 40)
-    else:
-        device = {"null": "/dev/null", "zero": "/dev/zero", "kernel": "/proc/kmsg"}[request.param]
-        yield device
-        listener.close()
-        return
-    yield str(place)
-    listener.close()
+        Path("sparse").touch()
+        os.truncate("sparse", 1 << 40)
+    return str(root / request.param)
 
 
 def test_what_is_no_file_is_left_alone(strange: str) -> None:

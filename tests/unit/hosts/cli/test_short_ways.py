@@ -97,9 +97,7 @@ def test_a_refusal_says_how_to_start_it(tmp_path: Path, capfd: pytest.CaptureFix
         assert re.search(r"try: .*gdbext (-q )?-- python3? train.py", capfd.readouterr().err)
 
 
-def test_a_word_without_a_meaning_gets_one_line(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_without_meaning_get_one_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PATH")
     for word in ("dispach-bt", "python3", "x"):
         assert launcher.main([word], "gdbext") == 2
@@ -239,9 +237,7 @@ def test_the_remedy_that_fits_a_refusal(monkeypatch: pytest.MonkeyPatch, tmp_pat
         (tmp_path / "ptrace_scope").write_text(f"{scope}\n")
         monkeypatch.setattr(proc_checks.os, "geteuid", lambda uid=uid: uid)
         monkeypatch.setattr(proc_checks, "has_ptrace_capability", lambda capable=capable: capable)
-        monkeypatch.setattr(
-            proc_checks, "status_fields", lambda _, owner=owner: {"Uid": f"{owner} {owner} {owner} {owner}"}
-        )
+        monkeypatch.setattr(proc_checks, "status_fields", lambda _, owner=owner: {"Uid": " ".join(4 * [f"{owner}"])})
         found = proc_checks.refusal(7)
         assert helps in found.help
         assert never not in found.help

@@ -35,9 +35,7 @@ def result(debugger: FakeDebugger, monkeypatch: pytest.MonkeyPatch, command: str
         ("dispatch-info --bogus", 2, []),  # wrong usage does not attach
     ],
 )
-def test_the_process_goes_also_after_an_error(
-    words: str, status: int, opened: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_process_always_goes(words: str, status: int, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     debugger = FakeDebugger(process=status != 1)
     outcome = result(debugger, monkeypatch, *words.split())
     assert (outcome.status, outcome.output[:1]) == (status, "" if status else "{")
@@ -90,23 +88,19 @@ def test_a_package_that_is_compiled_is_not_compiled_again(compiled: bool, tmp_pa
     assert bool(list(cache.rglob("batch_job*.pyc"))) is not compiled
 
 
-@pytest.fixture
-def lldb() -> DebuggerLaunch:
-    return base_debugger.launch("lldb")
+LLDB = base_debugger.launch("lldb")
 
 
-def test_the_plain_name_comes_first_and_then_the_newest(
-    lldb: DebuggerLaunch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plain_name_comes_first_and_then_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LLDB", raising=False)
     in_a = ("a/lldb-9", "a/lldb-19", "a/lldb-server-22", "a/lldb-dap-22")
     for name in (*in_a, "b/lldb-20", "b/lldb-16", "c/lldb-16", "c/lldb"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/none:{tmp_path}/b")
-    assert lldb.find() == f"{tmp_path}/b/lldb-20"
+    assert LLDB.find() == f"{tmp_path}/b/lldb-20"
     monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/c")
-    assert lldb.find() == f"{tmp_path}/c/lldb"
+    assert LLDB.find() == f"{tmp_path}/c/lldb"
 
 
 @pytest.mark.parametrize(
@@ -119,8 +113,8 @@ def test_the_plain_name_comes_first_and_then_the_newest(
         ("ModuleNotFoundError: No module named 'pygments'\n", ""),
     ],
 )
-def test_what_its_output_says_of_itself(lldb: DebuggerLaunch, output: str, what: str) -> None:
-    failure = lldb.known_failure(output)
+def test_what_its_output_says_of_itself(output: str, what: str) -> None:
+    failure = LLDB.known_failure(output)
     assert (failure is None) == (not what)
     if failure is not None:
         assert what in failure.what
@@ -128,5 +122,5 @@ def test_what_its_output_says_of_itself(lldb: DebuggerLaunch, output: str, what:
         assert "apt-get install" in failure.help
 
 
-def test_what_it_repeats_is_not_what_it_says(lldb: DebuggerLaunch) -> None:
-    assert lldb.relevant_output("(lldb) script import sys\n\nerror: attach failed\n") == "error: attach failed"
+def test_what_it_repeats_is_not_what_it_says() -> None:
+    assert LLDB.relevant_output("(lldb) script import sys\n\nerror: attach failed\n") == "error: attach failed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,23 +158,10 @@ def test_a_pending_breakpoint_that_cannot_be_resolved_stops_and_says_why() -> No
 DEVICE = CppObject("c10::Device", 0x1000)
 
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[CppObject]:
-    found: list[CppObject] = []
-
-    class Reader:
-        def __init__(self, _: Any) -> None:
-            """Of a session."""
-
-        def of(self, each: CppObject) -> TypeSummary:
-            found.append(each)
-            return TypeSummary(str(len(found)))
-
-    monkeypatch.setattr(cpp_summaries, "TypeSummaries", Reader)
-    return found
-
-
-def test_an_object_is_read_once_in_a_session(read: list[CppObject]) -> None:
+def test_an_object_is_read_once_in_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[CppObject] = []
+    reader = SimpleNamespace(of=lambda each: (read.append(each), TypeSummary(str(len(read))))[1])
+    monkeypatch.setattr(cpp_summaries, "TypeSummaries", lambda _: reader)
     sessions: list[Any] = [object()]
     source = SummarySource(lambda: sessions[-1])
     assert [source.of(each) for each in (DEVICE, DEVICE)] == [TypeSummary("1")] * 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html.parser
 import itertools
 import re
 import signal
@@ -19,6 +18,7 @@ from gdbext.engine.targets import budget
 from gdbext.hosts.library import process as library_process
 from gdbext.hosts.library.threads import Threads
 from gdbext.render import plain_json
+from tests.unit.render.test_pages import Tags
 
 ROOT = Path(__file__).resolve().parents[4]
 RECORDINGS = ROOT / "tests" / "recordings"
@@ -96,7 +96,7 @@ def test_an_operator_has_the_fields_of_the_document() -> None:
             check(operator.table[entry["key"]], entry, *KERNEL, "reason", "path", "source")
         for registration, entry in zip(operator.registrations, theirs["registrations"]):
             check(registration, entry, *KERNEL, "key", "alias", "active", "inferred_schema")
-        assert Tags(operator._repr_html_()).seen <= {"b", "table", "tr", "th", "td"}
+        assert tags_of(operator._repr_html_()) <= {"b", "table", "tr", "th", "td"}
         assert "aten::mm" in process.torch.operators
         with pytest.raises(KeyError):
             process.torch.operators["aten::nothing"]
@@ -116,21 +116,10 @@ def test_frames_are_those_of_the_thread() -> None:
             process.python.frame(process.pid, 1000)
 
 
-class Tags(html.parser.HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: set[str] = set()
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002
-        self.seen.add(tag)
-        if tag != "br":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
+def tags_of(text: str) -> set[str]:
+    tags = Tags(text, void={"br"})
+    assert tags.open == []
+    return tags.seen
 
 
 def test_what_notebooks_show_is_escaped() -> None:
@@ -138,10 +127,10 @@ def test_what_notebooks_show_is_escaped() -> None:
         thread = process.threads[0]
         strange = thread.report._replace(python_name="<script>alert(1)</script>\x1b[31m")
         shown = gdbext.Thread(process._session, strange, process._limits)
-        assert Tags(shown._repr_html_()).seen <= {"b", "table", "tr", "th", "td"}
+        assert tags_of(shown._repr_html_()) <= {"b", "table", "tr", "th", "td"}
         assert "\x1b" not in shown._repr_html_() + repr(shown)
         for each in (process, process.threads, thread, thread.python, process.diagnose(), process.run("dispatch-bt")):
-            assert Tags(each._repr_html_()).seen <= {"b", "table", "tr", "th", "td", "pre", "br"}
+            assert tags_of(each._repr_html_()) <= {"b", "table", "tr", "th", "td", "pre", "br"}
 
 
 def examples() -> list[str]:
@@ -174,9 +163,7 @@ def test_importing_it_imports_nothing() -> None:
         ({"memory_limit": 0.05}, "more memory than it may", "memory_limit"),
     ],
 )
-def test_a_call_that_takes_too_much_is_ended(
-    limits: dict[str, float], said: str, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_takes_too_much_ends(limits: Any, said: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process is open and can be asked again; the program's own signals are left alone."""
 
     def forever(session: object) -> None:

@@ -103,15 +103,11 @@ def use(target: Any) -> list[Any]:
     symbols = Symbolizer(modules, target.files.symbols)
     found: list[Any] = [memory.read(STACK + 100, 20), memory.try_read(STACK + 2 * PAGE, 8)]
     found += [(module.status, module.problem, module.build_id, module.base) for module in modules.modules]
-    found += [names_of(symbols, BASE + 0x1000 + offset) for offset in (0, 17, 3199, 3200)]
+    functions = [symbols.function(BASE + 0x1000 + offset) for offset in (0, 17, 3199, 3200)]
+    found += [function and function.names for function in functions]
     found += [symbols.address_of("f3"), symbols.address_of("f150", "libmade.so"), symbols.address_of("nothing")]
     found.append(ProcFs(target.pid, target.files, target.architecture).descriptor(1))
     return found
-
-
-def names_of(symbols: Symbolizer, address: int) -> tuple[str, ...]:
-    function = symbols.function(address)
-    return function.names if function is not None else ()
 
 
 def test_a_replay_gives_what_was_read(process: Process) -> None:
