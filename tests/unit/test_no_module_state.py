@@ -22,9 +22,7 @@ MUTATORS = {
     *("intersection_update", "popleft", "remove", "reverse", "setdefault", "sort", "symmetric_difference_update"),
     *("update", "__setitem__", "__delitem__", "__setattr__"),
 }
-"""Methods that change a list, a dictionary, a set, a deque or a bytearray."""
 CHANGES = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete, ast.Call)
-"""All that can change anything; a twentieth of what is in a file."""
 
 
 def state(changing: Iterable[str], _: str, source: str) -> Iterator[tuple[int, str]]:

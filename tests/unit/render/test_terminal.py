@@ -35,9 +35,8 @@ KINDS = (
     "\udc9b\ud800\U000e0041\U000e0100\u00ad\u034f\u00a0"
 )
 HOSTILE = "a" + KINDS + "z"
-any_texts = st.lists(st.integers(0, 0x24F) | st.integers(0, 0x10FFFF), max_size=20).map(
-    lambda codes: "".join(map(chr, codes))
-)
+codes = st.lists(st.integers(0, 0x24F) | st.integers(0, 0x10FFFF), max_size=20)
+any_texts = codes.map(lambda each: "".join(map(chr, each)))
 """st.text() would sort all of Unicode for a second first."""
 hostile_texts = st.text(st.sampled_from(KINDS + "aé中"), max_size=20)
 

@@ -95,9 +95,8 @@ def test_signals(tmp_path: Path, number: int, code: int, by_gcore: bool, name: s
 
 def test_reads_cross_segments_and_end_at_holes(tmp_path: Path) -> None:
     first, second = bytes(range(256)) * 16, b"\xaa" * PAGE
-    target = open_core(
-        tmp_path, Core([Load(BASE, first), Load(BASE + PAGE, second), Load(BASE + 3 * PAGE, second, size=3 * PAGE)])
-    )
+    loads = [Load(BASE, first), Load(BASE + PAGE, second), Load(BASE + 3 * PAGE, second, size=3 * PAGE)]
+    target = open_core(tmp_path, Core(loads))
     assert target.read(BASE + 10, 20) == first[10:30]
     assert target.read(BASE, 2 * PAGE) == first + second
     assert target.read(BASE + PAGE - 1, 2) == b"\xff\xaa"

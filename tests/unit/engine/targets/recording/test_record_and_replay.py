@@ -170,9 +170,8 @@ def test_a_read_that_ends_in_a_fault_ends_there_in_the_replay(process: Process) 
 
 def test_a_recording_of_whole_pages_is_read_as_before(process: Process) -> None:
     """Format 1, which users have."""
-    data = bytearray(
-        recorder.encode(recorded(RecordingTarget(process))._replace(memory=SparseBytes([STACK], [process.stack])))
-    )
+    memory = SparseBytes([STACK], [process.stack])
+    data = bytearray(recorder.encode(recorded(RecordingTarget(process))._replace(memory=memory)))
     data[8:10] = (1).to_bytes(2, "little")
     memory = memory_of(ReplayTarget(recording_reader.decode(bytes(data))))
     assert memory.read(STACK + 4000, 200) == process.stack[4000:4200]
