@@ -48,7 +48,7 @@ _POOLS = (pools.FUTURES, pools.QUEUE_FEEDER, pools.MULTIPROCESSING, pools.EXECUT
 def library(abi: PythonAbi) -> Path:
     found = [each / "lib" / f"python{abi.text}" for each in pythons.prefixes(abi.text)]
     if not found:
-        pythons.lacking(abi.text, f"no Python {abi.text} on this machine (pyenv install {abi.text})")
+        pythons.lacking(abi.text, f"no Python {abi.text} on this machine (scripts/test --all installs it)")
     return found[-1]
 
 
@@ -162,7 +162,7 @@ def test_offsets_are_those_of_the_compiler(abi: PythonAbi, tmp_path: Path) -> No
     text = abi.text
     libraries = [found for each in pythons.prefixes(text) for found in each.glob(f"lib/libpython{text}.so.1.0")]
     if not libraries:
-        pythons.lacking(text, f"no shared CPython {text} on this machine (pyenv install {text}, --enable-shared)")
+        pythons.lacking(text, f"no shared CPython {text} on this machine (--enable-shared)")
     (lock,) = abi.lock_types_named("_queue.SimpleQueue")
     pairs = used(layout_for(abi))
     queue = {("simplequeueobject", field): at for (struct, field), at in pairs.items() if struct == lock.struct.OF}
