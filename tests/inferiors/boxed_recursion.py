@@ -1,8 +1,7 @@
 """boxed-recursion and recursion-core: redispatch with a keyset that does not shrink.
 
 Arguments: KIND DEPTH. KIND: ``fallback`` (a boxed fallback for every operator), ``kernel`` (a boxed kernel of one
-operator), ``pair`` (two operators that call each other). DEPTH: after so many turns the innermost one waits for ever;
-0 recurses until the stack overflows (SIGSEGV).
+operator). DEPTH: after so many turns the innermost one waits for ever; 0 recurses until the stack overflows (SIGSEGV).
 """
 
 import ctypes
@@ -12,7 +11,6 @@ import threading
 
 import native_library
 import torch
-import torch_truth
 import truth
 
 kind = sys.argv[1] if len(sys.argv) > 1 else "fallback"
@@ -24,7 +22,6 @@ x = torch.ones(2)
 CALLS = {
     "fallback": ("aten::neg", torch.neg),
     "kernel": ("gdbext_test::never_shrinks", torch.ops.gdbext_test.never_shrinks.default),
-    "pair": ("gdbext_test::pong", torch.ops.gdbext_test.ping.default),
 }
 operator, function = CALLS[kind]
 
@@ -54,8 +51,8 @@ native.recorded_keyset.restype = native.reached_depth.restype = ctypes.c_ulong
 truth.note(
     verdict="runaway-recursion",
     op=operator,
-    ops=[operator] if kind != "pair" else ["gdbext_test::ping", "gdbext_test::pong"],
-    keyset=truth.hexadecimal(keyset_of_a_short_run()) if kind != "pair" else torch_truth.call(operator, x)["bits"],
+    ops=[operator],
+    keyset=truth.hexadecimal(keyset_of_a_short_run()),
     depth=limit,
 )
 native.set_depth_limit(limit)

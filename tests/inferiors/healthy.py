@@ -1,12 +1,10 @@
 """Healthy processes that wait, contend and hand over all the time. Argument: one of the functions."""
 
-import multiprocessing
 import os
 import queue
 import subprocess
 import sys
 import threading
-import time
 
 import torch
 import truth
@@ -28,18 +26,13 @@ def gil():
     return spawn(lambda: sum(range(1000)))
 
 
-class Twice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value):
-        return value * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 2
-
-
 def backward():
-    return spawn(lambda: Twice.apply(torch.ones(128, requires_grad=True) * 3).sum().backward())
+    def step():
+        leaf = torch.ones(128, requires_grad=True)
+        leaf.register_hook(lambda gradient: gradient * 2)
+        (leaf * 3).sum().backward()
+
+    return spawn(step)
 
 
 def openmp():
@@ -87,25 +80,6 @@ def gloo():
     dist.init_process_group("gloo", store=dist.FileStore("store", 2), rank=rank, world_size=2)
     x = torch.ones(1024)
     return spawn(lambda: (dist.all_reduce(x), x.fill_(1)), 1)
-
-
-def sleepers():
-    """Threads that sleep while they hold a lock that others want for a moment."""
-    lock = threading.Lock()
-
-    def step():
-        with lock:
-            time.sleep(0.002)
-
-    return spawn(step)
-
-
-def pools():
-    def step():
-        with multiprocessing.get_context("fork").Pool(2) as pool:
-            pool.map(abs, range(4))
-
-    return spawn(step, 1)
 
 
 if __name__ == "__main__":

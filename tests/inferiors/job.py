@@ -68,27 +68,6 @@ def eight(rank):
     late_sleep(rank)
 
 
-def late_lock(rank):
-    three_steps()
-    if rank == 1:
-        lock = threading.RLock()
-        threading.Thread(target=lambda: (lock.acquire(), hang()), name="keeper", daemon=True).start()
-        time.sleep(0.2)
-        with lock:
-            pass
-    join()
-
-
-def other_order(rank):
-    three_steps()
-    if rank == 1:
-        dist.all_gather([torch.ones(4), torch.ones(4)], torch.ones(4))
-        join()
-    else:
-        join()
-        dist.all_gather([torch.ones(4), torch.ones(4)], torch.ones(4))
-
-
 def dead(rank):
     """Rank 1 dies; rank 0 gets gloo's error and waits for its return at the store; rank 2 waits for rank 0."""
     three_steps()
@@ -99,19 +78,6 @@ def dead(rank):
         dist.recv(torch.ones(4), src=1) if rank == 0 else dist.recv(torch.ones(4), src=0)
     except RuntimeError:
         dist.distributed_c10d._get_default_store().get("rank-1-is-back")
-
-
-def pipeline(rank):
-    """Rank 1 waits for a second batch instead of handing on the first."""
-    three_steps()
-    if rank == 0:
-        dist.send(torch.ones(4), dst=1)
-        join()
-    elif rank == 1:
-        dist.recv(torch.ones(4), src=0)
-        dist.recv(torch.ones(4), src=0, tag=7)
-    else:
-        dist.recv(torch.ones(4), src=1)
 
 
 def awaited_transfers(rank):
@@ -170,13 +136,8 @@ def moving(rank):
             os.pwrite(steps.fileno(), b"%d" % step, 0)
 
 
-def alone(_rank):
-    late_lock(1)
-
-
 SIZES = {
-    late_sleep: 4, eight: 8, late_lock: 2, other_order: 2, dead: 3, pipeline: 3, moving: 2,
-    alone: 1, awaited_transfers: 3, saving_thread: 2, nested_calls: 2,
+    late_sleep: 4, eight: 8, dead: 3, moving: 2, awaited_transfers: 3, saving_thread: 2, nested_calls: 2,
 }
 SCENARIOS = {function.__name__: function for function in SIZES}
 

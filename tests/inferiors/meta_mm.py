@@ -24,7 +24,6 @@ truth.note(
     op="aten::mm",
     key="Meta",
     stage="in-kernel",
-    kernel_function="meta_mm",
     kernel_line=meta_mm.__code__.co_firstlineno,
     calls=[  # innermost first; inside, mm's Autograd kernel redispatches with kernel_keyset
         torch_truth.call("aten::mm", x.view(8, 16), w.t()),

@@ -81,14 +81,11 @@ class Loader:
             except OSError as error:
                 self.error = error
 
-    def __init__(self, fails):
+    def __init__(self):
         self.loaded = threading.Event()
-        self.fails = fails
         self.thread = self.Worker(self)
 
     def load(self):
-        while not self.fails:
-            time.sleep(0.05)
         self.read()
         self.loaded.set()
 
@@ -100,16 +97,9 @@ class Loader:
 
 
 def event_unset():
-    loader = Loader(fails=True)
+    loader = Loader()
     loader.thread.join()
     waits("blocked", "the thread loader has ended", "FileNotFoundError('shard-7 is gone')", "Loader.load (owed.py:")
-    loader.wait()
-
-
-def event_healthy():
-    """Somebody is in the function that sets it."""
-    loader = Loader(fails=False)
-    waits("idle", never=["has ended", "no thread is in"])
     loader.wait()
 
 
@@ -262,24 +252,19 @@ def fork_polled():
 
 
 def fork_handed():
-    """The same with processes, by flags of an object that has the pool at hand."""
+    """The same with processes, by a flag of an object that has the pool at hand."""
 
     class Batch:
-        def __init__(self):
-            self.aborting, self.done = False, False
-            self.pool = concurrent.futures.ProcessPoolExecutor(1, mp_context=fork)
-            self.pool.submit(int).result()
-
         def retrieve(self):
+            self.done, self.pool = False, concurrent.futures.ProcessPoolExecutor(1, mp_context=fork)
+            self.pool.submit(int).result()
+            in_child()
             self.pool.submit(int)
-            truth.ready()
-            while not self.done and not self.aborting:
+            waits("missing-workers", "1 job of a ProcessPoolExecutor", "hands the jobs", "was started before the fork")
+            while not self.done:
                 time.sleep(0.05)
 
-    batch = Batch()
-    tells("missing-workers", "1 job of a ProcessPoolExecutor", "which hands the jobs", "was started before the fork")
-    in_child()
-    batch.retrieve()
+    Batch().retrieve()
 
 
 def timer_cancelled():
@@ -384,13 +369,6 @@ def prompt_terminal():
     os.dup2(theirs, 0)
     waits("idle", never=["waiting-external"])
     input("Go on? ")
-
-
-def prompt_filter():
-    on_pipe()
-    waits("idle", never=["waiting-external", " asks "])
-    for line in sys.stdin:
-        print(line)
 
 
 def refused_space():

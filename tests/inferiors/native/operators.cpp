@@ -122,18 +122,6 @@ void same_keyset_again(const OperatorHandle& op, DispatchKeySet ks, Stack* stack
   op.redispatchBoxed(ks, stack);
 }
 
-// Two operators that call each other: a period of two.
-Tensor ping(const Tensor& x) {
-  static auto pong = c10::Dispatcher::singleton().findSchemaOrThrow("gdbext_test::pong", "").typed<Tensor(const Tensor&)>();
-  return at::empty_like(pong.call(x));
-}
-
-Tensor pong(const Tensor& x) {
-  static auto ping = c10::Dispatcher::singleton().findSchemaOrThrow("gdbext_test::ping", "").typed<Tensor(const Tensor&)>();
-  stop_at_limit(DispatchKeySet());
-  return at::empty_like(ping.call(x));
-}
-
 }  // namespace
 
 // --- for ctypes ---------------------------------------------------------------------------------------------------
@@ -184,8 +172,6 @@ TORCH_LIBRARY(gdbext_test, m) {
   m.def("crash(Tensor x, int address) -> Tensor");
   m.def("crash_in_thread(Tensor x, str message) -> Tensor");
   m.def("never_shrinks(Tensor x) -> Tensor");
-  m.def("ping(Tensor x) -> Tensor");
-  m.def("pong(Tensor x) -> Tensor");
   m.def("gil_guard(Tensor x) -> Tensor");  // its kernel is Python, given by the inferior
   m.def("gil_mutex(Tensor x) -> Tensor");  // likewise
 }
@@ -206,8 +192,6 @@ TORCH_LIBRARY_IMPL(gdbext_test, CPU, m) {
   m.impl("crash", &crash);
   m.impl("crash_in_thread", &crash_in_thread);
   m.impl("never_shrinks", torch::CppFunction::makeFromBoxedFunction<&same_keyset_again>());
-  m.impl("ping", &ping);
-  m.impl("pong", &pong);
 }
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {

@@ -11,13 +11,13 @@ from support.programs.harness import Inferior
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
-KINDS = ("gil", "backward", "openmp", "queues", "dataloader", "gloo", "sleepers", "pools")
+KINDS = ("gil", "backward", "openmp", "queues", "dataloader", "gloo")
 LOOKS = int(os.environ.get("GDBEXT_TEST_LOOKS", "3"))
 """Looks at each kind; ten of them make more than a hundred."""
 THROUGH_GDB = ("gil", "gloo")
 """Kinds whose last look is made through gdb: what differs then is how the process is stopped and read, not what it
 does, and the programs work as long as somebody looks."""
-OTHERS_WORK = ("dataloader", "gloo", "pools")
+OTHERS_WORK = ("dataloader", "gloo")
 HEALTHY = {"busy", "idle", "slow", "starved"}
 """The last two are true of a healthy process on a machine that others keep busy."""
 ALARMS = {"crash", "runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers", "blocked"}

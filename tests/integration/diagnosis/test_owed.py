@@ -17,9 +17,7 @@ LOST_ON_VENV = """
 prompt-password barrier-short refused-space server-full refused-threads flag-shared connect-self connect-unix
 fork-handed pool-threads child-pipe lock-shared
 """
-HEALTHY = """
-prompt-terminal prompt-filter event-healthy event-signal queue-served loop-thread error-nothing
-"""
+HEALTHY = "prompt-terminal event-signal queue-served loop-thread error-nothing"
 PROGRAMS = [
     *((name, python) for name in ("queue-full", "pool-results", "polled-futures") for python in (OLDEST, NEWEST)),
     *(("asks-itself", python) for python in (OLDEST, "3.11", NEWEST)),
