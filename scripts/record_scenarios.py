@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -83,15 +82,6 @@ class Neutral:
         shutil.copytree(ROOT / "tests" / "inferiors", PLACE / "inferiors", ignore=shutil.ignore_patterns("__pycache__"))
         self._packages = PLACE / "site-packages"
         _link(Path(sysconfig.get_path("purelib")), self._packages)
-
-    def packages(self, scenario: Scenario) -> Path:
-        """The folder of the packages that one scenario needs."""
-        return PLACE / str(scenario) / "site-packages"
-
-    def install(self, scenario: Scenario) -> None:
-        """Let pip install them, for the Python that runs it."""
-        pip = [pythons.need(scenario.python), "-m", "pip", "install", "--quiet", "--only-binary", ":all:"]
-        subprocess.run([*pip, "--target", str(self.packages(scenario)), *scenario.packages.split()], check=True)
 
     def enter(self) -> None:
         """From here on the harness starts everything in there."""
@@ -167,9 +157,6 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"there is no scenario {', '.join(sorted(unknown))}; there are: {', '.join(map(str, RECORDED))}")
     neutral = Neutral()
     chosen = [each for each in RECORDED if str(each) in wanted or not (wanted or each.torch)]
-    for scenario in chosen:
-        if scenario.packages:
-            neutral.install(scenario)
     neutral.enter()
     failed = []
     for scenario in chosen:
@@ -183,9 +170,7 @@ def main(argv: Sequence[str]) -> int:
 def record(scenario: Scenario, neutral: Neutral) -> str:
     """Make the files of one scenario; says why not, "" when it was done."""
     commands = (*COMMANDS, *MORE.get(str(scenario), ()))
-    folders = (harness.INFERIORS, neutral.packages(scenario))
-    env = {"PYTHONPATH": os.pathsep.join(map(str, folders))} if scenario.packages else {}
-    with harness.started(scenario.name, *scenario.args, python=scenario.python, env=env) as inferior:
+    with harness.started(scenario.name, *scenario.args, python=scenario.python) as inferior:
         target = RecordingTarget(_target(inferior, scenario))
         try:
             reports = _reports(target, commands)

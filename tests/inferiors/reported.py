@@ -1,15 +1,12 @@
 """Programs that hang as public bug reports say. Arguments: the program, a function here, and what it takes."""
 
 import asyncio
-import ctypes
 import fcntl
-import gc
 import multiprocessing
 import os
 import queue
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -344,31 +341,6 @@ async def connect():
     return 1
 
 
-def loop_blocked():
-    """A coroutine waits, without await, for a thread that waits for a coroutine of the same event loop. The loop is
-    uvloop's, which has to be installed.
-    https://github.com/empicano/aiomqtt/issues/174, https://github.com/home-assistant/core/issues/45795"""
-    import uvloop
-
-    submitted = threading.Event()
-
-    def work(loop):
-        future = asyncio.run_coroutine_threadsafe(connect(), loop)
-        truth.thread("worker", waits="futex", waits_for="condvar", holds="condvar")
-        submitted.set()
-        return future.result()
-
-    async def main():
-        job = ThreadPoolExecutor(1, thread_name_prefix="client").submit(work, asyncio.get_running_loop())
-        submitted.wait()
-        truth.note(cycle=["main", "worker"])
-        ready("deadlock", "client_0", waits="futex", waits_for="condvar", holds="condvar")
-        return job.result()
-
-    uvloop.install()
-    asyncio.run(main())
-
-
 def loop_result():
     """A coroutine waits, without await, for what only its own event loop could do.
     https://github.com/empicano/aiomqtt/issues/174, https://github.com/python/cpython/issues/121075"""
@@ -418,58 +390,6 @@ def known_bug(name):
     globals()[name.replace("-", "_")]()
 
 
-def serve():
-    """cpython#123720: a cancelled server waits for a handler that reads from a client which stays."""
-
-    async def main():
-        connected = asyncio.Event()
-
-        async def handle(reader, _):
-            connected.set()
-            await reader.read()
-
-        server = await asyncio.start_server(handle, "127.0.0.1", 0)
-        task = asyncio.ensure_future(server.serve_forever())
-        await asyncio.sleep(0)
-        streams = await asyncio.open_connection(*server.sockets[0].getsockname())
-        await connected.wait()
-        task.cancel()
-        ready("waiting-external", waits="any")
-        await task
-        del streams
-
-    asyncio.run(main())
-
-
-def lost_signal():
-    """glibc#25847: the condition variable counts one waiter too many, as it does after the bug, and the next signal is
-    for that one. The bug itself takes hours to come; what is written here is the word that it leaves wrong."""
-    libc, mutex, condvar = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
-
-    def wait():
-        libc.pthread_mutex_lock(mutex)
-        libc.pthread_cond_wait(condvar, mutex)
-        libc.pthread_mutex_unlock(mutex)
-
-    def waiter():
-        found = thread(wait)
-        truth.until(lambda: struct.unpack_from("<2I", condvar, 16) != (0, 0))  # __g_refs: it sleeps
-        time.sleep(0.1)
-        libc.pthread_cond_signal(condvar)
-        return found
-
-    for _ in range(2):
-        waiter().join()
-    first = 1 - (condvar.raw[0] & 1)
-    struct.pack_into("<I", condvar, 24 + 4 * first, 1)  # __g_size of G1, which has no waiters
-    last = waiter()
-    time.sleep(0.1)
-    assert last.is_alive()
-    truth.note(condvar=truth.hexadecimal(ctypes.addressof(condvar)))
-    ready("blocked", waits="futex")
-    last.join()
-
-
 def executor_tasks():
     """cpython#115634: after its second job the only worker ends, and no other one is started."""
     spawn = multiprocessing.get_context("spawn")
@@ -497,37 +417,6 @@ def checkpoint():
     time.sleep(0.5)
     ready("collective", waits="futex")
     torch.distributed.barrier()
-
-
-def tokenizer():
-    """tokenizers#187: the child uses a tokenizer whose pool the parent has started. Without the variable newer versions
-    do without threads after a fork."""
-    if os.environ.setdefault("TOKENIZERS_PARALLELISM", "none") == "none":
-        os.environ["TOKENIZERS_PARALLELISM"] = "true"
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-    from tokenizers import Tokenizer, models
-
-    texts, words = ["a"] * 1000, Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
-    words.encode_batch(texts)
-    if os.fork() == 0:
-        ready("missing-workers", waits="futex")
-        words.encode_batch(texts)
-    os.wait()
-
-
-def finalizer():
-    """wandb#12079: the garbage collector of a forked process ends a session of wandb's service."""
-    from wandb.apis.public.service_api import ServiceApi
-    from wandb.sdk.wandb_settings import Settings
-
-    cycle = type("Cycle", (), {})()
-    cycle.self, cycle.api = cycle, ServiceApi(Settings(mode="offline"))
-    cycle.api._get_api_session()
-    if os.fork() == 0:
-        ready("blocked", waits="futex")
-        del cycle
-        gc.collect()
-    os.wait()
 
 
 if __name__ == "__main__":

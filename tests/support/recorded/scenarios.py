@@ -17,8 +17,6 @@ class Scenario:
     """"live" where a core cannot show it, "core" where the process has ended."""
     torch: str = ""
     """The release that it is recorded with, by the Python of an environment that has it; else the tests' own."""
-    packages: str = ""
-    """What pip installs for it, in the versions that have a bug: ``tokenizers==0.20.3``."""
 
     def __str__(self) -> str:
         python = [self.python] if self.python != "venv" else []
@@ -54,19 +52,13 @@ REPORTED = [
     *(Scenario(name, python=python) for name, _, python in (each.rpartition("-") for each in _REPORTED.split())),
     Scenario("interrupted-lock", ("signal+with",), python="3.14"),
     Scenario("interrupted-lock", ("del+finally",), python="3.10"),
-    Scenario("loop-blocked", python="3.11", packages="uvloop==0.21.0"),
     Scenario("nested-pool", ("1",), python="3.12"),
     Scenario("nested-pool", ("2",), python="3.13"),
     Scenario("nested-pool", ("2",), python="3.9"),
-    Scenario("trio-waits", python="3.12", packages="trio==0.35.0"),
     Scenario("others-end", ("asyncio",), python="3.12"),
     Scenario("others-end", ("fifo",), python="3.9"),
     Scenario("others-end", ("sockets",), python="3.11"),
     Scenario("never-done", ("futures",), python="3.13"),
-    Scenario("known-bug", ("serve",), python="3.13"),
-    Scenario("known-bug", ("lost-signal",), python="3.8"),
-    Scenario("known-bug", ("tokenizer",), python="3.10", packages="tokenizers==0.20.3"),
-    Scenario("known-bug", ("finalizer",), python="3.11", packages="wandb==0.27.2"),
     Scenario("free-threaded", ("pause",), python="3.13t"),
     Scenario("free-threaded", ("section",), python="3.14t"),
 ]
@@ -82,6 +74,17 @@ ON_DEVICES = [
 ]
 """Ranks of NCCL and waits for streams, on a device that is made up: only wheels for CUDA have that."""
 
+OLDER = (
+    "known-bug-finalizer-3.11",
+    "known-bug-lost-signal-3.8",
+    "known-bug-serve-3.13",
+    "known-bug-tokenizer-3.10",
+    "loop-blocked-3.11",
+    "trio-waits-3.12",
+)
+"""Recordings of programs that are not kept: they need what has a bug, or packages in the versions of that time (wandb
+0.27.2, glibc 2.36, tokenizers 0.20.3, uvloop 0.21.0, trio 0.35.0)."""
+
 LIVE_ONLY = ("meta-mm-debian", "fork-interop", "kernel-crash-throw", "boxed-recursion", "busy")
 """Those of SCENARIOS that are not recorded: what a replay of them can show, another one shows."""
 
@@ -94,7 +97,7 @@ RECORDED = [
     *(Scenario("families", (kind,), verdict="deadlock") for kind in ("join", "openmp", "stream", "loader")),
     Scenario("families", ("join",), "3.15", "deadlock"),
 ]
-"""Those that tests/recordings has."""
+"""Those that tests/recordings has, beside OLDER."""
 
 KNOWN = {
     "fork-openmp": ["gcc#52303"],
