@@ -91,9 +91,7 @@ async def main():
     for name, task in tasks.items():
         task.set_name(name)
     await asyncio.sleep(0.5)
-    truth.thread("main", waits=None)
-    truth.note(verdict="waiting-external", awaits={name: AWAITS[name] for name in tasks})
-    truth.ready()
+    truth.main_ready(None, verdict="waiting-external", awaits={name: AWAITS[name] for name in tasks})
     await asyncio.sleep(truth.FOREVER)
 
 

@@ -153,14 +153,11 @@ def held():
 
 
 module = torch.nn.Linear(400, 300)
-truth.thread("main", waits="any")
-truth.note(
+truth.main_ready(
     held=held(),
-    verdict="idle",
     nodes=[[node.name(), node._sequence_nr()] for node in kept],
     next_sequence_nr=total.grad_fn._sequence_nr() + 1,
     function_line=Twice.forward.__code__.co_firstlineno,
     anomalous_line=model.__code__.co_firstlineno + 2,
 )
-truth.ready()
 sys.stdin.read()

@@ -225,7 +225,5 @@ def kernels():
 globals()[sys.argv[1].replace("-", "_")]()
 import torch._dynamo  # noqa: E402 - one that is disabled does not import it
 
-truth.thread("main", waits="any")
-truth.note(verdict="idle", said=say())
-truth.ready()
+truth.main_ready(verdict="idle", said=say())
 sys.stdin.read()

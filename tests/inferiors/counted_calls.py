@@ -42,9 +42,6 @@ def other():
 begin, done = threading.Semaphore(0), threading.Semaphore(0)
 threading.Thread(target=other, daemon=True).start()
 work()
-truth.thread("main", waits="read")
-
-
 library = torch.library.Library("gdbext_counted", "DEF")
 library.define("twice(Tensor a) -> Tensor")
 library.impl("twice", lambda tensor: tensor + tensor, "CPU")
@@ -99,8 +96,9 @@ def late():
 
 REQUESTS = {request.__name__: request for request in (go, profile, fail, sleep, load, late)}
 step()
-truth.note(calls=CALLS, sleep=SLEEP, mm=torch_truth.key_names(torch_truth.keyset_at_call("aten::mm", a, b)))
-truth.ready()
+truth.main_ready(
+    "read", calls=CALLS, sleep=SLEEP, mm=torch_truth.key_names(torch_truth.keyset_at_call("aten::mm", a, b))
+)
 for line in sys.stdin:
     words = line.split()
     REQUESTS[words[0]](*words[1:])

@@ -77,12 +77,10 @@ if "registered" in sys.argv[1:]:
 names = sorted(set(C._dispatch_get_all_op_names()))
 with open("dumps.json", "w") as out:
     json.dump({name: [C._dispatch_dump(name), C._dispatch_dump_table(name)] for name in names}, out)
-truth.note(
+truth.main_ready(
     stale=[name for name in names if stale(name)],
     dumps=os.path.abspath("dumps.json"),
     lines={"cpu_sin": cpu_sin.__code__.co_firstlineno, "other_sin": other_sin.__code__.co_firstlineno},
     file=os.path.abspath(__file__),
 )
-truth.thread("main", waits="any")
-truth.ready()
 threading.Event().wait()

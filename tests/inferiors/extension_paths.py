@@ -54,7 +54,5 @@ paths = [
     }
     for index in range(native.records())
 ]
-truth.thread("main")
-truth.note(verdict="blocked", paths=paths)
-truth.ready()
+truth.main_ready(verdict="blocked", paths=paths)
 threading.Event().wait()

@@ -28,10 +28,6 @@ def operators():
     return native_library.load("operators"), native_library.load("operators", keep_gil=True)
 
 
-def thread(target, name=None, args=()):
-    threading.Thread(target=target, name=name, args=args, daemon=True).start()
-
-
 def busy():
     """A training loop, as healthy as it gets; its operators are large, so that a look falls into one."""
     torch.manual_seed(0)
@@ -52,9 +48,7 @@ def meta_mm_spin():
     """As meta_mm.py, but the kernel loops for ever in C, without the GIL."""
 
     def meta_mm(keyset, a, b):
-        truth.thread("main", waits="running")
-        truth.note(kernel_keyset=truth.hexadecimal(keyset.raw_repr()))
-        truth.ready()
+        truth.main_ready("running", kernel_keyset=truth.hexadecimal(keyset.raw_repr()))
         native_library.load("locks").spin()
 
     library = torch.library.Library("aten", "IMPL")
@@ -81,7 +75,7 @@ def cycle_with_gil(role, resource, first, kernel, name, **facts):
         named.release()
         first()
 
-    thread(begin, role)
+    truth.start(begin, role)
     named.acquire()
     truth.thread("gil-holder", waits="futex", waits_for=resource, holds="gil", op=f"gdbext_test::{name}")
     truth.note(verdict="deadlock", cycle=[role, "gil-holder"], **facts)
@@ -128,7 +122,7 @@ def mutex_abba():
         operator(x, int(mine, 16), int(wanted, 16), 2)
 
     for number in range(2):
-        thread(work, f"worker-{number}", (number,))
+        truth.start(work, f"worker-{number}", (number,))
     named.wait()
     truth.note(verdict="deadlock", cycle=["worker-0", "worker-1"])
     truth.stage()
@@ -149,14 +143,13 @@ def fork_mutex():
         held.wait()
         for_ever.wait()
 
-    thread(hold)
+    truth.start(hold)
     held.wait()
-    if os.fork() == 0:
-        truth.thread("main", waits="futex", waits_for=mutex, op="gdbext_test::lock_one")
-        truth.note(verdict="orphaned-lock", mutex=mutex, owner=owner[0], op="gdbext_test::lock_one")
-        truth.stage()
-        torch.ops.gdbext_test.lock_one.default(x, int(mutex, 16), True)
-    os.wait()
+    truth.go_on_in_child()
+    truth.thread("main", waits="futex", waits_for=mutex, op="gdbext_test::lock_one")
+    truth.note(verdict="orphaned-lock", mutex=mutex, owner=owner[0], op="gdbext_test::lock_one")
+    truth.stage()
+    torch.ops.gdbext_test.lock_one.default(x, int(mutex, 16), True)
 
 
 # --- pools -----------------------------------------------------------------------------------------
@@ -192,12 +185,9 @@ def fork_openmp():
     torch.set_num_threads(2)
     many = torch.rand(1 << 20)
     torch.exp(many)
-    if os.fork() == 0:
-        truth.thread("main", waits="futex", op="aten::exp")
-        truth.note(verdict="missing-workers", op="aten::exp", key="CPU")
-        truth.ready()
-        torch.exp(many)
-    os.wait()
+    truth.go_on_in_child()
+    truth.main_ready("futex", verdict="missing-workers", op="aten::exp", key="CPU")
+    torch.exp(many)
 
 
 def fork_interop():
@@ -205,12 +195,9 @@ def fork_interop():
     forked = torch.jit.script(interop)
     for _ in range(3):  # the first calls are optimised away or profiled
         forked(x)
-    if os.fork() == 0:
-        truth.thread("main", waits="futex")
-        truth.note(verdict="missing-workers")
-        truth.ready()
-        forked(x)
-    os.wait()
+    truth.go_on_in_child()
+    truth.main_ready("futex", verdict="missing-workers")
+    forked(x)
 
 
 def pools():
@@ -222,9 +209,7 @@ def pools():
     torch.jit.script(interop)(x)
     executor = ThreadPoolExecutor(2)
     list(executor.map(torch.sum, [x] * 8))
-    truth.thread("main", waits="read")
-    truth.note(verdict="idle")
-    truth.ready()
+    truth.main_ready("read", verdict="idle")
     sys.stdin.readline()
 
 
@@ -233,21 +218,15 @@ class StopsItself(Dataset):
         return 2
 
     def __getitem__(self, index):
-        with open("worker.tmp", "w") as out:
-            out.write(str(os.getpid()))
-        os.rename("worker.tmp", "worker")
         os.kill(os.getpid(), signal.SIGSTOP)
         return index
 
 
 def dataloader():
     batches = iter(DataLoader(StopsItself(), num_workers=1, multiprocessing_context="fork"))
-    while not os.path.exists("worker"):
-        os.sched_yield()
-    with open("worker") as text:
-        truth.note(verdict="waiting-external", child=int(text.read()))
-    truth.thread("main", waits="poll")
-    truth.ready()
+    child = batches._workers[0].pid
+    os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOWAIT)
+    truth.main_ready("poll", verdict="waiting-external", child=child)
     next(batches)
 
 
@@ -271,9 +250,7 @@ def gloo_mismatch(rank="0"):
 def named_rank():
     """A rank that its arguments name, and not the environment, waits for another one, while it handles an exception."""
     os.environ.update(RANK="0", WORLD_SIZE="5")
-    truth.thread("main", waits=None)
-    truth.note(says=["while it handles ValueError('bad batch 7')"], rank=1, size=2)
-    truth.ready()
+    truth.main_ready(None, says=["while it handles ValueError('bad batch 7')"], rank=1, size=2)
     try:
         raise ValueError("bad batch 7")
     except ValueError:
@@ -285,9 +262,7 @@ def torchrun_agent():
     """It waits for another node."""
     from torch.distributed.run import main
 
-    truth.thread("main", waits=None)
-    truth.note(says=["the rendezvous 'job7' at 127.0.0.1:0, which 1 of 2 nodes have joined"])
-    truth.ready()
+    truth.main_ready(None, says=["the rendezvous 'job7' at 127.0.0.1:0, which 1 of 2 nodes have joined"])
     words = "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0 --rdzv-id=job7 --rdzv-conf=is_host=1 none.py"
     main(words.split())
 
@@ -295,56 +270,31 @@ def torchrun_agent():
 # --- nesting ---------------------------------------------------------------------------------------
 
 
-def nested(jobs, kernels):
-    """Run the jobs in a thread each, until each waits in a kernel: operator, key, and the thread's role where its name
-    does not say it."""
-    warnings.simplefilter("ignore")
-    staged = threading.Barrier(len(jobs) + 1)
-
-    def waits_here(role, op):
-        def kernel(keyset, *args):
-            name = role or threading.current_thread().name
-            truth.thread(name, waits="any", op=op, kernel_keyset=truth.hexadecimal(keyset.raw_repr()))
-            staged.wait()
-            for_ever.wait()
-
-        return kernel
-
-    library = torch.library.Library("aten", "IMPL")
-    for name, key, role in kernels:
-        library.impl(name, waits_here(role, f"aten::{name.partition('.')[0]}"), key, with_keyset=True)
-    for name, job in jobs.items():
-        thread(job, name)
-    staged.wait()
-    truth.ready()
-    for_ever.wait()
-
-
 def nested_normal():
     """Nesting that is as it should be, one kind per thread: Autograd, ADInplaceOrView, CPU of one operator; vmap over
     grad; a Python kernel that calls another operator, whose Python kernel waits."""
-    truth.note(verdict="blocked")
+    warnings.simplefilter("ignore")
+    staged = threading.Barrier(4)
+
+    def kernel(*_):
+        truth.thread(threading.current_thread().name, waits="any")
+        staged.wait()
+        for_ever.wait()
+
     library = torch.library.Library("aten", "IMPL")
+    for name, key in (("mul_.Tensor", "CPU"), ("sin", "CPU"), ("cos", "Meta")):
+        library.impl(name, kernel, key)
     library.impl("mm", lambda a, b: torch.cos(a), "Meta")
     meta = torch.ones(2, 2, device="meta", requires_grad=True)
-    jobs = {
-        "inplace": lambda: torch.ones(3, requires_grad=True).clone().mul_(torch.ones(3, requires_grad=True)),
-        "functorch": lambda: torch.func.vmap(torch.func.grad(lambda value: torch.sin(value).sum()))(torch.ones(3, 2)),
-        "python": lambda: torch.mm(meta, meta),
-    }
-    nested(jobs, [("mul_.Tensor", "CPU", "inplace"), ("sin", "CPU", "functorch"), ("cos", "Meta", "python")])
-
-
-def functorch():
-    ones = torch.ones(3, 2)
-    truth.note(verdict="blocked", op="aten::sin")
-    jobs = {
-        "vmap": lambda: torch.func.vmap(torch.sin)(ones),
-        "grad": lambda: torch.func.grad(lambda value: torch.sin(value).sum())(ones),
-        "vmap-grad": lambda: torch.func.vmap(torch.func.grad(lambda value: torch.sin(value).sum()))(ones),
-        "jvp": lambda: torch.func.jvp(torch.sin, (ones,), (ones,)),
-    }
-    nested(jobs, [("sin", "CPU", "")])
+    truth.start(lambda: torch.ones(3, requires_grad=True).clone().mul_(torch.ones(3, requires_grad=True)), "inplace")
+    truth.start(
+        lambda: torch.func.vmap(torch.func.grad(lambda value: torch.sin(value).sum()))(torch.ones(3, 2)), "functorch"
+    )
+    truth.start(lambda: torch.mm(meta, meta), "python")
+    staged.wait()
+    truth.note(verdict="blocked")
+    truth.ready()
+    for_ever.wait()
 
 
 def python_recursion():
@@ -399,7 +349,6 @@ def fake_tensor_call():
     def wait(role):
         truth.thread(role, waits="any")
         if there.wait() == 0:
-            truth.note(verdict="blocked")
             truth.ready()
         for_ever.wait()
 
@@ -412,8 +361,8 @@ def fake_tensor_call():
             custom(torch.empty(3, requires_grad=True))
 
     library.impl("custom", lambda x: wait("zeros"), "CPU")
-    thread(under_python_dispatcher, "dispatcher")
-    thread(lambda: custom(torch._efficientzerotensor(3)))
+    truth.start(under_python_dispatcher, "dispatcher")
+    truth.start(lambda: custom(torch._efficientzerotensor(3)))
     threading.current_thread().name = "main"
     with FakeTensorMode():
         custom(torch.empty(3, requires_grad=True))
@@ -434,9 +383,7 @@ def dispatch_tensors():
         name: {"address": truth.hexadecimal(tensor._cdata), "bits": torch_truth.tensor_keyset(tensor)}
         for name, tensor in tensors.items()
     }
-    truth.note(tensors=told)
-    truth.thread("main")
-    truth.ready()
+    truth.main_ready(tensors=told)
     for_ever.wait()
 
 

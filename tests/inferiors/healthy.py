@@ -85,8 +85,6 @@ def gloo():
 if __name__ == "__main__":
     threads = globals()[sys.argv[1]]()
     if os.environ.get("RANK") != "1":
-        truth.thread("main", waits=None)
-        truth.note(verdict="healthy", busy=True)
-        truth.ready()
+        truth.main_ready(None, verdict="healthy", busy=True)
     for thread in threads:
         thread.join()

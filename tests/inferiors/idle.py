@@ -11,6 +11,4 @@ ours, its = pty.openpty()
 for stream in (0, 1):
     os.dup2(its, stream)
 os.environ["PYTHONINSPECT"] = "1"
-truth.thread("main", waits="any")
-truth.note(verdict="idle", terminal=ours)
-truth.ready()
+truth.main_ready(verdict="idle", terminal=ours)

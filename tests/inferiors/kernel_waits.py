@@ -74,9 +74,7 @@ def background():
         os._exit(0)
     os.setpgid(0, 0)
     tid = threading.get_native_id()
-    truth.thread("main", waits=None)
-    truth.note(stopped=[tid], terminal=os.ttyname(theirs))
-    truth.ready()
+    truth.main_ready(None, stopped=[tid], terminal=os.ttyname(theirs))
     os.read(theirs, 1)
 
 

@@ -193,8 +193,7 @@ class Model(torch.nn.Module):
 def wait(self, batch, product, freed):
     """The frame in which variables are looked for; nothing uses the freed tensor's memory again."""
     freed.clear()
-    truth.thread("main", waits="sleep")
-    truth.ready()
+    truth.main_ready("sleep")
     time.sleep(truth.FOREVER)
 
 

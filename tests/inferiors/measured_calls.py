@@ -151,8 +151,7 @@ def keep_calling(pause):
 
 
 torch.mm(a, a)
-truth.thread("main", waits="read")
-truth.ready()
+truth.main_ready("read")
 REQUESTS = {"loop": loop, "gaps": gaps, "eight": eight, "train": train, "busy": busy}
 for line in sys.stdin:
     words = line.split()

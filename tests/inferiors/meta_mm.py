@@ -9,9 +9,7 @@ import truth
 
 
 def meta_mm(keyset, a, b):
-    truth.thread("main", waits="any")
-    truth.note(kernel_keyset=truth.hexadecimal(keyset.raw_repr()))
-    truth.ready()
+    truth.main_ready(kernel_keyset=truth.hexadecimal(keyset.raw_repr()))
     threading.Event().wait()
 
 

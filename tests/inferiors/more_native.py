@@ -22,6 +22,5 @@ named = threading.Barrier(len(KINDS[kind]) + 1)
 for number in range(len(KINDS[kind])):
     threading.Thread(target=work, args=(number,), daemon=True).start()
 named.wait()
-truth.thread("main", waits="any")
-truth.ready()
+truth.main_ready()
 sys.stdin.readline()

@@ -4,8 +4,6 @@ import native_library
 import truth
 
 native = native_library.load("openmp_limit")
-truth.thread("main", waits="any")
-truth.note(verdict="idle")
-truth.ready()
+truth.main_ready(verdict="idle")
 native.limit_threads()
 native.run_in_parallel(64)

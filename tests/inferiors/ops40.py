@@ -75,9 +75,7 @@ def run(line):
 
 said = [run(f"{name} {how}") for name in OPERATORS for how in ("grad", "nograd")]
 assert all(line.startswith("done") for line in said), said
-truth.thread("main", waits="read")
-truth.note(verdict="idle", operators=list(expectations()))
 truth.note(package=str(Path(torch.__file__).parent), registered=torch._C._dispatch_get_all_op_names())
-truth.ready()
+truth.main_ready("read", operators=list(expectations()))
 for line in sys.stdin:
     print(run(line), flush=True)

@@ -42,8 +42,7 @@ def waits(*words, **more):
 
 
 def begin(target, name=None, args=()):
-    begun.append(threading.Thread(target=target, name=name, args=args, daemon=True))
-    begun[-1].start()
+    begun.append(truth.start(target, name, args))
     return begun[-1]
 
 
@@ -198,19 +197,11 @@ def pool_threads():
         pool.apply(job)
 
 
-def in_child():
-    """Fork: the child goes on, and tells; the parent, which a debugger need not look at, waits for it."""
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        os._exit(0)
-
-
 def fork_executor():
     executor = concurrent.futures.ThreadPoolExecutor(1)
     executor.submit(int).result()
     time.sleep(0.1)
-    in_child()
+    truth.go_on_in_child()
     waits("missing-workers", "ThreadPoolExecutor-0_0, which should run its job, was started before the fork")
     executor.submit(int).result()
 
@@ -223,7 +214,7 @@ def fork_loop():
 
     begin(loop.run_forever, "io-loop")
     asyncio.run_coroutine_threadsafe(answer(), loop).result()
-    in_child()
+    truth.go_on_in_child()
     waits("missing-workers", "the thread io-loop, which runs the event loop that should complete it, was started")
     asyncio.run_coroutine_threadsafe(answer(), loop).result()
 
@@ -232,7 +223,7 @@ def fork_listener():
     """A queue of the log that a thread of Python's own library empties."""
     lines = queue.Queue(1)
     logging.handlers.QueueListener(lines, logging.NullHandler()).start()
-    in_child()
+    truth.go_on_in_child()
     waits(
         "missing-workers", "had it at hand in QueueListener._monitor (handlers.py:", "was started before the fork"
     )
@@ -243,7 +234,7 @@ def fork_listener():
 def fork_polled():
     """A loop looks whether jobs of a pool are done, as joblib's does."""
     pool = multiprocessing.pool.ThreadPool(1)
-    in_child()
+    truth.go_on_in_child()
     tells("missing-workers", "looks again and again at 1 job of a ThreadPool", "was started before the fork")
     result = pool.apply_async(int)
     truth.ready()
@@ -258,7 +249,7 @@ def fork_handed():
         def retrieve(self):
             self.done, self.pool = False, concurrent.futures.ProcessPoolExecutor(1, mp_context=fork)
             self.pool.submit(int).result()
-            in_child()
+            truth.go_on_in_child()
             self.pool.submit(int)
             waits("missing-workers", "1 job of a ProcessPoolExecutor", "hands the jobs", "was started before the fork")
             while not self.done:
@@ -475,14 +466,8 @@ def other(job, name="other", waits="any"):
         job()
 
     begun = threading.Event()
-    threading.Thread(target=work, name=name, daemon=True).start()
+    truth.start(work, name)
     begun.wait()
-
-
-def ready(waits="any", **facts):
-    truth.thread("main", waits=waits)
-    truth.note(**facts)
-    truth.ready()
 
 
 def count():
@@ -494,7 +479,7 @@ def count():
 def runs_python():
     """The main thread waits for one that runs Python for ever."""
     other(count, "counter", waits=None)
-    ready(busy=True, line=count.__code__.co_firstlineno)
+    truth.main_ready(busy=True, line=count.__code__.co_firstlineno)
     threading.Event().wait()
 
 
@@ -518,7 +503,7 @@ class Account:
 
     def twice(self):
         self.guard.acquire()
-        ready("futex")
+        truth.main_ready("futex")
         self.guard.acquire()
 
 
@@ -532,7 +517,7 @@ def lock_handed():
     lock = threading.Lock()
     lock.acquire()
     other(lambda: [time.sleep(truth.FOREVER), lock.release()])
-    ready("futex")
+    truth.main_ready("futex")
     lock.acquire()
 
 
@@ -570,7 +555,7 @@ def stuck_child():
         os.write(writer, b"x")
         lock.acquire()
     os.read(reader, 1)
-    ready("wait", child=child)
+    truth.main_ready("wait", child=child)
     os.waitpid(child, 0)
 
 
@@ -605,7 +590,7 @@ def crossed_withs():
     for job in (one, two, three, four):
         other(job, job.__name__, waits="futex")
     first_line, *more = (each.__code__.co_firstlineno + 1 for each in (one, two, three))
-    ready("futex", line=first_line, in_try=more[0], called=more[1])
+    truth.main_ready("futex", line=first_line, in_try=more[0], called=more[1])
     threading.Event().wait()
 
 
@@ -615,7 +600,7 @@ def rank_by_itself():
 
     os.environ.update(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
-    ready()
+    truth.main_ready()
     store.wait(["never"], datetime.timedelta(days=1))
 
 
@@ -624,7 +609,7 @@ def rpc_idle():
 
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{os.getcwd()}/rendezvous", num_worker_threads=2)
     rpc.init_rpc("alone", rank=0, world_size=1, rpc_backend_options=options)
-    ready("read")
+    truth.main_ready("read")
     sys.stdin.read()
 
 

@@ -13,15 +13,13 @@ import truth
 
 libc, nccl = ctypes.CDLL(None), ctypes.CDLL(sys.argv[1])
 libc.gnu_get_libc_version.restype = nccl.version.restype = ctypes.c_char_p
-truth.thread("main", waits="futex")
-truth.note(
-    verdict="idle",
-    markup=markupsafe.escape("<"),
+markupsafe.escape("<")
+truth.main_ready(
+    "futex",
     versions={
         "gdbext-made": importlib.metadata.version("gdbext-made"),
         "markupsafe": importlib.metadata.version("markupsafe"), "glibc": libc.gnu_get_libc_version().decode(),
         "nccl": nccl.version().decode(), "python": sys.version.split()[0],
     },
 )
-truth.ready()
 gdbext_made.waits.for_ever()

@@ -55,9 +55,7 @@ def main():
     truth.until(lambda: "ready" in TRUTH)
     TRUTH["file"] = os.read(TRUTH["ready"], 64).decode()
     TRUTH["tid"] = thread.native_id
-    truth.thread("main", waits="read")
-    truth.note(**TRUTH)
-    truth.ready()
+    truth.main_ready("read", **TRUTH)
     os.read(0, 1)
 
 

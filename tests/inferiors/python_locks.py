@@ -152,12 +152,6 @@ def wants_the_gil():
         time.sleep(0.001)
 
 
-def start(target):
-    thread = threading.Thread(target=target, daemon=True)
-    thread.start()
-    return thread
-
-
 def facts(value, shown=None):
     code = getattr(getattr(value, "__wrapped__", value), "__code__", None)
     return {"address": id(value), "repr": shown, "line": getattr(code, "co_firstlineno", None)}
@@ -169,10 +163,10 @@ def main():
         lock.acquire()
     HANDED.release()
     SLEEPER.start()
-    holder = start(hold_rlock)
+    holder = truth.start(hold_rlock)
     HOLDER_READY.wait()
-    threads = {name: start(target) for name, (_, _, target) in EXPECTED.items()}
-    joining = start(lambda: SLEEPER.join())
+    threads = {name: truth.start(target) for name, (_, _, target) in EXPECTED.items()}
+    joining = truth.start(lambda: SLEEPER.join())
     truth.until(lambda: all(truth.is_in(202, thread) for thread in [*threads.values(), joining]))
     HANDED.acquire()
     HANDED.notify()  # its waiter wants HANDED's lock back, which we keep
@@ -196,9 +190,8 @@ def main():
 def finish():
     gil = sys.argv[1:] == ["gil"]
     if gil:
-        truth.note(wants_gil=start(wants_the_gil).native_id)
-    truth.thread("main", waits=None if gil else "read")
-    truth.ready()
+        truth.note(wants_gil=truth.start(wants_the_gil).native_id)
+    truth.main_ready(None if gil else "read")
     if gil:
         ctypes.PyDLL(None).sleep(truth.FOREVER)
     os.read(0, 1)

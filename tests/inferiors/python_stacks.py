@@ -148,9 +148,7 @@ def main():
         if thread is threading.main_thread():
             stack[0][2] = line_of("# the main thread waits here")
         stacks.append({"ident": thread.ident, "tid": thread.native_id, "name": thread.name, "stack": stack})
-    truth.thread("main", waits="read")
-    truth.note(stacks=stacks)
-    truth.ready()
+    truth.main_ready("read", stacks=stacks)
     os.read(0, 1)  # the main thread waits here
 
 

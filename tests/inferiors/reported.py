@@ -32,17 +32,7 @@ def ready(*words, **facts):
 def soon_ready(*words):
     """Ready when the main thread has come to its wait."""
     tells(*words)
-    threading.Thread(target=lambda: (time.sleep(1), truth.ready()), daemon=True).start()
-
-
-def thread(target, name=None):
-    found = threading.Thread(target=target, name=name, daemon=True)
-    found.start()
-    return found
-
-
-def kill_me():
-    os.kill(os.getpid(), signal.SIGKILL)
+    truth.start(lambda: (time.sleep(1), truth.ready()))
 
 
 # --- other processes -------------------------------------------------------------------------------
@@ -69,20 +59,13 @@ def agent_polls():
     agent.monitor()
 
 
-def kernel():
-    with open("worker.tmp", "w") as out:
-        out.write(str(os.getpid()))
-    os.rename("worker.tmp", "worker")
-    time.sleep(truth.FOREVER)
-
-
 def compile_worker():
     """The main thread waits for the result of a compilation, in a worker process that does not end.
     https://github.com/pytorch/pytorch/pull/181293 (torch._inductor.async_compile waits without a timeout)"""
-    future = ProcessPoolExecutor(1, mp_context=fork).submit(kernel)
-    truth.until(lambda: os.path.exists("worker"))
-    with open("worker") as text:
-        ready("waiting-external", text.read(), waits="futex")
+    pool = ProcessPoolExecutor(1, mp_context=fork)
+    future = pool.submit(time.sleep, truth.FOREVER)
+    ready("waiting-external", *map(str, pool._processes), waits="futex")
+    del pool
     future.result()
 
 
@@ -156,7 +139,7 @@ def lock_polled():
 
 def lost_job(number):
     if number == 1:
-        kill_me()
+        os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
@@ -227,13 +210,12 @@ def forked_lock():
     """Another thread had a lock when the process forked; in the child nobody can ever release it.
     https://github.com/getsentry/sentry-python/pull/6159, https://github.com/python/cpython/pull/4071"""
     monitor = Monitor()
-    thread(monitor.keep)
+    truth.start(monitor.keep)
     monitor.taken.wait()
-    if os.fork() == 0:
-        truth.note(mutex=truth.hexadecimal(id(monitor._thread_lock)), owner=0)
-        ready("orphaned-lock", "at the moment of the fork", waits="futex")
-        monitor.ensure_running()
-    os.wait()
+    truth.go_on_in_child()
+    truth.note(mutex=truth.hexadecimal(id(monitor._thread_lock)), owner=0)
+    ready("orphaned-lock", "at the moment of the fork", waits="futex")
+    monitor.ensure_running()
 
 
 class Item:
@@ -315,7 +297,7 @@ def python_lock_abba(kind="Lock"):
                 raise AssertionError("this lock must not be had")
 
     for number in range(2):
-        thread(lambda number=number: work(number))
+        truth.start(lambda number=number: work(number))
     named.wait()
     truth.note(verdict="deadlock", cycle=["worker-0", "worker-1"])
     truth.ready()
@@ -384,10 +366,6 @@ def task_cycle():
 
 
 # --- known bugs (gdbext/known/bugs), on a version that has the bug --------------------------------------
-
-
-def known_bug(name):
-    globals()[name.replace("-", "_")]()
 
 
 def executor_tasks():

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import sys
-import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 
@@ -15,19 +14,13 @@ def deep(number):
     return deep(number - 1) if number else sum(range(300))
 
 
-def begin(target, name=None):
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    return thread
-
-
 def spin():
     def work():
         while True:
             deep(15)
 
     for _ in range(3):
-        begin(work)
+        truth.start(work)
     truth.ready()
     work()
 
@@ -35,7 +28,7 @@ def spin():
 def churn():
     truth.ready()
     while True:
-        begin(lambda: deep(20)).join()
+        truth.start(lambda: deep(20)).join()
 
 
 def objects():
@@ -55,7 +48,7 @@ def objects():
         "killed with": killed.__enter__,
         "taken": taken.acquire,
     }
-    truth.note(tids={name: begin(wait, name).native_id for name, wait in waits.items()})
+    truth.note(tids={name: truth.start(wait, name).native_id for name, wait in waits.items()})
     time.sleep(0.2)
     truth.ready()
     sys.stdin.read()

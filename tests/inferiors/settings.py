@@ -232,7 +232,5 @@ if sys.argv[1] == "script":
     print(json.dumps(say()))
 else:
     globals()[sys.argv[1].replace("-", "_")]()
-    truth.thread("main", waits="any")
-    truth.note(verdict="idle", torch=torch.__version__, settings=say())
-    truth.ready()
+    truth.main_ready(verdict="idle", torch=torch.__version__, settings=say())
     sys.stdin.read()

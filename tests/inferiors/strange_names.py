@@ -28,9 +28,7 @@ threading.Thread(target=wait, name=ESCAPE + "thread", daemon=True).start()
 
 def stand_still():
     is_there.wait()
-    truth.thread("main")
-    truth.note(verdict="idle", escape=ESCAPE)
-    truth.ready()
+    truth.main_ready(verdict="idle", escape=ESCAPE)
     time.sleep(truth.FOREVER)
 
 

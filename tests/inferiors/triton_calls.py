@@ -55,7 +55,5 @@ def work():
 
 
 threading.Thread(target=work, daemon=True).start()
-truth.thread("main", waits="any")
-truth.note(verdict="idle", busy=True)
-truth.ready()
+truth.main_ready(verdict="idle", busy=True)
 threading.Event().wait(truth.FOREVER)

@@ -58,7 +58,7 @@ def stage():
     """Write the facts so far next to their place; ``ready`` or native ``announce`` publishes them."""
     _die_with_parent()  # again: a forked child does not inherit it
     with _lock:
-        facts = dict(_facts, pid=os.getpid(), ppid=os.getppid(), python=platform.python_version())
+        facts = dict(_facts, pid=os.getpid(), python=platform.python_version())
         torch = sys.modules.get("torch")
         facts["torch"] = str(torch.__version__) if torch else None
         text = json.dumps(facts)
@@ -74,6 +74,28 @@ def ready():
     stage()
     if path() is not None:
         os.rename(path() + ".tmp", path())
+
+
+def main_ready(waits="any", **facts):
+    """Name the calling thread "main", add facts and publish them."""
+    thread("main", waits)
+    note(**facts)
+    ready()
+
+
+def start(target, name=None, args=()):
+    """Run it in a thread of its own, which does not keep the process from ending."""
+    begun = threading.Thread(target=target, name=name, args=args, daemon=True)
+    begun.start()
+    return begun
+
+
+def go_on_in_child():
+    """Fork: the child goes on, and tells; the parent, which a debugger need not look at, waits for it."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os._exit(0)
 
 
 def until(condition):

@@ -12,8 +12,8 @@ from support.programs import harness
 pytestmark = [pytest.mark.torch]
 
 PROGRAMS = {
-    ("known-bug", "executor-tasks"): ("3.13", {"cpython#115634": ""}),
-    ("known-bug", "checkpoint"): ("venv", {"KempnerForge#104": "", "pytorch#182948": ""}),
+    ("executor-tasks",): ("3.13", {"cpython#115634": ""}),
+    ("checkpoint",): ("venv", {"KempnerForge#104": "", "pytorch#182948": ""}),
     ("openmp-limit",): ("3.9", {"pytorch#193859": "if your torch is 2.13.0 or older"}),
 }
 """Programs with their arguments: the Python, and the entries that fit, each with its condition. The last has libgomp

@@ -25,7 +25,7 @@ class Scenario:
 
 _PLAIN = """
 meta-mm meta-mm-spin guard-entry gil-mutex mutex-abba python-lock-abba fork-mutex fork-openmp fork-interop
-boxed-recursion python-recursion nested-normal functorch gloo-mismatch dataloader idle busy pools
+boxed-recursion python-recursion nested-normal gloo-mismatch dataloader idle busy pools
 """
 _REPORTED = """
 pool-killed-3.10 file-baton-3.9 flock-held-3.8 agent-polls-3.10 shutdown-waits-3.12
@@ -75,6 +75,7 @@ ON_DEVICES = [
 """Ranks of NCCL and waits for streams, on a device that is made up: only wheels for CUDA have that."""
 
 OLDER = (
+    "functorch",
     "known-bug-finalizer-3.11",
     "known-bug-lost-signal-3.8",
     "known-bug-serve-3.13",
@@ -83,7 +84,7 @@ OLDER = (
     "trio-waits-3.12",
 )
 """Recordings of programs that are not kept: they need what has a bug, or packages in the versions of that time (wandb
-0.27.2, glibc 2.36, tokenizers 0.20.3, uvloop 0.21.0, trio 0.35.0)."""
+0.27.2, glibc 2.36, tokenizers 0.20.3, uvloop 0.21.0, trio 0.35.0), or are like others (functorch: dispatch-paths)."""
 
 LIVE_ONLY = ("meta-mm-debian", "fork-interop", "kernel-crash-throw", "boxed-recursion", "busy")
 """Those of SCENARIOS that are not recorded: what a replay of them can show, another one shows."""
