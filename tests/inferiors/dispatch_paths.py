@@ -4,7 +4,6 @@ The kernel writes down its keyset; ``call`` is what PyTorch computes for the thr
 """
 
 import threading
-import time
 import warnings
 
 import torch
@@ -105,11 +104,9 @@ library = torch.library.Library("aten", "IMPL")
 library.impl("sin", blocked, "CPU", with_keyset=True)
 library.impl("sin_", blocked, "CPU", with_keyset=True)
 library.impl("sin.out", blocked, "CPU", with_keyset=True)
-deadline = time.monotonic() + 60
 for name in JOBS:  # one after the other: profilers and tracers are there once in a process
     threading.Thread(target=run, args=(name,), daemon=True).start()
-    while name not in arrived and time.monotonic() < deadline:
-        time.sleep(0.002)
+    truth.until(lambda name=name: name in arrived)
 assert all(arrived.get(name) for name in JOBS), arrived
 truth.ready()
 for_ever.wait()

@@ -6,7 +6,6 @@ Argument: the library's name. Each kernel writes down its keyset before it waits
 import ctypes
 import sys
 import threading
-import time
 
 import native_library
 import torch
@@ -34,18 +33,11 @@ def run(name):
     CALLS[name]()
 
 
-def wait_for(count):
-    deadline = time.monotonic() + 60
-    while native.records() < count:
-        assert time.monotonic() < deadline, [native.record_path(index) for index in range(native.records())]
-        time.sleep(0.002)
-
-
 for number, name in enumerate(CALLS, 1):
     threading.Thread(target=run, args=(name,), daemon=True).start()
-    wait_for(number)
+    truth.until(lambda number=number: native.records() >= number)
 operators.begin(x)
-wait_for(len(CALLS) + 3)
+truth.until(lambda: native.records() >= len(CALLS) + 3)
 paths = [
     {
         "name": native.record_path(index).decode(),

@@ -21,34 +21,31 @@ import truth
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 IMPATIENT = datetime.timedelta(seconds=5)
 SETTLED = 0.3  # seconds without a change in the flight recorder: the rank is where it will stay
+_ready = threading.Event()
 
 
 def recorded():
     return torch._C._distributed_c10d._dump_fr_trace_json()
 
 
-def write_down(name, rank):
-    place = f"{name}.{rank}.json"
-    with open(place + ".tmp", "w") as out:
-        out.write(json.dumps({"pid": os.getpid(), "dump": json.loads(recorded())}))
-    os.rename(place + ".tmp", place)
-
-
-def write_down_later(name, rank):
-    """The same from another thread, when nothing changes any more."""
+def write_down(place):
+    """What the recorder has, from another thread, when nothing changes any more."""
+    _ready.wait()
     before, since = recorded(), time.monotonic()
     while time.monotonic() - since < SETTLED:
         time.sleep(0.05)
         now = recorded()
         if now != before:
             before, since = now, time.monotonic()
-    write_down(name, rank)
+    with open(place + ".tmp", "w") as out:
+        out.write(json.dumps({"pid": os.getpid(), "dump": json.loads(before)}))
+    os.rename(place + ".tmp", place)
 
 
-def three_steps(group=None):
+def three_steps():
     """What a job does before it hangs: #1 to #3 of the group."""
     for step in range(3):
-        dist.all_reduce(torch.full((4,), float(step)), group=group)
+        dist.all_reduce(torch.full((4,), float(step)))
 
 
 def join():
@@ -72,7 +69,7 @@ def dead(rank):
     """Rank 1 dies; rank 0 gets gloo's error and waits for its return at the store; rank 2 waits for rank 0."""
     three_steps()
     if rank == 1:
-        write_down("dead", 1)
+        truth.until(lambda: os.path.exists("dead.1.json"))
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         dist.recv(torch.ones(4), src=1) if rank == 0 else dist.recv(torch.ones(4), src=0)
@@ -149,7 +146,7 @@ def _rank(name, rank, port):
     _start_with(own)
     os.environ.update(own)
     if scenario is not moving:
-        threading.Thread(target=_watch, args=(name, rank), daemon=True).start()
+        truth.start(write_down, args=(f"{name}.{rank}.json",))
     patience = IMPATIENT if scenario is moving else datetime.timedelta(days=30)
     dist.init_process_group("gloo", timeout=patience)
     _ready.set()
@@ -168,15 +165,6 @@ def _start_with(variables):
         place = memory.read(end - start).index(room)
         memory.seek(start + place)
         memory.write(text.ljust(len(room), b"\0"))
-
-
-_ready = threading.Event()
-
-
-def _watch(name, rank):
-    _ready.wait()
-    if name != "dead" or rank != 1:
-        write_down_later(name, rank)
 
 
 def _launch(name, port):
@@ -211,9 +199,8 @@ def main():
     truth.thread("main", waits=None)
     truth.note(pid=os.getpid(), pids=pids)
     for name, ranks in pids.items():
-        expected = range(len(ranks)) if SCENARIOS[name] is not moving else ()
-        while not all(os.path.exists(f"{name}.{rank}.json") for rank in expected):
-            time.sleep(0.05)
+        files = [f"{name}.{rank}.json" for rank in range(len(ranks)) if SCENARIOS[name] is not moving]
+        truth.until(lambda files=files: all(map(os.path.exists, files)))
     time.sleep(0.5)
     truth.ready()
     hang()

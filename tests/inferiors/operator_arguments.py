@@ -92,7 +92,6 @@ for number in range(len(CALLS)):
     threading.Thread(target=work, args=(number,), daemon=True).start()
 for body in REWRITTEN:
     threading.Thread(target=body, daemon=True).start()
-while len(inside) < len(CALLS) + len(REWRITTEN):
-    threading.Event().wait(0.01)
+truth.until(lambda: len(inside) >= len(CALLS) + len(REWRITTEN))
 truth.ready()
 lock.acquire()
