@@ -16,6 +16,7 @@ SOURCES = Path(__file__).resolve().parents[2] / "inferiors" / "native"
 FLAGS = {
     "debug_dispatch": ["-O0", "-g"],
     "dispatch_paths_o3": ["-O3", "-flto", "-fno-omit-frame-pointer"],
+    "made_up_device": ["-O2", "-Wl,-soname,libcuda.so.1"],
     "openmp_limit": ["-O2", "-fopenmp"],
 }
 """Per library; all others are built as a user's extension is: -O2, no debug information."""
