@@ -5,7 +5,8 @@
 
 Needs torch, a compiler and, for some, other Pythons. A recording shows paths, so the programs, their Pythons and torch
 are started from links in a neutral folder, with a minimal environment; what still shows the places of this machine is
-refused.
+refused. Scenarios of another release of torch are recorded when they are named, by the Python of an environment that
+has that release (scripts/lib/installed_torch.py makes it).
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def main(argv: Sequence[str]) -> int:
     if unknown:
         parser.error(f"there is no scenario {', '.join(sorted(unknown))}; there are: {', '.join(map(str, RECORDED))}")
     neutral = Neutral()
-    chosen = [each for each in RECORDED if str(each) in wanted or not wanted]
+    chosen = [each for each in RECORDED if str(each) in wanted or not (wanted or each.torch)]
     neutral.enter()
     failed = []
     for scenario in chosen:

@@ -21,7 +21,7 @@ FLAGS = {
 }
 """Per library; all others are built as a user's extension is: -O2, no debug information."""
 
-USE = re.compile(r"""native_library\.load(?:_operators)?\(["'](\w+)["']""")
+USE = re.compile(r"""native_library\.(?:load(?:_operators)?|path)\(["'](\w+)["']""")
 
 
 def cache_folder() -> Path:

@@ -15,10 +15,12 @@ class Scenario:
     verdict: str = ""
     only: str = ""
     """"live" where a core cannot show it, "core" where the process has ended."""
+    torch: str = ""
+    """The release that it is recorded with, by the Python of an environment that has it; else the tests' own."""
 
     def __str__(self) -> str:
         python = [self.python] if self.python != "venv" else []
-        return "-".join((self.name, *self.args, *python))
+        return "-".join((self.name, *self.args, *python, *([self.torch] if self.torch else [])))
 
 
 _PLAIN = """
@@ -63,15 +65,26 @@ REPORTED = [
 """Hangs made after public bug reports (inferiors/reported.py) and those of rarer Pythons; most need no torch. Only
 their recordings are tested, each made on another Python."""
 
-_OLDER = """
-device-waits-2.15.0 device-waits-2.6.0 functorch known-bug-finalizer-3.11 known-bug-lost-signal-3.8 known-bug-serve-3.13
-known-bug-tokenizer-3.10 loop-blocked-3.11 nccl-late-0-2.15.0 nccl-late-0-2.6.0 nccl-late-0-nccl-legacy-2.15.0
-trio-waits-3.12
-"""
-OLDER = tuple(_OLDER.split())
+ON_DEVICES = [
+    Scenario("nccl-late", ("0",), torch="2.15.0"),
+    Scenario("nccl-late", ("0", "nccl-legacy"), torch="2.15.0"),
+    Scenario("nccl-late", ("0",), torch="2.6.0"),
+    Scenario("device-waits", torch="2.15.0", verdict="gil-in-device-call"),
+    Scenario("device-waits", torch="2.6.0", verdict="gil-in-device-call"),
+]
+"""Ranks of NCCL and waits for streams, on a device that is made up: only wheels for CUDA have that."""
+
+OLDER = (
+    "functorch",
+    "known-bug-finalizer-3.11",
+    "known-bug-lost-signal-3.8",
+    "known-bug-serve-3.13",
+    "known-bug-tokenizer-3.10",
+    "loop-blocked-3.11",
+    "trio-waits-3.12",
+)
 """Recordings of programs that are not kept: they need what has a bug, or packages in the versions of that time (wandb
-0.27.2, glibc 2.36, tokenizers 0.20.3, uvloop 0.21.0, trio 0.35.0, torch 2.6.0 and 2.15.0 for CUDA, on a made-up
-device), or are like others (functorch: dispatch-paths)."""
+0.27.2, glibc 2.36, tokenizers 0.20.3, uvloop 0.21.0, trio 0.35.0), or are like others (functorch: dispatch-paths)."""
 
 LIVE_ONLY = ("meta-mm-debian", "fork-interop", "kernel-crash-throw", "boxed-recursion", "busy")
 """Those of SCENARIOS that are not recorded: what a replay of them can show, another one shows."""
@@ -79,6 +92,7 @@ LIVE_ONLY = ("meta-mm-debian", "fork-interop", "kernel-crash-throw", "boxed-recu
 RECORDED = [
     *(scenario for scenario in SCENARIOS if str(scenario) not in LIVE_ONLY),
     *REPORTED,
+    *ON_DEVICES,
     Scenario("waits", verdict="self-deadlock"),
     Scenario("waits", python="3.15", verdict="self-deadlock"),
     *(Scenario("families", (kind,), verdict="deadlock") for kind in ("join", "openmp", "stream", "loader")),

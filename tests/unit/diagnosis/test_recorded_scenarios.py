@@ -15,12 +15,12 @@ from support.recorded.scenario_checks import (
     check_verdict,
     check_waits_of_every_kind,
 )
-from support.recorded.scenarios import KNOWN, OLDER, RECORDED, REPORTED, SCENARIOS
+from support.recorded.scenarios import KNOWN, OLDER, ON_DEVICES, RECORDED, REPORTED, SCENARIOS
 
 COMMANDS = (("dispatch-bt", "--all", "--native"), ("all-threads", "--stacks"))
 DEEP = "boxed-recursion-fallback-0"
 """25,000 frames: tests/integration/diagnosis replays it."""
-VERDICTS = [str(scenario) for scenario in (*SCENARIOS, *REPORTED, *OLDER) if str(scenario) != DEEP]
+VERDICTS = [str(scenario) for scenario in (*SCENARIOS, *REPORTED, *ON_DEVICES, *OLDER) if str(scenario) != DEEP]
 
 
 @pytest.fixture(scope="module", params=[name for name in recordings.names() if name != DEEP])

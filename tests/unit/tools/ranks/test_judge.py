@@ -48,8 +48,8 @@ JOBS = {
     "versions": (LATE, (1,), ""),
     "nccl": (LATE, (1,), "rank 1 of 2 never enqueued #4 all_reduce float32[4] of group default_pg, on which rank 0"),
 }
-"""The verdict, who is at fault, and words of the summary; nobody has a rank yet in store-wait. The ranks of nccl wait
-for a device."""
+"""What tests/inferiors/job.py does in each: the verdict, who is at fault, and words of the summary; nobody has a rank
+yet in store-wait. The ranks of nccl are those of nccl_late.py, which wait for a device."""
 
 
 @pytest.mark.parametrize("name", jobs.NAMES)
