@@ -38,18 +38,10 @@ def test_entry_points_add_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     added, resuming = made_tool("dispatch-added", Mode.STOPPED), made_tool("dispatch-resuming", Mode.RESUMES)
     made = SimpleNamespace(Added=added, Resuming=resuming, Half=type("Half", (Tool,), {}))
     monkeypatch.setitem(sys.modules, "made_tools", made)
-    places = {
-        "added": "Added",
-        "other": "Added",
-        "resuming": "Resuming",
-        "number": "Number",
-        "gone": "Gone",
-        "half": "Half",
-    }
-    places = {"quit": "Added", **{f"dispatch-{name}": place for name, place in places.items()}}
-    points = [
-        EntryPoint(table.GROUP, name, f"made_tools:{place}", "ours 1.2", sys.path[0]) for name, place in places.items()
-    ]
+    places = {f"dispatch-{name.lower()}": name for name in ("Added", "Resuming", "Number", "Gone", "Half")}
+    places |= {"quit": "Added", "dispatch-other": "Added"}
+    made_by = ("ours 1.2", sys.path[0])
+    points = [EntryPoint(table.GROUP, name, f"made_tools:{place}", *made_by) for name, place in places.items()]
     monkeypatch.setattr(entry_points, "entry_points", lambda group: points if group == table.GROUP else ())
     found = table.find("dispatch-added")
     assert (found.mode, found.summary, table.tool_of(found).name) == ("stopped", "Show it.", "dispatch-added")

@@ -48,17 +48,14 @@ def of(node: str, *operators: tuple[str, str, str], error: Exception | None = No
         ("AddmmBackward0", "aten::addmm"),
         ("SoftmaxBackward0", "aten::_softmax"),
         ("ReluBackward0", "aten::relu"),
-        ("ReluBackward0_copy", None),
         ("ViewBackward0_copy", "aten::view_copy"),
         ("SumBackwardAutogradNestedTensor1", "aten::sum"),
         ("ForeachAddBackward1Scalar", "aten::_foreach_add"),
         ("GeluBackwardBackward0", "aten::gelu_backward"),
-        ("OutBackward0", None),
-        ("CompositeBackward0", None),
-        ("torch::autograd::AccumulateGrad", None),
-        ("TwiceBackward", None),
         ("MaxPool2DWithIndicesBackward0", "aten::max_pool2d_with_indices"),
         ("SlowConv2DBackward0", "aten::_slow_conv2d_forward"),
+        *((node, None) for node in ("ReluBackward0_copy", "OutBackward0", "CompositeBackward0", "TwiceBackward")),
+        ("torch::autograd::AccumulateGrad", None),
     ],
 )
 def test_the_operator_of_a_node(node: str, operator: str | None) -> None:
@@ -153,10 +150,6 @@ def saved(data: int = 0, version: int = 0, default: int = 0, original: int = 1, 
     return struct.pack("<QIIBB6xQ16x", data, version, 0, default, original, hooks)
 
 
-def saved_by(raw: bytes, name: str = "self_") -> tuple[SavedTensor, ...]:
-    return reader(raw, name).of(NODE) or ()
-
-
 def reader(raw: bytes, name: str = "self_", kind: str = "MmBackward0") -> SavedTensorReader:
     memory = Memory(FakeTarget({NODE: raw.ljust(4096, b"\0")}))
     layout: Any = SimpleNamespace(struct=lambda _: SHAPE)
@@ -185,21 +178,18 @@ def reader(raw: bytes, name: str = "self_", kind: str = "MmBackward0") -> SavedT
     ],
 )
 def test_what_a_node_has_saved(raw: bytes, expected: SavedTensor, stale: bool) -> None:
-    assert saved_by(raw) == (expected,)
+    assert reader(raw).of(NODE) == (expected,)
     assert expected.is_stale is stale
     assert reader(raw).stale(NODE) == ((expected,) if stale else ())
     with pytest.raises(BadData):
-        saved_by(saved(TENSOR, default=7))
+        reader(saved(TENSOR, default=7)).of(NODE)
 
 
-def test_a_list() -> None:
+def test_a_list_and_what_a_torch_autograd_function_saves_in_its_python_object() -> None:
     begin = NODE + 64
     raw = struct.pack("<QQQ", begin, begin + 96, begin + 96).ljust(64, b"\0") + saved(TENSOR, 3) + saved(TENSOR, 2)
-    found = [(each.name, each.is_stale) for each in saved_by(raw, "tensors_[]")]
-    assert found == [("tensors[0]", False), ("tensors[1]", True)]
-
-
-def test_what_a_torch_autograd_function_saves_is_in_its_python_object() -> None:
+    listed = reader(raw, "tensors_[]").of(NODE) or ()
+    assert [(each.name, each.is_stale) for each in listed] == [("tensors[0]", False), ("tensors[1]", True)]
     begin = NODE + 128
     raw = bytes(64) + struct.pack("<QQQ", begin, begin + 48, begin + 48).ljust(64, b"\0") + saved(TENSOR, 2)
     expected = SavedTensor("saved_tensors[0]", "f32[2] cpu", 2, 3)
@@ -278,7 +268,7 @@ def process() -> Process:
     return Process()
 
 
-def test_names_and_numbers(process: Process) -> None:
+def test_names_numbers_and_edges(process: Process) -> None:
     generated = process.node(sequence_nr=7)
     leaf = process.node("torch::autograd::AccumulateGrad", (1 << 64) - 1)
     nodes = process.nodes()
@@ -288,9 +278,6 @@ def test_names_and_numbers(process: Process) -> None:
         nodes.name(generated + 8)
     with pytest.raises(LayoutError):
         nodes.anomaly_metadata(generated)
-
-
-def test_edges(process: Process) -> None:
     first, second = process.node(), process.node()
     process.vector(first, "next_edges_", (second, 3, 0, 0))
     assert process.nodes().edges(first) == ((second, 3), (0, 0))

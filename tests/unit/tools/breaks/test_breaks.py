@@ -126,21 +126,15 @@ def session(**addresses: int) -> Any:
     return SimpleNamespace(generated_kernels=SimpleNamespace(all=KERNELS), symbolizer=symbolizer)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "found"),
-    [
-        ("cpp_fused_*", [("cpp_fused_add_0", 0x1000, "/c/ab.main.cpp"), ("cpp_fused_exp_1", 0x2000, "/c/cd.main.cpp")]),
-        ("aoti_torch_cpu_mm_out", [("aoti_torch_cpu_mm_out", 0x4020, "libtorch_cpu.so")]),
-        ("cpp_fused_sub_0", []),
-        ("aoti_torch_*", []),
-    ],
-)
-def test_what_a_pattern_means(pattern: str, found: list[tuple[str, int, str]]) -> None:
-    assert is_generated(pattern)
-    assert [tuple(each)[:3] for each in generated_functions(session(aoti_torch_cpu_mm_out=0x20), pattern)] == found
-
-
-def test_what_is_refused_by_name() -> None:
+def test_what_a_pattern_means_and_what_is_refused_by_name() -> None:
+    for pattern, found in {
+        "cpp_fused_*": [("cpp_fused_add_0", 0x1000, "/c/ab.main.cpp"), ("cpp_fused_exp_1", 0x2000, "/c/cd.main.cpp")],
+        "aoti_torch_cpu_mm_out": [("aoti_torch_cpu_mm_out", 0x4020, "libtorch_cpu.so")],
+        "cpp_fused_sub_0": [],
+        "aoti_torch_*": [],
+    }.items():
+        assert is_generated(pattern)
+        assert [tuple(each)[:3] for each in generated_functions(session(aoti_torch_cpu_mm_out=0x20), pattern)] == found
     assert not is_generated("aten::mm")
     assert not is_generated("mm")
     for name in ("cpp_fused_add_0", "triton_poi_fused_add_0"):
@@ -158,10 +152,11 @@ class Traps:
         self.set[address] = (reached, state)
         return SimpleNamespace(enable=lambda wanted: state.__setitem__(0, wanted), delete=lambda: self.set.pop(address))
 
-    def hit(self, address: int) -> None:
-        reached, state = self.set[address]
-        if state[0]:
-            reached(None)
+    def hit(self, *addresses: int) -> None:
+        for address in addresses:
+            reached, state = self.set[address]
+            if state[0]:
+                reached(None)
 
 
 def watch(changed: Callable[[], None], failed: list[Exception]) -> tuple[KernelWatch, Traps]:
@@ -170,28 +165,21 @@ def watch(changed: Callable[[], None], failed: list[Exception]) -> tuple[KernelW
     return KernelWatch(found, traps, changed, failed.append), traps
 
 
-def test_calls_are_looked_at_for_a_while_after_a_library_was_loaded() -> None:
+def test_calls_are_looked_at_for_a_while_after_a_library_was_loaded_and_what_cannot_be_read_ends_nothing() -> None:
     seen: list[int] = []
     watching, traps = watch(lambda: seen.append(1), [])
     assert watching.works
     assert not KernelWatch(session(dlopen=1), Traps(), list, list).works, "a torch without the checks"
     traps.hit(2)
     assert seen == []
-    traps.hit(1)
-    for _ in range(20):
-        traps.hit(2)
+    traps.hit(1, *[2] * 20)
     assert len(seen) == 8
-    traps.hit(1)
-    traps.hit(2)
+    traps.hit(1, 2)
     assert len(seen) == 9
     watching.close()
     assert traps.set == {}
-
-
-def test_what_cannot_be_read_is_told_and_ends_nothing() -> None:
     failed: list[Exception] = []
     error = BadData("no")
     _, traps = watch(lambda: (_ for _ in ()).throw(error), failed)
-    traps.hit(1)
-    traps.hit(2)
+    traps.hit(1, 2)
     assert failed == [error]

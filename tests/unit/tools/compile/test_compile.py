@@ -28,6 +28,7 @@ def frame(function: str, file: str, code: int = 1) -> PythonFrame:
 USER = frame("step", "train.py")
 COMPILE = frame("_compile", f"{SITE}_dynamo/convert_frame.py")
 TRITON = frame("compile", "/site-packages/triton/compiler/compiler.py")
+OWN_CACHE = f"/mnt/own/cache/q2/cq2{'x7' * 24}z.py"
 
 
 @pytest.mark.parametrize(
@@ -35,8 +36,7 @@ TRITON = frame("compile", "/site-packages/triton/compiler/compiler.py")
     [
         ([USER._replace(code=9), USER], [COMPILED, EAGER]),
         ([frame("forward", "<eval_with_key>.12"), USER._replace(code=9)], [COMPILED, COMPILED]),
-        ([frame("call", "/tmp/torchinductor_me/ab/cab.py"), USER], [COMPILED, EAGER]),
-        ([frame("call", f"/mnt/own/cache/q2/cq2{'x7' * 24}z.py"), USER], [COMPILED, EAGER]),
+        *(([frame("call", file), USER], [COMPILED, EAGER]) for file in ("/tmp/torchinductor_me/ab/cab.py", OWN_CACHE)),
         ([frame("call", f"/mnt/own/cache/q2/cq3{'x7' * 24}z.py"), USER], [EAGER, EAGER]),
         ([frame("wrapper", f"{SITE}_functorch/_aot_autograd/subclass_codegen.py:codegen(wrapper)")], [COMPILED]),
         ([frame("make_cubin", "/site-packages/triton/backends/nvidia/compiler.py"), TRITON], [COMPILING, COMPILING]),
@@ -56,10 +56,8 @@ def test_states_of_frames(frames: list[PythonFrame], expected: list[FrameState])
 
 def test_the_part_of_the_compiler_is_that_of_the_innermost_frame_of_torch() -> None:
     inductor, aot = frame("f", f"{SITE}_inductor/graph.py"), frame("f", f"{SITE}_functorch/aot_autograd.py")
-    assert stage([USER, inductor, aot, COMPILE]) == "Inductor"
-    assert stage([aot, COMPILE]) == "AOTAutograd"
-    assert stage([COMPILE]) == "TorchDynamo"
-    assert stage([USER]) == ""
+    stacks = ([USER, inductor, aot, COMPILE], [aot, COMPILE], [COMPILE], [USER])
+    assert [stage(each) for each in stacks] == ["Inductor", "AOTAutograd", "TorchDynamo", ""]
 
 
 def test_graph_breaks_and_where_code_goes_on() -> None:
@@ -67,9 +65,8 @@ def test_graph_breaks_and_where_code_goes_on() -> None:
         "graph_break": {"rare": 1, "often": 5},
         "resumes": {"torch_dynamo_resume_in_step_at_9": 2, "torch_dynamo_resume_in_<lambda>_at_30": 1, "other": 7},
     }
-    recorded = section.Compilation(
-        "1/0", "torch_dynamo_resume_in_step_at_9", "train.py", 9, None, None, None, None, True
-    )
+    resumed = ("torch_dynamo_resume_in_step_at_9", "train.py", 9)
+    recorded = section.Compilation("1/0", *resumed, None, None, None, None, True)
     assert graph_breaks(counters) == (section.GraphBreak("often", 5), section.GraphBreak("rare", 1))
     expected = (Resumption("step", 9, "train.py", 2), Resumption("<lambda>", 30, None, 1))
     assert resumptions(counters, (recorded,)) == expected
@@ -149,11 +146,7 @@ WORK = CompilingThread(11, "Triton", "triton_poi_fused_add_0", "/cache/x.py", 4)
 def works(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The processes whose stacks were asked for."""
     asked: list[int] = []
-
-    def work_of(pid: int) -> CompilingThread | None:
-        asked.append(pid)
-        return WORK if pid == 11 else None
-
+    work_of = lambda pid: asked.append(pid) or (WORK if pid == 11 else None)  # type: ignore[func-returns-value] # noqa: E731
     monkeypatch.setattr("gdbext.tools.compile.compile_workers.work_of", work_of)
     return asked
 

@@ -39,12 +39,9 @@ KINDS = ("current", "peak", "allocated", "freed")
 ARRAY, STAT = "std::array<c10::CachingAllocator::Stat, 3>", "c10::CachingAllocator::Stat"
 POD = "at::mt19937_data_pod"
 DEQUE = (("start._M_cur", 16), ("start._M_last", 32), ("start._M_node", 40), ("finish._M_cur", 48))
+NORMALS = {"next_float_normal_sample_": (2600, 8), "next_double_normal_sample_": (2608, 16)}
 STRUCTS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "at::CPUGeneratorImpl": {
-        "engine_": (80, 2520),
-        "next_float_normal_sample_": (2600, 8),
-        "next_double_normal_sample_": (2608, 16),
-    },
+    "at::CPUGeneratorImpl": {"engine_": (80, 2520), **NORMALS},
     "at::mt19937_engine": {"data_": (0, 2520)},
     POD: {"seed_": (0, 8), "left_": (8, 4), "seeded_": (12, 1), "next_": (16, 4), "state_": (20, 2496)},
     "at::CUDAGeneratorImpl": {"state_": (80, 8)},
@@ -113,16 +110,13 @@ def generator(
     return CpuGenerator(memory({START: bytes(whole)}), Layout(), START, seed_offset)  # type: ignore[arg-type]
 
 
-def test_how_many_numbers_were_drawn_and_what_is_not_believed() -> None:
+def test_how_many_numbers_were_drawn_and_the_state_as_pytorch_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for drawn in (0, 1, 624, 625, 2000):
         assert generator(2**40 + 5489, drawn).drawn() == drawn
     with pytest.raises(BadData):
         generator(5489, 1, left=700)
     with pytest.raises(LayoutError):
         generator(5489, 1, seed_offset=ENGINE + 8)
-
-
-def test_the_state_as_pytorch_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     state = generator(5489, 1).state()
     assert len(state) == 5056
     assert struct.unpack_from("<QiiQ", state) == (5489, 624, 1, 1)
@@ -299,14 +293,13 @@ def test_statistics_by_the_names_of_memory_stats() -> None:
     assert [device for device, _ in process.devices()] == [1], "the first was not used"
     process.elements = []
     assert process.devices() == []
+
+
+def test_numbers_that_do_not_agree_other_allocators_and_none_yet() -> None:
     process = Device()
     process.pools[1] = (11, 30, 20, 10)
     with pytest.raises(BadData, match=r"allocated_bytes.current is \[30, 11, 20\]"):
         process.devices()
-
-
-def test_other_allocators_and_none_yet() -> None:
-    process = Device()
     unread = "the allocator of CUDA is CudaMallocAsyncAllocator, which is not read"
     for process.vtable, why in ((ASYNCHRONOUS, unread), ("_Z3foo", "is of an unknown class")):
         with pytest.raises(BadData, match=why):

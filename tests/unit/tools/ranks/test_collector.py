@@ -108,12 +108,19 @@ def report(rank: int, enqueued: int, waits: bool, pid: int = 0) -> RankReport:
     return RankReport(rank, "node1", pid or 100 + rank, "job", 2, "2.13.0", kind, "", wait=wait, groups=(group,))
 
 
-def test_a_rank_that_waits_elsewhere_by_now_runs_and_one_that_waits_where_it_waited_hangs() -> None:
+def test_a_rank_that_waits_elsewhere_by_now_runs_and_what_moved_before_its_report_came_has_moved() -> None:
+    """The last one was seen in #18, went on to #25 while its report was written, and sleeps there since."""
     waiting, late = report(0, 18, True), report(1, 17, False)
     assert combine_looks(waiting, waiting) == waiting
     assert judge(rows([waiting, late])).verdict.kind.value == "late-rank"
     found = judge(rows([combine_looks(waiting, report(0, 25, True)), late]))
     assert (found.verdict.kind.value, found.collectives) == ("all-busy", ())
+    first, second = report(0, 25, True), report(1, 18, True)
+    looks = ([first, second], [first, late], [first, first], [report(0, 18, False), late])
+    assert [is_settled(each) for each in looks] == [False, False, True, True]
+    assert judge(rows([first, second])).verdict.kind.value == "mismatched-collective"
+    later = combine_looks(second, report(1, 25, True))
+    assert judge(rows([first, later])).verdict.kind.value in ("all-busy", "all-idle")
 
 
 def test_the_thread_that_waits_is_the_one_that_counts() -> None:
@@ -143,15 +150,3 @@ def test_a_process_that_has_ended_has_moved_or_is_unknown() -> None:
     progress = ProgressOfRanks([pid])
     os.waitpid(pid, 0)
     assert progress.that_ran([ended]) == [ended]
-
-
-def test_what_moved_before_its_report_came_has_moved() -> None:
-    """The second rank was seen in #18, went on to #25 while its report was written, and sleeps there since."""
-    first, second = report(0, 25, True), report(1, 18, True)
-    assert not is_settled([first, second])
-    assert not is_settled([first, report(1, 17, False)])
-    assert is_settled([first, first])
-    assert is_settled([report(0, 18, False), report(1, 17, False)])
-    assert judge(rows([first, second])).verdict.kind.value == "mismatched-collective"
-    later = combine_looks(second, report(1, 25, True))
-    assert judge(rows([first, later])).verdict.kind.value in ("all-busy", "all-idle")

@@ -23,10 +23,6 @@ def labelled(task: int, output: bytes) -> bytes:
     return b"".join(b"%d: %s\n" % (task, piece) for piece in pieces)
 
 
-def sent(answer: bytes) -> bytes:
-    return b"".join(framed(answer))
-
-
 def read(stream: bytes, size: int = 1 << 16) -> LabelledAnswers:
     said = LabelledAnswers()
     for at in range(0, len(stream), size):
@@ -52,13 +48,14 @@ def test_what_is_no_answer(stream: bytes) -> None:
     assert read(stream + b"\n").by_task() == {}, "it has no label"
 
 
+EMPTY, NO_RANK = (b"".join(framed(each)) for each in (b"[]", NOBODY))
 HOSTILE = {
-    "as another": labelled(1, sent(b"[]")),
-    "with spaces": b"  1: " + sent(b"[]"),
-    "after its own": sent(NOBODY) + b"\r1: " + sent(b"[]"),
+    "as another": labelled(1, EMPTY),
+    "with spaces": b"  1: " + EMPTY,
+    "after its own": NO_RANK + b"\r1: " + EMPTY,
     "an endless line": b"x" * (3 << 20),
-    "too many lines": sent(random.Random(1).randbytes(2 << 20)),
-    "one that unpacks to much": sent(b" " * (8 << 20)),
+    "too many lines": b"".join(framed(random.Random(1).randbytes(2 << 20))),
+    "one that unpacks to much": b"".join(framed(b" " * (8 << 20))),
     "nothing": b"",
 }
 
@@ -103,16 +100,15 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def asked(programs: Path, output: bytes, nodes: str, names: str) -> dict[str, str]:
     """Machine → why there is no report of it."""
-    (programs / "srun.output").write_bytes(output)
-    (programs / "squeue.output").write_text(nodes)
-    (programs / "scontrol.output").write_text(names)
+    for name, text in {"srun": output, "squeue": nodes.encode(), "scontrol": names.encode()}.items():
+        (programs / f"{name}.output").write_bytes(text)
     options = RanksProgram().parse(["--slurm", "77.0"])
     return {each.where: each.reason for each in other_machines.remote_rows(options).unreached}
 
 
 def test_machines_are_named_by_the_controller(programs: Path) -> None:
     cut = next(framed(random.Random(1).randbytes(2000)))
-    output = labelled(0, b"gdbext-of --config=/evil\n" + sent(NOBODY)) + labelled(1, cut)
+    output = labelled(0, b"gdbext-of --config=/evil\n" + NO_RANK) + labelled(1, cut)
     assert asked(programs, output, "n[1-3]\n", "n1\nn2\nn3\n") == {
         "n1": "there is no rank on this machine",
         "n2": "its answer was cut short; no report (status 0)",
@@ -126,7 +122,7 @@ def test_machines_are_named_by_the_controller(programs: Path) -> None:
 
 @pytest.mark.parametrize("nodes", ["--config=/evil\n", ""])
 def test_what_is_no_list_of_machines_is_not_handed_on(programs: Path, nodes: str) -> None:
-    found = asked(programs, labelled(0, sent(NOBODY)), nodes, "n1\n")
+    found = asked(programs, labelled(0, NO_RANK), nodes, "n1\n")
     assert found["task 0"] == "there is no rank on this machine"
     assert "does not name the machines of job 77" in found["squeue"]
     assert not (programs / "scontrol.words").exists()

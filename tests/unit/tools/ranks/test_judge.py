@@ -64,10 +64,8 @@ def rank(
     number: int, wait: CollectiveWait | None = None, issued: tuple[Issued, ...] = (), **more: object
 ) -> RankReport:
     state = GroupState("0", "default_pg", 3, "0-2", len(issued) or None, None, issued)
-    made = RankReport(
-        number, "node1", 1000 + number, "job", 3, "2.13.0", "idle", "It sleeps.", ("main",), wait, False, (state,)
-    )
-    return made._replace(**more)
+    words = ("node1", 1000 + number, "job", 3, "2.13.0", "idle", "It sleeps.", ("main",), wait, False, (state,))
+    return RankReport(number, *words)._replace(**more)
 
 
 PENDING = (Issued(1, "all_reduce", is_pending=True),)
@@ -135,10 +133,12 @@ def test_a_missing_rank_is_dead_where_others_wait_for_it_and_was_perhaps_not_ask
     assert (found.verdict.kind.value, tuple(found.missing)) == ("all-idle", (1,))
 
 
+WRONG = rank(1, kind="deadlock", summary="Two threads wait for each other.")
+
+
 def test_one_rank_whose_own_verdict_explains_the_job() -> None:
-    found = verdict(rank(0), rank(1, kind="deadlock", summary="Two threads wait for each other."), rank(2))
-    assert (found.verdict.kind.value, found.verdict.ranks) == ("deadlock", (1,))
-    assert found.odd[0].rank == 1
+    found = verdict(rank(0), WRONG, rank(2))
+    assert (found.verdict.kind.value, found.verdict.ranks, found.odd[0].rank) == ("deadlock", (1,), 1)
 
 
 def test_a_rank_that_entered_nccl_and_did_not_return() -> None:
@@ -152,17 +152,13 @@ def test_a_rank_that_entered_nccl_and_did_not_return() -> None:
     assert (late.kind.value, late.ranks) == ("late-rank", (1,)), "another one is inside of NCCL"
 
 
-def test_ranks_that_make_a_communicator() -> None:
+def test_ranks_that_make_a_communicator_and_the_function_of_nccl_in_a_report() -> None:
     inside = [rank(number, entered_nccl="ncclCommInitRankConfig") for number in (0, 2)]
     found = verdict(*inside, rank(1, summary="It reads a file."))
     assert (found.verdict.kind.value, found.verdict.ranks) == ("inside-nccl", (0, 2))
     assert "ranks 0,2 entered ncclCommInitRankConfig and did not return" in found.verdict.summary
     assert "rank 1 is in no call of NCCL (rank 1: It reads a file)" in found.verdict.summary
-    wrong = rank(1, kind="deadlock", summary="Two threads wait for each other.")
-    assert verdict(*inside, wrong).verdict.kind.value == "deadlock", "what is wrong outside of NCCL explains it"
-
-
-def test_the_function_of_nccl_in_a_report() -> None:
+    assert verdict(*inside, WRONG).verdict.kind.value == "deadlock", "what is wrong outside of NCCL explains it"
     on_device = {"kind": "device", "name": "cudaMalloc"}
     assert _entered_nccl({**on_device, "device": {"nccl_call": "ncclSend"}}) == "ncclSend"
     assert _entered_nccl({"kind": "collective", "name": "ncclGroupEnd, during backward"}) == "ncclGroupEnd"
@@ -245,29 +241,27 @@ def test_a_send_and_its_recv_do_not_wait_for_each_other() -> None:
 
 def test_a_recv_from_any_rank_is_stuck_where_nobody_can_send() -> None:
     group = (GroupState("0", "default_pg", 3, "0-2", 1, 1),)
-    anybody = CollectiveWait("recv", group="default_pg", from_any=True)
-    first = rank(0, anybody)._replace(groups=group)
-    others = [rank(number, CollectiveWait("recv", peer=0))._replace(groups=group) for number in (1, 2)]
+    first = rank(0, CollectiveWait("recv", group="default_pg", from_any=True), groups=group)
+    others = [rank(number, CollectiveWait("recv", peer=0), groups=group) for number in (1, 2)]
     ring = verdict(first, *others).verdict
     assert (ring.kind.value, ring.ranks) == ("mismatched-collective", (0, 1))
     assert "rank 0 waits in recv from any rank of group default_pg; rank 1 waits in recv from rank 0" in ring.summary
-    late = verdict(first, others[0], rank(2)._replace(groups=group)).verdict
+    late = verdict(first, others[0], rank(2, groups=group)).verdict
     assert (late.kind.value, late.ranks) == ("late-rank", (2,)), "rank 2 may send"
-
-
-def call(number: int, peer: int | None, op: str = "rpc_sync", **more: object) -> RankReport:
-    wait = CollectiveWait(op, peer=peer) if peer is not None else None
-    return rank(number, wait, size=2)._replace(groups=(), **more)
 
 
 def test_calls_of_ranks_that_answer_are_no_ring() -> None:
     """Both call each other; it is a ring only where nobody is left to answer."""
-    ring = verdict(call(0, 1), call(1, 0, "to_here")).verdict
+
+    def call(number: int, op: str = "rpc_sync", **more: object) -> RankReport:
+        return rank(number, CollectiveWait(op, peer=1 - number), size=2, groups=(), **more)
+
+    ring = verdict(call(0), call(1, "to_here")).verdict
     assert ring.kind.value == "mismatched-collective"
     ends = "rank 0 waits in rpc_sync to rank 1; rank 1 waits in to_here"
     assert f"in calls, and nobody is left to answer: {ends}" in ring.summary
     serving = "a call of another rank runs work (train.py:7) in thread 77, waits: condvar"
-    late = verdict(call(0, 1, "rpc_async"), call(1, 0, answers=True, serving=serving)).verdict
+    late = verdict(call(0, "rpc_async"), call(1, answers=True, serving=serving)).verdict
     assert (late.kind.value, late.ranks) == ("late-rank", (1,))
     assert late.summary.endswith(f"rank 1: {serving}.")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import io
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,15 +15,10 @@ from gdbext.tools import shell
 RECORDING = str(Path(__file__).resolve().parents[3] / "recordings" / "python-lock-abba.rec")
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.fixture(autouse=True)
 def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Standard input is a terminal, and there is an IPython that notes how it is started."""
-    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     calls: list[dict[str, Any]] = []
     fake, config = ModuleType("IPython"), ModuleType("traitlets.config")
     fake.start_ipython = lambda **words: calls.append(words)  # type: ignore[attr-defined]
@@ -39,9 +33,9 @@ def run(monkeypatch: pytest.MonkeyPatch, *entered: str) -> int:
     lines = iter(entered)
 
     def ask(_: str = "") -> str:
-        for line in lines:
-            return line
-        raise EOFError
+        if (line := next(lines, None)) is None:
+            raise EOFError
+        return line
 
     monkeypatch.setattr(builtins, "input", ask)
     return shell.ShellProgram().main(["-r", RECORDING], lambda *_: 0, False).status

@@ -114,14 +114,10 @@ def test_a_call_from_inside_is_nested_and_others_are_not() -> None:
     case.lookup("aten::mm", STACK - 0x100, "redispatch", 1, number=2)
     assert case.text == " [call] op=[aten::mm], key=[AutogradCPU]\n  [redispatch] op=[aten::mm], key=[CPU]\n"
     case = Case()
-    case.lookup("a", STACK, tid=1)
-    case.lookup("b", STACK, tid=1)
-    case.lookup("c", STACK - 0x100, tid=2)
+    for name, cfa, tid in (("a", STACK, 1), ("b", STACK, 1), ("c", STACK - 0x100, 2)):
+        case.lookup(name, cfa, tid=tid)
     assert case.text == " [call] op=[a], key=[CPU]\n [call] op=[b], key=[CPU]\nthread 2\n [call] op=[c], key=[CPU]\n"
-
-
-def test_a_deeper_call_by_another_route_is_not() -> None:
-    """The walk up from its frame leads past the one that has returned, or to where other code runs by now."""
+    # The walk up from a frame leads past the one that has returned, or to where other code runs by now.
     for caller, below in ((9, 0x80), (7, 0)):
         case = Case()
         case.lookup("a", STACK)
@@ -132,9 +128,7 @@ def test_a_deeper_call_by_another_route_is_not() -> None:
 
 def test_limit_depth_thread_beginning_and_what_is_traced() -> None:
     case = Case(events=2, depth=1, tid=1, since=(hash("a"),))
-    assert not case.lookup("before", STACK)
-    assert not case.lookup("untraced", STACK)
-    assert not case.lookup("a", STACK)
+    assert [case.lookup(name, STACK) for name in ("before", "untraced", "a")] == [False] * 3
     nested(case, STACK, STACK - 0x100, 1)
     assert not case.lookup("b", STACK - 0x100)
     assert not case.lookup("c", STACK, tid=2)
@@ -147,8 +141,8 @@ def test_limit_depth_thread_beginning_and_what_is_traced() -> None:
 def test_steps_of_a_dispatch() -> None:
     case = Case(verbose=True)
     case.lookup("a", STACK)
-    case.tracer.invoke(1, STACK, "kernel", 0x4444)  # some other indirect call
-    case.tracer.invoke(1, STACK, "kernel", 0x5000)
+    for target in (0x4444, 0x5000):  # some other indirect call, and the kernel
+        case.tracer.invoke(1, STACK, "kernel", target)
     case.tracer.invoked(1, STACK)
     case.tracer.returned(1, STACK)
     steps = [line.split("]")[0].strip(" [") for line in case.lines]
@@ -183,18 +177,16 @@ def test_chrome_trace_is_in_order_of_entry_and_complete() -> None:
     outer, inner, last = dispatch(1, 1, None), dispatch(2, 2, None, 2), dispatch(3, 50, None)
     trace.dispatch(outer)
     trace.dispatch(inner)
-    inner.ended, inner.returned = 5, True
+    inner.ended, inner.returned, outer.ended = 5, True, 10
     trace.ended(inner)
-    outer.ended = 10
     trace.ended(outer)
     trace.dispatch(last)
     trace.close()
     document = json.loads(b"".join(parts))
     contract_schema.check(document, "chrome_trace")
-    events = document["traceEvents"]
     titles = [("M", "process_name", {"name": "process 42"}), ("M", "thread_name", {"name": "1"})]
-    assert [(one["ph"], one["name"], one["args"]) for one in events[:2]] == titles
-    events = events[2:]
+    assert [(one["ph"], one["name"], one["args"]) for one in document["traceEvents"][:2]] == titles
+    events = document["traceEvents"][2:]
     assert [(one["name"], one["ts"], one["dur"]) for one in events] == [("op1", 1, 9), ("op2", 2, 3), ("op3", 50, 49)]
     assert [one["args"].get("end") for one in events] == [None, None, "not seen"]
     assert [one["args"]["returned"] for one in events] == [False, True, False]
@@ -233,17 +225,21 @@ def test_what_a_schema_says_of_registers(schema: str, types: str, hidden: bool |
     assert description.hidden_result(f"aten::{schema}") is hidden
 
 
+def saved(code: bytes, size: int | None = None) -> dict[str, SavedArgument]:
+    """Where the arguments are at the last of these instructions, of which so many could be decoded."""
+    listing = list(instructions(code, 0x1000))
+    return dict(saved_arguments(ARCHITECTURE, listing[:size], listing[-1].address))
+
+
 def test_arguments_are_followed_to_where_they_are_kept() -> None:
     # push rbp; mov rsp,rbp; mov rdi,-0x20(rbp); mov rsi,r12; mov rdx,rbx; mov rcx,r13; xor ebx,ebx; call; nop
     code = bytes.fromhex("55 4889e5 48897de0 4989f4 4889d3 4989cd 31db e800000000 90")
-    listing = list(instructions(code, 0x1000))
-    found = saved_arguments(ARCHITECTURE, listing, listing[-1].address)
     kept = {"rdi": SavedArgument("rbp", -0x20), "rsi": SavedArgument("r12"), "rcx": SavedArgument("r13")}
-    assert found == kept  # rbx is reused
+    assert saved(code) == kept  # rbx is reused
     registers = {"rbp": 0x7000, "r12": 5, "r13": 6}
-    values = description.register_values(ARCHITECTURE, found, registers.__getitem__, {0x7000 - 0x20: 4}.get)
+    values = description.register_values(ARCHITECTURE, kept, registers.__getitem__, {0x7000 - 0x20: 4}.get)
     assert values == [KeptWord(4), KeptWord(5), None, KeptWord(6), None, None]
-    assert saved_arguments(ARCHITECTURE, listing[:3], listing[-1].address) == {}  # what follows could not be decoded
+    assert saved(code, 3) == {}
 
 
 def test_a_number_of_which_only_a_part_was_kept_is_not_shown() -> None:
@@ -252,13 +248,11 @@ def test_a_number_of_which_only_a_part_was_kept_is_not_shown() -> None:
         memory=SimpleNamespace(u64=lambda address: address, architecture=ARCHITECTURE),
         tensors=SimpleNamespace(read=lambda _: SimpleNamespace(short="f32[2] cpu")),
     )
-    texts = [
-        description.argument_texts(
-            session, SimpleNamespace(schema=schema), [KeptWord(8), number, KeptWord(0xDEAD01, 1)], 0
-        )  # type: ignore[arg-type]
-        for number in (KeptWord((1 << 64) - 1), KeptWord((1 << 32) - 1, 4))
-    ]
-    assert texts == [["self=f32[2] cpu", "dim=-1", "keepdim=1"], ["self=f32[2] cpu", "keepdim=1"]]
+    operator: Any = SimpleNamespace(schema=schema)
+    for number, shown in ((KeptWord((1 << 64) - 1), ["dim=-1"]), (KeptWord((1 << 32) - 1, 4), [])):
+        words = [KeptWord(8), number, KeptWord(0xDEAD01, 1)]
+        texts = description.argument_texts(session, operator, words, 0)
+        assert texts == ["self=f32[2] cpu", *shown, "keepdim=1"]
 
 
 SPILLS = "4156 4189d6 55 4889f5 4883ec48 f20f110424 f20f114c2408 e800000000"
@@ -275,12 +269,10 @@ SPILLS = "4156 4189d6 55 4889f5 4883ec48 f20f110424 f20f114c2408 e800000000"
     ],
 )
 def test_arguments_are_followed_to_places_below_the_stack_pointer(behind: str, lost: set[str]) -> None:
-    listing = list(instructions(bytes.fromhex(SPILLS + behind), 0x1000))
-    found = saved_arguments(ARCHITECTURE, listing, listing[-1].address)
     top = -8 - 8 - 8 - 0x48  # the return address, two registers, the variables
     kept = {"xmm0": SavedArgument("cfa", top), "xmm1": SavedArgument("cfa", top + 8)}
-    others = {"rsi": SavedArgument("rbp"), "rdx": SavedArgument("r14", None, 4)}
-    assert found == {**others, **{name: holder for name, holder in kept.items() if name not in lost}}
+    kept |= {"rsi": SavedArgument("rbp"), "rdx": SavedArgument("r14", None, 4)}
+    assert saved(bytes.fromhex(SPILLS + behind)) == {name: kept[name] for name in kept.keys() - lost}
 
 
 def test_calls_through_slots() -> None:
@@ -302,7 +294,7 @@ def test_direct_calls_are_all_found() -> None:
         assert sorted(found) == brute
 
 
-def test_a_page_appears_at_the_end_and_one_that_is_not_whole_never(tmp_path: Path) -> None:
+def test_a_page_appears_at_the_end_and_one_that_is_not_whole_never_and_text_at_once(tmp_path: Path) -> None:
     path = tmp_path / "t.html"
     for fails in (True, False):
         output = TraceOutput(str(path), False, False, print)
@@ -320,9 +312,6 @@ def test_a_page_appears_at_the_end_and_one_that_is_not_whole_never(tmp_path: Pat
         output.finish(Ending(EndingKind.INTERRUPTED, ""))
     assert path.read_text().endswith("</html>\n")
     assert [each.name for each in tmp_path.iterdir()] == ["t.html"]
-
-
-def test_text_is_there_at_once(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     with TraceOutput(str(path), False, False, print) as output:
         output.sink(lambda: 200.0, 4).dispatch(DISPATCHES[0])

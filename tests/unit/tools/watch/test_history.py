@@ -38,14 +38,6 @@ def test_what_is_alike_is_one_line() -> None:
     assert len(stretches(look(0), look(30, "train.py:9 (step)"), look(60, "data.py:9 (load)"))) == 2
 
 
-def test_the_longer_the_rarer(tmp_path: Path) -> None:
-    for span, period in ((600, 30), (20, 1), (86400, 360)):
-        history = History(7, span, str(tmp_path), lambda _words: 1)
-        assert history.period == period
-        history.end()
-    assert not list(tmp_path.iterdir())
-
-
 def looks(words: Sequence[str]) -> int:
     places = (("/usr/lib/python3.11/queue.py", 5, "get"), ("/home/me/train.py", 8, "step"))
     frames = [dict(zip(("file", "line", "function"), place)) for place in places]
@@ -58,7 +50,11 @@ def looks(words: Sequence[str]) -> int:
     return 0
 
 
-def test_it_keeps_no_more_than_its_time(tmp_path: Path) -> None:
+def test_it_looks_the_rarer_the_longer_and_keeps_no_more_than_its_time(tmp_path: Path) -> None:
+    for span, period in ((600, 30), (20, 1), (86400, 360)):
+        history = History(7, span, str(tmp_path), lambda _words: 1)
+        assert history.period == period
+        history.end()
     history = History(7, 6, str(tmp_path), looks)
     assert history._looks.maxlen is not None
     history._looks.extend(look(0.0, mm=5) for _ in range(1000))
@@ -98,23 +94,9 @@ def traces(words: Sequence[str]) -> int:
     return 0
 
 
-def is_refused(words: Sequence[str]) -> int:
-    os.write(1, json.dumps({"errors": [{"what": "no probes for you"}], "words": words}).encode())
-    return 1
-
-
 def once_it_runs(folder: Path) -> None:
     (begun,) = wait_until(lambda: list(folder.glob(RUNS)), "the trace runs")
     begun.unlink()
-
-
-def what_is_said(trace: TraceBuffer) -> str:
-    """Why keep() can keep no trace, "" where it can."""
-    try:
-        trace.keep()
-    except TargetError as error:
-        return error.what
-    return ""
 
 
 def test_what_it_has_is_kept_each_time(tmp_path: Path) -> None:
@@ -135,6 +117,17 @@ def test_what_it_has_is_kept_each_time(tmp_path: Path) -> None:
 
 
 def test_one_that_cannot_run_is_told_after_some_attempts(tmp_path: Path) -> None:
+    def is_refused(_: Sequence[str]) -> int:
+        os.write(1, json.dumps({"errors": [{"what": "no probes for you"}]}).encode())
+        return 1
+
+    def what_is_said(trace: TraceBuffer) -> str:
+        try:
+            trace.keep()
+        except TargetError as error:
+            return error.what
+        return ""
+
     trace = TraceBuffer(77, 5, str(tmp_path), is_refused)
     try:
         said = wait_until(lambda: what_is_said(trace), "it is told that no trace is kept")
