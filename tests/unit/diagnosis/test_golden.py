@@ -73,9 +73,8 @@ ENDING = Ending(EndingKind.EXITED, "the process exited with status 0")
 INNERMOST = InnermostStep(DispatchEvent.CALL, "aten::mm", None, DispatchStage.IN_KERNEL, "meta_mm")
 OPENED = (OpenDispatch("call", "aten::mm", "Meta", "entered"),)
 OPEN = OpenThread(7, OPENED, INNERMOST, "the kernel has not returned")
-TRACE_OPEN = TraceSection(
-    3, ("aten::mm",), 9, ENDING, (OPEN,), notes=("2 stops were not understood",), output="trace.json"
-)
+NOTES = ("2 stops were not understood",)
+TRACE_OPEN = TraceSection(3, ("aten::mm",), 9, ENDING, (OPEN,), notes=NOTES, output="trace.json")
 REQUESTED = RequestedBreakpoints(
     BreakRequest("kernel", ("mm", "bm\x1bm"), key="CPU", go_on=True),
     (
@@ -96,12 +95,8 @@ LATENCIES = (
 UNSEEN_IN = ("7 in libtorch_cpu.so", "1 in ops.so")
 TOP_THREADS = (TopRow(None, None, None, None, None, None, 7, "python3", 3, 1.5),)
 GONE = ErrorReport("a function is gone", "breakpoint 2", "set it again", "the library was unloaded")
-ALLOCATED = {
-    "allocated_bytes.all.current": 2_097_152,
-    "allocated_bytes.all.peak": 4_194_304,
-    "segment.all.current": 2,
-    "num_ooms": 1,
-}
+ALLOCATED = {"allocated_bytes.all.current": 2_097_152, "allocated_bytes.all.peak": 4_194_304}
+ALLOCATED |= {"segment.all.current": 2, "num_ooms": 1}
 MEMORY = MemorySection(
     objects=250_000,
     tensors=30,
@@ -116,6 +111,7 @@ MEMORY = MemorySection(
     problems=("3 tensors without a storage that can be read",),
     cuda=(CudaMemory(1, ALLOCATED),),
 )
+IEEE, TF32 = ({"cuda.conv": precision, "cuda.all": "none"} for precision in ("ieee", "tf32"))
 SETTINGS = SettingsSection(
     (
         Setting("deterministic_algorithms", True, False),
@@ -123,9 +119,7 @@ SETTINGS = SettingsSection(
         Setting("seed", 1234),
         Setting("anomaly_mode", False, False),
         Setting("num_interop_threads", None, "default", "the pool runs, and has no threads"),
-        Setting(
-            "float32_precision", {"cuda.conv": "ieee", "cuda.all": "none"}, {"cuda.conv": "tf32", "cuda.all": "none"}
-        ),
+        Setting("float32_precision", IEEE, TF32),
         Setting("generators", ({"device": "cpu", "seed": 5, "drawn": None},)),
         Setting("inductor", {}, {}),
         Setting(

@@ -43,26 +43,16 @@ def execute(recording: str, *words: str) -> None:
     assert target.looks == 3
 
 
-def test_a_graph_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    write = dot_graph.write
-    monkeypatch.setattr(dot_graph, "write", lambda path, *rest: [written.append(path), write(path, *rest)][1])
-    execute("python-lock-abba", "all-threads", "--dot", path := str(tmp_path / "g.dot"))
-    assert written == [path]
-
-
-def test_child_processes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[bool] = []
-    monkeypatch.setattr("gdbext.diagnosis.diagnose.children_of", lambda _, wanted, __: looked.append(wanted))
+def test_files_are_written_and_child_processes_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    graph, settings, write = str(tmp_path / "g.dot"), str(tmp_path / "again.py"), dot_graph.write
+    monkeypatch.setattr(dot_graph, "write", lambda path, *rest: [done.append(path), write(path, *rest)][1])
+    execute("python-lock-abba", "all-threads", "--dot", graph)
+    monkeypatch.setattr("gdbext.diagnosis.diagnose.children_of", lambda _, wanted, __: done.append(wanted))
     execute("python-lock-abba", "dispatch-diagnose", "--children")
-    assert looked == [True]
-
-
-def test_settings_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    monkeypatch.setattr(whole_file, "write_text", lambda path, _: written.append(path))
-    execute("meta-mm", "dispatch-info", "--settings", "--reproduce", path := str(tmp_path / "again.py"))
-    assert written == [path]
+    monkeypatch.setattr(whole_file, "write_text", lambda path, _: done.append(path))
+    execute("meta-mm", "dispatch-info", "--settings", "--reproduce", settings)
+    assert done == [graph, True, settings]
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -24,8 +24,7 @@ OWN, LIBRARY = "/a/train.py:7 (work)", "/usr/lib/python3.11/threading.py:331 (Co
     ("line", "verdict", "said"),
     [
         (OWN, "idle", f" Process 5 is at {OWN}."),
-        (LIBRARY, "idle", " In process 5: it serves a queue."),
-        (LIBRARY, "blocked", " In process 5: it serves a queue."),
+        *((LIBRARY, kind, " In process 5: it serves a queue.") for kind in ("idle", "blocked")),
         ("", "idle", ""),
     ],
 )
@@ -48,6 +47,5 @@ def test_a_report_comes_whole_from_the_process_that_makes_it(monkeypatch: pytest
     procfs: Any = SimpleNamespace(children=lambda: {5: ChildProcess(5, "python")}, grandchildren=dict)
     found = children_of(SimpleNamespace(procfs=procfs), True)  # type: ignore[arg-type]
     assert found is not None
-    assert [(child.pid, child.command, child.summary) for child in found.children] == [
-        (5, "python", "5 is a\0b \udc80")
-    ]
+    (child,) = found.children
+    assert (child.pid, child.command, child.summary) == (5, "python", "5 is a\0b \udc80")

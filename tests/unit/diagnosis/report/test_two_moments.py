@@ -50,11 +50,9 @@ def test_late_facts_of_a_thread_that_moved_are_unknown() -> None:
 def test_descriptors_that_were_read_later_are_not_those_of_the_call(kind: type[ReplayTarget]) -> None:
     """What has the number by now may be anything: a poll on a regular file, for example."""
     found = document("others-end-sockets-3.11", "all-threads", kind=kind)
-    waits = [each["wait"] for each in found["threads"] if (each["wait"] or {}).get("kind") == "io"]
-    assert waits
-    for wait in waits:
-        assert ("socket:" in wait["name"]) == (kind is ReplayTarget), wait["name"]
-        assert "fd " in wait["name"]
+    names = [each["wait"]["name"] for each in found["threads"] if (each["wait"] or {}).get("kind") == "io"]
+    assert names
+    assert all("fd " in name and ("socket:" in name) is (kind is ReplayTarget) for name in names), names
 
 
 @pytest.mark.parametrize("kind", [ReplayTarget, RunningTarget])
@@ -72,13 +70,16 @@ def told(**more: Any) -> tuple[str, dict[str, Any]]:
     return render_text(report), json.loads(json_report.render(report))["target"]
 
 
-@pytest.mark.parametrize(
-    ("moved", "named"), [((101, 102), "101, 102"), (tuple(range(1, 12)), "1, 2, 3, 4, 5, 6, 7, 8, …")]
-)
-def test_threads_that_ran_on_are_named(moved: tuple[int, ...], named: str) -> None:
-    text, target = told(moved=moved)
-    assert f"may mix two moments: {named}\n" in text
-    assert target["moved"] == list(moved)
+def test_threads_that_ran_on_and_calls_that_a_stop_may_have_ended_are_named() -> None:
+    for moved, named in {(101, 102): "101, 102", tuple(range(1, 12)): "1, 2, 3, 4, 5, 6, 7, 8, …"}.items():
+        text, target = told(moved=moved)
+        assert f"may mix two moments: {named}\n" in text
+        assert target["moved"] == list(moved)
+    text, target = told(stops=2, cut_short=((101, "epoll_wait"), (102, "write")), paused_ms=3.25)
+    assert "stood still for 3.2 ms, 2 stops together" in text
+    assert "epoll_wait of 101, write of 102" in text
+    assert target["cut_short"] == [{"tid": 101, "call": "epoll_wait"}, {"tid": 102, "call": "write"}]
+    assert target["paused_ms"] == 3.25
 
 
 @pytest.mark.parametrize("stops", [0, 1, None])
@@ -89,11 +90,3 @@ def test_nothing_moved_and_no_call_was_cut_short(stops: int | None) -> None:
     assert not [words for words in ("moments", "ended system calls") if words in text]
     assert target.get("stops") == stops
     assert not {"moved", "cut_short"} & {*target}
-
-
-def test_calls_that_a_stop_may_have_ended_are_named() -> None:
-    text, target = told(stops=2, cut_short=((101, "epoll_wait"), (102, "write")), paused_ms=3.25)
-    assert "stood still for 3.2 ms, 2 stops together" in text
-    assert "epoll_wait of 101, write of 102" in text
-    assert target["cut_short"] == [{"tid": 101, "call": "epoll_wait"}, {"tid": 102, "call": "write"}]
-    assert target["paused_ms"] == 3.25

@@ -47,14 +47,10 @@ def test_the_line_is_read_below_the_root(tmp_path: Path) -> None:
     assert line(tmp_path, 2) == SourceLine("return  x @ w"), "where nobody knows when the process started"
 
 
-@pytest.mark.parametrize("number", [0, -1, 4, 10**9])
-def test_a_line_that_is_not_there(tmp_path: Path, number: int) -> None:
-    assert read(tmp_path, b"a = 1\nb = 2\n", number) is None
-
-
-@pytest.mark.parametrize("file", ["<string>", "model.py", "/missing.py", "/\0", ""])
-def test_a_file_that_cannot_be_known(tmp_path: Path, file: str) -> None:
-    assert read(tmp_path, b"a = 1\n", 1, file) is None
+@pytest.mark.parametrize("line_or_file", [0, -1, 4, 10**9, "<string>", "model.py", "/missing.py", "/\0", ""])
+def test_a_line_that_is_not_there_and_a_file_that_cannot_be_known(tmp_path: Path, line_or_file: int | str) -> None:
+    number, file = (line_or_file, "/model.py") if isinstance(line_or_file, int) else (1, line_or_file)
+    assert read(tmp_path, b"a = 1\nb = 2\n", number, file) is None
 
 
 @pytest.mark.parametrize(
@@ -64,39 +60,29 @@ def test_a_file_that_changed_since_is_doubted(tmp_path: Path, modified: float, c
     assert read(tmp_path, b"a = 1\n", modified=modified) == SourceLine("a = 1", changed)
 
 
-def test_the_declared_encoding_holds(tmp_path: Path) -> None:
+def test_the_declared_encoding_holds_and_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
     text = "# -*- coding: latin-1 -*-\nname = 'Zoë'\n".encode("latin-1")
     assert read(tmp_path, text, 2) == SourceLine("name = 'Zoë'")
+    for declared in (b"# coding: nonsense", b"# coding: utf-8", b"# nothing"):
+        assert read(tmp_path, declared + b"\nx = '\xff'\n", 2).text.startswith("x = '")
 
 
-@pytest.mark.parametrize("declared", [b"# coding: nonsense", b"# coding: utf-8", b"# nothing"])
-def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path, declared: bytes) -> None:
-    assert read(tmp_path, declared + b"\nx = '\xff'\n", 2).text.startswith("x = '")
-
-
-def test_a_pipe_under_the_name_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_under_the_name_is_not_waited_for_and_a_huge_file_is_left_alone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.py")
     assert line(tmp_path) is None
-
-
-def test_a_huge_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "model.py").unlink()
     with (tmp_path / "model.py").open("wb") as stream:
         stream.write(b"a = 1\n")
         stream.truncate(MAX_FILE + 1)
     assert line(tmp_path) is None
 
 
-FRAME = Frame(0, FrameKind.PYTHON, "step", file="/model.py", line=2)
-
-
-def test_the_text_shows_line_and_doubt() -> None:
+def test_the_text_shows_line_and_doubt_and_a_terminal_gets_colour_and_the_same_words() -> None:
+    frame = Frame(0, FrameKind.PYTHON, "step", file="/model.py", line=2)
     sources = {("/model.py", 2): SourceLine("x\x1b[2J = 1", "the file changed")}
-    assert list(source_text(FRAME, Style(), sources)) == ["        x\\x1b[2J = 1  [the file changed]"]
-    assert list(source_text(FRAME, Style(), {})) == []
-
-
-def test_a_terminal_gets_colour_and_the_same_words() -> None:
+    assert list(source_text(frame, Style(), sources)) == ["        x\\x1b[2J = 1  [the file changed]"]
+    assert list(source_text(frame, Style(), {})) == []
     pytest.importorskip("pygments")
-    (shown,) = source_text(FRAME, Style(color=True), {("/model.py", 2): SourceLine("return x")})
+    (shown,) = source_text(frame, Style(color=True), {("/model.py", 2): SourceLine("return x")})
     assert "\x1b[" in terminal.shown(shown)
     assert "return" in shown

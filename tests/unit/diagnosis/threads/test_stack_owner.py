@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -51,20 +52,16 @@ SP, BLOCK, ITS_BLOCK = REGISTERS[OTHER]["rsp"], REGISTERS[OTHER]["fs_base"], REG
 THERE = {"rsp": SP, "rip": REGISTERS[OTHER]["rip"], "fs_base": BLOCK}
 OUTSIDE = {"rsp": 0x1000}
 """A stack pointer that leads nowhere."""
+WRONG_BLOCKS = (1, REGISTERS[FIRST]["fs_base"])
 
 
 @pytest.mark.parametrize(
     ("damage", "ids", "lost"),
     [
-        ({FIRST: {"rsp": SP}}, {}, [FIRST]),
-        ({FIRST: {"rsp": SP - 4096}}, {}, [FIRST]),
-        ({ONE: {"rsp": SP}}, {}, [ONE]),
-        ({ONE: {"rsp": SP - 4096}}, {}, [ONE]),
-        ({ONE: {"rsp": SP + 64}}, {}, [ONE]),
-        ({ONE: {"rsp": REGISTERS[FIRST]["rsp"]}}, {}, [ONE]),
+        *(({FIRST: {"rsp": sp}}, {}, [FIRST]) for sp in (SP, SP - 4096)),
+        *(({ONE: {"rsp": sp}}, {}, [ONE]) for sp in (SP, SP - 4096, SP + 64, REGISTERS[FIRST]["rsp"])),
         # The control block at the upper end of that stack has the other's id; what lies below it is no control block.
-        ({ONE: {"rsp": SP - 0x2000, "fs_base": BLOCK}}, {BLOCK: OTHER}, [ONE]),
-        ({ONE: {"rsp": SP - 0x2000, "fs_base": BLOCK - 0x40}}, {BLOCK: OTHER}, [ONE]),
+        *(({ONE: {"rsp": SP - 0x2000, "fs_base": BLOCK - below}}, {BLOCK: OTHER}, [ONE]) for below in (0, 0x40)),
         ({FIRST: {"rsp": SP - 0x2000, "fs_base": BLOCK - 0x400}}, {BLOCK: OTHER}, [FIRST]),
         # Nobody knows whose the block is, or where the other's is.
         ({ONE: {"rsp": SP, "fs_base": BLOCK}}, {}, [ONE, OTHER]),
@@ -72,10 +69,8 @@ OUTSIDE = {"rsp": 0x1000}
         # A program gave its threads stacks out of one piece of memory; the ids are those of their namespace.
         ({OTHER: {"fs_base": ITS_BLOCK + 0x100}}, {ITS_BLOCK: 7, ITS_BLOCK + 0x100: 8}, []),
         # The other's thread pointer leads nowhere, or to the first thread's block.
-        ({ONE: {"rsp": SP - 8}, OTHER: {"fs_base": 1}}, {}, [ONE, OTHER]),
-        ({ONE: {"rsp": SP - 8}, OTHER: {"fs_base": REGISTERS[FIRST]["fs_base"]}}, {}, [ONE, OTHER]),
-        ({ONE: {"rsp": SP - 8}, OTHER: {"fs_base": 1, **OUTSIDE}}, {}, [ONE]),
-        ({ONE: {"rsp": SP - 8}, OTHER: {"fs_base": REGISTERS[FIRST]["fs_base"], **OUTSIDE}}, {}, [ONE]),
+        *(({ONE: {"rsp": SP - 8}, OTHER: {"fs_base": wrong}}, {}, [ONE, OTHER]) for wrong in WRONG_BLOCKS),
+        *(({ONE: {"rsp": SP - 8}, OTHER: {"fs_base": wrong, **OUTSIDE}}, {}, [ONE]) for wrong in WRONG_BLOCKS),
         # Both of the first one's registers lie in a stack whose owner's thread pointer leads into the heap.
         (
             {FIRST: {"rsp": REGISTERS[ONE]["rsp"], "fs_base": ITS_BLOCK}, ONE: {"fs_base": HEAP.start + 4096}},
@@ -116,11 +111,9 @@ def test_the_first_thread_of_a_child_stands_on_the_stack_of_the_thread_that_fork
 
 def test_a_file_without_thread_pointers() -> None:
     whole = recording(NAME)
-    threads = [
-        each._replace(registers={name: value for name, value in each.registers.items() if name != "fs_base"})
-        for each in whole.threads
-    ]
-    assert frames(Replay(NAME, whole._replace(threads=tuple(threads)))) == whole_frames()
+    registers = [{name: each.registers[name] for name in each.registers if name != "fs_base"} for each in whole.threads]
+    threads = tuple(each._replace(registers=kept) for each, kept in zip(whole.threads, registers))
+    assert frames(Replay(NAME, whole._replace(threads=threads))) == whole_frames()
 
 
 def test_a_stack_that_is_nobody_s_may_be_a_signal_s_or_a_coroutine_s() -> None:
@@ -128,23 +121,12 @@ def test_a_stack_that_is_nobody_s_may_be_a_signal_s_or_a_coroutine_s() -> None:
     assert "in the stack of" not in with_registers({ONE: {"rsp": HEAP.start + 4096}}).text("dispatch-bt", "--all")
 
 
-@pytest.mark.parametrize(
-    ("stack", "block", "is_core", "expected"),
-    [
-        (bytes(64), bytes(64), True, True),
-        (bytes(64), bytes(64), False, False),
-        (b"\1" + bytes(63), bytes(64), True, False),
-        (bytes(64), b"\1" + bytes(63), True, False),
-        (None, bytes(64), True, False),
-    ],
-)
-def test_a_core_that_lacks_the_stack_of_a_thread(
-    stack: bytes | None, block: bytes, is_core: bool, expected: bool
-) -> None:
+def test_a_core_that_lacks_the_stack_of_a_thread() -> None:
     """gcore of gdb 13 writes zeros where glibc 2.43 has guard pages; that is no stack of another thread."""
-    registers = {"rsp": 0x7000, "fs_base": 0x9000}
-    thread = SimpleNamespace(tid=2, runs_on=False, registers=lambda: registers)
-    target = SimpleNamespace(is_core=is_core, threads=lambda: [thread], architecture=ARCHITECTURE)
-    memory = SimpleNamespace(try_read=lambda at, _: stack if at == 0x7000 else block)
-    owners = StackOwners(cast(Any, target), cast(Any, None), cast(Any, memory))
-    assert owners.is_absent(cast(Any, thread)) is expected
+    thread: Any = SimpleNamespace(tid=2, runs_on=False, registers=lambda: {"rsp": 0x7000, "fs_base": 0x9000})
+    zeros, other = bytes(64), b"\1" + bytes(63)
+    for stack, block, is_core in product((zeros, other, None), (zeros, other), (True, False)):
+        target: Any = SimpleNamespace(is_core=is_core, threads=lambda: [thread], architecture=ARCHITECTURE)
+        memory: Any = SimpleNamespace(try_read=lambda at, _, read=(stack, block): read[at != 0x7000])
+        absent = StackOwners(target, cast(Any, None), memory).is_absent(thread)
+        assert absent is ((stack, block, is_core) == (zeros, zeros, True))

@@ -99,11 +99,13 @@ def test_the_debugger_that_has_the_process_keeps_the_core(source, more, last):
 
 
 def test_the_children_of_an_idle_parent_may_be_what_hangs():
-    outside = CommandLine("gdbext", "-p 1")
-    (told,) = of_parent(Finding(FindingKind.IDLE, "It is so."), outside)
+    idle, outside = Finding(FindingKind.IDLE, "It is so."), CommandLine("gdbext", "-p 1")
+    (told,) = of_parent(idle, outside)
     assert told.endswith(": gdbext -p 1 dispatch-diagnose --children")
     assert of_parent(Finding(FindingKind.DEADLOCK, "It is so."), outside) == ()
-    assert of_parent(Finding(FindingKind.IDLE, "It is so."), CommandLine("gdbext", "-r x", may_run=False)) == ()
+    assert (
+        of_parent(idle, CommandLine("gdbext", "-r x", may_run=False)) == of_parent(idle, outside, ["--children"]) == ()
+    )
 
 
 def test_options_in_use_are_not_recommended():
@@ -117,7 +119,6 @@ def test_options_in_use_are_not_recommended():
     each = "What each of its child processes does: dispatch-diagnose --children"
     assert each in advice(parent, (), 1, is_core=False)
     assert each not in advice(parent, (), 1, is_core=False, used=["--children"])
-    assert of_parent(Finding(FindingKind.IDLE, "It is so."), CommandLine("gdbext", "-p 1"), ["--children"]) == ()
 
 
 @pytest.mark.parametrize("kind", ["child-process", "io"])
@@ -128,14 +129,11 @@ def test_the_child_that_is_stopped_is_named(kind):
     assert "kill -CONT" not in children(ChildProcess(50, "stopped"), kind=kind), "a name is no state"
 
 
-def test_the_child_that_writes_to_its_parent_is_named():
+def test_the_child_that_writes_to_its_parent_is_named_and_a_stopped_process_let_go_on():
     text = children(ChildProcess(50, "a"), WRITER)
     assert "scripts/dispatch -p 51" in text
     assert "communicate()" in text
     assert "communicate()" not in children(WRITER._replace(waits_for_us=PipeWait("pipe:[7]", writes=False)))
-
-
-def test_a_stopped_process_is_let_go_on():
     text = told(thread(1, wait("sleep", timed=True)), stop=ProcessStop("SIGTSTP"))
     assert "once it goes on" in text
     assert "CHILD" not in text

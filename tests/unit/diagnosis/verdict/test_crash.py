@@ -29,8 +29,7 @@ def stop(signal, pc=0x400100, sp=SP, **more):
 @pytest.mark.parametrize(
     ("expected", "address", "more"),
     [
-        ("null", 0, {}),
-        ("null", 0x18, {}),
+        *(("null", address, {}) for address in (0, 0x18)),
         ("unmapped", 0xDEAD0000, {}),
         ("read-only", 0x500010, {}),
         ("non-canonical", 0xFFFF800000000000, {}),
@@ -51,19 +50,20 @@ def test_segv(expected, address, more):
 ABORT = Signal(6, "SIGABRT", -6, None)
 
 
-def test_what_ended_the_program():
+def test_what_ended_the_program_and_what_nobody_caught():
     aborted = describe(1, stop(ABORT._replace(address=123)), MAPS)
     assert (aborted.kind, aborted.address) == (CrashKind.ABORT, None)
     assert "std::terminate" not in aborted.sentence
     assert "std::terminate" in describe(1, stop(ABORT, aborted_by=FunctionTag.TERMINATE), MAPS).sentence
+    thrown = CxxException("c10::Error", "\nexpected 32, got 31\nframe #0: …")
+    crash = describe(1, stop(ABORT, aborted_by=FunctionTag.TERMINATE, thrown=thrown), MAPS)
+    assert crash.sentence.endswith("because nobody caught the exception c10::Error: expected 32, got 31")
 
 
 @pytest.mark.parametrize(
     ("name", "code", "at_trap", "fatal"),
     [
-        ("SIGSEGV", 0, False, True),
-        ("SIGABRT", 0, False, True),
-        ("SIGSTOP", 0, False, False),
+        *((name, 0, False, name != "SIGSTOP") for name in ("SIGSEGV", "SIGABRT", "SIGSTOP")),
         ("SIGTRAP", 128, True, True),  # of the program itself, not of a debugger's breakpoint
         ("SIGTRAP", 128, False, False),
         ("SIGTRAP", 0, True, False),
@@ -71,12 +71,6 @@ def test_what_ended_the_program():
 )
 def test_fatal_signals(name, code, at_trap, fatal):
     assert stop(Signal(0, name, code, None), at_trap=at_trap).is_fatal == fatal
-
-
-def test_what_nobody_caught():
-    thrown = CxxException("c10::Error", "\nexpected 32, got 31\nframe #0: …")
-    crash = describe(1, stop(ABORT, aborted_by=FunctionTag.TERMINATE, thrown=thrown), MAPS)
-    assert crash.sentence.endswith("because nobody caught the exception c10::Error: expected 32, got 31")
 
 
 @pytest.mark.parametrize(

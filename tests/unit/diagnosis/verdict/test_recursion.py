@@ -66,25 +66,16 @@ HALF = [step("my::op", i, 0x10) for i in range(60)]
         (MODULES, {"python_levels": list(range(1, 200, 4))}, False),
         (redispatches(30), {"python_levels": [level + 1 for level in range(0, 90, 3)]}, False),
         # Arguments that differ or cannot be read prove nothing.
-        (TREE, {}, False),
-        (TREE, {"python_levels": list(range(5, 30000, 10))}, False),
-        (TREE, {"same_arguments": equal}, True),
-        (TREE, {"same_arguments": equal, "complete": False}, False),
+        *((TREE, more, False) for more in ({}, {"python_levels": list(range(5, 30000, 10))})),
+        *((TREE, {"same_arguments": equal, "complete": complete}, complete) for complete in (True, False)),
         (TREE, {"overflown": True, "complete": False}, True),
         # A stack overflow needs fewer repetitions, but most of the stack.
-        (HALF, {"overflown": True}, True),
-        (HALF, {}, False),
+        *((HALF, {"overflown": overflown}, overflown) for overflown in (True, False)),
         ([*HALF, *OTHERS], {"overflown": True}, False),
     ],
 )
 def test_honest_nesting_is_normal(steps, more, is_found):
     assert (recursion.detect(steps, **more) is not None) is is_found
-
-
-def test_the_depth_is_told_where_nothing_runs_away():
-    group, times = recursion.repeating([*TREE[:20], step("aten::mm", 500, 0x1)])
-    assert ([each.op for each in group], times) == (["my::tree"], 20)
-    assert recursion.repeating(TREE[:5]) == ((), 0)
 
 
 def through_python(period, turns, frames):
@@ -98,8 +89,11 @@ def through_python(period, turns, frames):
     return steps, [20 * at + 10 for at in range(len(calls)) for _ in range(frames)]
 
 
-def test_two_python_operators_that_call_each_other():
+def test_two_python_operators_that_call_each_other_and_how_deep_where_nothing_runs_away():
     """What counts are the frames, however many operators share them."""
+    group, times = recursion.repeating([*TREE[:20], step("aten::mm", 500, 0x1)])
+    assert ([each.op for each in group], times) == (["my::tree"], 20)
+    assert recursion.repeating(TREE[:5]) == ((), 0)
     found = recursion.detect(*through_python(period=2, turns=32, frames=5), same_arguments=equal)
     assert (len(found.group), found.depth) == (4, 32)
     assert "320 Python frames" in found.why

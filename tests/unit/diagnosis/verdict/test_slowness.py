@@ -60,12 +60,9 @@ FILES = Allowance(64, 64, "limits", None, {"socket": 60, "pipe": 4})
         ({"threads": turns(50, 200)}, [("other-processes", False, False)]),
         ({"threads": turns(50, 200, 9)}, [("oversubscription", False, False)]),
         ({"threads": turns(0, 250)}, [("other-processes", True, True)]),
-        ({"threads": turns(10, 190)}, [("other-processes", False, False)]),
-        ({"threads": turns(0, 100)}, [("other-processes", False, False)]),
+        *(({"threads": turns(*times)}, [("other-processes", False, False)]) for times in ((10, 190), (0, 100))),
         # On a crowded machine a low priority alone does not starve.
-        ({"threads": NICE, "ready": None}, [("other-processes", False, False)]),
-        ({"threads": NICE, "ready": 8}, [("other-processes", False, False)]),
-        ({"threads": NICE, "ready": 40}, [("other-processes", False, False)]),
+        *(({"threads": NICE, "ready": ready}, [("other-processes", False, False)]) for ready in (None, 8, 40)),
         ({"memory": MEMORY}, [("memory", True, True)]),
         ({"memory": MEMORY._replace(slowed=0, stalled=0.0)}, []),
         ({"memory": FULL}, [("memory", True, False)]),
@@ -108,7 +105,10 @@ def test_one_thread_where_many_could_run():
     assert explanations(asked._replace(own_threads=lambda: 4)) == ()
 
 
-def test_a_lock_that_is_on_its_way():
+def test_many_that_wait_for_the_gil_and_a_lock_that_is_on_its_way():
+    waiting = [thread(tid, wait("gil", 1)) for tid in range(2, 8)]
+    assert kinds(NOTHING, BUSY, *waiting) == [("gil", False, False)]
+    assert kinds(NOTHING, BUSY, *waiting[:2]) == []
     free = wait("python-lock", None, address=0x10, being_released=True)
     waiting = [thread(tid, free) for tid in range(2, 7)]
     around = NOTHING._replace(threads=tuple(Turns(tid, "S", 1, 30, None, "") for tid in range(2, 5)))
@@ -123,12 +123,6 @@ def test_subnormal_numbers():
     (found,) = explanations(facts(NOTHING)._replace(subnormals=lambda: shares))
     assert (found.kind, found.is_proven) == (ExplanationKind.SUBNORMALS, True)
     assert "40% of the numbers in self of aten::mul" in found.text
-
-
-def test_many_wait_for_the_gil():
-    waiting = [thread(tid, wait("gil", 1)) for tid in range(2, 8)]
-    assert kinds(NOTHING, BUSY, *waiting) == [("gil", False, False)]
-    assert kinds(NOTHING, BUSY, *waiting[:2]) == []
 
 
 def found(*listed, threads=(BUSY,)):
@@ -149,12 +143,9 @@ def test_the_verdict():
 
 
 def test_the_pass_of_the_compiler_and_the_size_of_its_expression():
-    path = (
-        "/x/sympy/core/expr.py simplify",
-        "/x/torch/_inductor/graph.py run_node",
-        "/x/torch/_dynamo/convert_frame.py _compile",
-    )
-    frames = tuple(Frame(1, FrameKind.PYTHON, name, "", file, 1) for file, name in map(str.split, path))
+    path = ("sympy/core/expr.py simplify", "torch/_inductor/graph.py run_node")
+    path += ("torch/_dynamo/convert_frame.py _compile",)
+    frames = tuple(Frame(1, FrameKind.PYTHON, name, "", f"/x/{file}", 1) for file, name in map(str.split, path))
     (found,) = explanations(facts(NOTHING, thread(1, python=frames))._replace(expression_size=lambda _: 77))
     assert found.kind is ExplanationKind.COMPILING
     assert "it is lowering the graph (run_node)" in found.speaks_for
