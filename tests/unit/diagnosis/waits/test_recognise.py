@@ -1,4 +1,4 @@
-"""What the names of functions tell, the order in which waits are recognised, and what threads hold."""
+"""What the names of functions tell, and what threads hold."""
 
 from __future__ import annotations
 
@@ -12,40 +12,22 @@ from gdbext.diagnosis.waits.pool_table import AUTOGRAD, NCCL, POOLS, Pool, PoolI
 from gdbext.torch import assumed_symbols
 
 
-def test_what_proves_more_comes_first():
-    names = [f"{each.__module__.rpartition('.')[2]}.{each.__name__}" for each in recognise.RECOGNISERS]
-    condvar = names.index("pthread_waits.condvar_wait")
-    assert names.index("gil_waits.gil_wait") < condvar
-    assert names.index("mutex_waits.mutex_wait") < names.index("torch_waits.classify") < condvar
-    assert names.index("python_waits.classify") < condvar
-    assert names[-1] == "syscall_waits.unknown_futex"
-
-
-POP = "_ZN5torch8autograd10ReadyQueue3popEv"
-REGISTRY = "_ZN10rayon_core8registry12WorkerThread15wait_until_cold17h0123456789abcdefE"
-
-
 def test_a_name_inside_a_template_argument_is_no_tag():
-    assert tags_of([f"_ZSt6invokeIM{POP[2:]}EvE"]) == frozenset()
-    pools = PoolIndex()
-    assert pools.functions_of([f"_ZSt6invokeIM{POP[2:]}EvE"]) == frozenset()
-    assert [(each.pool, each.part) for each in pools.functions_of([POP])] == [(AUTOGRAD, PoolPart.WAITS)]
+    pop = "_ZN5torch8autograd10ReadyQueue3popEv"
+    inside, pools = [f"_ZSt6invokeIM{pop[2:]}EvE"], PoolIndex()
+    assert tags_of(inside) == pools.functions_of(inside) == frozenset()
+    assert [(each.pool, each.part) for each in pools.functions_of([pop])] == [(AUTOGRAD, PoolPart.WAITS)]
     assert tags_of(["_ZN2at4implL12metaFallbackERKN3c1014OperatorHandleE"]) == {FunctionTag.NO_KERNEL}
 
 
 def test_a_row_of_somebody_else_is_asked_as_ours_are():
-    """A pool of a Rust library, whose names are mangled as C++'s are."""
+    """A pool of a Rust library, whose names are mangled as C++'s are; and names that end as those of internal ones."""
     rayon = Pool("rayon", native=Functions(qualified=("rayon_core::registry::WorkerThread::wait_until_cold",)))
-    assert [each.pool for each in PoolIndex([rayon]).functions_of([REGISTRY])] == [rayon]
+    cold = "_ZN10rayon_core8registry12WorkerThread15wait_until_cold17h0123456789abcdefE"
+    assert [each.pool for each in PoolIndex([rayon]).functions_of([cold])] == [rayon]
     assert PoolIndex([rayon]).functions_of(["wait_until_cold"]) == frozenset()
-
-
-@pytest.mark.parametrize(
-    "name", [*assumed_symbols.NCCL_WATCHDOG.examples, "_ZN4c10d5nccl216ProcessGroupNCCL15timeoutWatchdogEv"]
-)
-def test_a_name_whose_last_letter_looks_like_internal_linkage(name: str) -> None:
-    (function,) = PoolIndex(POOLS).functions_of([name])
-    assert function.pool is NCCL
+    for name in (*assumed_symbols.NCCL_WATCHDOG.examples, "_ZN4c10d5nccl216ProcessGroupNCCL15timeoutWatchdogEv"):
+        assert [each.pool for each in PoolIndex(POOLS).functions_of([name])] == [NCCL]
 
 
 HELD = [kind for kind in WaitKind if kind.traits.relation in (Relation.HOLDS, Relation.RUNS)]

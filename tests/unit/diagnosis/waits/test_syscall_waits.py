@@ -15,6 +15,7 @@ from support.programs.wait_processes import DATA, STACK, Outside, Process, wait_
 
 RAW = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
 """A descriptor that is polled, and at 16 a time."""
+CHILDREN = {1234: "child process 1234", 0xFFFFFFFF: "any child process"}
 
 
 @pytest.mark.parametrize(
@@ -23,8 +24,7 @@ RAW = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_00
         (0, (5,), "io", "read on fd 5"),
         (7, (DATA, 1, 0xFFFFFFFF), "io", "poll on fd 9"),
         (35, (DATA + 16,), "sleep", "sleeps (2.5 s) in app.so"),
-        (61, (1234,), "child-process", "child process 1234"),
-        (61, (0xFFFFFFFF,), "child-process", "any child process"),
+        *((61, (pid,), "child-process", text) for pid, text in CHILDREN.items()),
         (34, (), "sleep", "waits for a signal (pause)"),
         (232, (4, 0, 1, 0xFFFFFFFF), "io", "epoll_wait on fd 4"),
     ],
@@ -82,18 +82,10 @@ def test_child_processes(call, argument, outside, name, children):
     assert (wait.resource.name, wait.children) == (name, children)
 
 
-def test_an_open_names_the_file():
-    process = Process({DATA: b"/run/batches\0"})
-    wait = wait_of(process.thread(1, [("libc.so.6", "call")], call=257, args=(0xFFFFFF9C, DATA)))
-    assert wait.resource.name == "openat of /run/batches"
-    assert waits_in(257, 0, 8).resource.name == "openat"
-
-
 @pytest.mark.parametrize(
     ("call", "args", "rest", "seconds"),
     [
-        (23, (0, 0, 0, 0, DATA), 250_000, 3.25),
-        (270, (0, 0, 0, 0, DATA), 250_000_000, 3.25),
+        *((call, (0, 0, 0, 0, DATA), quarter, 3.25) for call, quarter in ((23, 250_000), (270, 250_000_000))),
         (271, (0, 0, DATA), 250_000_000, 3.25),
         (7, (0, 0, 1500), 0, 1.5),
         (230, (1, 0, DATA), 500_000_000, 3.5),
@@ -106,8 +98,11 @@ def test_how_long_a_sleep_lasts(call, args, rest, seconds):
     assert wait.resource.name == f"sleeps ({seconds:g} s)"
 
 
-def test_without_a_clock_the_argument_of_the_call_tells_how_long_it_sleeps():
-    """An absolute time, in a core."""
+def test_an_open_names_the_file_and_without_a_clock_an_argument_tells_how_long_a_sleep_lasts():
+    """It is an absolute time, in a core."""
+    process = Process({DATA: b"/run/batches\0"})
+    wait = wait_of(process.thread(1, [("libc.so.6", "call")], call=257, args=(0xFFFFFF9C, DATA)))
+    assert (wait.resource.name, waits_in(257, 0, 8).resource.name) == ("openat of /run/batches", "openat")
     sleeping = Process({DATA: struct.pack("<QQ", 99_999, 0)})
     sleeping.thread(1, [("libc.so.6", "call")], call=230, args=(1, 1, DATA))
     python = SimpleNamespace(runtime=None, gils=tuple, asked_to_sleep=lambda _: 60.0)
@@ -124,17 +119,12 @@ def test_a_moment_in_uninterruptible_sleep_is_no_wait(seconds, waits):
         assert (uninterruptible(thread) is not None) is expected
 
 
-class Listens(Outside):
-    """Every descriptor is a socket that others connect to."""
-
-    def of(self, link, _call_writes):
-        return Peer(PeerKind.SOCKET, "a tcp socket that others connect to", state="LISTEN") if link else None
-
-
 @pytest.mark.parametrize(("ending", "told"), [("exit status 1", True), ("exit status 0", False)])
 def test_who_has_failed_does_not_connect(ending, told):
     """A child that failed, and that nobody has waited for, may be who should have connected."""
-    outside = Listens(ChildProcess(7, "worker", ProcessState.ENDED, ending=ending), other_ends={3: ()})
+    listens = Peer(PeerKind.SOCKET, "a tcp socket that others connect to", state="LISTEN")
+    outside = Outside(ChildProcess(7, "worker", ProcessState.ENDED, ending=ending), other_ends={3: ()})
+    outside.of = lambda link, _: listens if link else None
     accepts = Process().thread(1, [("libc.so.6", "accept4")], call=288, args=(3,))
     name = wait_of(accepts, outside=outside).resource.name
     assert ("; of its processes 7 (worker, exit status 1) has ended" in name) is told, name

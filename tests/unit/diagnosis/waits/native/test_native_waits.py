@@ -25,16 +25,13 @@ ROBUST, INHERITS = {"lock": 0x80000002, "kind": 16}, {"lock": 0x80000002, "kind"
         ({"owner": 1}, (PRIVATE, 2), OwnerThread(1), INFERRED, False),  # it waits for itself
         ({"owner": 99}, (PRIVATE, 2), VanishedThread(99), RECORDED, False),
         ({"owner": 32_663}, (PRIVATE, 2), VanishedThread(32_663), INFERRED, False),  # far from those of the process
-        ({"owner": 0}, (PRIVATE, 2), None, UNKNOWN, False),  # taken, and not yet written so
-        ({"owner": -5}, (PRIVATE, 2), None, UNKNOWN, False),
-        ({"owner": 1 << 30}, (PRIVATE, 2), None, UNKNOWN, False),
+        *(({"owner": owner}, (PRIVATE, 2), None, UNKNOWN, False) for owner in (0, -5, 1 << 30)),  # 0: not yet written
         ({"owner": 2, "lock": 0}, (PRIVATE, 2), None, UNKNOWN, True),
-        ({"owner": 0, "lock": 1}, (PRIVATE, 2), None, UNKNOWN, True),  # a release that wakes one leaves no waiters
-        ({"owner": 1, "lock": 1}, (PRIVATE, 2), None, UNKNOWN, True),
-        ({"owner": 2, "lock": 1}, (PRIVATE, 2), None, UNKNOWN, True),
+        # A release that wakes one leaves no waiters.
+        *(({"owner": owner, "lock": 1}, (PRIVATE, 2), None, UNKNOWN, True) for owner in (0, 1, 2)),
         ({"owner": 1, "kind": 1}, (PRIVATE, 2), None, UNKNOWN, False),  # a recursive one never blocks its owner
-        (ROBUST, (0, 0x80000002), OwnerThread(2), RECORDED, False),
-        (ROBUST, (0, 0x80000003), OwnerThread(2), RECORDED, False),  # it may change hands while others sleep
+        # It may change hands while others sleep.
+        *((ROBUST, (0, word), OwnerThread(2), RECORDED, False) for word in (0x80000002, 0x80000003)),
         (INHERITS, (6 | PRIVATE, 0), OwnerThread(2), RECORDED, False),
         # A damaged register or mutex: the owner would be read at the other kind's place.
         ({"owner": 2}, (0, 0xFFFFFFFF), None, UNKNOWN, False),
@@ -53,12 +50,9 @@ def test_owners(facts, args, owner, certainty, being_released):
 @pytest.mark.parametrize(
     ("words", "owner", "expected"),
     [
-        ((1, 2, 3), 2, OwnerThread(102)),
-        ((1, 2, 3), 9, VanishedThread(9)),
-        ((1, 2, 0), 3, None),
-        ((1, 2, 1 << 31), 3, None),
-        ((101, 102, 7), 103, OwnerThread(103)),
-        ((101, 102, 7), 7, VanishedThread(7)),
+        *(((1, 2, 3), owner, found) for owner, found in ((2, OwnerThread(102)), (9, VanishedThread(9)))),
+        *(((1, 2, last), 3, None) for last in (0, 1 << 31)),
+        *(((101, 102, 7), owner, found) for owner, found in ((103, OwnerThread(103)), (7, VanishedThread(7)))),
     ],
 )
 def test_an_owner_in_another_pid_namespace_is_gone_only_if_all_threads_are_known(words, owner, expected):
@@ -71,18 +65,20 @@ def test_an_owner_in_another_pid_namespace_is_gone_only_if_all_threads_are_known
 
 @pytest.mark.parametrize(("result", "waits"), [(0, False), (-11, False), (-516, True), (-4, True), (-38, True)])
 def test_a_thread_that_the_kernel_lets_go_waits_no_more(result, waits):
-    process = Process({DATA: mutex(owner=1)}).thread(
-        1, MUTEX_STACK, args=(DATA, PRIVATE, 2), rax=result & (1 << 64) - 1
-    )
+    more = {"args": (DATA, PRIVATE, 2), "rax": result & (1 << 64) - 1}
+    process = Process({DATA: mutex(owner=1)}).thread(1, MUTEX_STACK, **more)
     found = state_of(process.thread(2, []).snapshot())
     assert found.state is (RunState.WAITING if waits else RunState.RUNNING)
     assert not waits or found.wait.owner == OwnerThread(1)
 
 
-def test_a_lock_inside_malloc_has_no_owner():
+def test_a_lock_inside_malloc_has_no_owner_and_the_loaders_is_a_mutex_with_one():
     frames = [("libc.so.6", "__lll_lock_wait_private"), ("libc.so.6", "malloc"), ("app.so", "work")]
     wait = wait_of(Process({DATA: b"\x02" + bytes(63)}).thread(1, frames, args=(DATA, PRIVATE, 2)))
     assert (wait.resource.kind.value, wait.resource.name, wait.owner) == ("libc-lock", "malloc arena", None)
+    frames = [*MUTEX_STACK[:2], ("libc.so.6", "dl_iterate_phdr"), ("app.so", "work")]
+    process = Process({DATA: mutex(owner=2, kind=1)}).thread(1, frames, args=(DATA, PRIVATE, 2)).thread(2, [])
+    assert (wait_of(process).resource.kind.value, wait_of(process).owner) == ("loader-lock", OwnerThread(2))
 
 
 def test_a_lock_inside_libc_that_the_parent_took_before_the_fork():
@@ -99,12 +95,6 @@ def test_a_lock_inside_libc_that_the_parent_took_before_the_fork():
     assert owner([*inner, *start], Outside()) is None, "nothing shows a fork"
     assert owner([*inner, *exits, *start], forked) is None, "it may have taken it there itself"
     assert owner([*inner, *start], forked, lock=0) is None, "it is free by now"
-
-
-def test_the_loader_lock_is_a_mutex_with_an_owner():
-    frames = [*MUTEX_STACK[:2], ("libc.so.6", "dl_iterate_phdr"), ("app.so", "work")]
-    process = Process({DATA: mutex(owner=2, kind=1)}).thread(1, frames, args=(DATA, PRIVATE, 2)).thread(2, [])
-    assert (wait_of(process).resource.kind.value, wait_of(process).owner) == ("loader-lock", OwnerThread(2))
 
 
 GUARD = [("libc.so.6", "syscall"), ("app.so", "__cxa_guard_acquire"), ("app.so", "_Z4workv")]
@@ -146,15 +136,12 @@ def test_a_condition_variable_names_its_mutex_when_there_is_one_candidate():
     assert companion.address == 0x40000
 
 
-def test_a_rwlock_with_a_writer():
+def test_a_rwlock_with_a_writer_and_readers_that_are_inferred_only_when_their_number_fits():
     raw = struct.pack("<IIIIIIiI", 2, 0, 1, 2, 0, 0, 2, 0) + bytes(24)
     frames = [("libc.so.6", "pthread_rwlock_rdlock"), ("app.so", "work")]
     process = Process({DATA: raw}).thread(1, frames, args=(DATA + 8, PRIVATE, 3), registers={"rbx": DATA})
     wait = wait_of(process.thread(2, []))
     assert (wait.resource.kind.value, wait.resource.address, wait.owner) == ("rwlock", DATA, OwnerThread(2))
-
-
-def test_readers_of_a_rwlock_are_inferred_only_when_their_number_fits():
     raw = struct.pack("<IIIIIIiI", 2 << 3, 1, 0, 1, 0, 0, 0, 0) + bytes(24)
     frames = [("libc.so.6", "pthread_rwlock_wrlock"), ("app.so", "work")]
     reads = [("app.so", "reads"), ("app.so", "main")]
@@ -196,20 +183,12 @@ def test_a_barrier_says_how_many_have_arrived():
     assert wait_of(process).resource.name == "3 of 4 threads have arrived"
 
 
-class SharedMemory(Process):
-    def mapping_at(self, _address):
-        return SimpleNamespace(permissions="rw-s", path="/dev/shm/sem.mp-1")
-
-
-class Alone(Outside):
-    def sharers(self, _mapping):
-        return ()
-
-
 def test_a_semaphore_that_nobody_else_has_names_the_children_that_have_ended():
     """One of them may be who should have posted it: an Event of multiprocessing whose setter failed."""
     frames = [("libc.so.6", None), ("libc.so.6", "sem_wait"), ("app.so", "work")]
-    process = SharedMemory({DATA: struct.pack("<QQ", 1 << 32, 0)}).thread(1, frames, args=(DATA, BITSET & ~PRIVATE, 0))
-    child = ChildProcess(7, "server", ProcessState.ENDED, ending="exit status 1")
-    name = wait_of(process, outside=Alone(child)).resource.name
+    process = Process({DATA: struct.pack("<QQ", 1 << 32, 0)}).thread(1, frames, args=(DATA, BITSET & ~PRIVATE, 0))
+    process.mapping_at = lambda _: SimpleNamespace(permissions="rw-s", path="/dev/shm/sem.mp-1")
+    alone = Outside(ChildProcess(7, "server", ProcessState.ENDED, ending="exit status 1"))
+    alone.sharers = lambda _: ()
+    name = wait_of(process, outside=alone).resource.name
     assert name.endswith("no other process that has it is alive; of its processes 7 (server, exit status 1) has ended")

@@ -81,10 +81,8 @@ def missing_in(library, *others, outside=FORKED, **more):
 
 
 def test_workers_of_a_library_are_missing_after_fork():
-    idle, jemalloc = (
-        inside(None, library="libjax_common.so"),
-        {"args": (DATA + 40, BITSET, 0), "name": "jemalloc_bg_thd"},
-    )
+    idle = inside(None, library="libjax_common.so")
+    jemalloc = {"args": (DATA + 40, BITSET, 0), "name": "jemalloc_bg_thd"}
     assert missing_in("onnxruntime_pybind11_state.so") == MissingWorkers(pools.ONNXRUNTIME, forked=True)
     assert missing_in("onnxruntime_pybind11_state.so", outside=None) is None, "nothing shows a fork"
     assert missing_in("app.so") is None

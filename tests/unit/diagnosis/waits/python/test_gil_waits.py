@@ -43,11 +43,10 @@ def test_who_has_the_gil(state, owner, certainty, being_released):
     assert (wait.owner, wait.certainty, wait.being_released) == (owner, certainty, being_released)
 
 
-def between_two_timed_waits(frames=GIL_STACK):
-    return Process({DATA: bytes(256)}).thread(1, frames, call=(1 << 64) - 1, rax=0)
-
-
 def test_a_waiter_between_two_timed_waits():
+    def between_two_timed_waits(frames=GIL_STACK):
+        return Process({DATA: bytes(256)}).thread(1, frames, call=(1 << 64) - 1, rax=0)
+
     process = between_two_timed_waits().thread(2, [], call=(1 << 64) - 1, rax=0)
     assert wait_of(process, python=Python(gil())).owner == OwnerThread(2)
     assert state_of(process.snapshot(2, Python(gil()))).state is RunState.RUNNING
@@ -56,14 +55,11 @@ def test_a_waiter_between_two_timed_waits():
     assert state_of(between_two_timed_waits(GIL_STACK[2:]).snapshot(1, held)).state is RunState.RUNNING
 
 
-def test_a_sleep_and_a_mutex_of_two_moments():
+def test_a_sleep_and_a_mutex_of_two_moments_and_another_futex_below_restore_thread():
     for owner, expected in ((1, True), (2, False)):
         snapshot = wants_gil().snapshot(1, Python(gil(holder=None, holder_tid=None, mutex_owner=owner)))
         snapshot.own_tid = 1
         assert is_of_two_moments(snapshot, state_of(snapshot).wait) is expected
-
-
-def test_another_futex_below_restore_thread_is_not_the_gil():
     process = Process({DATA: bytes(256), 0x40000: bytes(64)}).thread(1, GIL_STACK, args=(0x40000 + 40, BITSET, 0))
     assert wait_of(process.thread(2, []), python=Python(gil())).resource.kind.value == "condvar"
 
@@ -72,20 +68,17 @@ GREENLET = "_greenlet.cpython-311-x86_64-linux-gnu.so"
 
 
 @pytest.mark.parametrize("name", ["asyncio-waits-3.10", "asyncio-waits-3.14", "trio-waits-3.12"])
-def test_what_tasks_await(replay, name):
+def test_what_tasks_await_and_those_that_hold_what_the_other_wants(replay, name):
     waiting = replay(name)
     threads = waiting.document("all-threads", "--tasks")["threads"]
     told = {task["name"]: task["awaits"] for thread in threads for task in thread.get("tasks", ())}
-    worker = waiting.tid("worker")
     for task, text in waiting.truth["awaits"].items():
-        assert text.format(worker=worker) in told[task]
-
-
-def test_tasks_of_trio_that_hold_what_the_other_wants(replay):
-    found = replay("trio-waits-3.12").document("dispatch-diagnose")
-    assert found["verdict"]["kind"] == "deadlock"
-    assert "first waits for the lock" in found["verdict"]["summary"]
-    assert "(trio.Lock), which second holds" in found["verdict"]["summary"]
+        assert text.format(worker=waiting.tid("worker")) in told[task]
+    if name == "trio-waits-3.12":
+        verdict = waiting.diagnosis["verdict"]
+        assert verdict["kind"] == "deadlock"
+        assert "first waits for the lock" in verdict["summary"]
+        assert "(trio.Lock), which second holds" in verdict["summary"]
 
 
 @pytest.mark.parametrize(

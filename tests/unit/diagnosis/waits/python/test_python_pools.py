@@ -16,35 +16,26 @@ GETS, FEEDS, WORKS = f"{POOL}queues.py:SimpleQueue.get", f"{POOL}queues.py:Queue
 PROCESS_WORKER = "/concurrent/futures/process.py:_process_worker"
 MANAGER = "/concurrent/futures/process.py:M.wait_result_broken_or_wakeup"
 SELECTS, LOKY = "/selectors.py:PollSelector.select", "/loky/process_executor.py:_process_worker"
-BILLIARD = "/billiard/pool.py:Worker.workloop"
+BILLIARD = "/billiard/pool.py:"
+WORK_LOOP = f"{BILLIARD}Worker.workloop"
 CASES = [
     (["threading.py:wait", FEEDS], pools.QUEUE_FEEDER),
-    ([SENDS, FEEDS], None),
-    ([FEEDS], None),
-    ([RECEIVES, GETS, WORKS], pools.MULTIPROCESSING),
-    ([LOCKS, GETS, WORKS], pools.MULTIPROCESSING),
+    *((frames, None) for frames in ([SENDS, FEEDS], [FEEDS], [WORKS], [LOCKS, WORKS], [PROCESS_WORKER], [MANAGER])),
+    *(([first, GETS, WORKS], pools.MULTIPROCESSING) for first in (RECEIVES, LOCKS)),
     ([LOCKS, f"{POOL}queues.py:SimpleQueue.put", WORKS], None),
-    ([WORKS], None),
     ([f"{POOL}pool.py:Pool._handle_tasks"], pools.MULTIPROCESSING),
-    ([LOCKS, WORKS], None),
-    ([PROCESS_WORKER], None),
     ([RECEIVES, f"{POOL}queues.py:Queue.get", PROCESS_WORKER], pools.PROCESS_WORKER),
     (["/concurrent/futures/thread.py:_worker"], pools.FUTURES),
     ([SENDS, f"{POOL}pool.py:Pool._handle_tasks"], None),
     (["threading.py:wait", "queue.py:put", "/torch/utils/data/_utils/pin_memory.py:_pin_memory_loop"], None),
     ([SELECTS, f"{POOL}connection.py:wait", MANAGER], pools.EXECUTOR_MANAGER),
-    ([MANAGER], None),
     ([SELECTS, f"{POOL}forkserver.py:main"], pools.FORK_SERVER),
     ([f"{POOL}resource_tracker.py:main"], pools.RESOURCE_TRACKER),
     (["/train.py:step", "/grpc/_server.py:_serve"], None),
     (["/grpc/_server.py:_serve"], pools.GRPC),
     ([POLLS, f"{POOL}queues.py:Queue.get", LOKY], pools.LOKY),
-    ([LOKY], None),
-    (
-        ["/billiard/connection.py:Connection.poll", "/billiard/pool.py:_recv", "/billiard/pool.py:receive", BILLIARD],
-        pools.BILLIARD,
-    ),
-    (["/tasks.py:add", BILLIARD], None),
+    (["/billiard/connection.py:Connection.poll", f"{BILLIARD}_recv", f"{BILLIARD}receive", WORK_LOOP], pools.BILLIARD),
+    *((frames, None) for frames in ([LOKY], ["/tasks.py:add", WORK_LOOP])),
 ]
 
 
@@ -58,11 +49,8 @@ def test_where_workers_idle(frames, pool):
 
 def test_the_prompt_is_idle_and_so_is_standard_input():
     frames = [("libc.so.6", "select"), ("libpython3.11.so.1.0", "PyOS_Readline"), LOOP]
-    for process in (
-        Process().thread(1, frames, call=23, args=(1, 0, 0, 0, 0)),
-        Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(0,)),
-    ):
-        assert state_of(process.snapshot()).state is RunState.IDLE
+    for each, call, args in ((frames, 23, (1, 0, 0, 0, 0)), ([("libc.so.6", "read"), LOOP], 0, (0,))):
+        assert state_of(Process().thread(1, each, call=call, args=args).snapshot()).state is RunState.IDLE
 
 
 @pytest.mark.parametrize(

@@ -30,17 +30,11 @@ def lock(**more):
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("condition", "condvar"),
-        ("event", "condvar"),
-        ("queue", "queue"),
-        ("simplequeue", "queue"),
-        ("future", "condvar"),
-        ("semaphore", "semaphore"),
-        ("barrier", "barrier"),
-        ("lock", "python-lock"),
-        ("rlock", "python-lock"),
-        ("thread", "join"),
-        ("shutdown", "join"),
+        *((kind, "condvar") for kind in ("condition", "event", "future")),
+        *((kind, "queue") for kind in ("queue", "simplequeue")),
+        *((kind, "python-lock") for kind in ("lock", "rlock")),
+        *((kind, "join") for kind in ("thread", "shutdown")),
+        *((kind, kind) for kind in ("semaphore", "barrier")),
     ],
 )
 def test_python_objects_name_the_wait(kind, expected):

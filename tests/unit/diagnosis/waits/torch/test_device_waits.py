@@ -23,8 +23,8 @@ def in_driver(*outer):
     return [("libc.so.6", "poll"), (DRIVER, None), (DRIVER, None), *outer]
 
 
-def device_of(frames, **more):
-    return wait_of(Process({DATA: bytes(64)}).thread(1, [*frames, LOOP], **{**POLL, **more})).device
+def device_of(frames):
+    return wait_of(Process({DATA: bytes(64)}).thread(1, [*frames, LOOP], **POLL)).device
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,11 @@ def test_who_called_what(outer, call, driver_call, work):
     assert (found.nccl_call, found.phrase) == ("ncclAllReduce" * (NCCL in outer), f"waits for the device ({name})")
 
 
-def test_a_launch_that_blocks_waits_for_the_device_and_one_that_runs_does_not():
+def test_a_launch_that_blocks_waits_for_the_device_one_that_runs_does_not_and_a_wait_may_spin():
     frames = [(DRIVER, None), (DRIVER, "cuLaunchKernel"), (RUNTIME, "cudaLaunchKernel"), PYTORCH, LOOP]
     assert device_of(frames).work is DeviceWork.LAUNCH
     process = Process({DATA: bytes(64)}).thread(1, frames, call=-1, rax=0, registers={"rip": PC - 8})
     assert state_of(process.snapshot(1)).state is RunState.RUNNING
-
-
-def test_a_wait_that_spins():
     frames = [(DRIVER, None), (DRIVER, None), (RUNTIME, "cudaEventSynchronize"), PYTORCH, LOOP]
     process = Process({DATA: bytes(64)}).thread(1, frames, call=-1, rax=0)
     state = state_of(process.snapshot(1))

@@ -18,12 +18,13 @@ from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.diagnosis.waits.recognise import state_of
 from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
 from gdbext.torch.distributed import python_calls
-from support.programs import wait_processes
 from support.programs.wait_processes import (
     BITSET,
     DATA,
     LOCK_STACK,
     LOOP,
+    PRIVATE,
+    STACK,
     Outside,
     Process,
     Python,
@@ -70,15 +71,12 @@ def test_that_workers_vanished_in_a_fork_needs_evidence(evidence, forked):
     assert missing.sentence.endswith("why, is not known") is not forked
 
 
-def test_a_gradient_reduction_inside_backward_waits_for_other_ranks():
+def test_a_gradient_reduction_inside_backward_waits_for_other_ranks_and_a_hook_is_its_own_wait():
     reducer = "_ZN4c10d7Reducer17finalize_backwardEv"
     frames = [*torch_frames(reducer, MAIN, EXECUTE), LOOP]
     wait = wait_of(Process({DATA: bytes(64)}).thread(1, frames, args=(DATA + 40, BITSET, 0)))
     assert (wait.kind.value, wait.missing_workers) == ("collective", None)
     assert wait.resource.name.endswith("during backward")
-
-
-def test_a_python_hook_inside_backward_is_its_own_wait():
     frames = [*LOCK_STACK, ("libtorch_cpu.so", EXECUTE), LOOP]
     process = Process({DATA: struct.pack("<IIII", 0, 1, 0, 0)}).thread(1, frames, args=(DATA, BITSET, 0))
     assert wait_of(process, python=Python(wait=python_wait("event"))).resource.kind.value == "condvar"
@@ -87,25 +85,16 @@ def test_a_python_hook_inside_backward_is_its_own_wait():
 def test_collectives_but_not_the_event_loop_of_gloo():
     receive = "_ZN4gloo9transport3tcp13UnboundBuffer8waitRecvEPiNSt6chrono8durationIlSt5ratioILl1ELl1000EEEE"
     loop = "_ZN4gloo9transport3tcp4Loop3runEv"
-    process = Process({DATA: bytes(64)}).thread(
-        1, torch_frames(receive), args=(DATA + 40, BITSET, 0, wait_processes.STACK)
-    )
-    process.thread(
-        2, [("libc.so.6", "epoll_wait"), ("libtorch_cpu.so", loop)], call=232, args=(4, wait_processes.STACK, 1, 10)
-    )
+    process = Process({DATA: bytes(64)}).thread(1, torch_frames(receive), args=(DATA + 40, BITSET, 0, STACK))
+    process.thread(2, [("libc.so.6", "epoll_wait"), ("libtorch_cpu.so", loop)], call=232, args=(4, STACK, 1, 10))
     assert wait_of(process).resource.kind.value == "collective"
     assert state_of(process.snapshot(2)).pool is pools.GLOO_LOOP
-
-
-def test_a_device_synchronisation_may_spin():
-    process = Process().thread(1, [("app.so", "cudaStreamSynchronize"), LOOP], call=(1 << 64) - 1, rax=0)
-    assert wait_of(process).resource.kind.value == "device"
 
 
 WORKER = [("libgomp.so.1", None), ("libgomp.so.1", None), ("libc.so.6", None), ("libc.so.6", None)]
 MASTER = [("libgomp.so.1", None), ("libgomp.so.1", None), ("libtorch_cpu.so", "kernel"), LOOP]
 ATWORK = [("libtorch_cpu.so", "kernel"), ("libgomp.so.1", None), ("libc.so.6", None), ("libc.so.6", None)]
-AT_BARRIER = (DATA + 4, wait_processes.PRIVATE, 0)
+AT_BARRIER = (DATA + 4, PRIVATE, 0)
 
 
 def team(*workers, total=2, awaited=1):
@@ -123,23 +112,17 @@ def test_an_openmp_worker_that_waits_or_spins_for_work_is_idle():
     assert state_of(process.snapshot(3)).state is RunState.IDLE
 
 
-def test_a_team_without_workers_after_fork():
+def test_a_team_without_workers_after_fork_and_a_lock_that_is_told_by_its_word():
     assert wait_of(team()).missing_workers == MissingWorkers(pools.OPENMP, forked=True)
     assert wait_of(team(WORKER, total=4)).missing_workers == MissingWorkers(pools.OPENMP, present=1, forked=True)
-
-
-def test_an_openmp_lock_is_told_by_its_word():
-    wait = wait_of(Process({DATA: b"\xff" * 4}).thread(1, MASTER, args=(DATA, wait_processes.PRIVATE, 0xFFFFFFFF)))
+    assert wait_of(team(total=0, awaited=0)).missing_workers is None, "there is no barrier"
+    wait = wait_of(Process({DATA: b"\xff" * 4}).thread(1, MASTER, args=(DATA, PRIVATE, 0xFFFFFFFF)))
     assert (wait.resource.kind.value, wait.missing_workers) == ("mutex", None)
-
-
-def test_no_workers_are_missed_where_no_barrier_is():
-    assert wait_of(team(total=0, awaited=0)).missing_workers is None
 
 
 RUNS = (ATWORK, {"call": (1 << 64) - 1, "rax": 0})
 SLEEPS = (WORKER, {"args": AT_BARRIER})
-LOCKED = ([("libgomp.so.1", None), *ATWORK], {"args": (DATA + 0x800, wait_processes.PRIVATE, 0xFFFFFFFF)})
+LOCKED = ([("libgomp.so.1", None), *ATWORK], {"args": (DATA + 0x800, PRIVATE, 0xFFFFFFFF)})
 
 
 @pytest.mark.parametrize(
