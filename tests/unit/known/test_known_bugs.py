@@ -29,8 +29,8 @@ def judged(bug: KnownBug, *threads: ThreadFacts, **facts: Any) -> KnownMatch | N
     return next(matches([bug], ProcessFacts(threads or [thread()], **facts)), None)
 
 
-def told(bug: KnownBug = BUG, **facts: Any) -> KnownMatch:
-    match = judged(bug, **facts)
+def told(bug: KnownBug, *threads: ThreadFacts, **facts: Any) -> KnownMatch:
+    match = judged(bug, *threads, **facts)
     assert match is not None
     return match
 
@@ -74,9 +74,6 @@ def test_where_the_version_is_unknown_the_line_says_so(
     assert known.line.startswith("Known: a#1, it waits (")
     assert f"({ranges}" in known.line
     assert (known.report.condition, known.report.fixed_in) == ("", fixed)
-
-
-def test_a_bug_of_all_versions_needs_no_condition() -> None:
     assert "(every known libx)" in told(BUG._replace(affected=(Affected("libx"),))).line
 
 
@@ -158,13 +155,10 @@ def test_relations_to_child_processes() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["f", "f(int)", "f<3>(int)", "f.cold", "f@@GLIBC_2.2.5", "f(int) [clone .part.0]"])
-def test_a_native_function_is_known_by_its_name_alone(name: str) -> None:
-    assert thread(f"libx.so!{name}").fits(ThreadPattern(native=("f",)))
-    assert not thread(f"libx.so!{name.replace('f', 'f2', 1)}").fits(ThreadPattern(native=("f",)))
-
-
-def test_the_innermost_library_that_is_not_the_c_library() -> None:
+def test_a_native_function_is_known_by_its_name_alone_and_the_innermost_library_by_not_being_the_c_library() -> None:
+    for name in ("f", "f(int)", "f<3>(int)", "f.cold", "f@@GLIBC_2.2.5", "f(int) [clone .part.0]"):
+        named = [thread(f"libx.so!{each}") for each in (name, name.replace("f", "f2", 1))]
+        assert [each.fits(ThreadPattern(native=("f",))) for each in named] == [True, False]
     stack = thread("libc.so.6!wait", "!", "libgomp-98.so.1!", "libtorch_cpu.so!run")
     assert stack.fits(ThreadPattern(library="libgomp"))
     assert not stack.fits(ThreadPattern(library="libtorch"))
@@ -188,19 +182,15 @@ def test_environment_variables(
     assert conditions == [if_one, if_two, if_unset, if_unknown]
 
 
-def test_architecture_and_relations() -> None:
+def test_architecture_relations_and_evidence_that_names_threads_and_frames() -> None:
     bug = BUG._replace(architecture="aarch64", process=("forked",))
     assert judged(bug, architecture="aarch64", relation={"forked": True}.get) is not None
     assert judged(bug, architecture="x86_64", relation={"forked": True}.get) is None
     assert judged(bug, architecture="aarch64") is None
-
-
-def test_evidence_names_threads_and_frames() -> None:
     pattern = ThreadPattern(python=(("a.py", "f"),), native=("libx!g",), waits_for=("gil",), holds=("mutex",))
     holder = thread("libx.so!g", python=[("/a.py", "f")], holds=["mutex"], label="t (tid 3)")
-    match = judged(BUG._replace(threads=(pattern,)), holder)
-    assert match is not None
-    assert match.evidence == ("t (tid 3): in a.py f, in libx g, waits for gil, holds mutex",)
+    evidence = told(BUG._replace(threads=(pattern,)), holder).evidence
+    assert evidence == ("t (tid 3): in a.py f, in libx g, waits for gil, holds mutex",)
 
 
 def test_a_thousand_entries_look_at_no_stack_without_cause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,15 +244,13 @@ def test_an_entry_is_a_file() -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"affected": []}, "a#2 lacks affected"),
-        ({"cure": ""}, "a#2 lacks cure"),
+        *(({name: empty}, f"a#2 lacks {name}") for name, empty in (("affected", []), ("cure", ""))),
         ({"author": "me"}, "has author; there are id, title"),
         ({"title": 3}, "title is no text"),
         ({"threads": [{}]}, "any thread"),
         ({"threads": [{"python": [["a.py"]]}]}, "a list of two texts"),
         ({"threads": [{"waits_for": "gil"}]}, "waits_for is no list"),
-        ({"threads": [{"name": "a", "held_by": 1}]}, "count threads from 0"),
-        ({"threads": [{"name": "a", "same_group": 1}]}, "count threads from 0"),
+        *(({"threads": [{"name": "a", name: 1}]}, "count threads from 0") for name in ("held_by", "same_group")),
         ({"threads": [{"name": "a", "held_by": True}]}, "held_by is no number"),
         ({"threads": [{"name": "a", "owner_gone": 1}]}, "neither true nor false"),
         ({"threads": [{"role": "first"}]}, "first is none of main, other, crashed"),
@@ -289,7 +277,7 @@ def test_other_packages_add_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[AddOnError] = []
     found = {bug.id: bug for bug in catalogue.catalogue(errors.append)}
     assert found == {**{bug.id: bug for bug in known}, BUG.id: BUG, ours.id: ours}
+    wrong = {"several": 5, "none": None}.items()
     assert [error.what for error in errors] == [
-        "gdbext.known 'several' of a 1 is no gdbext.KnownBug: 5",
-        "gdbext.known 'none' of a 1 is no gdbext.KnownBug: None",
+        f"gdbext.known {name!r} of a 1 is no gdbext.KnownBug: {value}" for name, value in wrong
     ]

@@ -35,19 +35,15 @@ extern "C"  void  kernel(float* in_out_ptr0,
 """
 
 
-def test_the_line_that_calls_a_kernel() -> None:
+def test_the_line_that_calls_a_kernel_whose_parameters_are_those_of_its_own_source() -> None:
     line = "        cpp_fused_add_mul_relu_0(arg0_1, buf3, s77)"
     assert called_kernel(line) == ("cpp_fused_add_mul_relu_0", ("arg0_1", "buf3", "s77"))
     for other in ("buf1 = empty_strided_cpu((8, 8), (8, 1), torch.float32)", "extern_kernels.mm(arg0_1, out=buf1)"):
         assert called_kernel(other) is None
-
-
-def test_parameters_are_those_of_the_kernel_s_own_source() -> None:
     three = ("const float* in_ptr0", "const float* in_ptr1", "float* out_ptr0")
     assert kernel_parameters(GENERATED, "cpp_fused_add_mul_relu_0") == three
     assert kernel_parameters(GENERATED, "cpp_fused_sum_2") == ("float* in_out_ptr0", "const int64_t ks0")
-    assert kernel_parameters(GENERATED, "cpp_fused_lost_1") == ()
-    assert kernel_parameters(GENERATED, "cpp_fused_sum") == ()
+    assert kernel_parameters(GENERATED, "cpp_fused_lost_1") == kernel_parameters(GENERATED, "cpp_fused_sum") == ()
     written = [is_only_written(each) for each in ("float* out_ptr0", "float* in_out_ptr0", "Tensor")]
     assert written == [True, False, False]
 
@@ -134,11 +130,10 @@ def test_the_operators_in_a_name() -> None:
         assert fused_operators(kernel, OPERATORS) == fused, kernel
 
 
-def compilation(number: str | None, reason: str | None = None) -> Compilation:
-    return Compilation(number, "f", "f.py", 1, reason, None, None, None, True)
-
-
 def test_what_was_compiled_again_without_a_recorded_reason() -> None:
+    def compilation(number: str | None, reason: str | None = None) -> Compilation:
+        return Compilation(number, "f", "f.py", 1, reason, None, None, None, True)
+
     first = [compilation(each) for each in ("0/0", "10/0", "!0/2/0", "1/0_1", None)]
     again = [*(compilation(each) for each in ("0/1", "12/10", "!0/2/1", "1/2_3")), compilation(None, "0/0: n == 1")]
     assert recompilations((*first, *again)) == tuple(again)

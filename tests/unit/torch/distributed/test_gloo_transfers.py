@@ -116,8 +116,8 @@ def string(address: int, text: str) -> bytes:
     return struct.pack("<QQ16s", address + 16, len(text), text.encode())
 
 
-def info(address: int, text: str, number: int, head: int = 24) -> bytes:
-    return bytes(head) + string(address + head, text) + struct.pack("<h", number)
+def info(address: int, text: str, number: int) -> bytes:
+    return bytes(24) + string(address + 24, text) + struct.pack("<h", number)
 
 
 def rpc_agent(own: tuple[str, int], workers: tuple[tuple[str, int], ...], elements: int) -> Memory:
@@ -140,15 +140,12 @@ def rpc_agent(own: tuple[str, int], workers: tuple[tuple[str, int], ...], elemen
 WORKERS = (("worker0", 0), ("worker1", 1), ("ps", 2))
 
 
-@pytest.mark.parametrize(
-    ("own", "elements", "known"),
-    [
-        *((own, 3, True) for own in (("worker0", 0), ("ps", 2))),
-        *((own, 3, False) for own in (("worker0", 1), ("worker9", 0), ("", 0))),  # not in the table so, or without name
-        *((("worker0", 0), elements, False) for elements in (2, 4)),
-    ],
-)
-def test_which_worker_this_process_is_say_agent_and_table(own: tuple[str, int], elements: int, known: bool) -> None:
-    memory = rpc_agent(own, WORKERS, elements)
-    found = own_worker(memory, StringReader(memory), POINTER)
-    assert found == ((own[1], 3) if known else None)
+def test_which_worker_this_process_is_say_agent_and_table() -> None:
+    def own(name: str, number: int, elements: int = 3) -> tuple[int, int] | None:
+        memory = rpc_agent((name, number), WORKERS, elements)
+        return own_worker(memory, StringReader(memory), POINTER)
+
+    assert (own("worker0", 0), own("ps", 2)) == ((0, 3), (2, 3))
+    for name, number in (("worker0", 1), ("worker9", 0), ("", 0)):  # not in the table so, or without name
+        assert own(name, number) is None
+    assert own("worker0", 0, elements=2) is own("worker0", 0, elements=4) is None

@@ -88,10 +88,6 @@ receiving = partial(dict, send=0, channelId=1, nsteps=8, peer=2)
 sending = partial(dict, send=1, channelId=0, nsteps=8, peer=3)
 
 
-def test_another_release_is_not_guessed() -> None:
-    assert [release_of(each) for each in ("2.27.4", "2.31.2", "")] == [None, None, None]
-
-
 @pytest.mark.parametrize("version", RELEASES)
 def test_a_communicator_of_each_release(version: str) -> None:
     process = Process(version, asyncResult=6, initState=7, finalizeCalled=1)
@@ -106,8 +102,9 @@ def test_a_communicator_of_each_release(version: str) -> None:
     assert sends == ProxyTransfer("all_reduce", True, "net", 0, ends[1], 8, 8, 0, 0, 8, 0, TransferWait.PEER)
 
 
-def test_the_peer_of_a_send_before_2_23() -> None:
+def test_the_peer_of_a_send_before_2_23_and_no_guess_at_other_releases() -> None:
     """``sub->peer`` is the operation's root there, which of a send or a recv is the other end."""
+    assert [release_of(each) for each in ("2.27.4", "2.31.2", "")] == [None, None, None]
     process = Process("2.21.5")
     process.operation(0, [receiving(posted=3)], pattern=process.release.transfers[1], coll=7)
     (transfer,) = process.found().transfers
@@ -141,15 +138,12 @@ def test_what_is_done_or_not_begun() -> None:
     assert (transfer.waits_for, transfer.posted, transfer.done) == (TransferWait.BEGIN, 0, 0)
 
 
-def test_peers_of_another_communicator_are_not_named() -> None:
+def test_peers_of_another_communicator_are_not_named_and_words() -> None:
     process = Process("2.27.5")
     process.operation(0, [receiving(posted=3), receiving(posted=3, rank=2), receiving(posted=3, peer=4)])
     assert [each.peer for each in process.found().transfers] == [2, None, None]
     process.put("ncclProxyState", PROXY, {"refCount": 2})
     assert [each.peer for each in process.found().transfers] == [None, None, None]
-
-
-def test_words() -> None:
     process = Process("2.27.5")
     process.operation(0, [receiving(posted=3, received=1, transmitted=1, done=1)])
     assert list(communicator_lines(process.found())) == [

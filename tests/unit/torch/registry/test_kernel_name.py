@@ -65,14 +65,11 @@ def test_the_function_behind_a_wrapper(name: str, function: str | None) -> None:
     assert kernel_target(name) == function
 
 
-def test_arguments_nest_in_every_bracket() -> None:
+def test_arguments_nest_in_every_bracket_and_a_signature_without_types() -> None:
     text = "X<a<b, c>, d(e, f), {g, h}, i[j, k], operator<, operator->, l->m, n>rest"
     expected = ["a<b, c>", "d(e, f)", "{g, h}", "i[j, k]", "operator<", "operator->", "l->m", "n"]
     assert template_arguments(text, 2) == expected
     assert template_arguments("a, b", 0) == []
-
-
-def test_a_signature_without_types() -> None:
     for signature, name in (
         ("at::Tensor f::g<int, long>(int, long)", "f::g<int, long>"),
         ("f::g(int) const", "f::g"),
@@ -86,10 +83,8 @@ def test_a_signature_without_types() -> None:
 
 def test_folded_code_is_named_by_key_and_operator() -> None:
     names = ("n::wrapper_SparseCPU__mm", "n::wrapper_CPU__mm", "n::wrapper_CPU__addmm")
-    assert most_telling(names, "CPU", "aten::mm") == "n::wrapper_CPU__mm"
-    assert most_telling(names, "SparseCPU", "aten::mm") == "n::wrapper_SparseCPU__mm"
-    assert most_telling(names, "", "aten::addmm") == "n::wrapper_CPU__addmm"
-    assert most_telling(names) == names[0]
+    for words, found in ((("SparseCPU", "aten::mm"), 0), (("CPU", "aten::mm"), 1), (("", "aten::addmm"), 2), ((), 0)):
+        assert most_telling(names, *words) == names[found]
 
 
 def test_what_a_word_means() -> None:
@@ -129,22 +124,17 @@ def test_numbers_and_strings_as_the_jit_prints_them() -> None:
     assert quoted("a\"b'c\\d\n\x01é") == '"a\\"b\\\'c\\\\d\\n\\001\\303\\251"'
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"2.0.1\n0-0 x", gzip.compress(b"2.0.1\n0-7 aten::mm(Tensor a) -> ()\n", mtime=0)],
-    ids=["empty", "not-packed", "a-line-too-few"],
-)
-def test_a_damaged_file_is_an_error(data: bytes, tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "schemas.txt.gz"
-    path.write_bytes(data)
-    with pytest.raises(LayoutError):
-        declared_schemas(str(path))
+    a_line_too_few = gzip.compress(b"2.0.1\n0-7 aten::mm(Tensor a) -> ()\n", mtime=0)
+    for data in (b"", b"2.0.1\n0-0 x", a_line_too_few):
+        path.write_bytes(data)
+        with pytest.raises(LayoutError):
+            declared_schemas(str(path))
 
 
 def told(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    status = launcher.main(["op", *words])
-    output = capfd.readouterr()
-    return status, output.out + output.err
+    return launcher.main(["op", *words]), "".join(capfd.readouterr())
 
 
 def test_schemas_without_a_process(capfd: pytest.CaptureFixture[str]) -> None:
@@ -164,17 +154,15 @@ def test_schemas_without_a_process(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["mm"], "dispatch-op needs a process, a core or a recording, or a release: --torch 2.13"),
-        (["--torch", "1.9", "mm"], "the schemas of PyTorch 1.9 are not known"),
-        (["--torch", "2.13"], "name one operator or pattern, or give --all"),
-        (["--torch", "2.13", "mm", "--key", "CPU"], "keys and kernels are in a process only"),
-        (["--torch", "2.0", "mm.dtype"], "PyTorch 2.0.1 declares no operator 'mm.dtype'"),
+        ("mm", "dispatch-op needs a process, a core or a recording, or a release: --torch 2.13"),
+        ("--torch 1.9 mm", "the schemas of PyTorch 1.9 are not known"),
+        ("--torch 2.13", "name one operator or pattern, or give --all"),
+        ("--torch 2.13 mm --key CPU", "keys and kernels are in a process only"),
+        ("--torch 2.0 mm.dtype", "PyTorch 2.0.1 declares no operator 'mm.dtype'"),
     ],
 )
-def test_what_is_not_known_without_a_process_is_said(
-    words: list[str], what: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    status, text = told(capfd, *words)
+def test_what_is_not_known_without_a_process_is_said(words: str, what: str, capfd: pytest.CaptureFixture[str]) -> None:
+    status, text = told(capfd, *words.split())
     assert (status, text.splitlines()[0]) == (2, f"dispatch: {what}")
 
 

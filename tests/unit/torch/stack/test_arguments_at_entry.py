@@ -33,15 +33,12 @@ def kept(pc: int, level: int = 0) -> KeptArguments:
 
 
 def test_registers_hold_what_was_passed() -> None:
-    at_entry = kept(START)
-    assert at_entry.word(Slot(register=0), 8) == 7
+    at_entry, slots = kept(START), (Slot(register=0), Slot(float_register=0))
+    assert [at_entry.word(slot, 8) for slot in slots] == [7, 0x3FD0000000000000]
     assert at_entry.word(Slot(register=1), 8) is None  # its value is not known
     assert at_entry.word(Slot(offset=8), 8) == 12
-    assert at_entry.word(Slot(float_register=0), 8) == 0x3FD0000000000000
-    assert kept(START, level=1).word(Slot(float_register=0), 8) is None  # of the innermost frame only
-    later = kept(START + 40)
-    assert later.word(Slot(register=0), 8) is None
-    assert later.word(Slot(float_register=0), 8) is None
+    assert kept(START, level=1).word(slots[1], 8) is None  # of the innermost frame only
+    assert [kept(START + 40).word(slot, 8) for slot in slots] == [None, None]
 
 
 def entered(hung: Replay, opener: str) -> Session:
@@ -63,8 +60,6 @@ def test_arguments_in_registers(replay: Callable[[str], Replay]) -> None:
     session = entered(replay("meta-mm"), MATMUL)
     frame = ArgumentReporter(session).frames(session.stacks.of(session.target.threads()[0]))[0]
     assert (frame.qualified, frame.level) == ("aten::matmul", 0)
-    assert {argument.name: argument.text for argument in frame.arguments} == {
-        "self": "f32[2, 4, 16] meta",
-        "other": "f32[16, 8] meta",
-    }
-    assert {argument.certainty for argument in frame.arguments} == {Certainty.EXACT}
+    found = [(argument.name, argument.text, argument.certainty) for argument in frame.arguments]
+    exact = Certainty.EXACT
+    assert found == [("self", "f32[2, 4, 16] meta", exact), ("other", "f32[16, 8] meta", exact)]

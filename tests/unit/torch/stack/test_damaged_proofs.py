@@ -23,15 +23,17 @@ OPERATOR = "gdbext_test::gil_mutex"
 Step = dict[str, Any]
 
 
+def address_of(step: Step) -> int:
+    found = re.search(r"OperatorDef (0x[0-9a-f]+)", step["evidence"][0])
+    assert found is not None
+    return int(found.group(1), 16)
+
+
 @cache
 def operator_of(name: str) -> Operator:
     """That of the innermost call, by the address in the report."""
-    replay = Replay(name)
-    found = re.search(r"OperatorDef (0x[0-9a-f]+)", steps_of(replay)[0]["evidence"][0])
-    assert found is not None
-    assert replay.session.dispatcher is not None
-    operator = replay.session.dispatcher.by_def(int(found.group(1), 16))
-    assert operator is not None
+    replay: Any = Replay(name)
+    operator: Operator = replay.session.dispatcher.by_def(address_of(steps_of(replay)[0]))
     return operator
 
 
@@ -76,7 +78,6 @@ def test_an_operator_known_by_its_handle_only(letter: int) -> None:
     name = operator.dispatcher.memory.u64(name_of(operator))
     word = operator.dispatcher.memory.u64(name) & ~0xFF | letter
     found = steps(RECURSION, {name_of(operator) + 8: 0} if not letter else {name: word})
-    assert found
     assert not proven(found)
     assert {step["op"] for step in found} == {None}
     assert "its name" in found[0]["evidence"][-1]
@@ -109,10 +110,8 @@ def entry_of(name: str, key: str) -> tuple[Dispatcher, int]:
     """Where the table entry is that the call of OPERATOR for ``key`` leads to."""
     step = next(step for step in steps(name, {}) if (step["op"], step["key"]) == (OPERATOR, key))
     assert step["confidence"] == "exact"
-    dispatcher, address = Replay(name).session.dispatcher, re.search(r"OperatorDef (0x[0-9a-f]+)", step["evidence"][0])
-    assert address is not None
-    assert dispatcher is not None
-    return dispatcher, dispatcher.table_entry(int(address.group(1), 16), step["table_index"])
+    dispatcher: Any = Replay(name).session.dispatcher
+    return dispatcher, dispatcher.table_entry(address_of(step), step["table_index"])
 
 
 def test_an_entry_without_functions_is_not_the_kernel_that_runs() -> None:
@@ -133,12 +132,10 @@ def test_a_python_kernel_without_its_functor_is_still_one() -> None:
     functor = dispatcher.kernels.read(entry).functor.to_bytes(8, "little")
     at = next(at for at in range(entry, entry + 32, 8) if recording(name).memory.read(at, 8) == functor)
     file = 0x7F62AA43C2E0
-    functions = []
-    for place in (at, file):
+    no_file = "<lambda>, a Python function whose file cannot be read"
+    for place, text in ((at, "a Python function that cannot be read"), (file, no_file)):
         step = next(each for each in steps(name, {place: 0}) if each["key"] == "CPU")
-        functions.append(step["kernel"]["function"])
-    lambda_text = "<lambda>, a Python function whose file cannot be read"
-    assert functions == ["a Python function that cannot be read", lambda_text]
+        assert step["kernel"]["function"] == text
 
 
 PASSED = 0x520

@@ -12,7 +12,7 @@ from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.process.code_reader import Decoded
 from gdbext.torch.assumed_symbols import KERNEL_FOR_KEY, LOOKUP
 from gdbext.torch.stack.dispatch_calls import DispatchCall, group
-from gdbext.torch.stack.event_proof import WaysBack, offset_in_entry, ways_back
+from gdbext.torch.stack.event_proof import offset_in_entry, ways_back
 from gdbext.torch.stack.hosted_events import HostedEvents
 from gdbext.torch.stack.roles import FunctionRole, Role
 
@@ -45,16 +45,8 @@ def decoded(code: bytes) -> Decoded:
     return Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
 
 
-def ways_to(code: bytes, site: int) -> WaysBack | None:
-    return ways_back(
-        ARCHITECTURE, decoded(code), START + site, lambda target: target == ASKS, lambda target: target == THROWS
-    )
-
-
-def found(code: bytes, site: int) -> WaysBack:
-    ways = ways_to(code, site)
-    assert ways is not None
-    return ways
+def ways_to(code: bytes, site: int) -> Any:
+    return ways_back(ARCHITECTURE, decoded(code), START + site, ASKS.__eq__, THROWS.__eq__)
 
 
 FIRST = code_of(ASKS, NOP, BY_POINTER)
@@ -75,7 +67,7 @@ FIRST = code_of(ASKS, NOP, BY_POINTER)
     ],
 )
 def test_a_call_asks_for_the_kernel_right_before(code: bytes, is_call: bool | None) -> None:
-    assert found(code + RETURN, len(code)).is_call is is_call
+    assert ways_to(code + RETURN, len(code)).is_call is is_call
     assert ways_to(code + NOP + RETURN, len(code) + 1) is None, "no call there"
 
 
@@ -92,7 +84,7 @@ def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxe
     load: bytes, distance: int, boxes: bool | None
 ) -> None:
     code = code_of(ASKS, load, *[NOP] * distance, TEST, short_jump(True, 0), BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).tests_unboxed is boxes
+    assert ways_to(code, len(code) - 1).tests_unboxed is boxes
 
 
 @pytest.mark.parametrize(
@@ -104,20 +96,19 @@ def test_the_table_where_the_index_counts_from_the_64th_entry_before(offset: int
     assert offset_in_entry(offset, range(0xF8, 0xF8 + 40)) == member
 
 
+def events_of(names: dict[int, tuple[str, ...]], words: dict[int, int], **sites: Any) -> HostedEvents:
+    """In a process with these names and words of memory, and what is known of its code."""
+    memory: Any = SimpleNamespace(architecture=ARCHITECTURE, try_read=lambda *_: RETURN, try_u64=words.get)
+    named: Any = SimpleNamespace(names_at=lambda address: names.get(address, ()), address_of=lambda *_: None)
+    known: Any = SimpleNamespace(function_at=lambda _: None, **sites)
+    return HostedEvents(memory, named, known, 16)
+
+
 def test_a_lookup_that_is_called_through_the_slot_of_an_import() -> None:
     """Code compiled with -fno-plt calls what it imports like this: call *slot(%rip)."""
     slot = START + 6 + 0x100
     call_slot = b"\xff\x15" + (0x100).to_bytes(4, "little")
-    memory: Any = SimpleNamespace(
-        architecture=ARCHITECTURE,
-        try_read=lambda *_: RETURN,
-        try_u64=lambda address: OTHER if address == slot else None,
-    )
-    named: Any = SimpleNamespace(
-        names_at=lambda address: LOOKUP.examples if address == OTHER else (), address_of=lambda *_: None
-    )
-    sites: Any = SimpleNamespace(decoded=lambda _: decoded(call_slot + RETURN), function_at=lambda _: None)
-    events = HostedEvents(memory, named, sites, 16)
+    events = events_of({OTHER: LOOKUP.examples}, {slot: OTHER}, decoded=lambda _: decoded(call_slot + RETURN))
     function: Any = SimpleNamespace(start=START, names=(), module=SimpleNamespace(name="ops.so"))
     assert events._dispatches(function)
 
@@ -133,15 +124,8 @@ def test_a_function_that_calls_the_kernel_of_a_named_key_and_others_too(looks: t
         code += part if isinstance(part, bytes) else call(START + len(code), part)
     code += BY_POINTER + RETURN
     names = {OTHER: LOOKUP.examples, THROWS: KERNEL_FOR_KEY.examples}
-    memory: Any = SimpleNamespace(architecture=ARCHITECTURE, try_read=lambda *_: RETURN, try_u64=lambda _: None)
-    named: Any = SimpleNamespace(names_at=lambda address: names.get(address, ()), address_of=lambda *_: None)
-    sites: Any = SimpleNamespace(
-        code=lambda *_: decoded(code),
-        decoded=lambda _: decoded(code),
-        function=lambda *_: SimpleNamespace(start=START),
-        function_at=lambda _: None,
-    )
-    events = HostedEvents(memory, named, sites, 16)
+    sites: dict[str, Any] = dict.fromkeys(("code", "decoded"), lambda *_: decoded(code))
+    events = events_of(names, {}, function=lambda *_: SimpleNamespace(start=START), **sites)
 
     def is_for_key(size: int) -> bool:
         stack: Any = SimpleNamespace(frames=[SimpleNamespace(pc=START + size)], function=lambda _: None)
@@ -188,10 +172,9 @@ def test_passes(
 
 
 def test_lookup_entering_and_helpers_are_no_kernels() -> None:
-    (looking,) = passes(LOOKING, CALL, PLAIN)
-    assert (looking.kernel, looking.detail) == (None, Role.LOOKUP)
-    (entering,) = passes(PLAIN, ENTERING, CALL, PLAIN, pointer=(1,))
-    assert (entering.kernel, entering.detail) == (None, Role.ENTERING)
+    for frames, role in (((LOOKING,), Role.LOOKUP), ((PLAIN, ENTERING), Role.ENTERING)):
+        (found,) = passes(*frames, CALL, PLAIN, pointer=(1,))
+        assert (found.kernel, found.detail) == (None, role)
     (helper,) = passes(PLAIN, PLAIN, CALL, PLAIN)
     assert (helper.kernel, helper.helpers) == (None, [1])
     (nameless,) = passes(PLAIN, CALL, PLAIN, pointer=(1,))

@@ -24,15 +24,6 @@ RESULT, FUNCTOR, KEYSET, SELF = 0x7FFC00001000, 0x1C00A60, 0x1000018000, 0x7FFC0
 KERNEL, OTHER = KernelFunction(FUNCTOR, 0x1000, 0x2000, 0), KernelFunction(0x1C00B00, 0x3000, 0x4000, 0)
 
 
-class Composite:
-    address = 0x5000
-    extractor = SimpleNamespace(reverse_arguments=0b1, mask=lambda *_: 0)
-    """A tensor is among its arguments; what a thread includes to begin with falls through."""
-
-    def kernel_for(self, _keyset: int) -> tuple[int, KernelFunction]:
-        return 0, KERNEL
-
-
 class Matcher(KernelMatcher):
     def __init__(self, sites: Any) -> None:
         self._sites = sites
@@ -63,10 +54,12 @@ A_TENSOR = SchemaText("mm(Tensor self) -> Tensor", ("self",), 1, ())
 def empty(
     places: Places, outer: int | None = None, tensors: int = 0b1, schema: SchemaText | None = NO_TENSOR, **more: bool
 ) -> RecoveredCall:
-    """What is made of zeros in the place of the keyset; in as many frames as there are ``places``."""
-    operator: Any = Composite()
-    operator.schema = schema
-    operator.extractor = SimpleNamespace(reverse_arguments=tensors, mask=lambda *_: 0)
+    """What is made of zeros in the place of the keyset; in as many frames as there are ``places``. What a thread
+    includes to begin with falls through."""
+    extractor = SimpleNamespace(reverse_arguments=tensors, mask=lambda *_: 0)
+    operator: Any = SimpleNamespace(
+        address=0x5000, kernel_for=lambda _: (0, KERNEL), schema=schema, extractor=extractor
+    )
     result = RecoveredCall(operator)
     call = DispatchCall(list(range(3, 3 + len(places))), kernel=2)
     made = recovery([RESULT, FUNCTOR, 0, SELF], places)
@@ -143,13 +136,10 @@ def recover(operator: Operator, words: list[int], outer: int | None = None) -> R
     return result  # type: ignore[no-any-return]
 
 
-def test_the_only_word_that_leads_to_the_kernel() -> None:
+def test_the_only_word_that_leads_to_the_kernel_and_an_address_of_code_that_is_no_keyset() -> None:
+    """Whatever its bits would mean, and even where the kernel that runs is just the one that they lead to."""
     found = recover(Operator("AutogradCPU"), [7, BACKEND, AUTOGRAD | BACKEND])
     assert (found.keyset, found.confidence, found.entry) == (AUTOGRAD | BACKEND, Certainty.VERIFIED, KERNEL.unboxed)
-
-
-def test_an_address_of_code_is_no_keyset() -> None:
-    """Whatever its bits would mean, and even where the kernel that runs is just the one that they lead to."""
     assert not IN_CODE & ~KEYS.known_bits
     alone = recover(Operator(KEYS.key_of_index(KEYS.table_index(IN_CODE))), [IN_CODE])
     assert (alone.keyset, alone.confidence) == (None, Certainty.INFERRED)

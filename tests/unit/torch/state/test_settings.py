@@ -77,20 +77,18 @@ def process() -> Process:
 
 def test_a_member_is_where_its_accessor_loads_from_and_does_nothing_else(process: Process) -> None:
     assert process.read()["cudnn_benchmark"].value is False
-    process.context[0x3F3] = 1
-    assert process.read()["cudnn_benchmark"] == Setting("cudnn_benchmark", True, False)
-    process.context[0x3F3] = 2
-    found = process.read()["cudnn_benchmark"]
-    assert (found.value, found.unknown) == (None, "cudnn_benchmark is 2, which is not a bool")
+    wrong = Setting("cudnn_benchmark", None, False, "cudnn_benchmark is 2, which is not a bool")
+    for number, setting in ((1, Setting("cudnn_benchmark", True, False)), (2, wrong)):
+        process.context[0x3F3] = number
+        assert process.read()["cudnn_benchmark"] == setting
     process.generator[0x50:0x58] = (2**64 - 3).to_bytes(8, "little")
     assert process.read()["seed"].value == 2**64 - 3
     process.context[0x3F3] = 0
     for code, why in (("0fb687f303000090c3", "a plain load"), ("8b87f3030000c3", "4 bytes"), ("cc", "a plain load")):
         process.bytes["_ZNK2at7Context14benchmarkCuDNNEv"] = bytes.fromhex(code)
         found = process.read()
-        assert found["cudnn_benchmark"].value is None
+        assert (found["cudnn_benchmark"].value, found["cudnn_enabled"].value) == (None, False)
         assert why in found["cudnn_benchmark"].unknown
-        assert found["cudnn_enabled"].value is False
 
 
 def test_an_object_that_does_not_exist_yet_and_symbols_that_are_not_there(process: Process) -> None:
@@ -180,21 +178,32 @@ def test_members_without_an_accessor(process: Process) -> None:
     assert process.read()["cublas_fp16_reduction"].value is True, "it was a flag once"
 
 
-def flat(table: dict[str, dict[str, str]]) -> dict[str, str]:
-    return {f"{backend}.{name}": value for backend, values in table.items() for name, value in values.items()}
+def precisions(process: Process) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for key, value in process.read()["float32_precision"].value.items():
+        found.setdefault(key.partition(".")[0], {})[key.partition(".")[2]] = value
+    return found
 
 
-def test_float32_precisions_follow_the_general_ones(process: Process) -> None:
+def test_float32_precisions_follow_the_general_ones_and_a_table_that_makes_no_sense(process: Process) -> None:
     with_members(process)
     none, ieee, tf32, bf16, default = range(5)
     with_precisions(process, {(0, 0): none, (1, 0): none, (1, 1): default, (1, 3): ieee, (2, 0): none, (2, 3): none})
     cuda, mkldnn = {"all": "none", "conv": "tf32", "matmul": "ieee"}, {"all": "none", "matmul": "none"}
-    unset = {"generic": {"all": "none"}, "cuda": cuda, "mkldnn": mkldnn}
-    assert process.read()["float32_precision"].value == flat(unset)
+    assert precisions(process) == {"generic": {"all": "none"}, "cuda": cuda, "mkldnn": mkldnn}
     with_precisions(process, {(0, 0): bf16, (1, 0): none, (1, 1): default, (2, 0): tf32, (2, 3): none, (2, 1): bf16})
     cuda, mkldnn = {"all": "none", "conv": "none"}, {"all": "tf32", "conv": "bf16", "matmul": "tf32"}
-    followed = {"generic": {"all": "bf16"}, "cuda": cuda, "mkldnn": mkldnn}
-    assert process.read()["float32_precision"].value == flat(followed)
+    assert precisions(process) == {"generic": {"all": "bf16"}, "cuda": cuda, "mkldnn": mkldnn}
+    for count in (1, 3, 1000):
+        with_members(process)
+        with_precisions(process, {(0, 0): 0, (1, 0): 0})
+        process.context[0x20 + 24 : 0x20 + 32] = count.to_bytes(8, "little")
+        found = process.read()["float32_precision"]
+        assert found.value is None
+        assert ("claims 1000 elements" if count == 1000 else f"has not the {count} elements that it") in found.unknown
+    with_precisions(process, {(0, 0): 0, (1, 0): 0})
+    process.context[0x208] = 7
+    assert "has the number 7, which has no name" in process.read()["float32_precision"].unknown
 
 
 OF_2_9 = {
@@ -236,24 +245,9 @@ def test_float32_precisions_as_texts(process: Process) -> None:
     with_texts(process)
     cuda = {"all": "none", "conv": "tf32", "matmul": "none", "rnn": "none"}
     mkldnn = {"all": "tf32", "conv": "ieee", "matmul": "tf32", "rnn": "bf16"}
-    followed = {"generic": {"all": "tf32"}, "cuda": cuda, "mkldnn": mkldnn}
-    assert process.read()["float32_precision"].value == flat(followed)
+    assert precisions(process) == {"generic": {"all": "tf32"}, "cuda": cuda, "mkldnn": mkldnn}
     process.context[:] = process.context.replace(b"ieee", b"iqqq")
     assert "other entries" in process.read()["float32_precision"].unknown
-
-
-def test_a_table_of_precisions_that_makes_no_sense(process: Process) -> None:
-    for count in (1, 3, 1000):
-        with_members(process)
-        with_precisions(process, {(0, 0): 0, (1, 0): 0})
-        process.context[0x20 + 24 : 0x20 + 32] = count.to_bytes(8, "little")
-        found = process.read()["float32_precision"]
-        why = f"has not the {count} elements that it claims" if count < 1000 else "claims 1000 elements"
-        assert found.value is None
-        assert why in found.unknown
-    with_precisions(process, {(0, 0): 0, (1, 0): 0})
-    process.context[0x208] = 7
-    assert "has the number 7, which has no name" in process.read()["float32_precision"].unknown
 
 
 def test_the_script(process: Process) -> None:

@@ -21,17 +21,20 @@ GOLDEN = 11400714819323198485
 
 def memory(regions: Mapping[int, bytes]) -> Memory:
     """Regions padded to pages, since the cache reads whole pages."""
-    padded = {}
-    for start, contents in regions.items():
-        assert start % 4096 == 0
-        padded[start] = contents + bytes(-len(contents) % 4096)
-    return Memory(FakeTarget(padded))
+    return Memory(FakeTarget({start: raw + bytes(-len(raw) % 4096) for start, raw in regions.items()}))
 
 
-@pytest.mark.parametrize(("data", "length"), [(HEAP, 1 << 40), (BASE + 16, 16), (BASE + 16, 1 << 63)])
-def test_a_lying_length_is_refused(data: int, length: int) -> None:
-    with pytest.raises(BadData):
-        StringReader(memory({BASE: struct.pack("<QQ", data, length) + bytes(16), HEAP: b""})).read(BASE)
+def test_a_lying_length_is_refused_and_what_cannot_be_read_is_a_fault() -> None:
+    def read(data: int, length: int) -> str:
+        return StringReader(memory({BASE: struct.pack("<QQ", data, length) + bytes(16), HEAP: b""})).read(BASE)
+
+    for data, length in ((HEAP, 1 << 40), (BASE + 16, 16), (BASE + 16, 1 << 63)):
+        with pytest.raises(BadData):
+            read(data, length)
+    with pytest.raises(MemoryFault):
+        read(0xDEAD000, 20)
+    with pytest.raises(MemoryFault):
+        list_items(list_memory(3, {HEAP + 32: 0xDEAD0000}), BASE, 10)
 
 
 def list_memory(count: int, patches: Mapping[int, int] | None = None, size: int | None = None) -> Memory:
@@ -60,13 +63,6 @@ def test_a_damaged_list_and_one_that_is_too_long_are_refused(damaged: Memory) ->
     with pytest.raises(BadData, match="list"):
         list_items(damaged, BASE, 10)
     assert list_items(list_memory(3), BASE, 10) == [HEAP + 16, HEAP + 48, HEAP + 80]
-
-
-def test_what_cannot_be_read_is_a_fault() -> None:
-    with pytest.raises(MemoryFault):
-        list_items(list_memory(3, {HEAP + 32: 0xDEAD0000}), BASE, 10)
-    with pytest.raises(MemoryFault):
-        StringReader(memory({BASE: struct.pack("<QQ", 0xDEAD000, 20) + bytes(16)})).read(BASE)
 
 
 def test_a_vector_and_what_is_none() -> None:
@@ -104,8 +100,8 @@ class HashMap:
 
     def header(self, **changes: int) -> bytes:
         values = {"entries": HEAP, "slots": self.slots - 1, "shift": self.shift, "lookups": self.lookups}
-        values.update({"count": self.count, **changes})
-        return struct.pack("<QQbbxxfQ", *[*values.values()][:4], 0.5, values["count"])
+        *head, count = {**values, "count": self.count, **changes}.values()
+        return struct.pack("<QQbbxxfQ", *head, 0.5, count)
 
     def contents(self) -> bytearray:
         raw = bytearray()
@@ -146,8 +142,7 @@ def test_a_map_with_a_damaged_header_or_distance_is_refused(name: str, value: in
     fake = HashMap([1, 5, 22, 23])
     contents, changes = fake.contents(), {name: value}
     if name == "distance":
-        contents[40 * next(index for index, (distance, _) in enumerate(fake.table) if distance >= 0)] = changes.pop(
-            name
-        )
+        first = next(index for index, (distance, _) in enumerate(fake.table) if distance >= 0)
+        contents[40 * first] = changes.pop(name)
     with pytest.raises(BadData, match="corrupt"):
         map_entries(fake.memory(bytes(contents), **changes), BASE, VALUE)

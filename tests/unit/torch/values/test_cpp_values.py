@@ -129,12 +129,9 @@ def test_a_c10_error_and_what_derives_from_it() -> None:
     assert thrown(["N3c1010IndexErrorE", "N3c105ErrorE"], long) == ("c10::IndexError", "a text outside of itself")
 
 
-def test_other_classes() -> None:
+def test_other_classes_and_a_text_that_cannot_be_read() -> None:
     found = thrown(["12MyOwn_failed", "St13runtime_error", "St9exception"], struct.pack("<Q", OUTSIDE))
     assert found.message == "a text outside of itself"
     assert thrown(["St9bad_alloc", "St9exception"], b"") == ("std::bad_alloc", ""), "it has a name only"
-
-
-def test_a_text_that_cannot_be_read_costs_the_text() -> None:
     assert thrown(["St11logic_error"], struct.pack("<Q", 0xDEAD0000)) == ("std::logic_error", "")
     assert thrown(["N3c105ErrorE"], struct.pack("<QQ", 0xDEAD0000, 1 << 40)) == ("c10::Error", "")
