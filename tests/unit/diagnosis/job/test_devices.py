@@ -45,9 +45,8 @@ def current_stream(number: int, handle: int) -> Any:
 def test_each_call_with_the_stream_or_event_that_the_program_passed(hung: Replay) -> None:
     found, truth = device_waits(hung), hung.truth["threads"]
     assert found["allocator"]["purpose"].startswith("the caching allocator waits for the events of blocks")
-    assert {role: each["call"] for role, each in found.items()} == {
-        role: each["call"] for role, each in truth.items() if "call" in each
-    }
+    calls = {role: each["call"] for role, each in truth.items() if "call" in each}
+    assert {role: each["call"] for role, each in found.items()} == calls
     for role in ("stream", "item"):
         handle = truth[role]["stream"]
         known = hung.truth["streams"][str(handle)]
@@ -154,13 +153,14 @@ def test_arrays_of_another_size_are_not_read(replay: type[Replay], monkeypatch: 
 def test_what_the_allocator_and_threads_that_launch_have_in_hand(hung: Replay) -> None:
     section = hung.diagnosis["device"]
     (memory,) = section["memory"]
-    (event,) = memory["events"]
-    assert {**event, "block": int(event["block"], 16), "event": None} == {**hung.truth["pending"], "event": None}
-    assert event["event"] is None, "the thread that allocates has taken it, and waits for it"
-    assert (memory["device"], memory["captures"], memory["ooms"]) == (0, 0, 0)
+    (event,) = memory["events"]  # the thread that allocates has taken its event, and waits for it
+    assert {**event, "block": int(event["block"], 16)} == {**hung.truth["pending"], "event": None}
+    assert [memory[name] for name in ("device", "captures", "ooms")] == [0, 0, 0]
     (replayed,) = section["replayed"]
-    assert replayed["tid"] == hung.tid("graph")
-    assert [replayed["graph"]["stream_id"], replayed["graph"]["pool"]] == hung.truth["replayed"]
+    assert (replayed["tid"], [replayed["graph"][name] for name in ("stream_id", "pool")]) == (
+        hung.tid("graph"),
+        hung.truth["replayed"],
+    )
     current = {each["tid"]: (each["stream_id"], int(each["stream"], 16)) for each in section["current_streams"]}
     known = {each["id"]: int(handle) for handle, each in hung.truth["streams"].items()}
     assert current[hung.tid("item")][1] == hung.truth["threads"]["item"]["stream"]

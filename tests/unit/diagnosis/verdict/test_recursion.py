@@ -104,36 +104,25 @@ def test_some_python_nesting_is_normal(period, turns, frames):
     assert recursion.detect(*through_python(period, turns, frames), same_arguments=equal) is None
 
 
-@pytest.mark.parametrize(
-    ("items", "longest_period", "expected"),
-    [
+def test_the_longest_with_its_smallest_period_and_all_in_a_row():
+    for items, period, expected in (
         ("xxababababyy", 64, Repetition(2, 2, 4)),
         ("aaaaaaaa", 64, Repetition(0, 1, 8)),
-        ("abcdefgh", 64, None),
-        ("", 64, None),
         ("abcabcabc", 3, Repetition(0, 3, 3)),
-        ("abcabcabc", 2, None),
-    ],
-)
-def test_the_longest_with_its_smallest_period(items, longest_period, expected):
-    assert longest(items, longest_period) == expected
-
-
-@pytest.mark.parametrize(
-    ("items", "expected"),
-    [
-        ("", []),
-        ("abc", [(0, 3, 1)]),
-        ("aab", [(0, 3, 1)]),
-        ("aaab", [(0, 1, 3), (3, 1, 1)]),
-        ("xababab", [(0, 1, 1), (1, 2, 3)]),
-        ("aaabbb", [(0, 1, 3), (3, 1, 3)]),
-        ("abababa", [(0, 2, 3), (6, 1, 1)]),
-        ("aabaabaab", [(0, 3, 3)]),
-    ],
-)
-def test_fold(items, expected):
-    assert [tuple(found) for found in fold(items)] == expected
+        *((items, period, None) for items, period in (("abcdefgh", 64), ("", 64), ("abcabcabc", 2))),
+    ):
+        assert longest(items, period) == expected
+    for items, expected in {
+        "": [],
+        "abc": [(0, 3, 1)],
+        "aab": [(0, 3, 1)],
+        "aaab": [(0, 1, 3), (3, 1, 1)],
+        "xababab": [(0, 1, 1), (1, 2, 3)],
+        "aaabbb": [(0, 1, 3), (3, 1, 3)],
+        "abababa": [(0, 2, 3), (6, 1, 1)],
+        "aabaabaab": [(0, 3, 3)],
+    }.items():
+        assert [tuple(found) for found in fold(items)] == expected
 
 
 @pytest.mark.parametrize("different", [7, 1000])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,16 +154,15 @@ def reader(raw: bytes, name: str = "self_", kind: str = "MmBackward0") -> SavedT
     layout: Any = SimpleNamespace(struct=lambda _: SHAPE)
     space = Space(memory, layout)
     names: dict[str, Any] = {"name": lambda _: kind, "python_object": lambda node: node + 8}
-    nodes: Any = SimpleNamespace(memory=memory, layout=layout, space=space, **names)
 
     def tensor(address: int) -> Any:
         implementation = "c10::UndefinedTensorImpl" if address == UNDEFINED else "c10::TensorImpl"
         return SimpleNamespace(address=address, short="f32[2] cpu", implementation=implementation)
 
-    tensors: Any = SimpleNamespace(read=tensor)
-    fields: Any = SimpleNamespace(version=lambda _: 3)
+    nodes: Any = SimpleNamespace(memory=memory, layout=layout, space=space, **names)
+    tensors: Any = SimpleNamespace(read=tensor, version=lambda _: 3)
     members = {"MmBackward0": {name: 0}, "THPFunction": {"saved_variables[]": 56}}
-    return SavedTensorReader(nodes, members, tensors, fields)
+    return SavedTensorReader(nodes, members, tensors, tensors)
 
 
 @pytest.mark.parametrize(
@@ -247,14 +245,13 @@ class Process:
         self.classes[address] = (name,)
         return address
 
-    def vector(self, address: int, member: str, words: Iterable[int]) -> None:
-        found = tuple(words)
-        begin = self.put(*found)
-        end = begin + 8 * len(found)
+    def vector(self, address: int, member: str, *words: int) -> None:
+        begin = self.put(*words)
+        end = begin + 8 * len(words)
         self.put(begin, end, end, at=address + OFFSETS[member])
 
     def connect(self, node: int, *following: int) -> None:
-        self.vector(node, "next_edges_", [word for after in following for word in (after, 0)])
+        self.vector(node, "next_edges_", *[word for after in following for word in (after, 0)])
 
     def nodes(self) -> NodeReader:
         return NodeReader(Memory(FakeTarget({HEAP: bytes(self.bytes)})), self, self)  # type: ignore[arg-type]
@@ -272,14 +269,14 @@ def test_names_numbers_and_edges(process: Process) -> None:
     generated = process.node(sequence_nr=7)
     leaf = process.node("torch::autograd::AccumulateGrad", (1 << 64) - 1)
     nodes = process.nodes()
-    assert (nodes.name(generated), nodes.sequence_nr(generated)) == ("MmBackward0", 7)
-    assert (nodes.name(leaf), nodes.sequence_nr(leaf)) == ("torch::autograd::AccumulateGrad", (1 << 64) - 1)
+    found = [(nodes.name(each), nodes.sequence_nr(each)) for each in (generated, leaf)]
+    assert found == [("MmBackward0", 7), ("torch::autograd::AccumulateGrad", (1 << 64) - 1)]
     with pytest.raises(BadData, match="there is no autograd node"):
         nodes.name(generated + 8)
     with pytest.raises(LayoutError):
         nodes.anomaly_metadata(generated)
     first, second = process.node(), process.node()
-    process.vector(first, "next_edges_", (second, 3, 0, 0))
+    process.vector(first, "next_edges_", second, 3, 0, 0)
     assert process.nodes().edges(first) == ((second, 3), (0, 0))
     assert process.nodes().edges(second) == ()
     process.put(1, 0, 0, at=first + OFFSETS["next_edges_"])
@@ -304,7 +301,7 @@ def test_the_graph_has_each_node_once_and_ends_somewhere(process: Process) -> No
 def test_hooks_without_python_are_named_by_their_class_in_the_order_of_their_calls(process: Process) -> None:
     node = process.node()
     for number, member in enumerate(("post_hooks_", "pre_hooks_", "tensor_pre_hooks_")):
-        process.vector(node, member, [process.hook(f"Hook{number}")])
+        process.vector(node, member, process.hook(f"Hook{number}"))
     entry = process.put(0, 0, process.hook("Retains"))
     table = node + OFFSETS["retains_grad_hooks_"]
     process.put(entry, at=table + 16)
@@ -319,7 +316,7 @@ def test_the_hooks_of_a_leaf_are_those_of_its_tensor_too(process: Process) -> No
     process.add("torch::autograd::AutogradMeta", 128, {"hooks_": 0, "post_acc_grad_hooks_": 24})
     begin = process.put(process.hook("OfTensor"))
     process.put(begin, begin + 8, begin + 8, process.hook("Accumulated"), at=tensor)
-    process.vector(leaf, "pre_hooks_", [process.hook("OfNode")])
+    process.vector(leaf, "pre_hooks_", process.hook("OfNode"))
     found = [(found.hook.kind, found.hook.function) for found in process.hooks().of_leaf(leaf, tensor)]
     names = {HookKind.TENSOR: "OfTensor", HookKind.NODE_BEFORE: "OfNode", HookKind.ACCUMULATED: "Accumulated"}
     assert found == [*names.items()]
@@ -329,9 +326,7 @@ def test_where_the_object_of_a_node_of_python_is(process: Process) -> None:
     node = process.node()
     process.put(0x1234 << 3 | 1, at=node + 64)
     process.put(0x777, at=node + NODE_SIZE)
-    memory = Memory(FakeTarget({HEAP: bytes(process.bytes)}))
-    space = Space(memory, process)  # type: ignore[arg-type]
-    assert node_object(space, node) == 0x777
+    assert node_object(process.nodes().space, node) == 0x777
     process.add("torch::autograd::Node", NODE_SIZE, {"pyobj_slot_": 56})
     process.add("c10::impl::PyObjectSlot", 8, {"pyobj_": 8})
-    assert node_object(Space(memory, process), node) == 0x1234 << 3  # type: ignore[arg-type]
+    assert node_object(process.nodes().space, node) == 0x1234 << 3

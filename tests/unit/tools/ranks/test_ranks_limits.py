@@ -171,8 +171,7 @@ def made(number: int, user: int | None, **more: Any) -> RankReport:
 def test_processes_of_another_user_are_left_out_and_said() -> None:
     stranger = made(1, 65534, pid=77, size=7, kind="deadlock")
     found = judge(rows([made(0, 1000), made(1, 1000), stranger]))
-    assert [each.pid for each in found.reports] == [1000, 1001]
-    assert found.size == 2
+    assert ([each.pid for each in found.reports], found.size) == ([1000, 1001], 2)
     assert found.notes == ("other users' processes that claim this job, left out: pid 77 of user 65534 on node1",)
     unknown = judge(rows([made(0, None), made(1, 1000)]))
     assert (len(unknown.reports), unknown.notes) == (2, ())
