@@ -40,9 +40,7 @@ def report(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_report_is_judged_again_and_without_native_frames_says_what_was_not_compared(
-    report: Path, dispatch: Dispatch
-) -> None:
+def test_a_report_is_judged_again_as_far_as_it_has_native_frames(report: Path, dispatch: Dispatch) -> None:
     status, text, _ = dispatch("known", str(report), "--why")
     assert status == 0
     line, evidence = text.splitlines()
@@ -91,9 +89,7 @@ def test_a_damaged_report_is_refused(report: Path, damage: Callable[[dict[str, A
         list(matches(own_entries(), report_facts(document, "report")))
 
 
-def test_the_catalogue_is_listed_and_searched_and_a_file_that_is_not_there_is_said(
-    dispatch: Dispatch, tmp_path: Path
-) -> None:
+def test_the_catalogue_is_listed_and_searched_and_else_a_file_is_needed(dispatch: Dispatch, tmp_path: Path) -> None:
     status, text, _ = dispatch("known", "--list")
     assert status == 0
     assert [line.split(": ")[0] for line in text.splitlines()[::2]] == [bug.id for bug in own_entries()]

@@ -98,16 +98,13 @@ def words(seed: int, drawn: int) -> tuple[int, ...]:
     return tuple(generator.getstate()[1][:624])
 
 
-def generator(
-    seed: int, drawn: int, left: int | None = None, seed_offset: int | None = ENGINE, flag_first: bool = False
-) -> CpuGenerator:
+def generator(seed: int, drawn: int, left: int = 0, at: int = ENGINE, flag_first: bool = False) -> CpuGenerator:
     position = (drawn - 1) % 624 + 1 if drawn else 0
     whole = bytearray(2624)
-    remaining = left if left is not None else 624 - position + 1 if drawn else 1
-    struct.pack_into("<QiB3xI", whole, ENGINE, seed, remaining, 1, position)
+    struct.pack_into("<QiB3xI", whole, ENGINE, seed, left or (624 - position + 1 if drawn else 1), 1, position)
     struct.pack_into("<624I", whole, ENGINE + 20, *words(seed, drawn))
     struct.pack_into(*(("<B7xd", whole, 2608, 1, 0.25) if flag_first else ("<dB", whole, 2608, 0.25, 1)))
-    return CpuGenerator(memory({START: bytes(whole)}), Layout(), START, seed_offset)  # type: ignore[arg-type]
+    return CpuGenerator(memory({START: bytes(whole)}), Layout(), START, at)  # type: ignore[arg-type]
 
 
 def test_how_many_numbers_were_drawn_and_the_state_as_pytorch_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +113,7 @@ def test_how_many_numbers_were_drawn_and_the_state_as_pytorch_writes_it(monkeypa
     with pytest.raises(BadData):
         generator(5489, 1, left=700)
     with pytest.raises(LayoutError):
-        generator(5489, 1, seed_offset=ENGINE + 8)
+        generator(5489, 1, at=ENGINE + 8)
     state = generator(5489, 1).state()
     assert len(state) == 5056
     assert struct.unpack_from("<QiiQ", state) == (5489, 624, 1, 1)
@@ -168,16 +165,14 @@ def test_callbacks_of_all_threads() -> None:
     entries = entry(CODE, True) + entry(0x999, False, 0.25)
     vector = struct.pack("<QQQQ", 3, ENTRIES, ENTRIES + 112, ENTRIES + 112)
     found = Process({MANAGER: vector, ENTRIES: entries}).reader.global_callbacks()
-    scopes = ("FUNCTION", "USER_SCOPE")
-    assert found == (
-        {"start": "on_enter()", "end": None, "enabled": True, "sampling": 1.0, "scopes": scopes},
-        {"start": "0x999", "end": None, "enabled": False, "sampling": 0.25, "scopes": scopes},
-    )
+    both = {"end": None, "scopes": ("FUNCTION", "USER_SCOPE")}
+    first = {"start": "on_enter()", "enabled": True, "sampling": 1.0}
+    assert found == ({**first, **both}, {"start": "0x999", "enabled": False, "sampling": 0.25, **both})
     process = Process({THREAD: bytes(8) + b"\1"})
-    assert process.reader.thread_callbacks(process) == ()  # type: ignore[arg-type]
     guard, callbacks = sources.THREAD_CALLBACKS_GUARD.names[0], sources.THREAD_CALLBACKS.names[0]
-    process.variables = {guard: THREAD, callbacks: 0x666}  # its guard is not set
-    assert process.reader.thread_callbacks(process) == ()  # type: ignore[arg-type]
+    for variables in ({}, {guard: THREAD, callbacks: 0x666}):  # its guard is not set
+        process.variables = variables
+        assert process.reader.thread_callbacks(process) == ()  # type: ignore[arg-type]
 
 
 def test_a_profiler_in_a_chain_of_debug_info() -> None:

@@ -329,17 +329,13 @@ def test_time_after_the_last_inner_dispatch_is_that_of_the_one_around_it() -> No
     assert [bar.end / 1e3 for bar in bars([outer, first, last], NOW)] == [69.5, 40.0, 69.5]
 
 
-@pytest.mark.parametrize(
-    ("started", "ended", "kernel"),
-    [(5.0, 45.0, (5, 45)), (20.0, 30.0, (10, 40)), (5.0, None, (5, 50)), (5.0, 99.0, (5, 50)), (None, None, None)],
-)
-def test_a_kernel_is_inside_of_its_dispatch_and_around_what_is_inside(
-    started: float | None, ended: float | None, kernel: tuple[int, int] | None
-) -> None:
+def test_a_kernel_is_inside_of_its_dispatch_and_around_what_is_inside() -> None:
     outer, inner = made(MM, 0.0, 50.0, 1), made(MM_CPU, 10.0, 40.0, 2)
-    outer.kernel_started, outer.kernel_ended, inner.returned = started, ended, True
-    expected = kernel and tuple(1000 * microseconds for microseconds in kernel)
-    assert bars([outer, inner], NOW)[0].kernel == expected
+    inner.returned = True
+    shown = {(5.0, 45.0): (5_000, 45_000), (20.0, 30.0): (10_000, 40_000), (None, None): None}
+    for times, kernel in {**shown, (5.0, None): (5_000, 50_000), (5.0, 99.0): (5_000, 50_000)}.items():
+        outer.kernel_started, outer.kernel_ended = times
+        assert bars([outer, inner], NOW)[0].kernel == kernel
 
 
 def flame(path: str, dispatches: Sequence[TracedDispatch]) -> str:

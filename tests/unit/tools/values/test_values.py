@@ -40,23 +40,21 @@ SHARED = ["boxed calls", "own_lookups", "python_kernels"]
 
 
 @pytest.mark.parametrize(
-    ("functions", "places", "watched"),
+    ("own", "places", "watched"),
     [(["call"], [1], ["call", "CPU entry"]), ([], [1], SHARED), ([], [], [*SHARED, "CPU entry"])],
 )
-def test_operators_with_and_without_functions_of_their_own(
-    functions: list[str], places: list[int], watched: list[str]
-) -> None:
+def test_operators_with_and_without_functions_of_their_own(own: list[str], places: list[int], watched: Any) -> None:
     """Autograd's fallback comes first where it has a place."""
     made: Any = object.__new__(WatchedOperators)
     made._known, made._boxed, made._sees_boxed_calls = set(), {}, False
     made._watch = Watch()
     made._all_calls = SimpleNamespace(boxed_calls=lambda: places, not_seen=list)
-    own = {"functions": lambda _: functions, "boxed_entries": lambda _: ["CPU entry"]}
-    made._functions = SimpleNamespace(**own, python_entries=list)
+    found = {"functions": lambda _: own, "boxed_entries": lambda _: ["CPU entry"], "python_entries": list}
+    made._functions = SimpleNamespace(**found)
     for _ in range(2):
         made._add(SimpleNamespace(address=0x5000))
     assert made._watch.seen == watched
-    assert list(made._boxed) == ([] if functions else [0x5000])
+    assert list(made._boxed) == ([] if own else [0x5000])
 
 
 X86_64 = architectures.by_machine(62)

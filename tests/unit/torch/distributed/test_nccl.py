@@ -41,9 +41,7 @@ def test_what_the_process_recorded(replay: type[Replay], name: str) -> None:
     assert "waits for the device, which is not past #4 all_reduce" in verdict["summary"]
 
 
-def test_a_registry_that_cannot_be_read_costs_no_other_recorder(
-    replay: type[Replay], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_registry_costs_no_other_recorder(replay: type[Replay], monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(*_: object) -> list[int]:
         raise BadData("the hash table claims 9999 elements")
 

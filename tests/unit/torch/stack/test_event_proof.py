@@ -71,20 +71,15 @@ def test_a_call_asks_for_the_kernel_right_before(code: bytes, is_call: bool | No
     assert ways_to(code + NOP + RETURN, len(code) + 1) is None, "no call there"
 
 
-@pytest.mark.parametrize(
-    ("load", "distance", "boxes"),
-    [
+def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxed() -> None:
+    for load, distance, boxes in (
         (LOADS_UNBOXED, 0, True),
         (LOADS_OWN, 0, False),
         (LOADS_UNBOXED, 6, None),  # long before a jump it proves nothing: with -flto, stores stand between
         *((load, 6, False) for load in (b"\x48\x8d\x43\x10", b"\x48\x89\x43\x10")),  # lea, and a store
-    ],
-)
-def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxed(
-    load: bytes, distance: int, boxes: bool | None
-) -> None:
-    code = code_of(ASKS, load, *[NOP] * distance, TEST, short_jump(True, 0), BY_POINTER, RETURN)
-    assert ways_to(code, len(code) - 1).tests_unboxed is boxes
+    ):
+        code = code_of(ASKS, load, *[NOP] * distance, TEST, short_jump(True, 0), BY_POINTER, RETURN)
+        assert ways_to(code, len(code) - 1).tests_unboxed is boxes
 
 
 @pytest.mark.parametrize(
@@ -150,25 +145,17 @@ WRAPPER = "_ZN3c104impl28wrap_kernel_functor_unboxed_INS0_6detail31WrapFunctionI
 HOST = FunctionRole(Role.UNBOXED_KERNEL, mangled=WRAPPER)
 
 
-@pytest.mark.parametrize(
-    ("frames", "pointer", "signal", "levels"),
-    [
+def test_passes() -> None:
+    """Where the stack ended early, what hosts the dispatcher cannot be known."""
+    for frames, pointer, signal, levels in (
         ((UNBOXED, CALL, CALL, PLAIN), (1, 2), -1, [(1, 0, False, []), (2, 1, False, [])]),  # it left by a tail call
         ((PLAIN, UNBOXED, HOST, CALL, PLAIN), (2, 3), -1, [(2, 1, True, []), (3, 2, False, [])]),
         ((BODY, BOXING, PLAIN, PLAIN), (1,), -1, [(2, 0, True, [])]),  # a boxing layer, hosted by its caller
         ((UNBOXED, CALL, PLAIN, PLAIN, CALL), (1,), 3, [(1, 0, False, []), (4, None, False, [3])]),
         *(((PLAIN, outermost), (1, 2), -1, []) for outermost in (BOXING, LOOKING, UNBOXED, BODY)),
-    ],
-)
-def test_passes(
-    frames: Sequence[FunctionRole],
-    pointer: Sequence[int],
-    signal: int,
-    levels: list[tuple[int, int | None, bool, list[int]]],
-) -> None:
-    """Where the stack ended early, what hosts the dispatcher cannot be known."""
-    found = passes(*frames, pointer=pointer, signal=signal)
-    assert [(each.level, each.kernel, each.hosted, each.helpers) for each in found] == levels
+    ):
+        found = passes(*frames, pointer=pointer, signal=signal)
+        assert [(each.level, each.kernel, each.hosted, each.helpers) for each in found] == levels
 
 
 def test_lookup_entering_and_helpers_are_no_kernels() -> None:
