@@ -18,6 +18,8 @@ from support.programs.wait_processes import BITSET, DATA, LOCK_STACK, Outside, P
 SLEEP = 35
 LINE = Frame(1, FrameKind.PYTHON, "wait", file="/app/main.py", line=1)
 CHILD = ChildProcess(50, "worker")
+FILES = {"/lock": "/lock (which exists)", "/held": "/held, which process 9 has locked"}
+FILES |= {"/none": "/none (which does not exist)", "m.lock": "/work/m.lock (which does not exist)"}
 
 
 def sleeping(*polled_objects):
@@ -29,10 +31,7 @@ def sleeping(*polled_objects):
 @pytest.mark.parametrize(
     ("seen", "text"),
     [
-        (PolledObject(PolledKind.FILE, "path", 1, path="/lock"), "the file /lock (which exists)"),
-        (PolledObject(PolledKind.FILE, "path", 1, path="/held"), "the file /held, which process 9 has locked"),
-        (PolledObject(PolledKind.FILE, "path", 1, path="/none"), "the file /none (which does not exist)"),
-        (PolledObject(PolledKind.FILE, "path", 1, path="m.lock"), "the file /work/m.lock (which does not exist)"),
+        *((PolledObject(PolledKind.FILE, "path", 1, path=path), f"the file {text}") for path, text in FILES.items()),
         (PolledObject(PolledKind.PROCESS, "child", 1, pid=50), "the process 50 (worker)"),
         (PolledObject(PolledKind.PROCESS, "child", 1, pid=51), "the process 51"),
         (PolledObject(PolledKind.THREAD, "worker", 1, ident=7), "the thread 7"),

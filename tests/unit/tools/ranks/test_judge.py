@@ -207,9 +207,8 @@ def test_elements_that_get_lost() -> None:
         issued = Issued(1, "all_to_all", ((sent,),), ("float32",), ((received,),), ("float32",), is_pending=True)
         return rank(number, CollectiveWait("all_to_all", 1, "0"), (issued,))
 
-    uneven = verdict(exchange(0, 3, 6), exchange(1, 6, 3), exchange(2, 3, 3))
+    uneven, lost = (verdict(exchange(0, 3, 6), exchange(1, 6, 3), exchange(2, sent, 3)) for sent in (3, 4))
     assert uneven.collectives[0].state is MatchState.UNDECIDED
-    lost = verdict(exchange(0, 3, 6), exchange(1, 6, 3), exchange(2, 4, 3))
     assert lost.collectives[0].state is MatchState.SIZE_OR_SYNTAX_MISMATCH
     assert lost.verdict.kind.value == "mismatched-collective"
 
@@ -274,8 +273,7 @@ def test_who_works_on_a_call_of_another_rank() -> None:
 
     main = thread(1, "python", "waiting", {"collective": {"op": "rpc_sync"}})
     held = thread(2, "pt_thread_pool", "waiting", {"collective": None, "owner": {"tid": 1}})
-    free = thread(3, "pt_thread_pool", "idle", None)
-    busy = thread(4, "pt_thread_pool", "running", None)
+    free, busy = (thread(tid, "pt_thread_pool", state, None) for tid, state in ((3, "idle"), (4, "running")))
     for threads, answers in (([], False), ([free], True), ([held, free], False), ([held, busy], True)):
         assert _answers([main, *threads], _working([main, *threads])) is answers
 

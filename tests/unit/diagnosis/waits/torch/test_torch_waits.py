@@ -105,14 +105,10 @@ def team(*workers, total=2, awaited=1):
     return process
 
 
-def test_an_openmp_worker_that_waits_or_spins_for_work_is_idle():
-    process = team(WORKER)
+def test_workers_that_wait_or_spin_for_work_a_team_without_any_and_a_lock_that_is_told_by_its_word():
+    process = team(WORKER).thread(3, WORKER, call=(1 << 64) - 1, rax=0)
     assert state_of(process.snapshot(2)).pool is pools.OPENMP
-    process.thread(3, WORKER, call=(1 << 64) - 1, rax=0)
     assert state_of(process.snapshot(3)).state is RunState.IDLE
-
-
-def test_a_team_without_workers_after_fork_and_a_lock_that_is_told_by_its_word():
     assert wait_of(team()).missing_workers == MissingWorkers(pools.OPENMP, forked=True)
     assert wait_of(team(WORKER, total=4)).missing_workers == MissingWorkers(pools.OPENMP, present=1, forked=True)
     assert wait_of(team(total=0, awaited=0)).missing_workers is None, "there is no barrier"
