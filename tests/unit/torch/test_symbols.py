@@ -53,7 +53,7 @@ def status(row: TorchSymbol, libraries: Libraries) -> SymbolStatus:
     return info_report.status(row, cast(Symbolizer, libraries))
 
 
-def test_status() -> None:
+def test_status_and_a_family_that_is_searched_for_only_without_its_examples() -> None:
     whole, reference = assumed_symbols.SINGLETON.names[0], assumed_symbols.SINGLETON_REFERENCE
     assert status(assumed_symbols.SINGLETON, Libraries(libtorch_cpu=(whole,))) is SymbolStatus.FOUND
     assert status(assumed_symbols.SINGLETON, Libraries(libtorch_cpu=(whole + "x",))) is SymbolStatus.MISSING
@@ -62,9 +62,6 @@ def test_status() -> None:
     older = assumed_symbols.PYTHON_DISPATCHER.names[1]
     assert status(assumed_symbols.PYTHON_DISPATCHER, Libraries(libc10=(older,))) is SymbolStatus.FOUND
     assert status(assumed_symbols.TYPED_HANDLE, Libraries(libtorch_cpu=())) is SymbolStatus.UNOPTIMISED_ONLY
-
-
-def test_a_family_is_searched_for_only_without_its_examples() -> None:
     pop = assumed_symbols.AUTOGRAD_POP
     known = Libraries(libtorch_cpu=pop.examples)
     assert (status(pop, known), known.searched) == (SymbolStatus.FOUND, [])

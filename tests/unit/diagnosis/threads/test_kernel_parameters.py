@@ -23,16 +23,12 @@ def kernel(
     code = SimpleNamespace(co_flags=0x04 if takes_more else 0)
     monkeypatch.setattr(frame_locals, "PyCodeObject", lambda *_: code)
     monkeypatch.setattr(FrameLocals, "_parameters", lambda *_: (count, keywords))
-    types = {KEYSET: "torch._C.DispatchKeySet"}
-    runtime: Any = SimpleNamespace(
-        space=None,
-        codes=SimpleNamespace(get=lambda _: SimpleNamespace(local_names=lambda: tuple(names))),
-        objects=SimpleNamespace(
-            type_of=lambda address: SimpleNamespace(name=types.get(address, "Tensor")), tuple_items=ITEMS.__getitem__
-        ),
-    )
-    session: Any = SimpleNamespace()
-    return FrameLocals(session, runtime)
+    types = {KEYSET: SimpleNamespace(name="torch._C.DispatchKeySet")}
+    type_of = lambda address: types.get(address, SimpleNamespace(name="Tensor"))  # noqa: E731
+    objects = SimpleNamespace(type_of=type_of, tuple_items=ITEMS.__getitem__)
+    codes = SimpleNamespace(get=lambda _: SimpleNamespace(local_names=lambda: tuple(names)))
+    unused: Any = None
+    return FrameLocals(unused, SimpleNamespace(space=None, codes=codes, objects=objects))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -58,18 +54,13 @@ def test_the_variable_of_each_argument(
     assert ("args[1]" in values) == ("args" in values)
 
 
-@pytest.mark.parametrize(
-    ("function", "event", "text"),
-    [
-        ("(anonymous namespace)::autograd_fallback", DispatchEvent.REDISPATCH_BOXED, "7"),
-        ("(anonymous namespace)::autograd_fallback", DispatchEvent.CALL_BOXED, ""),
-        ("mine::kernel", DispatchEvent.REDISPATCH_BOXED, ""),
-    ],
-)
-def test_autograds_fallback_hands_its_stack_on(function: str, event: DispatchEvent, text: str) -> None:
+def test_autograds_fallback_hands_its_stack_on() -> None:
     known = Argument("n", "int", "7", Certainty.INFERRED, (), "args[0]")
-    inside: Any = SimpleNamespace(qualified="my::op", event=event, arguments=(known,))
     lacking = Argument("n", "int", "", Certainty.UNKNOWN)
-    step: Any = SimpleNamespace(qualified="my::op", kernel=SimpleNamespace(function=function), arguments=(lacking,))
-    step._replace = lambda arguments: SimpleNamespace(arguments=arguments)
-    assert _handed_on(step, inside).arguments[0].text == text
+    fallback, boxed = "(anonymous namespace)::autograd_fallback", DispatchEvent.REDISPATCH_BOXED
+    calls = ((fallback, boxed, "7"), (fallback, DispatchEvent.CALL_BOXED, ""), ("mine::kernel", boxed, ""))
+    for function, event, text in calls:
+        inside: Any = SimpleNamespace(qualified="my::op", event=event, arguments=(known,))
+        step: Any = SimpleNamespace(qualified="my::op", kernel=SimpleNamespace(function=function), arguments=(lacking,))
+        step._replace = lambda arguments: SimpleNamespace(arguments=arguments)
+        assert _handed_on(step, inside).arguments[0].text == text

@@ -73,14 +73,11 @@ def test_fatal_signals(name, code, at_trap, fatal):
     assert stop(Signal(0, name, code, None), at_trap=at_trap).is_fatal == fatal
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/data/weights.bin", "memory of the file /data/weights.bin, which has become shorter"),
-        ("/dev/shm/torch_12_34", "memory of /dev/shm/torch_12_34: /dev/shm is full, or the file has become shorter"),
-        ("", "memory behind a file that has become shorter, or /dev/shm is full"),
-    ],
-)
-def test_a_page_that_its_file_lacks(path, expected):
-    maps = (MemoryMapping(0x800000, 0x900000, 0, path, "rw-s"),)
-    assert expected in describe(1, stop(Signal(7, "SIGBUS", 2, 0x880000)), maps).sentence
+def test_a_page_that_its_file_lacks():
+    for path, expected in {
+        "/data/weights.bin": "memory of the file /data/weights.bin, which has become shorter",
+        "/dev/shm/torch_12_34": "memory of /dev/shm/torch_12_34: /dev/shm is full, or the file has become shorter",
+        "": "memory behind a file that has become shorter, or /dev/shm is full",
+    }.items():
+        maps = (MemoryMapping(0x800000, 0x900000, 0, path, "rw-s"),)
+        assert expected in describe(1, stop(Signal(7, "SIGBUS", 2, 0x880000)), maps).sentence

@@ -22,13 +22,15 @@ from gdbext.torch.torch_symbol import TorchSymbol
 from support.fakes.fake_target import FakeTarget
 
 
-@pytest.mark.parametrize(
-    ("version", "status"), [("2.13.0+cpu", "OTHER_RELEASE"), ("2.15.0", "MISSING"), ("2.15.1a0+git1", "MISSING")]
-)
-def test_what_came_later_is_not_missed(version: str, status: str) -> None:
-    row = assumed_symbols.FLIGHT_RECORDERS_OF_HOOKS
-    assert info_report.in_release(row, SymbolStatus.MISSING, version) is SymbolStatus[status]
-    assert info_report.in_release(row, SymbolStatus.FOUND, version) is SymbolStatus.FOUND
+def test_what_came_later_is_not_missed() -> None:
+    row, missing, found = assumed_symbols.FLIGHT_RECORDERS_OF_HOOKS, SymbolStatus.MISSING, SymbolStatus.FOUND
+    for version, status in {
+        "2.13.0+cpu": SymbolStatus.OTHER_RELEASE,
+        "2.15.0": missing,
+        "2.15.1a0+git1": missing,
+    }.items():
+        assert info_report.in_release(row, missing, version) is status
+        assert info_report.in_release(row, found, version) is found
 
 
 START, ENGINE, PAGE = 0x10000, 80, 0x1000

@@ -172,8 +172,7 @@ def test_a_signal_that_the_program_has_no_handler_for_and_no_thread_blocks(monke
 
 
 def test_instructions_that_leave_vector_registers_alone() -> None:
-    keeps = architectures.by_name("x86_64").keeps_vectors
     kept = ("55", "f30f1efa", "488b07", "e811223344", "0f1f4000")  # push, endbr64, mov, call, nop
     # movsd 0x8(%rsp),%xmm0; movq %rax,%xmm0; vxorps %xmm0,%xmm0,%xmm0; one of AVX-512; nothing
     others = ("f20f10442408", "66480f6ec0", "c5f857c0", "62f17c48effc", "")
-    assert [keeps(bytes.fromhex(code)) for code in (*kept, *others)] == [True] * 5 + [False] * 5
+    assert [X86_64.keeps_vectors(bytes.fromhex(code)) for code in (*kept, *others)] == [True] * 5 + [False] * 5

@@ -33,7 +33,6 @@ def hung() -> Replay:
 
 
 STORAGE = StorageReport(0x500, 0x1000, 16, "cpu", 1)
-RELEASE = "2.12.1"
 
 
 def geometry(*sizes: int, strides: tuple[int, ...] = (), start: int = 0x1000) -> Geometry:
@@ -60,7 +59,7 @@ def test_what_is_no_tensor(hung: Replay, words: tuple[str, ...], said: str) -> N
     assert "there is no tensor at" in (hung.run("dispatch-tensor", f"{operator.address:#x}").error or "")
 
 
-def names_of_dimensions(extra: int, meta: int, names: bytes = b"", release: str = RELEASE) -> Any:
+def names_of_dimensions(extra: int, meta: int, names: bytes = b"", release: str = "2.12.1") -> Any:
     """What is read of a tensor whose extra data, and in it those of its names, are there."""
     layout = load(of_release(release)[0])
     field = layout.struct("c10::ExtraMeta").fields.get("named_tensor_meta_")

@@ -84,8 +84,7 @@ def test_what_tasks_await_and_those_that_hold_what_the_other_wants(replay, name)
 @pytest.mark.parametrize(
     ("module", "file", "expected"),
     [
-        (GREENLET, "/lib/eventlet/hubs/poll.py", True),
-        (GREENLET, "/lib/gevent/hub.py", True),
+        *((GREENLET, f"/lib/{file}", True) for file in ("eventlet/hubs/poll.py", "gevent/hub.py")),
         (GREENLET, "/lib/asyncio/base_events.py", False),
         ("libc.so.6", "/lib/gevent/hub.py", False),
     ],
@@ -101,20 +100,15 @@ def test_greenlets_are_looked_for_where_a_hub_switches_to_them(module: str, file
     assert has_greenlets(cast(Any, runtime)) is expected
 
 
-@pytest.mark.parametrize(
-    ("jobs", "is_pending", "expected"),
-    [
-        ({0x70: 1}, False, ", which thread 1 runs at loader.py:8 (read)"),
-        ({0x10: 1}, True, ", which no worker has begun: thread 1 runs another job at loader.py:8 (read)"),
-        ({0x10: 1, 0x20: 2}, True, ", which no worker has begun: 2 threads run other jobs at loader.py:8 (read)"),
-        ({}, True, ", which no worker has begun"),
-        ({}, False, ""),
-    ],
-)
-def test_the_job_that_a_task_waits_for(jobs: dict[int, int], is_pending: bool, expected: str) -> None:
+def test_the_job_that_a_task_waits_for() -> None:
     """The workers of a pool may all be at other jobs that do not end."""
-    frames = [Frame(0, FrameKind.PYTHON, "read", file="/srv/loader.py", line=8)]
-    process = SimpleNamespace(thread=lambda tid: SimpleNamespace(python=frames if tid == 1 else ()))
-    python = SimpleNamespace(running_jobs=jobs, tid_of_ident=lambda ident: ident)
-    found = Awaited(Awaitable.JOB, 0x70, is_pending=is_pending)
-    assert job_clause(cast(Any, process), cast(Any, python), found) == expected
+    frames, begun = [Frame(0, FrameKind.PYTHON, "read", file="/srv/loader.py", line=8)], ", which no worker has begun"
+    process: Any = SimpleNamespace(thread=lambda tid: SimpleNamespace(python=frames if tid == 1 else ()))
+    for jobs, is_pending, expected in (
+        ({0x70: 1}, False, ", which thread 1 runs at loader.py:8 (read)"),
+        ({0x10: 1}, True, f"{begun}: thread 1 runs another job at loader.py:8 (read)"),
+        ({0x10: 1, 0x20: 2}, True, f"{begun}: 2 threads run other jobs at loader.py:8 (read)"),
+        *(({}, is_pending, begun * is_pending) for is_pending in (True, False)),
+    ):
+        python: Any = SimpleNamespace(running_jobs=jobs, tid_of_ident=lambda ident: ident)
+        assert job_clause(process, python, Awaited(Awaitable.JOB, 0x70, is_pending=is_pending)) == expected

@@ -53,16 +53,13 @@ def test_the_prompt_is_idle_and_so_is_standard_input():
         assert state_of(Process().thread(1, each, call=call, args=args).snapshot()).state is RunState.IDLE
 
 
-@pytest.mark.parametrize(
-    ("files", "state"),
-    [
-        (["/lib/python3.13/_pyrepl/unix_console.py"], "idle"),
-        (["/lib/selectors.py", "/lib/asyncio/base_events.py", "/x/ipykernel/kernelapp.py"], "idle"),
-        (["/lib/socket.py", "/home/me/cell.py", "/x/ipykernel/kernelapp.py"], "waiting"),
-        (["/lib/selectors.py", "/lib/asyncio/base_events.py", "/home/me/server.py"], "waiting"),
-    ],
-)
-def test_prompts_written_in_python(files, state):
-    python = [Frame(level, FrameKind.PYTHON, "f", file=file) for level, file in enumerate(files)]
-    process = Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(3,), python=python)
-    assert state_of(process.snapshot()).state.value == state
+def test_prompts_written_in_python():
+    for files, state in {
+        ("/lib/python3.13/_pyrepl/unix_console.py",): "idle",
+        ("/lib/selectors.py", "/lib/asyncio/base_events.py", "/x/ipykernel/kernelapp.py"): "idle",
+        ("/lib/socket.py", "/home/me/cell.py", "/x/ipykernel/kernelapp.py"): "waiting",
+        ("/lib/selectors.py", "/lib/asyncio/base_events.py", "/home/me/server.py"): "waiting",
+    }.items():
+        python = [Frame(level, FrameKind.PYTHON, "f", file=file) for level, file in enumerate(files)]
+        process = Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(3,), python=python)
+        assert state_of(process.snapshot()).state.value == state
