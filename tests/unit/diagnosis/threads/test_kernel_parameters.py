@@ -23,9 +23,11 @@ def kernel(
     code = SimpleNamespace(co_flags=0x04 if takes_more else 0)
     monkeypatch.setattr(frame_locals, "PyCodeObject", lambda *_: code)
     monkeypatch.setattr(FrameLocals, "_parameters", lambda *_: (count, keywords))
-    types = {KEYSET: SimpleNamespace(name="torch._C.DispatchKeySet")}
-    type_of = lambda address: types.get(address, SimpleNamespace(name="Tensor"))  # noqa: E731
-    objects = SimpleNamespace(type_of=type_of, tuple_items=ITEMS.__getitem__)
+    names_of_types = {KEYSET: "torch._C.DispatchKeySet"}
+    objects = SimpleNamespace(
+        type_of=lambda address: SimpleNamespace(name=names_of_types.get(address, "Tensor")),
+        tuple_items=ITEMS.__getitem__,
+    )
     codes = SimpleNamespace(get=lambda _: SimpleNamespace(local_names=lambda: tuple(names)))
     unused: Any = None
     return FrameLocals(unused, SimpleNamespace(space=None, codes=codes, objects=objects))  # type: ignore[arg-type]

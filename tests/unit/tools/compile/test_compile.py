@@ -146,7 +146,11 @@ WORK = CompilingThread(11, "Triton", "triton_poi_fused_add_0", "/cache/x.py", 4)
 def works(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The processes whose stacks were asked for."""
     asked: list[int] = []
-    work_of = lambda pid: asked.append(pid) or (WORK if pid == 11 else None)  # type: ignore[func-returns-value] # noqa: E731
+
+    def work_of(pid: int) -> CompilingThread | None:
+        asked.append(pid)
+        return WORK if pid == 11 else None
+
     monkeypatch.setattr("gdbext.tools.compile.compile_workers.work_of", work_of)
     return asked
 

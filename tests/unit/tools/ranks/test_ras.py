@@ -90,7 +90,7 @@ def test_its_report_stands_beside_ours_and_ok_is_no_proof() -> None:
 
 @pytest.mark.parametrize(
     ("greeting", "problem"),
-    [(b"HTTP/1.1 400 Bad Request\n", "what listens there is no RAS of NCCL"), (None, "timed out")],
+    [(b"HTTP/1.1 400 Bad Request\n", "what listens there is no RAS of NCCL"), (None, "timed out"), (b"", "timed out")],
 )
 def test_a_server_that_says_something_else_or_nothing(greeting: bytes | None, problem: str) -> None:
     with server(None, greeting) as (address, _):
