@@ -24,7 +24,7 @@ from gdbext.errors import TargetError
 from gdbext.hosts.cli.debugger_runner import DebuggerProcess
 from gdbext.tools.watch.progress_watch import uses_torch
 from support.programs import procfs
-from support.programs.harness import DISPATCH, HarnessError, Inferior, run, started, wait_until
+from support.programs.harness import DISPATCH, HarnessError, Inferior, ready, run, some, started, wait_until
 
 SOURCE = Path(__file__).resolve().parents[2] / "inferiors" / "native" / "fuse_server.c"
 SLEEPS = set(map(str, procfs.SYSCALLS["sleep"]))
@@ -48,8 +48,7 @@ class SilentMount:
         self.file = place / "page"
         self._process = subprocess.Popen([program, place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.server = self._process.pid
-        assert self._process.stdout is not None
-        if "mounted" not in self._process.stdout.readline():
+        if "mounted" not in some(self._process.stdout).readline():
             _, why = self._process.communicate()
             pytest.skip(f"no FUSE file system can be mounted here: {why.strip()}")
 
@@ -172,10 +171,7 @@ def test_sources_whose_server_does_not_answer_any_more(fuse_server: Path, tmp_pa
         "import threading\nlock = threading.Lock()\nlock.acquire()\nprint(1, flush=True)\nlock.acquire()\n"
     )
     with ExitStack() as stack:
-        process = stack.enter_context(subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, cwd="/"))
-        stack.callback(process.kill)
-        assert process.stdout is not None
-        process.stdout.readline()
+        process = stack.enter_context(ready([sys.executable, program], cwd="/"))
         stack.callback(SilentMount(fuse_server, program.parent).end)
         for debugger in ("none", "gdb"):
             report = run([DISPATCH, "-p", str(process.pid), "--debugger", debugger, "--json"]).document
@@ -207,7 +203,6 @@ def test_a_read_from_the_background() -> None:
 
 @contextlib.contextmanager
 def frozen(pid: int, is_unified: bool) -> Iterator[str]:
-    """Freeze the process in a control group of its own, whose name is given."""
     name = f"gdbext-test-{os.getpid()}"
     for base, file, on, off in GROUPS[1:] if is_unified else GROUPS[:1]:
         folder = Path(base, name)
@@ -249,6 +244,7 @@ def test_a_frozen_group(scenario: str, is_unified: bool) -> None:
 def test_a_process_that_another_tracer_has_stopped(tmp_path: Path) -> None:
     """It is read as it stands, and its tracer is named; where it lets the process run, as its threads sleep."""
     with kernel_waits("sleeps") as target:
+        wait_until(lambda: procfs.syscall(target.pid, target.pid)[0] in SLEEPS, "it sleeps")
         ptrace = ctypes.CDLL(None, use_errno=True).ptrace
         ptrace.argtypes = [ctypes.c_long] * 4
         assert ptrace(PTRACE_ATTACH, target.pid, 0, 0) == 0

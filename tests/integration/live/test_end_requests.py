@@ -16,7 +16,7 @@ from support.installed import gdbs, lldbs
 from support.programs import harness, procfs
 from support.programs.code_bytes import changed_text
 from support.programs.command_ends import ENDS, EndableCommand, by_signal, signal_debuggers
-from support.programs.harness import DISPATCH, Inferior, wait_until
+from support.programs.harness import DISPATCH, Inferior, some, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("end_requests")]
 
@@ -33,8 +33,6 @@ def job() -> Iterator[Inferior]:
 
 
 class Command:
-    """scripts/dispatch with one of its ends in our hands."""
-
     def __init__(self, job: Inferior, debugger: str, path: str, words: tuple[str, ...], terminal: bool) -> None:
         ours, theirs = pty.openpty() if terminal else os.pipe()
         self.reader = ours
@@ -48,18 +46,13 @@ class Command:
         )
         os.close(theirs)
         wait_until(lambda: os.read(ours, 1) != b"", "the command shows that the process runs")
-        self.debuggers = descendants(self.process.pid)
+        self.debuggers = procfs.descendants(self.process.pid)
 
     def close(self) -> None:
         with suppress(OSError):
             os.close(self.reader)
         self.process.kill()
         self.process.wait()
-
-
-def descendants(pid: int) -> list[int]:
-    children = procfs.children(pid)
-    return children + [each for child in children for each in descendants(child)]
 
 
 def terminate_all(command: EndableCommand) -> None:
@@ -121,7 +114,7 @@ def test_no_debugger_samples_on_after_its_launcher(job: Inferior, debugger: str)
     words = [DISPATCH, "--debugger", name, "-p", str(job.pid), "dispatch-diagnose", "--samples", "1000"]
     launcher = subprocess.Popen(words, env=os.environ | {name.upper(): path}, start_new_session=True)
     wait_until(lambda: procfs.status(job.pid)["TracerPid"] != "0", "it looks at the process")
-    debuggers = descendants(launcher.pid)
+    debuggers = procfs.descendants(launcher.pid)
     launcher.kill()
     launcher.wait()
     wait_until(lambda: all(is_over(pid) for pid in debuggers), "no debugger stays behind")
@@ -144,10 +137,9 @@ def test_a_terminated_trace_still_reports(job: Inferior) -> None:
     gdbs.executable("gdb")
     words = [DISPATCH, "--debugger", "gdb", "-p", str(job.pid), *TRACE]
     traced = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert traced.stdout is not None
-    first = traced.stdout.readline()
+    first = some(traced.stdout).readline()
     traced.terminate()
-    shown = (first + traced.stdout.read()).decode()
+    shown = (first + some(traced.stdout).read()).decode()
     assert traced.wait() == 0, shown
     assert f"op=[{OPERATOR}]" in shown
     check_unharmed(job)

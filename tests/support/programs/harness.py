@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from support.installed import pythons
 from support.programs import native_build, procfs
@@ -39,8 +39,16 @@ NO_SYMBOLS = tuple(word for setting in _SETTINGS for word in ("-iex", f"set {set
 installed, twice as much work as its start and attaching."""
 
 
+Value = TypeVar("Value")
+
+
 class HarnessError(AssertionError):
     """The test's surroundings are not as they must be; says what is missing."""
+
+
+def some(value: Value | None) -> Value:
+    assert value is not None
+    return value
 
 
 def wait_until(condition: Callable[[], Any], what: str, deadline: float = PATIENCE) -> Any:
@@ -233,6 +241,22 @@ class Inferior:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def executable(path: Path, content: str) -> Path:
+    path.write_text(content)
+    path.chmod(0o755)
+    return path
+
+
+def tree_without_layouts(folder: Path) -> Path:
+    """A copy of this tree that knows no PyTorch, and an empty folder "bin"."""
+    for name in ("gdbext", "scripts"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "torch-*.json"))
+    (index,) = (folder / "gdbext/engine/layouts/data").glob("*/index.json")
+    index.write_text('{"build_ids": {}, "torch": {}}')
+    (folder / "bin").mkdir()
+    return folder
+
+
 def take_core(pid: int, path: Path) -> None:
     """gcore through gdb without reading symbols (4 s instead of 8)."""
     outcome = run(["gdb", "-nx", "-batch", *NO_SYMBOLS, "-p", str(pid), "-ex", f"gcore {path}"])
@@ -365,3 +389,7 @@ def ready(words: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Po
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+Start = Callable[..., Inferior]
+"""The fixture ``inferior``: starts a program by its name and arguments, or gives the one that is there already."""

@@ -39,6 +39,11 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def descendants(pid: int) -> list[int]:
+    found = children(pid)
+    return found + [each for child in found for each in descendants(child)]
+
+
 def status(pid: int) -> dict[str, str]:
     """/proc/PID/status, {} when the process is gone."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):

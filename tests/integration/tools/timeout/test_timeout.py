@@ -11,20 +11,28 @@ from pathlib import Path
 import pytest
 
 from support.programs import procfs
-from support.programs.harness import DISPATCH, run, wait_until
+from support.programs.harness import DISPATCH, PATIENCE, ROOT, run, some, wait_until
 
 FAMILY = """
-import os, subprocess, sys, threading
-print("there", flush=True)
+import os, signal, subprocess, sys, threading
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 if os.fork() == 0:
     os.setsid()
     lock = threading.Lock()
     lock.acquire()
+    print("there", flush=True)
     lock.acquire()
 subprocess.run(["sleep", "1000"])
 """
-
-
+UNTIMED = f"""
+import sys
+sys.path.append({str(ROOT)!r})
+from gdbext.hosts.cli import launcher
+from gdbext.tools.timeout import _TimedCommand
+_TimedCommand._wait = lambda *_: sys.stdin.read() or None
+sys.exit(launcher.main(sys.argv[1:]))
+"""
+"""The time of its command is over when its standard input is closed."""
 ALIKE = """
 0.2 sleep 9
 inf true
@@ -35,9 +43,9 @@ inf true
 -s KILL 0.2 sleep 9
 1x true
 9
--k 0.2 0.2s sh -c|trap '' TERM; sleep 1; sleep 9
+-s WINCH -k 0.2 0.2s sleep 9
 -s NONE 1 true
---preserve-status --foreground -v 0.3 sh -c|trap 'exit 3' TERM; sleep 30 >&- 2>&- & wait
+--preserve-status --foreground -v 0.3 sleep 9
 """
 
 
@@ -51,25 +59,27 @@ def test_the_exit_status_is_that_of_coreutils(words: str) -> None:
     assert ours.stdout == ""
 
 
-def test_a_family_is_explained_and_ended(tmp_path: Path) -> None:
-    outcome = run([DISPATCH, "timeout", "--json", "--save", tmp_path, "1.5", "--", sys.executable, "-c", FAMILY])
-    assert (outcome.status, outcome.stdout) == (124, "there\n")
-    told = json.loads(outcome.stderr)
+@pytest.mark.parametrize("is_signal", [False, True])
+def test_a_family_is_explained_and_ended(tmp_path: Path, is_signal: bool) -> None:
+    """A scheduler's signal is explained before it is handed on, and the status is the command's."""
+    start = [DISPATCH, "timeout", "0"] if is_signal else [sys.executable, "-c", UNTIMED, "timeout", "--json", "9"]
+    words = [*start, "--save", tmp_path, "--", sys.executable, "-c", FAMILY]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, **pipes) as ours:
+        assert some(ours.stdout).readline() == "there\n"
+        family = wait_until(lambda: (found := procfs.descendants(ours.pid))[2:] and found, "all have been started")
+        wait_until(lambda: all(procfs.syscall(pid, pid)[0].isdigit() for pid in family), "they sleep")
+        if is_signal:
+            ours.send_signal(signal.SIGTERM)
+        _, stderr = ours.communicate(timeout=PATIENCE)
+    wait_until(lambda: not any(map(procfs.alive, family)), "all of them have gone")
+    if is_signal:
+        assert ours.returncode == 3
+        assert "is to be ended by SIGTERM" in stderr
+        assert "seems to hold itself" in stderr
+        return
+    told = json.loads(stderr)
     kinds = [each["verdict"]["kind"] for each in told["processes"]]
-    assert (told["event"], kinds[0], len(kinds)) == ("exceeded", "waiting-external", 3)
+    assert (ours.returncode, told["event"], kinds[0], len(kinds)) == (124, "exceeded", "waiting-external", 3)
     assert "self-deadlock" in kinds  # the forked child, in a session of its own
-    for each in told["processes"]:
-        assert Path(f"{each['file']}.rec").stat().st_size > 0
-        wait_until(lambda pid=each["pid"]: not procfs.alive(pid), "it has gone")
-
-
-def test_a_schedulers_signal_is_explained_before_it_is_handed_on(tmp_path: Path) -> None:
-    words = [DISPATCH, "timeout", "0", "--save", tmp_path, "--", sys.executable, "-c", FAMILY]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ours:
-        assert ours.stdout is not None
-        ours.stdout.readline()
-        ours.send_signal(signal.SIGTERM)
-        _, stderr = ours.communicate(timeout=60)
-    assert ours.returncode == 128 + signal.SIGTERM
-    assert "is to be ended by SIGTERM" in stderr
-    assert "seems to hold itself" in stderr
+    assert all(Path(f"{each['file']}.rec").stat().st_size > 0 for each in told["processes"])
