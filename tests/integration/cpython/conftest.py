@@ -12,13 +12,11 @@ from support.programs.python_targets import PYTHONS, View, look, running
 
 @pytest.fixture(scope="module", params=PYTHONS)
 def inferior(request: pytest.FixtureRequest) -> Iterator[Inferior]:
-    """The module's program on each Python."""
     with running(request.param, request.module.PROGRAM) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def view(inferior: Inferior) -> Iterator[View]:
-    """What can be read of it."""
     with look(inferior) as found:
         yield found

@@ -6,11 +6,10 @@ import pytest
 
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.runtime import read_thread_names
+from support.programs.harness import some
 from support.programs.python_targets import View, look, running
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
-
-
 PROGRAM = "python_stacks"
 """Of tests/inferiors, for the fixtures of conftest.py."""
 
@@ -79,6 +78,5 @@ def test_locals(view: View) -> None:
     depths = [locals_of(view.runtime, frame)["depth"] for frame in frames if frame.function == "recurse"]
     assert [view.runtime.objects.integer(depth) for depth in depths] == list(range(301))
     run = next(frame for frame in frames if frame.function.endswith("run"))
-    name = view.runtime.dicts.attribute(locals_of(view.runtime, run)["self"], "_name")
-    assert name is not None
+    name = some(view.runtime.dicts.attribute(locals_of(view.runtime, run)["self"], "_name"))
     assert view.runtime.objects.text(name) == thread["name"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -15,18 +14,15 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import PythonUnsupported
 from support.installed import pythons
-from support.programs.harness import Inferior
+from support.programs.harness import Inferior, ready
 from support.programs.python_targets import look, view_of
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
-
-
 PROGRAM = "python_interpreters"
 """Of tests/inferiors, for the fixtures of conftest.py."""
 
 
 def test_both_interpreters(inferior: Inferior) -> None:
-    """Frames; the thread's name, which is that of the main interpreter; and the GIL of each."""
     with look(inferior) as view:
         both = [0, view.truth["number"]]
         assert sorted(each.id for each in view.runtime.interpreters()) == both
@@ -62,7 +58,7 @@ def test_forked_child(inferior: Inferior) -> None:
         assert [group for _, group in view.placed(child)] == groups
 
 
-WAITS = "os.write(1, b'x'); os.read(0, 1)"
+WAITS = "os.write(1, b'\\n'); os.read(0, 1)"
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.7"])
@@ -81,19 +77,13 @@ def test_a_program_without_python_and_python_that_ends() -> None:
 
 def detect(command: list[str]) -> str | None:
     """The version of the Python of a program that has written something; None if it is no Python."""
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.read(1)
-        try:
-            with ProcTarget(process.pid) as target:
-                memory = Memory(target)
-                modules = ModuleTable(target, memory)
-                runtime = PythonRuntime.detect(memory, modules, Symbolizer(modules))
-                if runtime is None:
-                    return None
-                for state in runtime.thread_states():
-                    runtime.frames.stack(state)
-                read_thread_names(runtime)
-                return runtime.version
-        finally:
-            process.kill()
+    with ready(command) as process, ProcTarget(process.pid) as target:
+        memory = Memory(target)
+        modules = ModuleTable(target, memory)
+        runtime = PythonRuntime.detect(memory, modules, Symbolizer(modules))
+        if runtime is None:
+            return None
+        for state in runtime.thread_states():
+            runtime.frames.stack(state)
+        read_thread_names(runtime)
+        return runtime.version

@@ -11,12 +11,10 @@ from gdbext.cpython.sync import locks
 from gdbext.cpython.sync.locks import GilPart, read_gils
 from gdbext.cpython.sync.python_wait import PythonWait, python_wait
 from gdbext.cpython.threads.object_text import describe
-from support.programs.harness import wait_until
+from support.programs.harness import some, wait_until
 from support.programs.python_targets import PYTHONS, View, look, running
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
-
-
 PROGRAM = "python_locks"
 """Of tests/inferiors, for the fixtures of conftest.py."""
 NOWHERE = 0xDEADBEEF0
@@ -146,12 +144,10 @@ def test_functions(view: View) -> None:
         "class": ("class", "Plain", None, ()),
     }
     for name, facts in expected.items():
-        found = view.runtime.functions.source(objects[name]["address"])
-        assert found is not None
+        found = some(view.runtime.functions.source(objects[name]["address"]))
         assert (found.kind, found.qualname, found.line, found.wrappers) == facts
         assert found.line is None or str(found.file).endswith("python_locks.py")
-    found = view.runtime.functions.source(objects["late"]["address"])
-    assert found is not None
+    found = some(view.runtime.functions.source(objects["late"]["address"]))
     assert (found.kind, found.qualname) == ("instance", "Late.__call__")
     assert view.runtime.functions.source(NOWHERE) is None
 

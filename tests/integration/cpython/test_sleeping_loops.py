@@ -15,7 +15,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from support.installed import pythons
-from support.programs.harness import started
+from support.programs.harness import some, started
 from support.programs.python_targets import brief_threads
 
 LOOKED_AT = {
@@ -35,8 +35,7 @@ def test_only_what_the_loop_loads(version: str) -> None:
     with started("sleeping-loops", python=version) as inferior:
         tids, target = inferior.truth["tids"], brief_look(inferior.pid)
         target.threads()
-        waits = Session(target).python_waits
-        assert waits is not None
+        waits = some(Session(target).python_waits)
         found = {name: [(each.polled_as, each.name) for each in waits.polled_objects(tids[name])] for name in tids}
         target.close()
     assert found == {name: LOOKED_AT.get(name, []) for name in tids}

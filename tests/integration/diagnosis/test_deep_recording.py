@@ -17,7 +17,6 @@ from support.source import contract_schema
 
 
 def _count(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[None]:
-    """A list that grows with each call of a method."""
     calls: list[None] = []
     method = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *arguments: [calls.append(None), method(*arguments)][1])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from support.programs.harness import Inferior
+from support.programs.harness import Inferior, Start
 
 pytestmark = pytest.mark.torch
-
-GetInferior = Callable[..., Inferior]
 
 
 def document(process: Inferior, *words: str) -> Any:
@@ -20,7 +17,6 @@ def document(process: Inferior, *words: str) -> Any:
 
 
 def variables_of(found: Any) -> dict[str, dict[str, str]]:
-    """Function → its variables."""
     frames = [frame for thread in found["threads"] for frame in thread["python_frames"]]
     return {
         frame["function"]: {each["name"]: each["text"] for each in frame["variables"]}
@@ -29,7 +25,7 @@ def variables_of(found: Any) -> dict[str, dict[str, str]]:
     }
 
 
-def test_variables_of_the_users_frames(inferior: GetInferior) -> None:
+def test_variables_of_the_users_frames(inferior: Start) -> None:
     process = inferior("frame-variables")
     found = document(process, "dispatch-bt", "--locals", "--args")
     variables = variables_of(found)
@@ -49,7 +45,6 @@ def test_variables_of_the_users_frames(inferior: GetInferior) -> None:
 
 
 def check_the_verdict(process: Inferior) -> None:
-    """The innermost frame of the user's is shown by default."""
     shown = variables_of(document(process))
     assert list(shown) == ["scale_cpu"]
     true = process.truth["variables"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 
-from support.programs.harness import Inferior
+from support.programs.harness import Start
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -25,7 +24,7 @@ ALARMS = {"crash", "runaway-recursion", "deadlock", "self-deadlock", "orphaned-l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_healthy_processes(kind: str, inferior: Callable[..., Inferior]) -> None:
+def test_healthy_processes(kind: str, inferior: Start) -> None:
     target = inferior("healthy", kind)
     for number in range(LOOKS):
         debugger = "gdb" if kind in THROUGH_GDB and number == LOOKS - 1 else "none"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from support.installed import pythons
-from support.programs.harness import started
+from support.programs.harness import started, wait_until
 
 OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
 LOST = """
@@ -38,3 +40,19 @@ def test_who_owes_what_is_waited_for(scenario: str, python: str) -> None:
     assert [words for words in truth["says"] if words not in said] == [], said
     assert [words for words in truth["never"] if words in said] == [], said
     assert {target.tid(role) for role in truth["roles"]} <= {*verdict["threads"]}, said
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("scenario", ["named-rank", "torchrun-agent"])
+def test_ranks_and_agents_that_wait_for_others(scenario: str) -> None:
+    with started(scenario) as target:
+
+        def told() -> Any:
+            """The report with the sentence: the program still has to come to its call."""
+            report = target.dispatch("dispatch-diagnose", debugger="none").document
+            return report if all(words in report["verdict"]["summary"] for words in target.truth["says"]) else None
+
+        report = wait_until(told, "it waits for others")
+    if "rank" in target.truth:
+        identity = report["collectives"]["identity"]
+        assert (identity["rank"], identity["size"]) == (target.truth["rank"], target.truth["size"])

@@ -1,38 +1,33 @@
-"""--samples: several looks at a process that runs on in between, through gdb and without."""
+"""--samples: several looks at a process that runs on in between. Through gdb: hosts/gdb/test_gdb_resuming.py."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from support.programs.harness import Inferior, wait_until
+from support.programs.harness import Start, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
-Start = Callable[..., Inferior]
 RUNS = {"busy", "slow", "starved"}
 """The last two are true of a process that works, on a machine that others keep busy."""
 ARGS = ("dispatch-diagnose", "--samples", "3", "--interval")
 PROGRAMS = [
-    ("gil-mutex", {"deadlock"}, "mutex-holder", "stuck", "gdb"),
-    ("gil-mutex", {"deadlock"}, "mutex-holder", "stuck", "none"),
-    ("busy", {*RUNS, "idle"}, "main", "moved", "none"),
-    ("meta-mm-spin", RUNS, "main", "spinning", "none"),
+    ("gil-mutex", {"deadlock"}, "mutex-holder", "stuck"),
+    ("busy", {*RUNS, "idle"}, "main", "moved"),
+    ("meta-mm-spin", RUNS, "main", "spinning"),
 ]
 
 
-@pytest.mark.parametrize(("scenario", "verdicts", "role", "progress", "debugger"), PROGRAMS)
-def test_stuck_from_slow(
-    scenario: str, verdicts: set[str], role: str, progress: str, debugger: str, inferior: Start
-) -> None:
+@pytest.mark.parametrize(("scenario", "verdicts", "role", "progress"), PROGRAMS)
+def test_stuck_from_slow(scenario: str, verdicts: set[str], role: str, progress: str, inferior: Start) -> None:
     target = inferior(scenario)
     intervals = (str(0.2 * 2**attempt) for attempt in itertools.count())  # the busier the machine, the slower it moves
 
     def sampled() -> Any:
-        report = target.dispatch(*ARGS, next(intervals), debugger=debugger).document
+        report = target.dispatch(*ARGS, next(intervals), debugger="none").document
         assert report["verdict"]["kind"] in verdicts
         assert report["samples"]["count"] == 3
         return next(each["progress"] for each in report["samples"]["threads"] if each["tid"] == target.tid(role))

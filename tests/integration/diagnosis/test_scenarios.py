@@ -5,11 +5,9 @@ What is expected comes from the truth that each inferior writes down about itsel
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from support.programs.harness import Inferior
+from support.programs.harness import Start
 from support.programs.ways import Look
 from support.recorded.scenario_checks import (
     check_cycle_of_families,
@@ -22,7 +20,6 @@ from support.recorded.scenarios import KNOWN, SCENARIOS, Scenario
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
-Start = Callable[..., Inferior]
 _CORES = """
 meta-mm meta-mm-debian guard-entry gil-mutex gil-mutex-debian mutex-abba python-lock-abba python-lock-abba-3.8
 python-lock-abba-3.13 fork-mutex boxed-recursion dataloader gloo-mismatch
@@ -57,6 +54,5 @@ def test_waits_of_every_kind(look: Look, inferior: Start) -> None:
 
 @pytest.mark.parametrize("kind", ["join", "openmp", "stream", "loader"])
 def test_the_gil_and_something_else(kind: str, inferior: Start) -> None:
-    """A cycle of the GIL with a join, an OpenMP team, a stdio stream or the dynamic loader's lock."""
     target = inferior("families", kind)
     check_cycle_of_families(Look("live", "none")(target, "dispatch-diagnose"), target.truth)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from support.installed import pythons
 from support.programs import procfs
-from support.programs.harness import Inferior, started, wait_until
+from support.programs.harness import Inferior, Start, started, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
 OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
-Start = Callable[..., Inferior]
 
 
 def report(target: Inferior, *words: str) -> Any:
@@ -25,10 +23,6 @@ def report(target: Inferior, *words: str) -> Any:
 
 def verdict_of(target: Inferior) -> Any:
     return report(target)["verdict"]
-
-
-def text_of(target: Inferior) -> str:
-    return target.dispatch("dispatch-diagnose", debugger="none", json=False).stdout
 
 
 def waits_of(document: Any) -> dict[int, Any]:
@@ -123,16 +117,15 @@ def test_greenlets_that_hold_what_the_other_wants(inferior: Start) -> None:
 
 def test_a_loop_that_sleeps_again_and_again_polls() -> None:
     with started("owed", "refused-before") as target:
-        assert text_of(target).startswith("polls: ")
+        assert target.dispatch("dispatch-diagnose", debugger="none", json=False).stdout.startswith("polls: ")
 
 
-@pytest.mark.parametrize("debugger", ["gdb", "none"])
-def test_a_stopped_process_says_so(debugger: str) -> None:
+def test_a_stopped_process_says_so() -> None:
     with started("owed", "lock-handed") as target:
         os.kill(target.pid, signal.SIGSTOP)
         wait_until(lambda: procfs.state(target.pid, target.pid) == "T", "it is stopped")
-        document = target.dispatch("dispatch-diagnose", debugger=debugger).document
-        assert any("kill -CONT" in finding["summary"] for finding in document["findings"]), document["findings"]
+        findings = report(target)["findings"]
+        assert any("kill -CONT" in finding["summary"] for finding in findings), findings
 
 
 NATIVE_LOCKS = [("priority-inheritance", "deadlock", ("0", "1")), ("once-again", "self-deadlock", ("0",))]

@@ -21,7 +21,6 @@ def diagnose(target: Inferior) -> dict:
 
 @contextlib.contextmanager
 def group(controller: str, pid: int, **values: str) -> Iterator[Path]:
-    """Put the process into a control group of its own with these values; skips where none can be made."""
     base = Path("/sys/fs/cgroup", controller)
     folder = base / f"gdbext-test-{os.getpid()}"
     try:
@@ -115,7 +114,6 @@ def test_memory_that_the_group_does_not_have(tmp_path: Path) -> None:
 
 
 def _verdict_with(target: Inferior, words: str) -> dict:
-    """The first verdict with these words, which is not there at once."""
 
     def found() -> dict | None:
         seen: dict = diagnose(target)["verdict"]

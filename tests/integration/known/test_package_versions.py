@@ -1,9 +1,8 @@
-"""Versions of what a process has loaded, and entries that are told by them: live, in a root of its own, of a core."""
+"""Versions of what a process has loaded, and entries that are told by them: live and of a core."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -23,8 +22,6 @@ from gdbext.known import Affected, KnownBug, ThreadPattern
 from support.programs import harness
 from support.programs.harness import Inferior
 
-_ENTER = 'mount --rbind / "$0" && mount --bind "$1" "$0$2" && shift 2 && exec chroot "$0" "$@"'
-"""Root, folder of packages, where it is to be inside; then the program."""
 _NCCL = """
 #include <stdio.h>
 const char* warning = "NCCL version %d.%d.%d%s is not the version of the headers\\n";
@@ -54,27 +51,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _program(inside: Path, command: list[str]) -> Any:
-    python = getattr(sys, "_base_executable", sys.executable)
-    words = ("packages", str(inside / "libnccl.so.2"))
-    return harness.started(*words, python=python, env={"PYTHONPATH": str(inside)}, command=command)
-
-
 @pytest.fixture(scope="module")
 def inferior(packages: Path) -> Iterator[Inferior]:
-    with _program(packages, []) as inferior:
-        yield inferior
-
-
-@pytest.fixture(scope="module")
-def contained(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inferior]:
-    """The same in a root of its own; where it has its packages is an empty folder as seen from here."""
-    unshare = ["unshare", "-m" if os.geteuid() == 0 else "-Urm"]
-    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], check=False).returncode:
-        pytest.skip("namespaces cannot be made here")
-    root, inside = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("inside")
-    with _program(inside, [*unshare, "sh", "-c", _ENTER, str(root), str(packages), str(inside)]) as inferior:
-        assert not list(inside.iterdir()), "the program alone sees them"
+    python = getattr(sys, "_base_executable", sys.executable)
+    words = ("packages", str(packages / "libnccl.so.2"))
+    with harness.started(*words, python=python, env={"PYTHONPATH": str(packages)}) as inferior:
         yield inferior
 
 
@@ -93,7 +74,6 @@ def bugs(truth: dict[str, Any]) -> list[KnownBug]:
 
 
 def matched(target: Target, truth: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The entries that fit, each with its condition."""
     monkeypatch.setattr("gdbext.diagnosis.verdict.known_bugs.catalogue", lambda _: bugs(truth))
     with contextlib.closing(target):
         session = Session(target)
@@ -106,11 +86,6 @@ def test_versions_are_read_and_ranges_compared(inferior: Inferior, monkeypatch: 
     assert inferior.truth["versions"]["gdbext-made"] == "1.2.3"
     found = matched(ProcTarget(inferior.pid), inferior.truth, monkeypatch)
     assert found == {f"{package}#0": "" for package in inferior.truth["versions"]}
-
-
-def test_versions_are_read_through_the_containers_root(contained: Inferior, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = matched(ProcTarget(contained.pid), contained.truth, monkeypatch)
-    assert found == {f"{package}#0": "" for package in contained.truth["versions"]}
 
 
 def test_a_core_whose_files_are_gone(inferior: Inferior, packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ without torch."""
 
 
 def known(pid: int) -> dict[str, str]:
-    """Our entries that fit, each with its condition."""
     with ProcTarget(pid) as target:
         session = Session(target)
         return {match.bug.id: match.condition for match in with_known_bugs(session, inspect_threads(session)).known}

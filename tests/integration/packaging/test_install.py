@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.installed import lldbs
-from support.programs.harness import ROOT, Outcome, run
+from support.programs.harness import ROOT, Outcome, executable, run
 
 pytestmark = pytest.mark.gdb
 
@@ -49,9 +49,7 @@ def complete(tmp_path: Path) -> dict[str, str]:
     for name in ("elftools", "pygments"):
         (tmp_path / "has" / name).mkdir(parents=True)
         (tmp_path / "has" / name / "__init__.py").touch()
-    lldb = tmp_path / "has" / "lldb"
-    lldb.write_text("#!/bin/sh\necho loads 16.0.6\n")
-    lldb.chmod(0o755)
+    lldb = executable(tmp_path / "has" / "lldb", "#!/bin/sh\necho loads 16.0.6\n")
     return {"PYTHONPATH": str(tmp_path / "has"), "LLDB": str(lldb)}
 
 
@@ -129,7 +127,6 @@ def test_dry_run_and_wrong_usage_do_nothing(home: Home) -> None:
 
 @pytest.mark.parametrize("name", lldbs.parameters())
 def test_the_block_for_lldb(home: Home, complete: dict[str, str], name: str) -> None:
-    """Every LLDB has the commands; what the user had in the file stays as it was."""
     lldbinit = home.path / ".lldbinit"
     lldbinit.write_bytes(MINE.rstrip())
     complete["LLDB"] = lldbs.executable(name)

@@ -19,7 +19,6 @@ PACKAGE = ROOT / "tests" / "example_package"
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment in which pip has installed the package."""
     folder = tmp_path_factory.mktemp("site")
     assert run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"]).status == 0
     shutil.copytree(PACKAGE, folder / "source")

@@ -6,14 +6,14 @@ import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gdbext.tools.ranks.other_machines import answer, archive, remote_script
 from support.programs import procfs
-from support.programs.harness import DISPATCH, ROOT, Inferior, run
+from support.programs.harness import DISPATCH, ROOT, Start, run
 
 NAMES = ("json", "zipfile", "base64", "socket", "argparse", "pygments", "elftools", "gdbext")
 TRAP = "open({witness!r}, 'a').write(__file__)\nraise SystemExit(9)\n"
@@ -51,7 +51,7 @@ def test_python_m(folder: Path) -> None:
 
 @pytest.mark.gdb
 @pytest.mark.torch
-def test_in_a_debugger_of_ours(folder: Path, inferior: Callable[..., Inferior]) -> None:
+def test_in_a_debugger_of_ours(folder: Path, inferior: Start) -> None:
     words = [DISPATCH, "-p", str(inferior("meta-mm").pid), "--debugger", "gdb", "dispatch-bt", "--json"]
     assert run(words, cwd=folder, env={"PYTHONPATH": str(folder)}).document["threads"]
 

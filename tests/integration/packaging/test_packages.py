@@ -26,7 +26,6 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=PYTHONS)
 def installed(request: pytest.FixtureRequest, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment that holds the wheel and what it requires."""
     folder = tmp_path_factory.mktemp(f"venv-{request.param}")
     assert run([pythons.need(request.param), "-m", "venv", "--without-pip", folder]).status == 0
     wheel = next(packages.glob("gdbext-*.whl"))
@@ -45,7 +44,6 @@ def pip_runner() -> Path:
 
 @pytest.fixture
 def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a user who never heard of us: a home folder and nothing else."""
     return {"HOME": str(tmp_path_factory.mktemp("home")), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
 
 

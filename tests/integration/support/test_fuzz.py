@@ -23,10 +23,3 @@ def test_damage_costs_fields_and_nothing_else() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     *_, total = [line.split() for line in done.stdout.splitlines() if line.startswith("all ")]
     assert int(total[1]) == LOOKS
-
-
-def test_a_look_is_repeated_by_its_name() -> None:
-    first, again = fuzz("--one", "registers:5"), fuzz("--one", "registers:5")
-    assert (first.returncode, again.returncode) == (0, 0), first.stdout + first.stderr
-    assert first.stdout.split(",")[0] == again.stdout.split(",")[0]
-    assert "registers:5: " in first.stdout

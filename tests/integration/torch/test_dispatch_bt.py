@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from support.programs.harness import Inferior, started
+from support.programs.harness import Inferior, Start, started
 from support.programs.ways import Look
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
-
-Start = Callable[..., Inferior]
 
 
 def steps_of(document: dict[str, Any], tid: int, what: str = "dispatch") -> list[dict[str, Any]]:
@@ -149,7 +146,6 @@ def test_a_custom_operator_under_fake_tensors() -> None:
 
 
 def goes_on_with_less(steps: list[dict[str, Any]]) -> bool:
-    """And each keyset is proven."""
     bits = [int(step["keyset"]["bits"], 16) for step in steps if proven(step)]
     return len(bits) == len(steps) and all(inner & ~outer == 0 for inner, outer in zip(bits, bits[1:]))
 
@@ -196,7 +192,6 @@ GIVEN = dict(zip("abcdegijkln", ["f32[3] cpu", "None", "1", "2.0", "3", "[f32[3]
 
 
 def assert_arguments(path: str, steps: list[dict[str, Any]]) -> None:
-    """None is wrong; kernels that were called unboxed have theirs, but for a SymInt that was moved on."""
     found = [{each["name"]: each["value"] or "" for each in step["arguments"]} for step in steps]
     given = {**GIVEN, "a": "[f32[3] cpu, f32[3] cpu]"} if path == "list" else GIVEN
     shown = [(name, text) for each in found for name, text in each.items() if text]

@@ -21,7 +21,7 @@ from gdbext.tools import table
 from gdbext.tools.operators.op import OperatorReporter
 from gdbext.torch.values.containers import optional_shape
 from support.programs import harness, native_build
-from support.programs.harness import Inferior
+from support.programs.harness import Inferior, Start
 
 pytestmark = [pytest.mark.torch]
 
@@ -31,7 +31,7 @@ Reading = Callable[..., Session]
 
 
 @pytest.fixture
-def reading(inferior: Callable[..., Inferior], tmp_path: Path) -> Iterator[Reading]:
+def reading(inferior: Start, tmp_path: Path) -> Iterator[Reading]:
     """A session on a live process, with the shipped layout as ``change`` leaves it; it ends the previous one."""
     with ExitStack() as opened:
 
@@ -47,7 +47,6 @@ def reading(inferior: Callable[..., Inferior], tmp_path: Path) -> Iterator[Readi
 
 
 def reports(session: Session, pattern: str) -> tuple[list[tuple[Any, ...]], list[str]]:
-    """What is said of each operator but its schemas, and those."""
     found = OperatorReporter(session.tables, None).report_all(session.dispatcher.find(pattern))
     rest = []
     for one in found:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -18,13 +16,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.compiler]
 
 @pytest.fixture(scope="module", params=matrix.IN_SUITE)
 def program(request: pytest.FixtureRequest) -> Iterator[Matrix]:
-    """The program, compiled in one way."""
     with matrix.running(request.param) as running:
         yield running
 
 
 def command(looking_at: Matrix, *words: str) -> Outcome:
-    """The outcome of a command that resumes the process, as JSON."""
     asked = [DISPATCH, "--timeout", "90", "--json", "-p", str(looking_at.pid), *words]
     return run(asked, timeout=matrix.PATIENCE)
 
@@ -105,18 +101,6 @@ def test_kernels_and_the_programs_own_lookups_are_stopped_at(way: str, words: tu
         outcome = command(looping, "dispatch-break", *words)
     (request,) = outcome.document["breaks"]["requests"]
     assert sum(one["hits"] for one in request["breakpoints"]) == 1, outcome
-
-
-@pytest.mark.gdb
-def test_what_does_not_come_is_said_after_some_seconds() -> None:
-    """gdb waits for the process then, and a thread of ours says it."""
-    with matrix.running("O3-hidden", only="loop") as looping:
-        words = [DISPATCH, "--timeout", "60", "-p", str(looping.pid), "dispatch-break", "kernel", "zoo::number"]
-        with subprocess.Popen([*words, "--key", "CPU"], stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            process.send_signal(signal.SIGINT)
-    assert line.startswith("note: no stop in 5 s: 1 of 1 thread ran, and did not come here with that key: dispatch-top")
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.symbolizer import Symbol, SymbolIndex
 from support.installed.machine import own_libc
+from support.programs.harness import some
 from support.programs.native_build import torch_folder
 
 NO_CACHE = SymbolCache(Path("/proc/nonexistent/gdbext"))
@@ -93,8 +94,7 @@ def test_the_default_version_is_preferred(tmp_path: Path) -> None:
     __attribute__((used)) int f_old(void) { return 1; } __attribute__((used)) int f_new(void) { return 2; }"""
     path = compiled(tmp_path, source, f"-Wl,--version-script={script}")
     index = index_of(path)
-    exported = index.exported("f")
-    assert exported is not None
+    exported = some(index.exported("f"))
     assert [exported.vaddr] == [symbol.vaddr for symbol in index.lookup("f_new")]
     subprocess.run(["strip", path], check=True)
     assert index_of(path).exported("f") == exported
@@ -184,12 +184,10 @@ def test_every_operation(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert image.eh_frame_hdr is not None
     table = SearchTable(image.read, image.eh_frame_hdr.vaddr)
     for offset, expected in ROWS.items():
-        fde = table.find(symbols["f"] + offset)
-        assert fde is not None
+        fde = some(table.find(symbols["f"] + offset))
         assert not fde.cie.is_signal
         row = row_at(fde, symbols["f"] + offset)
         assert ((row.cfa_register, row.cfa_offset, row.cfa_code), row.rules) == expected, offset
-    fde = table.find(symbols["s"])
-    assert fde is not None
+    fde = some(table.find(symbols["s"]))
     assert fde.cie.is_signal
     assert row_at(fde, symbols["s"]).is_signal

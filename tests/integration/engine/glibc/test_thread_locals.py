@@ -15,6 +15,7 @@ from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from support.fakes.unwind_fakes import FakeTarget
 from support.installed.machine import own_libc
+from support.programs.harness import some
 
 LIBC = own_libc()
 LIBC_BASE, BASE = 0x7F00_0000_0000, 0x7E00_0000_0000
@@ -66,7 +67,6 @@ def patched(target: FakeTarget, address: int, *words: int) -> None:
 
 
 def process(path: str, entries: dict[int, int], size: int = 8) -> tuple[FakeTarget, ElfImage]:
-    """A thread whose dtv has these entries, in a process with glibc and the library."""
     target = FakeTarget()
     target.add_elf(LIBC, LIBC_BASE)
     image = target.add_elf(path, BASE)
@@ -92,8 +92,7 @@ def with_module_id(path: str, value: int = BLOCK, size: int = 8) -> tuple[FakeTa
 def find(target: FakeTarget, offset: int = 0, thread_pointer: int = TCB) -> int:
     memory = Memory(target)
     modules = ModuleTable(target, memory)
-    module = modules.named("libt.so")
-    assert module is not None
+    module = some(modules.named("libt.so"))
     return ThreadLocals(memory, modules).address(thread_pointer, module, offset)
 
 
@@ -141,8 +140,7 @@ def test_descriptors(build: Build) -> None:
 def test_the_file_is_gone(build: Build) -> None:
     path = build("local-dynamic")
     target, image = with_module_id(path)
-    dynamic = image.segment(2)
-    assert dynamic is not None
+    dynamic = some(image.segment(2))
     at = dynamic.vaddr  # the dynamic linker relocates the addresses in place
     while True:
         tag, value = struct.unpack("<QQ", image.read(at, 16) or b"")

@@ -30,7 +30,7 @@ from gdbext.torch.measure.measured import measure
 from gdbext.torch.measure.wants import Wants
 from support.installed import pythons
 from support.programs import native_build
-from support.programs.harness import Inferior
+from support.programs.harness import Start, some
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
@@ -125,7 +125,7 @@ Change = Callable[[dict[str, Any]], None]
 
 
 @pytest.fixture
-def process(inferior: Callable[..., Inferior]) -> Iterator[Process]:
+def process(inferior: Start) -> Iterator[Process]:
     with ProcTarget(inferior("idle").pid) as target:
         memory = Memory(target)
         modules = ModuleTable(target, memory)
@@ -277,8 +277,7 @@ def test_a_damaged_file_costs_no_more_than_itself(process: Process, tmp_path: Pa
 
 def test_a_container_s_library_is_not_run(process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found through /proc/PID/root: whoever rules the container would run code with our rights."""
-    module = process[0].named("libtorch_cpu.so")
-    assert module is not None
+    module = some(process[0].named("libtorch_cpu.so"))
     assert module.image is not None
     root = f"/proc/{os.getpid()}/root"
     monkeypatch.setattr(module.image, "path", root + module.image.path)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from gdbext.engine.layouts import store
 from gdbext.errors import LayoutError
 from gdbext.torch.measure import child, measurement
 from support.programs import native_build, procfs
-from support.programs.harness import ROOT, Inferior, wait_until
+from support.programs.harness import Start, executable, tree_without_layouts, wait_until
 
 pytestmark = [pytest.mark.torch]
 
@@ -37,15 +36,8 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.tree, self.record, self.scratch = (folder / name for name in ("tree", "record", "scratch"))
         self.scratch.mkdir()
-        known = shutil.ignore_patterns("__pycache__", "torch-*.json")
-        shutil.copytree(ROOT / "gdbext", self.tree / "gdbext", ignore=known)
-        shutil.copytree(ROOT / "scripts", self.tree / "scripts")
-        index = self.tree / "gdbext" / Path(store.DATA).relative_to(ROOT / "gdbext") / store.INDEX
-        index.write_text('{"build_ids": {}, "torch": {}}')
-        self.compiler = self.tree / "bin/g++"
-        self.compiler.parent.mkdir()
-        self.compiler.write_text(SLOW_COMPILER.format(record=self.record))
-        self.compiler.chmod(0o755)
+        tree_without_layouts(self.tree)
+        self.compiler = executable(self.tree / "bin/g++", SLOW_COMPILER.format(record=self.record))
         path = f"{self.compiler.parent}:{os.environ['PATH']}"
         self.environment = {"PATH": path, "GDBEXT_PYTHON": sys.executable, measurement.FAILED: ""}
         self.environment |= {"TMPDIR": str(self.scratch), "XDG_CACHE_HOME": str(folder / "cache")}
@@ -83,7 +75,7 @@ def running(pid: int) -> bool:
     return procfs.state(pid, pid) not in ("", "Z", "X")
 
 
-def test_nobody_stands_still_meanwhile_and_nothing_is_left(inferior: Callable[..., Inferior], place: Place) -> None:
+def test_nobody_stands_still_meanwhile_and_nothing_is_left(inferior: Start, place: Place) -> None:
     """Neither after Ctrl+C nor after SIGKILL, for which nobody can prepare."""
     hang = inferior("meta-mm")
     words = str(place.tree / "scripts/dispatch"), "-p", str(hang.pid), "--debugger", "none", "dispatch-bt"
@@ -93,7 +85,7 @@ def test_nobody_stands_still_meanwhile_and_nothing_is_left(inferior: Callable[..
             assert not hang.disturbance()
             dispatch.send_signal(number)
             place.assert_nothing_is_left()
-            dispatch.communicate(timeout=30)
+            dispatch.communicate()
         place.record.unlink()
 
 
@@ -129,9 +121,7 @@ def test_without_pyelftools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("GDBEXT_PYTHON", "")
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    bare.chmod(0o755)
+    bare = executable(tmp_path / "python", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     monkeypatch.setattr(sys, "executable", str(bare))
     monkeypatch.setattr(child, "ROOT", tmp_path)
     with pytest.raises(LayoutError, match="pyelftools") as caught:

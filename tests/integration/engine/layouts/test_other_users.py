@@ -17,7 +17,7 @@ from gdbext.torch.measure import measurement
 from gdbext.torch.measure.child import package_to_measure
 from gdbext.torch.measure.pack import write
 from support.programs import native_build
-from support.programs.harness import ROOT, run
+from support.programs.harness import ROOT, run, some
 from support.programs.hostile_torch import NOBODY, HostileTorch, hostile_torch, why_not
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(why_not()), reason=why_not())]
@@ -70,8 +70,7 @@ def test_what_another_user_measured_is_for_that_user_only(tmp_path: Path, monkey
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/index.json").write_text('{"build_ids": {}, "torch": {}}')
     write(store.read_layout(layout, whole=True), Path(store.path_of_measured(build_id, NOBODY)))
-    found = store.measured_by(NOBODY, build_id)
-    assert found is not None
+    found = some(store.measured_by(NOBODY, build_id))
     assert found.match == "generated"
     assert store.measured_by(12345, build_id) is None
     assert store.by_build_id(build_id, tmp_path / "empty") is None

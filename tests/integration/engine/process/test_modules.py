@@ -17,6 +17,7 @@ from gdbext.engine.process.modules import Module, ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from support.fakes.fake_target import OwnProcess
+from support.programs.harness import some
 
 NO_CACHE = SymbolCache(Path("/proc/nonexistent/gdbext"))
 
@@ -41,11 +42,9 @@ def build(path: Path, source: str) -> None:
 def module_at(address: int) -> Module:
     target = OwnProcess()
     table = ModuleTable(target, Memory(target))
-    module = table.find(address)
-    assert module is not None
+    module = some(table.find(address))
     symbolizer = Symbolizer(table, NO_CACHE)
-    function = symbolizer.function(address)
-    assert function is not None
+    function = some(symbolizer.function(address))
     assert function.names == ("marker",)
     assert symbolizer.address_of("marker", "libcopy.so") == address
     return module

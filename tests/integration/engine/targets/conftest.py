@@ -18,7 +18,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pausing(program: Path) -> Iterator[Plain]:
-    """Four threads, all in pause(2)."""
     with running(program, "3") as plain:
         yield plain
 

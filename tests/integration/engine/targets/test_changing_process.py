@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -19,25 +19,17 @@ from gdbext.errors import TargetGone
 from gdbext.tools import table
 from support.installed.machine import own_libc
 from support.programs import harness, native_build, procfs
+from support.programs.harness import some
 
-WAITS = "import ctypes, os, sys\nos.write(1, b'x')\nsys.stdin.readline()\n"
+WAITS = "import ctypes, os, sys\nos.write(1, b'\\n')\nsys.stdin.readline()\n"
 
 
-@contextmanager
-def waiting(then: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-c", f"{WAITS}{then}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.read(1) == b"x"
-            yield process
-        finally:
-            process.kill()
+def waiting(then: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    return harness.ready([sys.executable, "-c", f"{WAITS}{then}"], bufsize=0)
 
 
 def go_on(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin is not None
-    process.stdin.write(b"\n")
+    some(process.stdin).write(b"\n")
 
 
 def test_a_library_is_loaded_between_the_list_of_files_and_the_stop(tmp_path: Path) -> None:
@@ -48,8 +40,7 @@ def test_a_library_is_loaded_between_the_list_of_files_and_the_stop(tmp_path: Pa
         session = Session(target)
         assert not session.has_torch
         go_on(process)
-        assert process.stdout is not None
-        assert process.stdout.read(1) == b"y"
+        assert some(process.stdout).read(1) == b"y"
         harness.wait_until(lambda: calls(process.pid, "read"), "it reads again")
         document = json.loads(table.execute("dispatch-bt", ["--all", "--json"], lambda: session).output)
         assert document["target"]["torch"] is not None, "it was looked at once more"

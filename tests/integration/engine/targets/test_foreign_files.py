@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from gdbext.engine.targets import rooted_paths
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.recording import recording_reader
 from gdbext.engine.targets.rooted_paths import Rights, rights_of
-from support.programs.harness import DISPATCH, run
+from support.programs.harness import DISPATCH, ready, run
 
 PYTHON = "/usr/bin/python3"
 NOBODY, GROUP = 65534, 54321
@@ -52,13 +51,8 @@ def folder() -> Iterator[Path]:
 @contextmanager
 def of_nobody(*names: str | Path, groups: Sequence[int] = (), wrapper: Sequence[str] = ()) -> Iterator[int]:
     words = [*wrapper, PYTHON, "-I", "-c", PROGRAM, ",".join(map(str, groups)), *map(str, names)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process.pid
-        finally:
-            process.kill()
+    with ready(words) as process:
+        yield process.pid
 
 
 def written(path: Path, mode: int, group: int = 0) -> Path:

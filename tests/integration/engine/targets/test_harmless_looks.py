@@ -17,7 +17,7 @@ from gdbext.engine.targets.live.unstopped import AsleepProcess
 from gdbext.hosts.debugger.recorded_command import RecordedCommand
 from gdbext.hosts.opening import Standstill, open_live, open_recording
 from support.programs import procfs
-from support.programs.harness import INFERIORS, wait_until
+from support.programs.harness import INFERIORS, PATIENCE, some, wait_until
 
 LOOKS = 50
 CALLS = {
@@ -36,8 +36,7 @@ class BlockedCalls:
         self.process = subprocess.Popen(
             [sys.executable, INFERIORS / "blocked_calls.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert self.process.stdout is not None
-        self.tids = json.loads(self.process.stdout.readline())["threads"]
+        self.tids = json.loads(some(self.process.stdout).readline())["threads"]
         wait_until(lambda: all(map(self._is_asleep, procfs.threads(self.process.pid))), "all sleep")
 
     def _is_asleep(self, tid: int) -> bool:
@@ -47,7 +46,7 @@ class BlockedCalls:
         return procfs.syscall(self.process.pid, tid)[0] in map(str, numbers)
 
     def results(self) -> dict[str, list[object]]:
-        output, _ = self.process.communicate("go\n", timeout=60)
+        output, _ = self.process.communicate("go\n", timeout=PATIENCE)
         found: dict[str, list[object]] = json.loads(output)
         return found
 
@@ -101,8 +100,7 @@ def test_a_stop_completes_what_was_read_of_sleeping_threads(program: BlockedCall
     assert not target.retake()
     stack = asleep.registers()["rsp"]
     before = target.read(stack, 64)
-    stopped = target.stopped_thread(asleep.tid)
-    assert stopped is not None
+    stopped = some(target.stopped_thread(asleep.tid))
     assert not stopped.lacks_registers
     assert {"rbx", "r12", "rbp"} <= stopped.registers().keys()
     assert (stopped.registers()["rsp"], target.read(stack, 64)) == (stack, before)

@@ -16,7 +16,7 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.unwind import NativeFrame, Unwinder
 from support.programs import procfs
-from support.programs.harness import INFERIORS, wait_until
+from support.programs.harness import INFERIORS, ready, wait_until
 
 pytestmark = pytest.mark.compiler
 
@@ -46,15 +46,9 @@ def running(folder: Path, name: str, *arguments: str) -> Iterator[int]:
         resource.setrlimit(resource.RLIMIT_STACK, (1200 * OVERFLOWING_FRAME, resource.RLIM_INFINITY))
 
     own_limit = limit if "overflow" in arguments else None
-    command = [program, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=own_limit) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            wait_until(procfs.sleeps_on(process.pid), "it has come from printing to where it stays")
-            yield process.pid
-        finally:
-            process.kill()
+    with ready([program, *arguments], stderr=subprocess.DEVNULL, preexec_fn=own_limit) as process:
+        wait_until(procfs.sleeps_on(process.pid), "it has come from printing to where it stays")
+        yield process.pid
 
 
 def stacks(pid: int) -> Iterator[tuple[list[NativeFrame], list[str]]]:

@@ -9,14 +9,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.fakes.core_maker import Core, Load
 from support.programs import procfs
-from support.programs.harness import DISPATCH, PATIENCE, ROOT, Inferior, Outcome, run, wait_until
+from support.programs.harness import DISPATCH, PATIENCE, Outcome, Start, run, tree_without_layouts, wait_until
 from support.programs.user_debuggers import error_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
@@ -25,11 +24,8 @@ DEBUGGERS = ["gdb", "none"]
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 NEEDS_TORCH = (["dispatch-op", "mm"], ["dispatch-lookup", "mm", "CPU"], ["dispatch-tls"], ["dispatch-keyset", "CPU"])
 
-Start = Callable[..., Inferior]
-
 
 def assert_told(outcome: Outcome, what: str, *reasons: str) -> None:
-    """The same in words on standard error."""
     error = error_of(outcome, what)
     said = re.sub(r"\S*/scripts/dispatch", "scripts/dispatch", outcome.stderr)  # the program is named as it was called
     assert all(words and words in said for words in (what, error["why"], error["help"])), outcome
@@ -63,20 +59,14 @@ def test_python_without_torch(inferior: Start) -> None:
     assert plain.dispatch("dispatch-diagnose", debugger="none").document["verdict"]["kind"] == "idle"
     assert "not in the dispatcher" in plain.dispatch("dispatch-bt", json=False, debugger="none").stdout
     for words in NEEDS_TORCH:
-        outcome = plain.dispatch(*words, check=False)
+        outcome = plain.dispatch(*words, debugger="none", check=False)
         assert_told(outcome, "no PyTorch is loaded", "libtorch_cpu.so is not mapped", "dispatch ps")
 
 
-BACKTRACE = ["dispatch-bt", "--all", "--native"]
-
-
-@pytest.mark.parametrize(
-    ("debugger", "words"),
-    [("gdb", BACKTRACE), ("none", BACKTRACE), ("none", ["all-threads", "--stacks"]), ("none", ["dispatch-diagnose"])],
-)
-def test_names_that_drive_a_terminal(inferior: Start, debugger: str, words: list[str]) -> None:
+def test_names_that_drive_a_terminal(inferior: Start) -> None:
+    """Every view, of a recording: tests/unit/render/test_terminal.py."""
     strange = inferior("strange-names")
-    outcome = strange.dispatch(*words, debugger=debugger, json=False)
+    outcome = strange.dispatch("dispatch-bt", "--all", "--native", json=False)
     text = outcome.stdout + outcome.stderr
     assert [char for char in text if not char.isprintable() and char != "\n"] == [], outcome
     assert "\\x1b[31mred\\x07\\x9b2J" in outcome.stdout, outcome
@@ -87,12 +77,7 @@ def test_names_that_drive_a_terminal(inferior: Start, debugger: str, words: list
 @pytest.fixture(scope="module")
 def without_layouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this tree that knows no PyTorch, and a folder "bin" without any compiler."""
-    folder = tmp_path_factory.mktemp("tree")
-    for name in ("gdbext", "scripts"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("torch-*.json"))
-    (index,) = (folder / "gdbext/engine/layouts/data").glob("*/index.json")
-    index.write_text('{"build_ids": {}, "torch": {}}')
-    (folder / "bin").mkdir()
+    folder = tree_without_layouts(tmp_path_factory.mktemp("tree"))
     for name in ("sh", "readlink", "gdb"):
         (folder / "bin" / name).symlink_to(shutil.which(name) or name)
     return folder

@@ -12,7 +12,7 @@ import pytest
 
 from gdbext.diagnosis import dot_graph
 from gdbext.tools.watch.evidence import Evidence, take_core
-from support.programs.harness import DISPATCH
+from support.programs.harness import DISPATCH, executable
 
 LISTS = """\
 #!{python}
@@ -25,15 +25,11 @@ os.kill(os.getpid(), 6)
 
 
 def made_lister(path: Path, told: Path) -> Path:
-    """A program that writes down its descriptors, and crashes."""
     path.parent.mkdir(exist_ok=True)
-    path.write_text(LISTS.format(python=sys.executable, told=str(told)))
-    path.chmod(0o755)
-    return path
+    return executable(path, LISTS.format(python=sys.executable, told=str(told)))
 
 
 def descriptors(told: Path) -> dict[int, str]:
-    """Those behind standard error that the program has written down."""
     found: dict[int, str] = ast.literal_eval(told.read_text())
     return found
 

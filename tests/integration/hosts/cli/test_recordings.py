@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.programs.harness import DISPATCH, Inferior, Outcome, run
+from support.programs.harness import DISPATCH, Outcome, Start, run
 from support.programs.ways import Look
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.program("gil-mutex"), pytest.mark.compiler]
@@ -23,7 +22,7 @@ def replay(file: Path, *words: str) -> Outcome:
     return outcome
 
 
-def test_a_replay_is_the_recorded_report(look: Look, inferior: Callable[..., Inferior], tmp_path: Path) -> None:
+def test_a_replay_is_the_recorded_report(look: Look, inferior: Start, tmp_path: Path) -> None:
     hung, file = inferior("gil-mutex"), tmp_path / "hang.rec"
     recorded = look.outcome(hung, "dispatch-diagnose", "--record", str(file))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -41,7 +40,7 @@ def test_a_replay_is_the_recorded_report(look: Look, inferior: Callable[..., Inf
 
 
 @pytest.mark.parametrize("look", [Look("live", "gdb"), Look("core", "none")], ids=str)
-def test_a_recording_is_enough_for_all_readers(look: Look, inferior: Callable[..., Inferior], tmp_path: Path) -> None:
+def test_a_recording_is_enough_for_all_readers(look: Look, inferior: Start, tmp_path: Path) -> None:
     """What is said without a debugger has to be said by whatever way the recording came; also of a failed command."""
     hung, file = inferior("gil-mutex"), tmp_path / "hang.rec"
     outcome = look.outcome(hung, "dispatch-op", "no_such_operator", "--record", str(file), check=False)

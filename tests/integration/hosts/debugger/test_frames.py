@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.installed import lldbs
-from support.programs.harness import UNDEMANGLED, Inferior, Outcome, run
+from support.programs.harness import UNDEMANGLED, Inferior, Outcome, Start, run
 from support.programs.user_debuggers import IMPORT, SOURCE, gdb
 
 pytestmark = [pytest.mark.torch, pytest.mark.program("meta-mm")]
@@ -42,13 +41,12 @@ def shown(stack: str) -> list[str]:
 
 
 @pytest.fixture
-def hung(inferior: Callable[..., Inferior]) -> Inferior:
+def hung(inferior: Start) -> Inferior:
     """On an interpreter without debug information, as users have it."""
     return inferior("meta-mm", python="debian")
 
 
 def stacks(outcome: Outcome) -> list[str]:
-    """What was printed between the marks, with demangled names."""
     shown = subprocess.run(["c++filt"], input=outcome.stdout, capture_output=True, text=True, check=True).stdout
     return re.findall(r"^BEGIN$(.*?)^END$", shown, re.MULTILINE | re.DOTALL)
 

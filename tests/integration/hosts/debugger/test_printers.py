@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.installed import lldbs
-from support.programs.harness import Inferior, run
+from support.programs.harness import Start, run
 from support.programs.user_debuggers import IMPORT, SOURCE, gdb
 
 pytestmark = [pytest.mark.compiler, pytest.mark.torch, pytest.mark.program("printed-types")]
 
-PLAIN = {
-    "key": "AutogradCPU",
-    "whole": "-42",
-    "device": "cuda:1",
-    "no_storage": "no storage",
-    "undefined": "undefined",
-    "null": "nullptr",
-}
+PLAIN = {"key": "AutogradCPU", "whole": "-42", "device": "cuda:1"}
+PLAIN |= {"no_storage": "no storage", "undefined": "undefined", "null": "nullptr"}
 BY_GDB = {
     **PLAIN,
     "no_kernel": "no kernel",
@@ -86,7 +79,7 @@ print("SHOWN", json.dumps(shown))
 
 
 @pytest.mark.gdb
-def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> None:
+def test_values_in_gdb(inferior: Start, tmp_path: Path) -> None:
     process = inferior("printed-types")
     (tmp_path / "select.py").write_text(IN_GDB)
     commands = [SOURCE, "sharedlibrary libdebug_dispatch", f"source {tmp_path / 'select.py'}"]
@@ -134,20 +127,12 @@ def select():
 
 
 @pytest.mark.parametrize("name", lldbs.parameters())
-def test_values_in_lldb(inferior: Callable[..., Inferior], name: str, tmp_path: Path) -> None:
+def test_values_in_lldb(inferior: Start, name: str, tmp_path: Path) -> None:
     process = inferior("printed-types")
     (tmp_path / "selecting.py").write_text(IN_LLDB)
-    commands = [
-        "settings set plugin.jit-loader.gdb.enable off",
-        f"process attach --pid {process.pid}",
-        IMPORT,
-        f"command script import {tmp_path}/selecting.py",
-        "script selecting.select()",
-        "frame variable",
-        "type category disable gdbext",
-        "frame variable device",
-        "detach",
-    ]
+    commands = ["settings set plugin.jit-loader.gdb.enable off", f"process attach --pid {process.pid}", IMPORT]
+    commands += [f"command script import {tmp_path}/selecting.py", "script selecting.select()", "frame variable"]
+    commands += ["type category disable gdbext", "frame variable device", "detach"]
     outcome = run(lldbs.batch(name, *commands))
     shown, disabled = outcome.stdout.partition("type category disable")[::2]
     schema, keys = process.truth["schema"], process.truth["keyset"]

@@ -3,11 +3,10 @@ result, every stop a frame, all output is gdb's; descriptors, settings and the j
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import reduce
 from operator import or_
@@ -21,7 +20,7 @@ from support.programs import harness, procfs
 from support.programs.code_bytes import changed_text
 from support.programs.dap_session import DapSession
 from support.programs.debugger_terminal import DebuggerTerminal
-from support.programs.harness import NO_SYMBOLS, Inferior, Pool, wait_until
+from support.programs.harness import NO_SYMBOLS, Inferior, Pool, Start, wait_until
 from support.programs.mi_session import WELL_FORMED, MiSession, console_text
 from support.programs.user_debuggers import GDB_INIT, SOURCE, gdb, goes_on
 
@@ -33,8 +32,6 @@ BY_BREAKPOINTS = f"{VALUES} --engine breakpoints"
 SAMPLES = "dispatch-diagnose --samples 3 --interval 0.1"
 SILENT = "dispatch-trace aten::mm"
 """It shows nothing until it is interrupted."""
-QUICK = 10
-"""Seconds in which a command has to end that an editor ends."""
 
 
 @pytest.fixture
@@ -122,52 +119,30 @@ def test_the_debug_adapter_protocol() -> None:
         assert len(editor.events("continued")) - before == 2
         for command in (f"{SILENT} --engine breakpoints", SILENT):
             number = run_on(editor, command)
-            editor.request("pause", {"threadId": thread}, QUICK)
-            assert "interrupted" in editor.result(number, QUICK)
+            editor.request("pause", {"threadId": thread})
+            assert "interrupted" in editor.result(number)
             assert editor.request("stackTrace", {"threadId": thread, "levels": 1})["success"], "it stands still"
         assert not editor.events("exited", "terminated")
         number = run_on(editor, SILENT)
-        editor.request("disconnect", {"terminateDebuggee": False}, QUICK)
-        assert "interrupted" in editor.result(number, QUICK)
+        editor.request("disconnect", {"terminateDebuggee": False})
+        assert "interrupted" in editor.result(number)
         editor.close()
         is_whole(job)
 
 
 def run_on(editor: DapSession, command: str) -> int:
-    """The number of the request that has the process run."""
     before = len(editor.events("continued"))
     number = editor.begin(command)
     editor.until("continued", before + 1)
     return number
 
 
-MANY = """
-import gc, json, os
-
-counts, texts = [], []
-for number, command in enumerate({commands!r}):
-    texts.append(gdb.execute(command, False, True))
-    if number in (3, 15):  # the same command
-        gc.collect()
-        ours = [each for each in gc.get_objects() if type(each).__module__.startswith("gdbext")]
-        counts.append((len(os.listdir("/proc/self/fd")), len(ours)))
-json.dump([counts, texts], open({found!r}, "w"))
-"""
-
-
-def test_nothing_is_kept_and_nothing_escapes(job: Inferior, tmp_path: Path) -> None:
-    """Sixteen resuming commands in one gdb: descriptors and objects of ours of one session more than after three, at
-    most; what is shown is in the string that the user asked for, all of it. Breakpoints come before probes: a process
-    that has had these loses the others to whoever takes his probes away."""
-    found, script = tmp_path / "found.json", tmp_path / "many.py"
-    script.write_text(MANY.format(commands=[TRACE, SAMPLES] * 4 + [VALUES, SAMPLES] * 4, found=str(found)))
-    done = gdb(SOURCE, f"attach {job.pid}", f"source {script}", "detach", options=NO_SYMBOLS)
-    (first, last), texts = json.loads(found.read_text())
-    assert last[0] <= first[0] + 80, (first, last)  # a descriptor per mapped library
-    assert last[1] <= first[1] * 2 + 50, (first, last)
-    assert "op=[aten::add" not in done.stdout, done.stdout
-    assert all("op=[aten::add.Tensor]" in text for text in texts[:8:2])
-    assert all("Number of elements: 4" in text for text in texts[8::2])
+@pytest.mark.parametrize("command", [TRACE, VALUES])
+def test_what_is_shown_is_in_the_string_that_was_asked_for(job: Inferior, command: str) -> None:
+    ask = f"python print(gdb.execute({command!r}, False, True).count('aten::add.Tensor') > 0)"
+    shown = gdb(SOURCE, f"attach {job.pid}", ask, "detach", options=NO_SYMBOLS).stdout
+    assert "True\n" in shown
+    assert "aten::add" not in shown
 
 
 def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) -> None:
@@ -272,17 +247,14 @@ def test_probes_stop_where_breakpoints_would_and_a_kill_harms_no_process() -> No
         editor.until("dispatch-break: aten::add.Tensor at call")
 
 
-@pytest.mark.parametrize("way", ["option", "gdbinit", "nested"])
-def test_loaded_by_a_team_s_own_loader(way: str, tmp_path: Path) -> None:
-    """An option, a .gdbinit, a script that sources a script: __file__ is the outermost one's, and a package beside that
-    is not ours."""
+def test_loaded_by_a_team_s_own_loader(tmp_path: Path) -> None:
+    """A script of .gdbinit's that sources a script: __file__ is the outer one's, and a package beside that is not
+    ours."""
     (tmp_path / "__init__.py").write_text("raise SystemExit('the neighbour was run')")
-    loader, outer = tmp_path / "loader.py", tmp_path / "outer.py"
-    loader.write_text(f"import gdb\ngdb.execute('{SOURCE}')\n")
-    outer.write_text(f"import gdb\ngdb.execute('source {loader}')\n")
-    (tmp_path / ".gdbinit").write_text(f"source {loader}\n")
-    words = {"option": ["-nx", "-x", str(loader)], "nested": ["-nx", "-x", str(outer)], "gdbinit": []}
-    done = gdb("help dispatch-bt", first=words[way], env={"HOME": str(tmp_path)})
+    (tmp_path / "loader.py").write_text(f"import gdb\ngdb.execute('{SOURCE}')\n")
+    (tmp_path / "outer.py").write_text(f"import gdb\ngdb.execute('source {tmp_path}/loader.py')\n")
+    (tmp_path / ".gdbinit").write_text(f"source {tmp_path}/outer.py\n")
+    done = gdb("help dispatch-bt", first=[], env={"HOME": str(tmp_path)})
     assert "Show the dispatcher's path" in done.stdout, done
     assert "--native" in done.stdout, "the whole help is there, though -batch shows no prompt"
     assert "neighbour" not in done.stdout + done.stderr
@@ -311,7 +283,7 @@ def test_the_process_is_killed_while_gdb_holds_it(strange: Inferior) -> None:
     assert re.search(r"process \d+ has ended", outcome.stderr), outcome
 
 
-def test_control_c_in_a_users_gdb(inferior: Callable[..., Inferior]) -> None:
+def test_control_c_in_a_users_gdb(inferior: Start) -> None:
     hang = inferior("meta-mm")
     options = ("-iex", "set style enabled off", "-iex", "set confirm off", "-iex", "set pagination off")
     with closing(DebuggerTerminal(["gdb", "-nx", "-q", *NO_SYMBOLS, *options], "(gdb) ")) as terminal:

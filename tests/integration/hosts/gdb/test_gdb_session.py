@@ -53,16 +53,8 @@ def test_the_selected_thread_and_frame_are_reported_and_stay_selected(plain: Pla
     show = "python print('AT', gdb.selected_thread().num, gdb.selected_frame().level(), gdb.selected_frame().pc())"
     outer_reports = ["dispatch-bt --all --native --json", "dispatch-bt --json"]
     outer = ("thread 3", "frame 1", show, *outer_reports, show)
-    inner = (
-        "frame 0",
-        show,
-        "dispatch-bt --all",
-        "all-threads",
-        "dispatch-bt --bogus",
-        show,
-        "thread 2",
-        "dispatch-bt --json",
-    )
+    others = ("dispatch-bt --all", "all-threads", "dispatch-bt --bogus")
+    inner = ("frame 0", show, *others, show, "thread 2", "dispatch-bt --json")
     outcome = gdb(SOURCE, f"attach {plain.pid}", *outer, *inner)
     before, after, before_inner, after_inner = lines(outcome, "AT")
     assert before.startswith("3 1 ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from support.installed.probing import PROBES
 from support.programs import harness, procfs
 from support.programs.dap_session import DapSession
 from support.programs.debugger_terminal import DebuggerTerminal
-from support.programs.harness import DISPATCH, Inferior, run, wait_until
+from support.programs.harness import DISPATCH, Inferior, Start, run, wait_until
 from support.programs.user_debuggers import IMPORT, goes_on
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
@@ -71,14 +70,9 @@ COMMANDS = (
     "dispatch-values print aten::add.Tensor --limit 1",
     "dispatch-diagnose --samples 3 --interval 0.001",  # an interrupt before LLDB lets the process run
 )
-REFUSED = (
-    "settings set target.process.follow-fork-mode child",
-    COMMANDS[0],
-    "settings set target.process.follow-fork-mode parent",
-    "target stop-hook add -G true -o version",
-    COMMANDS[0],
-    "target stop-hook delete 1",
-)
+FORKS = "settings set target.process.follow-fork-mode"
+REFUSED = (f"{FORKS} child", COMMANDS[0], f"{FORKS} parent")
+REFUSED += ("target stop-hook add -G true -o version", COMMANDS[0], "target stop-hook delete 1")
 MANY = """
 import gc, json, os
 
@@ -143,8 +137,8 @@ def test_the_debug_adapter_protocol(adapter: str) -> None:
         if capabilities.get("supportsCancelRequest"):
             number = editor.begin("`dispatch-trace aten::mm")
             goes_on(job)
-            editor.request("cancel", {"requestId": number}, 10)
-            editor.response(number, 10)
+            editor.request("cancel", {"requestId": number})
+            editor.response(number)
             assert "stopped" in editor.evaluate("`process status"), "it stands still"
         assert not editor.events("exited", "terminated")
         editor.request("disconnect", {"terminateDebuggee": False})
@@ -154,7 +148,7 @@ def test_the_debug_adapter_protocol(adapter: str) -> None:
 
 
 @EACH_LLDB
-def test_control_c_in_a_users_lldb(inferior: Callable[..., Inferior], name: str) -> None:
+def test_control_c_in_a_users_lldb(inferior: Start, name: str) -> None:
     hang = inferior("meta-mm")
     start = [lldbs.executable(name), "--no-lldbinit", "--no-use-colors", *lldbs.reading_little()]
     with closing(DebuggerTerminal(start, "(lldb) ")) as terminal:

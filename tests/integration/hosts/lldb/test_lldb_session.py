@@ -29,7 +29,6 @@ def lldb(name: str, *commands: str, pid: int | None = None) -> Outcome:
 
 
 def release(name: str) -> int:
-    """The 19 of lldb-19."""
     return int(name.rpartition("-")[2]) if "-" in name else 0
 
 

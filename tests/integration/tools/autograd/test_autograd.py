@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.programs.harness import Inferior
+from support.programs.harness import Inferior, Start
 from support.programs.ways import Look
 from support.truth.autograd_truth import backwards
 
@@ -19,7 +18,7 @@ look = Look("live", "none")
 
 
 @pytest.fixture
-def process(inferior: Callable[..., Inferior]) -> Inferior:
+def process(inferior: Start) -> Inferior:
     return inferior("autograd")
 
 
@@ -66,7 +65,6 @@ def check_lines(process: Inferior, nodes: dict[str, dict[str, Any]]) -> None:
 
 
 def check_saved(nodes: dict[int, dict[str, Any]], expected: dict[int, dict[str, Any]]) -> None:
-    """Shapes and versions; of one of them, the tensor was modified in place after it had been saved."""
     stale = []
     for tid, facts in expected.items():
         found = {each["name"]: each for each in nodes[tid]["saved"]}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from support.programs.harness import DISPATCH, INFERIORS, NO_SYMBOLS, UNDEMANGLED, Inferior, Outcome, run
+from support.programs.harness import DISPATCH, INFERIORS, NO_SYMBOLS, Inferior, Outcome, Start, run
 from support.programs.user_debuggers import SOURCE, gdb
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
@@ -22,7 +22,6 @@ BREAKPOINT = re.compile(r"^-\d+ +breakpoint", re.MULTILINE)
 
 
 def in_gdb(commands: str, *options: str, program: Sequence[str | Path] = LINEAR, pid: int = 0) -> str:
-    """What a user's gdb on the program shows: init.py sourced, then the commands, separated by bars."""
     of = (sys.executable, *program)
     return gdb(SOURCE, *commands.split(" | "), options=options, pid=pid, of=of, timeout=300).stdout
 
@@ -73,7 +72,7 @@ def test_the_computation_of_table_entries() -> None:
     assert "exited with status 7" in outcome.stdout
 
 
-def test_kernels_of_triton_by_the_handle_that_the_driver_gets(inferior: Callable[..., Inferior]) -> None:
+def test_kernels_of_triton_by_the_handle_that_the_driver_gets(inferior: Start) -> None:
     commands = (
         "dispatch-break kernel triton_* --why | continue | continue | dispatch-break --delete | "
         "dispatch-break kernel triton_unused_2 | detach"
@@ -99,24 +98,6 @@ def test_a_trace_in_the_users_gdb_leaves_nothing() -> None:
     assert not BREAKPOINT.search(listing), listing
     assert "catchpoint" not in listing
     assert re.search("no_such_function.*the process exited with status 7", listing, re.DOTALL)
-
-
-def test_an_operator_that_does_not_exist_yet() -> None:
-    """In a program that gdb starts: pending twice, for torch and for the operator; then real, then gone."""
-    text = in_gdb(
-        "dispatch-break call late::twice | run | dispatch-break --list | continue | continue | dispatch-break --delete"
-        " | maint info breakpoints",
-        *UNDEMANGLED,
-        program=(LATE,),
-    )
-    assert "pending: set when torch is loaded and used" in text, text
-    unknown = r"no operator 'late::twice' is registered in the target \(nothing of late:: is: .*\): waiting"
-    assert re.search(unknown, text)
-    assert text.count("dispatch-break: late::twice at call") == 2
-    assert re.search(r"breakpoint \d+ at 0x\w+: late::twice call: its lookup, in c10::Dispatcher::callBoxed", text)
-    assert "key AutogradMeta, kernel " in text
-    listing = text.split("exited with code 07")[1]
-    assert not BREAKPOINT.search(listing), listing
 
 
 def test_json_is_one_document_and_stops_are_told_beside_it() -> None:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from support.programs.harness import Inferior
+from support.programs.harness import Inferior, Start
 from support.truth import compile_truth
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
-GetInferior = Callable[..., Inferior]
-
 
 @pytest.mark.parametrize("program", ["breaks", "recompiles", "failed", "disabled", "options"])
-def test_a_program_says_the_same(inferior: GetInferior, program: str) -> None:
+def test_a_program_says_the_same(inferior: Start, program: str) -> None:
     """In "options" nothing is cached by context variables any more. All programs, other releases and cores:
     scripts/measure_compile.py."""
     process = inferior("compile-programs", program, env=compile_truth.ENVIRONMENTS.get(program))
     assert compile_truth.compare(program, process, core=program == "breaks") == {}
 
 
-def test_threads_in_compiled_code_and_in_compilers(inferior: GetInferior) -> None:
+def test_threads_in_compiled_code_and_in_compilers(inferior: Start) -> None:
     process = inferior("compile-programs", "threads")
     report = process.dispatch("dispatch-compile", debugger="none").document["compile"]
     assert compile_truth.differences("threads", report, process.truth["said"]) == {}
@@ -55,6 +52,6 @@ def check_origins(process: Inferior, report: dict[str, Any]) -> None:
     assert len({each["graph"] for each in frames if each["graph"].startswith("__compiled_fn_")}) == 1
 
 
-def test_one_that_never_compiled(inferior: GetInferior) -> None:
+def test_one_that_never_compiled(inferior: Start) -> None:
     report = inferior("settings", "unchanged").dispatch("dispatch-compile", debugger="none").document["compile"]
     assert (report["imported"], report["enabled"], report["counters"]) == (False, None, {})

@@ -6,32 +6,29 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.programs.harness import INFERIORS, Inferior, run
+from support.programs.harness import INFERIORS, Start, run
 from support.truth import settings_truth
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
-
-GetInferior = Callable[..., Inferior]
 
 
 @pytest.mark.parametrize(
     ("program", "core"), [("everything", False), ("everything", True), ("contexts", False), ("unchanged", False)]
 )
-def test_settings(inferior: GetInferior, program: str, core: bool) -> None:
+def test_settings(inferior: Start, program: str, core: bool) -> None:
     assert settings_truth.compare(inferior("settings", program), core) == {}
 
 
-def test_settings_that_nobody_changed(inferior: GetInferior) -> None:
+def test_settings_that_nobody_changed(inferior: Start) -> None:
     outcome = inferior("settings", "unchanged").dispatch("dispatch-info", "--settings", debugger="none", json=False)
     assert not re.search("Set in this process|Not known", outcome.stdout)
 
 
-def test_the_program_that_sets_them_again(inferior: GetInferior, tmp_path: Path) -> None:
+def test_the_program_that_sets_them_again(inferior: Start, tmp_path: Path) -> None:
     process = inferior("settings", "everything")
     program = tmp_path / "again.py"
     process.dispatch("dispatch-info", "--settings", "--reproduce", str(program), debugger="none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +17,25 @@ from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools import table
 from support.fakes.overlay import overlaid
-from support.programs.harness import Inferior
+from support.programs.harness import Inferior, Start
 from support.programs.ways import Look
 from support.truth.dispatch_dumps import state_dump, table_dump, their_lines
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
-GetInferior = Callable[..., Inferior]
-
 
 @pytest.fixture
-def stock(inferior: GetInferior) -> Inferior:
+def stock(inferior: Start) -> Inferior:
     return inferior("dispatch-tables")
 
 
 @pytest.fixture
-def registered(inferior: GetInferior) -> Inferior:
-    """With kernels, fallbacks and operators of its own."""
+def registered(inferior: Start) -> Inferior:
     return inferior("dispatch-tables", "registered")
 
 
 @pytest.fixture
-def modes(inferior: GetInferior) -> Inferior:
-    """A thread in each mode that changes dispatch."""
+def modes(inferior: Start) -> Inferior:
     return inferior("dispatch-modes")
 
 

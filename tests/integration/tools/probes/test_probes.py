@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from support.installed import probing
 from support.installed.probing import interrupt, keeper_of, links_on, tool_with_probes, work
 from support.programs import procfs
 from support.programs.debugger_terminal import DebuggerTerminal
-from support.programs.harness import DISPATCH, INFERIORS, PATIENCE, Inferior, run, started, wait_until
+from support.programs.harness import DISPATCH, INFERIORS, PATIENCE, Inferior, Start, run, started, wait_until
 from support.source import contract_schema
 
 pytestmark = [pytest.mark.torch, pytest.mark.program("counted-calls"), probing.PROBES]
@@ -38,7 +38,7 @@ UNOBSERVED = {"aten::size", "aten::is_leaf", "aten::output_nr", "aten::_version"
 
 
 @pytest.fixture
-def counted(inferior: Callable[..., Inferior]) -> Inferior:
+def counted(inferior: Start) -> Inferior:
     return inferior("counted-calls")
 
 
@@ -161,7 +161,6 @@ def test_a_screen_until_q(counted: Inferior) -> None:
 
 
 def traced(counted: Inferior, request: str, *args: str) -> str:
-    """Standard output of a trace that is interrupted when the request is done."""
     with tool_with_probes(counted.pid, *args) as tool:
         work(counted, request)
         return interrupt(tool)
@@ -192,7 +191,7 @@ def test_one_thread_and_a_limit(counted: Inferior) -> None:
     tid = counted.tid("other")
     with tool_with_probes(counted.pid, "--json", "dispatch-trace", "mm", "--thread", str(tid), "--limit", "7") as tool:
         work(counted, "go")
-        document = json.loads(tool.communicate(timeout=120)[0])["trace"]
+        document = json.loads(tool.communicate(timeout=PATIENCE)[0])["trace"]
     assert document["ending"]["kind"] == "limit"
     assert [event["tid"] for event in document["events"] if event["step"] == "dispatch"] == [tid] * 7
 
@@ -201,7 +200,7 @@ def test_the_last_dispatches_before_it_hangs(counted: Inferior) -> None:
     with tool_with_probes(counted.pid, "dispatch-trace", "mm", "--last", "0.02", "--hung-after", "2") as tool:
         counted.send("go")
         counted.send("go")
-        stdout, stderr = tool.communicate(timeout=120)
+        stdout, stderr = tool.communicate(timeout=PATIENCE)
     assert tool.returncode == 0, stderr
     assert "ended: nothing was dispatched for 2 s" in stdout
     assert re.search(r"^ \[call\] op=\[aten::mm\]", stdout, re.MULTILINE)
@@ -225,7 +224,7 @@ def test_when_the_tool_is_ended_the_process_runs_on(counted: Inferior, number: s
         assert links_on(counted.pid) >= 2
         assert procfs.status(counted.pid)["TracerPid"] == "0"
         tool.send_signal(number)
-        tool.communicate(timeout=60)
+        tool.communicate(timeout=PATIENCE)
     wait_until(lambda: code(counted.pid) == before, "the probes are gone")
     assert links_on(counted.pid) == 0
     work(counted, "go")
@@ -240,7 +239,7 @@ def test_a_kill_while_probes_are_placed_leaves_nothing(counted: Inferior) -> Non
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as tool:
         keeper = wait_until(lambda: keeper_of(tool.pid), "probes are being placed")
         os.killpg(tool.pid, signal.SIGKILL)
-        tool.communicate(timeout=60)
+        tool.communicate(timeout=PATIENCE)
     wait_until(lambda: not procfs.alive(keeper), "the process that places them ends")
     with session_of(counted.pid) as session:
         assert [session.memory.read(address, 4) for address in where] == before
@@ -267,7 +266,7 @@ def test_a_process_that_ends() -> None:
         tool_with_probes(inferior.pid, *TOP, "mm") as counter,
     ):
         os.kill(inferior.pid, signal.SIGKILL)
-        traced, counted = (tool.communicate(timeout=120)[0] for tool in (tracer, counter))
+        traced, counted = (tool.communicate(timeout=PATIENCE)[0] for tool in (tracer, counter))
         assert (tracer.returncode, counter.returncode) == (0, 0)
     assert json.loads(traced)["trace"]["ending"]["kind"] == "gone"
     assert json.loads(counted.splitlines()[-1])["errors"][0]["what"] == "the process ended"

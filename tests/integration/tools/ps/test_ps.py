@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 
 import pytest
 
 from gdbext.tools.ps import TorchProcess, standing, torch_processes
 from support.programs import harness
-from support.programs.harness import Inferior, wait_until
+from support.programs.harness import Start, wait_until
 
 pytestmark = pytest.mark.torch
 
@@ -19,7 +18,7 @@ def listed() -> dict[int, TorchProcess]:
     return {each.pid: each for each in torch_processes().processes}
 
 
-def test_the_processes_with_torch(inferior: Callable[..., Inferior]) -> None:
+def test_the_processes_with_torch(inferior: Start) -> None:
     hung, found = inferior("gil-mutex"), listed()
     assert os.getpid() not in found
     assert found[hung.pid].user == os.getuid()
@@ -31,7 +30,7 @@ def test_the_processes_with_torch(inferior: Callable[..., Inferior]) -> None:
     assert "gil-mutex" in lines[str(hung.pid)]
 
 
-def test_a_rank_that_stands_beside_one_that_runs(inferior: Callable[..., Inferior]) -> None:
+def test_a_rank_that_stands_beside_one_that_runs(inferior: Start) -> None:
     ranked = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     rank, busy = inferior("meta-mm", env=ranked).pid, inferior("meta-mm-spin").pid
     wait_until(lambda: (listed()[rank].idle or 0) > 0, "it stands")

@@ -202,7 +202,9 @@ def test_ranks_of_machines_that_ssh_reaches(job: Inferior, tmp_path: Path) -> No
     with sshd.running(tmp_path, ["127.0.0.1"]) as ssh_options, socket.socket() as silent:
         silent.bind(("127.0.0.2", int(ssh_options.partition("-p ")[2].split()[0])))
         silent.listen()
-        document = on_hosts("127.0.0.[1-3]", "--ssh-options", f"{ssh_options} -oConnectTimeout=2", "--job", name)
+        (tmp_path / "silent").write_text("Host 127.0.0.2\nConnectTimeout 2\n")
+        options = ssh_options.replace("-F /dev/null", f"-F {tmp_path}/silent")
+        document = on_hosts("127.0.0.[1-3]", "--ssh-options", options, "--job", name)
     assert document["ranks"] == "0-3"
     assert [each["pid"] for each in document["reports"]] == pids
     assert blamed(document) == ("late-rank", "1")

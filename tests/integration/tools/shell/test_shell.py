@@ -9,7 +9,7 @@ import pytest
 
 import gdbext
 from support.programs import procfs
-from support.programs.harness import ROOT, wait_until
+from support.programs.harness import ROOT, ready, wait_until
 
 SLEEPS = set(map(str, procfs.SYSCALLS["sleep"]))
 
@@ -18,14 +18,13 @@ SLEEPS = set(map(str, procfs.SYSCALLS["sleep"]))
     ("options", "states"), [({"hold": True}, "t"), ({"stop": True}, "SR"), ({"stop": False}, "SR")]
 )
 def test_only_a_process_that_is_held_stays_stopped(options: dict[str, bool], states: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as sleeper:
+    with ready([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(100)"]) as sleeper:
         wait_until(lambda: procfs.syscall(sleeper.pid, sleeper.pid)[0] in SLEEPS, "it sleeps")
         with gdbext.open(pid=sleeper.pid, **options) as process:
             assert procfs.state(sleeper.pid, sleeper.pid) in states
             assert process.threads[0].python[0].function == "<module>"
             assert process.diagnose().verdict.kind.value == "idle"
         assert procfs.state(sleeper.pid, sleeper.pid) in "SR"
-        sleeper.kill()
 
 
 @pytest.mark.parametrize(

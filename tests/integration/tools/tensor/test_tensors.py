@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from gdbext.tools.tensor import tensor_section
 from gdbext.tools.tensor.tensor_description import describe
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.tensor.tensor_tool import tensor_named
-from support.programs.harness import Inferior
+from support.programs.harness import Inferior, Start
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -29,12 +28,11 @@ _UNCOMPARED = ("label", "address", "contiguous", *_ROUNDED)
 
 
 @pytest.fixture
-def process(inferior: Callable[..., Inferior]) -> Inferior:
+def process(inferior: Start) -> Inferior:
     return inferior("many-tensors")
 
 
 def close(read: Any, true: Any) -> bool:
-    """Equal, up to the last bits of a double."""
     if isinstance(read, list) and isinstance(true, list):
         return len(read) == len(true) and all(map(close, read, true))
     if isinstance(read, (int, float)) and isinstance(true, (int, float)):

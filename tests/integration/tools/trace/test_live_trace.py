@@ -22,7 +22,6 @@ TRACED = ("aten::linear", "aten::matmul", "aten::mm.default", "aten::t", "aten::
 
 
 def trace(options: Sequence[str], *program: str | Path, script: Path = SCRIPT, status: int = 0) -> Outcome:
-    """``dispatch-trace OPTIONS -- python SCRIPT PROGRAM``."""
     command = [DISPATCH, "dispatch-trace", *options, "--", sys.executable, script, *program]
     outcome = run(command, timeout=300, env={"TORCH_SHOW_DISPATCH_TRACE": "0"})
     assert outcome.status == status, outcome
@@ -103,15 +102,8 @@ def test_operators_and_kernels_that_appear_later() -> None:
 def test_a_call_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, shown = tmp_path / "entered", tmp_path / "shown"
     monkeypatch.setenv("GDBEXT_READY", str(entered))  # which the program writes in its kernel
-    words = [
-        DISPATCH,
-        "dispatch-trace",
-        "aten::mm.default",
-        "--verbose",
-        "--",
-        sys.executable,
-        INFERIORS / "meta_mm.py",
-    ]
+    program = [sys.executable, INFERIORS / "meta_mm.py"]
+    words = [DISPATCH, "dispatch-trace", "aten::mm.default", "--verbose", "--", *program]
     streams = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with shown.open("w") as output:
         process = subprocess.Popen(words, stdout=output, text=True, start_new_session=True, **streams)
@@ -141,3 +133,11 @@ def test_a_full_disk_ends_the_trace(small_calls: Inferior, tmp_path: Path, name:
     assert error["what"] == "the trace cannot be written: No space left on device"
     assert error["help"] == "make room, or name another --output"
     assert outcome.document["trace"]["ending"]["kind"] == "failed"
+
+
+def test_an_operator_that_is_not_traced_runs_at_full_speed() -> None:
+    """Nobody stops it: a stop for each call would be 20,000 switches. A traced one stops."""
+    for operator, calls, bounds in (("add", 20_000, range(200)), ("mm", 500, range(500, 100_000))):
+        outcome = trace(["aten::mm"], operator, str(calls), script=INFERIORS / "costs.py")
+        (stops,) = re.findall(r"^stops (\d+)", outcome.stdout + outcome.stderr, re.MULTILINE)
+        assert int(stops) in bounds, outcome

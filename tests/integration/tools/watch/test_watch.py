@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.programs import procfs
-from support.programs.harness import DISPATCH, PATIENCE, ready, run, wait_until
+from support.programs.harness import DISPATCH, PATIENCE, ready, run, some, wait_until
 
 HANGS = """
 import os, signal, sys, threading
@@ -44,8 +44,7 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     events = []
     with subprocess.Popen(words, text=True, start_new_session=True, **pipes) as watch:
         try:
-            assert watch.stderr is not None
-            for line in watch.stderr:
+            for line in some(watch.stderr):
                 events.append(json.loads(line))
                 if events[-1]["event"] == "hung":
                     wait_until(lambda: told.exists() and told.read_text().endswith("\n"), "the command has run")
@@ -88,10 +87,9 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
     with ready([sys.executable, "-c", "import threading; print(1, flush=True); threading.Event().wait()"]) as process:
         words = [DISPATCH, "watch", "-p", str(process.pid), *options]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as watch:
-            assert watch.stdout is not None
             output = ""
             while not output.endswith(".core\n"):
-                output += watch.stdout.readline()
+                output += some(watch.stdout).readline()
             before = sleeps()
             wait_until(lambda: sleeps() > before + 10, "it has looked again")  # and not told again
             assert procfs.status(process.pid)["TracerPid"] == "0"
