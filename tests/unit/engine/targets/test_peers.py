@@ -111,6 +111,7 @@ def test_a_connection_through_tcp_has_addresses_and_another_end(peers):
         assert SocketTables(os.getpid()).find(inode(server.fileno())).state == "LISTEN"
         found = peers.of(link(client.fileno()), call_writes=False)
         assert (found.kind.value, found.address, found.own) == ("socket", f"{host}:{port}", True)
+        assert f"connected to {host}:{port}" in found.text
         accepted.close()
 
 

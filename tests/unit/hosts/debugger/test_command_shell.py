@@ -80,11 +80,10 @@ def test_frames_are_added_to_the_debuggers_stacks_and_taken_back() -> None:
     assert len(debugger.targets) == 1  # the session that the commands use
     assert run(shell, FRAMES, "off")["debugger_frames"] == {"shown": False}
     assert debugger.source is None
-    debugger.process = False
-    run(shell, FRAMES, "on")
-    assert debugger.source.of(1) == ()  # stacks are shown whatever becomes of the added frames
     shell.close()
-    assert debugger.source is None
+    without = FakeDebugger(process=False)
+    run(Shell(without), FRAMES, "on")
+    assert without.source.of(1) == ()  # stacks are shown whatever becomes of the added frames
 
 
 def test_completion_of_options_fixed_words_and_files(tmp_path: Path) -> None:

@@ -263,7 +263,9 @@ def test_the_script(process: Process) -> None:
     assert "torch.use_deterministic_algorithms(True, warn_only=True)" in lines
     assert "torch.set_default_dtype(torch.float32)" in lines
     assert "# num_threads: nobody set it" in lines
-    unknown = tuple(Setting(name, None, None, "no\nimport os") for name in ("float32_precision", "default_device"))
+    unknown = tuple(
+        Setting(name, None, None, "no\nimport os") for name in ("float32_precision", "dynamo", "default_device")
+    )
     comments = [line for line in script(SettingsSection(unknown, {})).splitlines() if line.startswith("# ")]
     assert comments[1:] == [f"# {setting.name} is not known: no\\nimport os" for setting in unknown]
     assert "# cudnn_benchmark is not known: the accessor of cudnn_benchmark is not a plain load in this build" in lines
