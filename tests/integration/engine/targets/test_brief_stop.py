@@ -49,7 +49,7 @@ def library_pages(target: SnapshotTarget) -> list[int]:
 
 def test_what_hangs_has_not_moved(hung: SnapshotTarget) -> None:
     """Nobody is stopped before threads are wanted."""
-    page = data_page(hung)
+    page, unread = data_page(hung), library_pages(hung)[0]
     hung.read(page, 8)
     assert hung.paused_ms == 0
     pointer = hung.threads()[0].registers()["rsp"]
@@ -60,7 +60,7 @@ def test_what_hangs_has_not_moved(hung: SnapshotTarget) -> None:
     hung.close()
     assert len(hung.read(pointer, 8)) == 8, "what was copied stays"
     with pytest.raises(TargetError):
-        hung.read(page, 8)
+        hung.read(unread, 8)
 
 
 def test_the_process_runs_while_the_target_is_open(moving: SnapshotTarget, counting: Plain) -> None:
