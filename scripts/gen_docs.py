@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write docs/commands.md, docs/modules.md, the catalogue in docs/known-bugs.md, and share/ (completions, manual page).
+"""Write docs/commands.md, docs/modules.md, the catalogue in docs/known-bugs.md, the schemas of reports in
+docs/*.schema.json, and share/ (completions, manual page).
 
 The help of every command, what each folder is for, and the known bugs. They are generated, so that they cannot drift
 from the code: tests/unit/test_docs.py fails when they are stale.
@@ -9,15 +10,18 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 
 import completions  # noqa: E402
+import report_schema  # noqa: E402
 
 from gdbext import known as catalogue  # noqa: E402
 from gdbext.known import KnownBug  # noqa: E402
@@ -76,6 +80,28 @@ def _entry(bug: KnownBug) -> str:
     return f"- **{bug.id}**: {bug.title}. Affected: {affected}. Cure: {bug.cure}. <{bug.url}>"
 
 
+def schema_page() -> str:
+    """docs/gdbext-1.schema.json."""
+    return _lines(report_schema.schema(), "") + "\n"
+
+
+def ranks_schema_page() -> str:
+    """docs/gdbext-ranks-1.schema.json."""
+    return _lines(report_schema.ranks_schema(), "") + "\n"
+
+
+def _lines(value: Any, indent: str) -> str:
+    """JSON, with what is short on one line."""
+    text = json.dumps(value, ensure_ascii=False)
+    if len(indent) + len(text) <= 110 or not isinstance(value, (dict, list)):
+        return text
+    inner = f"{indent} "
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(inner + _lines(each, inner) for each in value) + f"\n{indent}]"
+    members = (f"{inner}{json.dumps(name)}: {_lines(each, inner)}" for name, each in value.items())
+    return "{\n" + ",\n".join(members) + f"\n{indent}}}"
+
+
 def _purpose(folder: Path) -> str:
     docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
     return " ".join(docstring.split("\n\n", 1)[0].split())
@@ -87,6 +113,8 @@ def main() -> None:
     (ROOT / "docs" / "commands.md").write_text(commands_page())
     (ROOT / "docs" / "modules.md").write_text(modules_page())
     (ROOT / "docs" / "known-bugs.md").write_text(known_page())
+    (ROOT / "docs" / "gdbext-1.schema.json").write_text(schema_page())
+    (ROOT / "docs" / "gdbext-ranks-1.schema.json").write_text(ranks_schema_page())
     for name, text in completions.files().items():
         (ROOT / "share" / name).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / "share" / name).write_text(text)

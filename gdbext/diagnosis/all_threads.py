@@ -209,7 +209,7 @@ def _task_lines(thread: ThreadReport) -> Iterator[str]:
 
 def python_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_SOURCES) -> Iterator[str]:
     """``at FILE:LINE (FUNCTION)``, and the user's own line where that is another one; each with its source."""
-    innermost, own = thread.python[0] if thread.python else None, thread.user_frame
+    innermost, own = thread.python_frames[0] if thread.python_frames else None, thread.user_frame
     if innermost is not None:
         yield f"at {escape(innermost.place)}"
         yield from source_text(innermost, style, sources)
@@ -227,7 +227,7 @@ def python_stack_lines(
 ) -> Iterator[str]:
     """The Python frames from the innermost one on, each with its source; of a long stack those in the middle are left
     out. ``between``: lines that stand before the first frame that is not inside of their native frame."""
-    frames = thread.python
+    frames = thread.python_frames
     left_out = len(frames) - _MAX_FRAMES
     more = sorted(between, key=lambda each: each[0])
     for number, frame in enumerate(frames):
@@ -269,7 +269,7 @@ def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
     known = {each.tid: each for each in threads}
     text = thread.wait.phrase
     if thread.wait.lost is not None:
-        return f"{text}, but {thread.wait.lost.sentence}"
+        return f"{text}, but {thread.wait.lost.summary}"
     if thread.wait.missing_workers is not None:
         return f"{text}, but {thread.wait.missing_workers.sentence}"
     if thread.tid in thread.wait.owner_tids:

@@ -7,7 +7,7 @@ from gdbext.diagnosis.reporting import dispatcher_errors, make_report, with_argu
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import add_thread_choice, chosen_threads
-from gdbext.diagnosis.verdict.recursion import fold
+from gdbext.engine.repetitions import fold
 from gdbext.engine.vocabulary import Certainty, ErrorReport
 from gdbext.errors import GdbextError
 from gdbext.render import Style, escape, python_source
@@ -111,7 +111,7 @@ def with_nodes(session: Session, thread: TargetThread, report: ThreadReport) -> 
     levels = session.dispatch_stacks.engine_calls(stack)
     if not levels:
         return report
-    return report._replace(nodes=session.extras.backward_nodes(session, thread, stack, levels))
+    return report._replace(backward=session.extras.backward_nodes(session, thread, stack, levels))
 
 
 _SOURCE = "        "
@@ -136,9 +136,9 @@ def thread_lines(
     """One thread: a headline, then its blocks, repeated blocks folded."""
     yield style(headline(thread), "bold")
     blocks = _blocks(thread, style, why, sources)
-    if thread.unseen_dispatch is not None:
+    if thread.dispatch_doubt is not None:
         what = "there may be more than this in the dispatcher" if thread.dispatch else "nothing known in the dispatcher"
-        yield style(f"{_PASS} {what}: {escape(thread.unseen_dispatch.reason)}", "yellow")
+        yield style(f"{_PASS} {what}: {escape(thread.dispatch_doubt.reason)}", "yellow")
     elif not thread.dispatch:
         yield f"{_PASS} not in the dispatcher ({thread.frame_count} native frames)"
     yield from folded_lines(blocks, style)
@@ -193,14 +193,14 @@ def folded_lines(blocks: list[Block], style: Style) -> Iterator[str]:
 
 
 def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines) -> list[Block]:
-    frames = thread.frames or thread.python
+    frames = thread.frames or thread.python_frames
     blocks: list[tuple[int, int, Block]] = []
     for order, frame in enumerate(frames):
         blocks.append((frame.level, order, _frame_block(frame, style, sources)))
     for step in thread.dispatch:
         # A step stands above the frame that opens it, so that innermost-first order holds for both.
         blocks.append((step.level, -1, _step_block(step, style, why)))
-    blocks.extend((node.level, -1, _node_block(node, style)) for node in thread.nodes)
+    blocks.extend((node.level, -1, _node_block(node, style)) for node in thread.backward)
     blocks.sort(key=lambda item: (item[0], item[1]))
     return [block for _, _, block in blocks]
 
@@ -256,7 +256,7 @@ def _tensor_line(name: str, tensor: ArgumentTensor) -> str:
 
 
 def _argument_text(argument: Argument) -> str:
-    doubt = "?" if argument.certainty is Certainty.INFERRED and not argument.variable else ""
+    doubt = "?" if argument.confidence is Certainty.INFERRED and not argument.variable else ""
     return f"{argument.short}{doubt}"
 
 

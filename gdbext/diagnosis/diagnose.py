@@ -251,7 +251,7 @@ def _with_variables(session: Session, found: Inspection) -> Inspection:
     """``found`` with the variables of the user's innermost frame, of those threads that the report shows frames of."""
     finding = found.judgement.verdict.finding
     wanted = {*finding.threads[:MOST_WITH_VARIABLES], session.target.pid}
-    shown = [thread for thread in found.threads if thread.tid in wanted and thread.python]
+    shown = [thread for thread in found.threads if thread.tid in wanted and thread.python_frames]
     if not shown:
         return found
     from gdbext.diagnosis.threads.frame_locals import with_locals
@@ -294,7 +294,7 @@ def _with_stack(session: Session, report: ThreadReport, thread: TargetThread, is
 
     try:
         report = with_nodes(session, thread, report)
-        if report.python and not is_crash:
+        if report.python_frames and not is_crash:
             return report
         return report._replace(frames=all_frames(session, session.threads.of(thread)))
     except GdbextError:

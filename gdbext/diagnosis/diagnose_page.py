@@ -41,7 +41,7 @@ def without_values(report: Report) -> Report:
         thread._replace(
             dispatch=tuple(step.without_values() for step in thread.dispatch),
             frames=tuple(frame._replace(variables=()) for frame in thread.frames),
-            python=tuple(frame._replace(variables=()) for frame in thread.python),
+            python_frames=tuple(frame._replace(variables=()) for frame in thread.python_frames),
         )
         for thread in report.threads
     )
@@ -85,8 +85,8 @@ def _facts(target: TargetReport | None, origin: Origin) -> Iterator[tuple[str, s
         kind = "a recording" if target.recording is not None else "a core" if target.kind == "core" else "live"
         yield "looked at", f"process {target.pid}, {kind}"
         yield "recorded", target.recording.taken if target.recording is not None else ""
-        yield "PyTorch", target.torch_version or ""
-        yield "Python", target.python_version or ""
+        yield "PyTorch", target.torch.version if target.torch is not None else ""
+        yield "Python", target.python.version if target.python is not None else ""
         if target.paused_ms:
             yield "stood still for", f"{target.paused_ms:,.1f} ms"
 

@@ -94,11 +94,11 @@ def explanation_lines(report: Report) -> Iterator[str]:
     from gdbext.diagnosis.verdict.slowness import ExplanationsSection
 
     section = report.find_section(ExplanationsSection)
-    listed = [each for each in section.found if report.why or not each.is_proven] if section is not None else []
+    listed = [each for each in section.found if report.why or not each.proven] if section is not None else []
     for each in listed[:_MAX_FINDINGS]:
-        yield f"  - {each.text}"
+        yield f"  - {each.summary}"
         if report.why:
-            yield from (f"      for: {text}" for text in each.speaks_for)
+            yield from (f"      for: {text}" for text in each.for_)
             yield from (f"      against: {text}" for text in each.against)
 
 
@@ -146,7 +146,7 @@ def _cycle_lines(cycle: Sequence[WaitEdge], known: dict[int, ThreadReport], styl
         yield style(f'"{escape(known[edge.tid].label)}"', "bold") + ":"
         yield f"  {escape(edge.wait.phrase)}"
         taken = f", taken at {edge.wait.taken_at}" if edge.wait.taken_at else ""
-        yield f"  {_how_held(edge.wait, escape(known[edge.owner].label))}{escape(taken)}"
+        yield f"  {_how_held(edge.wait, escape(known[edge.held_by].label))}{escape(taken)}"
 
 
 def _how_held(wait: Wait, owner: str) -> str:
@@ -192,19 +192,19 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
                 yield ""
                 yield style(headline(thread), "bold") + (f", and {counted(others, 'thread')} like it" if others else "")
             if thread.tid == pid:
-                nodes = [(node.level, node_lines(node, style)) for node in thread.nodes]
+                nodes = [(node.level, node_lines(node, style)) for node in thread.backward]
                 lines = list(python_stack_lines(thread, style, report.sources, report.called, nodes))
             else:
                 lines = list(python_lines(thread, style, report.sources))
-                lines += [line for node in thread.nodes for line in node_lines(node, style)]
+                lines += [line for node in thread.backward for line in node_lines(node, style)]
             yield from (f"      {line}" for line in lines)
 
 
 def _stack(thread: ThreadReport, style: Style, report: Report) -> Iterator[str]:
     """The innermost native frames; of a thread that has Python frames, too, fewer: these follow."""
     native = tuple(frame for frame in thread.frames if frame.kind is FrameKind.NATIVE)
-    heading, *lines = thread_lines(thread._replace(python=(), frames=native), style, report.why, report.sources)
-    most = _MAX_CRASH_LINES if thread.python else _MAX_STACK_LINES
+    heading, *lines = thread_lines(thread._replace(python_frames=(), frames=native), style, report.why, report.sources)
+    most = _MAX_CRASH_LINES if thread.python_frames else _MAX_STACK_LINES
     yield heading
     yield from lines[:most]
     if len(lines) > most:

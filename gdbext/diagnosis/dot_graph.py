@@ -23,7 +23,7 @@ _DRAWING_SECONDS = 5
 
 def graph(threads: Sequence[ThreadReport]) -> str:
     """A digraph: threads are boxes, resources ellipses; thread → resource → owner. Cycles are red."""
-    red = {(edge.tid, edge.owner) for cycle in WaitGraph(threads).cycles() for edge in cycle}
+    red = {(edge.tid, edge.held_by) for cycle in WaitGraph(threads).cycles() for edge in cycle}
     lines = ["digraph waits {", "  rankdir=LR;", '  node [fontname="monospace", fontsize=10];']
     lines.extend(_thread_line(thread) for thread in threads if thread.pool is None)
     drawn: set[str] = set()

@@ -320,7 +320,7 @@ def _with_nodes(
         for tid, stack in stacks.items()
         if tid in known
     }
-    return tuple(thread._replace(nodes=found.get(thread.tid, ())) for thread in threads)
+    return tuple(thread._replace(backward=found.get(thread.tid, ())) for thread in threads)
 
 
 def _event_loops(process: ProcessSnapshot) -> Mapping[int, EventLoop]:

@@ -6,7 +6,7 @@ alone, while the process lives.
 
 from __future__ import annotations
 
-from gdbext.diagnosis.report import Report, TargetReport
+from gdbext.diagnosis.report import CutCall, LayoutReport, PythonReport, Report, TargetReport, TorchReport
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import NO_EXTRAS, Extras
@@ -129,20 +129,19 @@ _RECORD_AGAIN = "record the process again with this very command: a recording ho
 
 def report_target(session: Session) -> TargetReport:
     """The process, with the torch and the Python in it."""
-    target, layout = session.target, session.layout_if_known
+    target, layout, version = session.target, session.layout_if_known, torch_version(session)
+    found = LayoutReport(layout.id, layout.match) if layout is not None else LayoutReport(None, "none")
     return TargetReport(
         kind=target.kind,
         pid=target.pid,
         debugger=target.debugger,
         architecture=target.architecture.name,
-        torch_version=torch_version(session),
-        layout_id=layout.id if layout is not None else None,
-        layout_match=layout.match if layout is not None else "none",
-        python_version=session.python.version if session.python is not None else None,
+        torch=TorchReport(version, found) if version is not None else None,
+        python=PythonReport(session.python.version) if session.python is not None and session.python.version else None,
         paused_ms=None if target.paused_ms is None else round(target.paused_ms, 3),
         moved=tuple(target.threads_that_ran()),
         stops=target.stops,
-        cut_short=tuple(sorted(target.cut_short().items())),
+        cut_short=tuple(CutCall(tid, call) for tid, call in sorted(target.cut_short().items())),
         recording=target.recorded,
     )
 
@@ -225,7 +224,7 @@ def make_report_alone(tool: Tool, args: Namespace, sections: Sequence[Section]) 
 def _withheld(target: Target, threads: Sequence[ThreadReport]) -> int:
     if not target.is_core:
         return 0
-    return sum(map(target.foreign.withholds, {frame.file for thread in threads for frame in thread.python}))
+    return sum(map(target.foreign.withholds, {frame.file for thread in threads for frame in thread.python_frames}))
 
 
 def dispatcher_errors(session: Session) -> tuple[ErrorReport, ...]:

@@ -18,16 +18,14 @@ from gdbext.engine.record import Protocol
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import UsageError
-from gdbext.render.plain_json import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
     from gdbext.diagnosis.verdict.slowness import Slowness
     from gdbext.engine.targets.base_target import Target
-    from gdbext.known.signatures import KnownMatch
+    from gdbext.known.signatures import KnownBugReport, KnownMatch
 
     Watch = Callable[[], None]
     Pause = Callable[[float, Watch], "Target"]
@@ -116,11 +114,13 @@ class KnownBugsSection(Section):
     """The known bugs that fit the process."""
 
     name: ClassVar[str] = "known"
+    only_member: ClassVar[str] = "reports"
     matches: tuple[KnownMatch, ...]
 
-    def document(self, why: bool) -> Any:  # noqa: ARG002 - the same with evidence
-        """The section as a list of objects."""
-        return plain([match.report for match in self.matches])
+    @property
+    def reports(self) -> tuple[KnownBugReport, ...]:
+        """The matches as the JSON document has them."""
+        return tuple(match.report for match in self.matches)
 
 
 @dataclass(frozen=True)

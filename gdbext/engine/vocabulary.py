@@ -2,7 +2,9 @@
 
 Absent: what stands where something could not be read.
 
-Hexadecimal: a number that reports write as 0x7f00.
+Hexadecimal, Count, Amount, RankSet, Sparse, Internal, Explained, Inline: how a field of a record stands in JSON.
+
+json_member: a property that is a member of the JSON document, too.
 
 Certainty: how sure the report is of a statement, in one vocabulary for all of them.
 
@@ -19,13 +21,26 @@ one to three digits. JSON has plain numbers in bytes, milliseconds or seconds.
 
 from __future__ import annotations
 
-from gdbext.engine.record import Enum, Record
+from gdbext.engine.record import Enum, Generic, Record, TypeVar
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ClassVar
+    from collections.abc import Callable, Collection
+    from typing import Annotated, Any, ClassVar
 
     from gdbext.errors import GdbextError
+
+    AnyType = TypeVar("AnyType")
+    Hexadecimal = Annotated[int, "an address or a set of bits, a text in JSON: 0x7f00"]
+    Count = Annotated[int, "from 0 on"]
+    Amount = Annotated[float, "from 0 on"]
+    RankSet = Annotated[Collection[int], "a text in JSON: 0-4,6-7"]
+    Sparse = Annotated[AnyType, "left out of JSON where it has its default"]
+    Internal = Annotated[AnyType, "not in JSON"]
+    Explained = Annotated[AnyType, "in JSON with --why only"]
+    Inline = Annotated[AnyType, "in JSON its members stand among those of this record"]
+
+Type = TypeVar("Type")
 
 
 class DebuggerEntry(Record):
@@ -53,9 +68,27 @@ class Absent(Record):
     def __bool__(self) -> bool:
         return False
 
+    @property
+    def json_text(self) -> str:
+        """The reason: all that JSON has of it."""
+        return self.reason
 
-class Hexadecimal(int):
-    """An address or a set of bits; the type alone tells ``render.json`` from a number that counts something."""
+
+class JsonMember(Generic[Type]):
+    """A property of a record that is a member of the JSON document, behind the member ``after``."""
+
+    def __init__(self, function: Callable[[Any], Type], after: str) -> None:
+        self.function = function
+        self.after = after
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: object, owner: type) -> Type:
+        return self.function(instance)
+
+
+def json_member(after: str) -> Callable[[Callable[[Any], Type]], JsonMember[Type]]:
+    """Make a method a property that is a member of the JSON document, behind the member ``after``."""
+    return lambda function: JsonMember(function, after)
 
 
 class Certainty(Enum):
@@ -96,10 +129,8 @@ class Section:
 
     name: ClassVar[str]
     """The name of the section: its member of the JSON document ("operators", "lookup", …)."""
-
-    def document(self, why: bool) -> Any:  # noqa: ARG002
-        """The section as plain JSON values, with the evidence if ``why``; None where its fields are its members."""
-        return None
+    only_member: ClassVar[str] = ""
+    """The field that stands for the whole section in JSON, as a list of objects; "" where its fields are members."""
 
 
 class ErrorReport(Record):

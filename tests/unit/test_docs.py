@@ -18,10 +18,19 @@ def generator() -> ModuleType:
     return script_module.load("gen_docs")
 
 
-@pytest.mark.parametrize("page", ["commands", "modules", "known-bugs"])
-def test_the_page_is_current(generator: ModuleType, page: str) -> None:
-    made = getattr(generator, f"{page.partition('-')[0]}_page")()
-    assert (ROOT / "docs" / f"{page}.md").read_text() == made, "run scripts/gen_docs.py"
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        ("commands", "commands.md"),
+        ("modules", "modules.md"),
+        ("known", "known-bugs.md"),
+        ("schema", "gdbext-1.schema.json"),
+        ("ranks_schema", "gdbext-ranks-1.schema.json"),
+    ],
+)
+def test_the_page_is_current(generator: ModuleType, page: str, name: str) -> None:
+    made = getattr(generator, f"{page}_page")()
+    assert (ROOT / "docs" / name).read_text() == made, "run scripts/gen_docs.py"
 
 
 def test_completions_and_the_manual_are_current(generator: ModuleType) -> None:

@@ -26,7 +26,6 @@ DECLARED = {
     "text that is cut short": ["engine/formats/demangle.py", "engine/formats/mangled_name.py"],
     "numbers of a document, whose shapes are checked first": [
         *("engine/layouts/__init__.py", "tools/known/__init__.py", "tools/ranks/rank_report_reader.py"),
-        *("tools/ranks/ranks_document.py",),
     ],
     "words of the kernel's, which are numbers of a word of memory": [
         *("engine/targets/budget.py", "engine/targets/rooted_paths.py", "engine/targets/live/"),

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from gdbext.diagnosis.job import expand
 from gdbext.diagnosis.tool_arguments import positive
 from gdbext.engine.layouts import store
 from gdbext.engine.numbers import integer, number
+from gdbext.engine.rank_sets import expand
 from gdbext.engine.targets.core_sources import DyingProcess
 from gdbext.errors import BadCore, BadData, GdbextError, UsageError
 from gdbext.hosts.cli import options

@@ -15,7 +15,7 @@ from gdbext.diagnosis.report.wait import DeviceWait
 from gdbext.diagnosis.waits.device_waits import StreamsOfWaits
 from gdbext.diagnosis.waits.pool_table import DRIVER_LIBRARY
 from gdbext.engine.record import Record
-from gdbext.engine.vocabulary import Certainty, Hexadecimal, Section, byte_size, counted
+from gdbext.engine.vocabulary import Certainty, Section, byte_size, counted
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.state.cuda_state import CudaAllocator, CudaGraph, PendingEvent, PendingMemory
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target
     from gdbext.engine.targets.system.nvidia import NvidiaFacts, NvidiaFigures
     from gdbext.engine.targets.system.procfs import ProcFs
+    from gdbext.engine.vocabulary import Hexadecimal
 
 _SHOWN = 4
 """Events of one stream that the text names."""
@@ -256,7 +257,7 @@ def name_devices(
             replayed += [ReplayedGraph(thread.tid, graph)] if graph is not None else []
             states[thread.tid] = state._replace(wait=state.wait._replace(device=found, evidence=evidence))
     current = tuple(
-        CurrentStream(thread.tid, each.device, each.number, Hexadecimal(each.handle))
+        CurrentStream(thread.tid, each.device, each.number, each.handle)
         for thread in waiting
         for each in reader.current(thread)
     )

@@ -26,15 +26,42 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.threads.source_lines import SourceLines
     from gdbext.engine.targets.base_target import RecordedRun
-    from gdbext.engine.vocabulary import ErrorReport
+    from gdbext.engine.vocabulary import ErrorReport, Internal, Sparse
     from gdbext.errors import GdbextError
 
     View = Callable[["Report", "Style"], Iterator[str]]
     SectionType = TypeVar("SectionType", bound=Section)
 
 
+class LayoutReport(Record):
+    """Where PyTorch's structures have their fields. ``match`` is "exact", "generated", "probed" or "none"."""
+
+    id: str | None
+    match: str
+
+
+class TorchReport(Record):
+    """PyTorch in the process."""
+
+    version: str
+    layout: LayoutReport
+
+
+class PythonReport(Record):
+    """Python in the process."""
+
+    version: str
+
+
+class CutCall(Record):
+    """A system call that a thread was stopped in and that a stop may end early."""
+
+    tid: int
+    call: str
+
+
 class TargetReport(Record):
-    """The ``target`` of a report. Versions and the layout are None where there is none or it is not known."""
+    """The ``target`` of a report. PyTorch and Python are None where there is none or it is not known."""
 
     kind: str
     """The kind of target: "live" or "core"."""
@@ -43,24 +70,21 @@ class TargetReport(Record):
     """The debugger: "gdb", "lldb" or "none"."""
     architecture: str = ""
     """The machine as the kernel names it (uname -m)."""
-    torch_version: str | None = None
-    layout_id: str | None = None
-    layout_match: str = "none"
-    """"exact", "generated", "probed" or "none"."""
-    python_version: str | None = None
+    torch: TorchReport | None = None
+    python: PythonReport | None = None
     paused_ms: float | None = None
     """Milliseconds that the process stood still for this report; None where nobody measured it."""
-    moved: tuple[int, ...] = ()
+    moved: Sparse[tuple[int, ...]] = ()
     """Threads that ran on while memory was read: what is said of them may mix two moments."""
-    stops: int | None = None
+    stops: Sparse[int | None] = None
     """Number of times that the process was stopped; 0: all of its threads slept, and nobody was; None where nobody
     counted."""
-    cut_short: tuple[tuple[int, str], ...] = ()
-    """Thread id and system call of those that were stopped in a call that a stop may end early."""
-    withheld_sources: int = 0
+    cut_short: Sparse[tuple[CutCall, ...]] = ()
+    """The system calls that the stop may have ended early."""
+    withheld_sources: Sparse[int] = 0
     """Source files of a core's Python frames whose lines are not shown, for nobody vouched that those of this machine
     are the core's."""
-    recording: RecordedRun | None = None
+    recording: Sparse[RecordedRun | None] = None
     """The recording that was replayed in place of the target."""
 
 
@@ -103,7 +127,7 @@ class Ending(Record):
     kind: EndingKind
     text: str
     status: int | None = None
-    error: GdbextError | None = None
+    error: Internal[GdbextError | None] = None
 
 
 SCHEMA = "gdbext/1"
@@ -117,18 +141,18 @@ class Report(Record):
 
     command: str
     target: TargetReport | None
-    view: View | None = None
+    view: Internal[View | None] = None
     threads: tuple[ThreadReport, ...] = ()
     verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
     errors: tuple[ErrorReport, ...] = ()
-    sections: tuple[Section, ...] = ()
+    sections: Internal[tuple[Section, ...]] = ()
     """The sections that this command alone reports."""
-    why: bool = False
+    why: Internal[bool] = False
     """The user asked for the evidence."""
-    sources: SourceLines = MappingProxyType({})
+    sources: Internal[SourceLines] = MappingProxyType({})
     """Source lines of the Python frames, for text; a JSON document names file and line only."""
-    called: CommandLine = IN_A_DEBUGGER
+    called: Internal[CommandLine] = IN_A_DEBUGGER
     """The words by which it was called, for the commands that its text names."""
 
     def section(self, kind: type[SectionType]) -> SectionType:
@@ -186,7 +210,7 @@ def _standstill(report: Report) -> Iterator[str]:
     times = "" if target.stops == 1 else f", {target.stops} stops together"
     yield f"The process stood still for {target.paused_ms or 0:.1f} ms{times}: not every thread slept long enough."
     if target.cut_short:
-        named = ", ".join(f"{call} of {tid}" for tid, call in target.cut_short[:_MOST_NAMED])
+        named = ", ".join(f"{each.call} of {each.tid}" for each in target.cut_short[:_MOST_NAMED])
         more = ", …" if len(target.cut_short) > _MOST_NAMED else ""
         yield f"That may have ended system calls early, with a short count or EINTR: {named}{more}"
 
@@ -239,6 +263,8 @@ class DotSection(Section):
     """
 
     name: ClassVar[str] = "dot"
+    files: tuple[str, ...]
+    svg: str | None
 
     def __init__(self, files: tuple[str, ...], svg: str | None) -> None:
         self.files = files

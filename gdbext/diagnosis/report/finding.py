@@ -8,10 +8,12 @@ Verdict: the answer to "why does it hang?".
 from __future__ import annotations
 
 from gdbext.engine.record import Enum, Record
+from gdbext.engine.vocabulary import json_member
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.wait import Wait, WaitEdge
+    from gdbext.engine.vocabulary import Internal
     from gdbext.torch.stack import DispatchFrame, DispatchStage
 
 
@@ -106,19 +108,19 @@ class Finding(Record):
     threads: tuple[int, ...] = ()
     """Ids of the threads, in the order in which the sentence names them."""
     evidence: tuple[str, ...] = ()
-    step: DispatchFrame | None = None
+    step: Internal[DispatchFrame | None] = None
     """The operator that it is about."""
-    cycle: tuple[WaitEdge, ...] = ()
+    cycle: Internal[tuple[WaitEdge, ...]] = ()
     """The waits that close the circle of a deadlock."""
-    wait: Wait | None = None
+    wait: Internal[Wait | None] = None
     """The wait at the end of the chain."""
-    stop: ProcessStop | None = None
+    stop: Internal[ProcessStop | None] = None
     """The stop of the whole process, of a finding that says so."""
-    cures: tuple[str, ...] = ()
+    cures: Internal[tuple[str, ...]] = ()
     """Advice that belongs to what was found, where its kind alone does not tell."""
-    in_loop: bool = False
+    in_loop: Internal[bool] = False
     """It is the wait of an event loop whose tasks wait for nothing outside of the process."""
-    id: str = ""
+    id: Internal[str] = ""
     """Unique in a report (``deadlock-1``); "" for a finding that is not listed."""
 
     @property
@@ -139,41 +141,41 @@ class Finding(Record):
 class Verdict(Record):
     """The strongest finding, and what to do about it."""
 
-    finding: Finding
+    finding: Internal[Finding]
     advice: tuple[str, ...] = ()
     """Steps to try next, in words and commands that fit this process."""
 
-    @property
+    @json_member(after="")
     def kind(self) -> FindingKind:
         """The kind of the finding that became the verdict."""
         return self.finding.kind
 
-    @property
+    @json_member(after="kind")
     def summary(self) -> str:
         """The sentence that says it."""
         return self.finding.summary
 
-    @property
+    @json_member(after="summary")
     def threads(self) -> tuple[int, ...]:
         """Ids of the threads that it is about."""
         return self.finding.threads
 
-    @property
+    @json_member(after="threads")
     def op(self) -> str | None:
         """The operator that it is about: ``aten::mm``."""
         return self.finding.step.op if self.finding.step is not None else None
 
-    @property
+    @json_member(after="op")
     def key(self) -> str | None:
         """The dispatch key of that operator."""
         return self.finding.step.key if self.finding.step is not None else None
 
-    @property
+    @json_member(after="key")
     def stage(self) -> DispatchStage | None:
         """The stage that the dispatcher has reached with that operator."""
         return self.finding.step.stage if self.finding.step is not None else None
 
-    @property
+    @json_member(after="stage")
     def cycle(self) -> tuple[WaitEdge, ...]:
         """The waits that close the circle of a deadlock."""
         return self.finding.cycle

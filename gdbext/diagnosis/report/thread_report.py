@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from gdbext.cpython.abi.assumed_names import is_below_library
 from gdbext.engine.record import Enum, Record
+from gdbext.engine.vocabulary import json_member
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from gdbext.diagnosis.report.wait import Resource, Wait
     from gdbext.diagnosis.waits.pool_table import Pool
-    from gdbext.engine.vocabulary import Absent
+    from gdbext.engine.vocabulary import Absent, Hexadecimal, Internal, Sparse
     from gdbext.torch.stack import DispatchFrame
     from gdbext.torch.state.dispatch_state_reader import DispatchState
 
@@ -54,20 +57,25 @@ class Frame(Record):
 
     level: int
     kind: FrameKind
+    pc: Hexadecimal | None
     function: str
     module: str = ""
     file: str = ""
     line: int | None = None
-    pc: int | None = None
     role: str = ""
-    variables: tuple[LocalVariable, ...] = ()
+    variables: Sparse[tuple[LocalVariable, ...]] = ()
     """The variables of a Python frame, arguments first; empty unless asked for."""
-    hidden_variables: str = ""
+    hidden_variables: Internal[str] = ""
     """Text about variables that are not shown: "3 more (dispatch-bt --locals)", "not in the recording"."""
 
     def without_values(self) -> Frame:
         """The frame with what its variables are, and not what they hold."""
         return self._replace(variables=tuple(each._replace(text="?") for each in self.variables))
+
+    @property
+    def fold_key(self) -> Hashable:
+        """Equal for two frames of a recursion."""
+        return (self.kind, self.pc, self.function, self.module, self.file, self.line, self.role)
 
     @property
     def is_users(self) -> bool:
@@ -110,23 +118,23 @@ class AsyncTask(Record):
     """One task that is not done."""
 
     name: str
-    address: int
+    address: Hexadecimal
     state: TaskState
     awaits: str = ""
     """The object that it waits for: ``the lock 0x7f00 (asyncio.Lock), which reader seems to hold``; for people."""
-    needs: tuple[int, ...] = ()
+    needs: tuple[Hexadecimal, ...] = ()
     """Addresses of the tasks that it waits for: it awaits them, or the lock that they hold."""
-    inferred: bool = False
-    """True if the tasks that it needs are concluded from the blocks that those tasks are in."""
     timed: bool = False
     """It gives up after some time."""
-    sleeps: bool = False
-    """True if all that the task does is asyncio.sleep()."""
     frames: tuple[Frame, ...] = ()
     """Its coroutines, innermost first; empty for one that runs, whose frames are on the thread's stack."""
-    label: str = ""
+    inferred: Internal[bool] = False
+    """True if the tasks that it needs are concluded from the blocks that those tasks are in."""
+    sleeps: Internal[bool] = False
+    """True if all that the task does is asyncio.sleep()."""
+    label: Internal[str] = ""
     """The task as a sentence names it: by its name, or where nobody gave it one by its coroutine and line."""
-    only_from_here: bool = False
+    only_from_here: Internal[bool] = False
     """True if only code of this process ends its wait: that for tasks, or for a lock, event or queue of asyncio."""
 
     @property
@@ -214,37 +222,42 @@ class ThreadReport(Record):
     """All that is known of one thread."""
 
     tid: int
+    number: int | None = None
     name: str | None = None
     python_name: str | None = None
-    number: int | None = None
     signal: str | None = None
     state: RunState = RunState.RUNNING
     wait: Wait | None = None
     holds: tuple[Resource, ...] = ()
     dispatch: tuple[DispatchFrame, ...] = ()
-    unseen_dispatch: Absent | None = None
+    dispatch_doubt: Absent | None = None
     """The reason why ``dispatch`` may lack frames (torch's file is missing, the stack ends early), None where it is
     complete."""
-    frames: tuple[Frame, ...] = ()
-    """Native and Python frames merged, innermost first. Empty unless asked for."""
-    python: tuple[Frame, ...] = ()
+    python_frames: tuple[Frame, ...] = ()
     """Python frames alone; ``level`` is that of the native frame that evaluates them."""
     frame_count: int = 0
     notes: tuple[str, ...] = ()
     """Notes on what could not be read of this thread, and why its walk ended."""
-    pool: Pool | None = None
-    """The pool whose idle worker this thread is, None for any other thread."""
-    tls: DispatchState | None = None
+    tls: Sparse[DispatchState | None] = None
     """The thread-local state of dispatch; None unless asked for."""
-    loop: EventLoop | None = None
+    loop: Internal[EventLoop | None] = None
     """The event loop of asyncio that this thread runs."""
-    nodes: tuple[BackwardNode, ...] = ()
+    backward: Sparse[tuple[BackwardNode, ...]] = ()
     """The nodes of autograd's graph that run on its stack, innermost first; empty unless asked for."""
-    native_place: str = ""
+    frames: Sparse[tuple[Frame, ...]] = ()
+    """Native and Python frames merged, innermost first. Empty unless asked for."""
+    pool: Internal[Pool | None] = None
+    """The pool whose idle worker this thread is, None for any other thread."""
+    native_place: Internal[str] = ""
     """The function and library that a thread runs which is in native code: ``crc32_z (libz.so.1)``; "" for one that
     waits, or that the interpreter itself executes."""
-    stack_key: int = 0
+    stack_key: Internal[int] = 0
     """Equal for threads with equal stacks; 0 where the stack is unknown."""
+
+    @json_member(after="tls")
+    def tasks(self) -> Sparse[tuple[AsyncTask, ...] | None]:
+        """The tasks of the event loop that this thread runs; None without one."""
+        return self.loop.tasks if self.loop is not None else None
 
     @property
     def label(self) -> str:
@@ -258,7 +271,7 @@ class ThreadReport(Record):
         return self._replace(
             dispatch=tuple(step.without_values() for step in self.dispatch),
             frames=tuple(frame.without_values() for frame in self.frames),
-            python=tuple(frame.without_values() for frame in self.python),
+            python_frames=tuple(frame.without_values() for frame in self.python_frames),
         )
 
     @property
@@ -269,7 +282,7 @@ class ThreadReport(Record):
     @property
     def python_line(self) -> str:
         """The innermost Python line, ``train.py:8 (step)``, "" where there is none."""
-        return self.python[0].place if self.python else ""
+        return self.python_frames[0].place if self.python_frames else ""
 
     @property
     def doing(self) -> str:
@@ -296,4 +309,4 @@ class ThreadReport(Record):
     @property
     def user_frame(self) -> Frame | None:
         """The innermost Python frame outside of Python's library and site-packages, None where there is none."""
-        return next((frame for frame in self.python if frame.is_users), None)
+        return next((frame for frame in self.python_frames if frame.is_users), None)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from gdbext.diagnosis.report.wait_kind import Naming, WaitKind
 from gdbext.engine.record import Enum, Record
-from gdbext.engine.vocabulary import Certainty, Hexadecimal
+from gdbext.engine.vocabulary import Certainty, json_member
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.pool_table import MissingWorkers
     from gdbext.engine.targets.base_target import KernelSide
     from gdbext.engine.targets.system.peer import ChildProcess, Peer
+    from gdbext.engine.vocabulary import Count, Hexadecimal, Inline, Internal, Sparse
 
     Owner = Union["OwnerThread", "VanishedThread", "ParentsThread"]
     """The owner of a resource."""
@@ -40,7 +41,7 @@ class CollectiveWait(Record):
     enqueued: int | None = None
     completed: int | None = None
     """The group's last numbers in this process."""
-    peer: int | None = None
+    peer: Count | None = None
     """The other end of a send or recv: its rank in the job."""
     is_store: bool = False
     key: str = ""
@@ -166,10 +167,10 @@ class Resource(Record):
     """Something a thread can wait for or hold. ``address`` is that of the lock, guard, semaphore, … or 0."""
 
     kind: WaitKind
-    address: int
+    address: Hexadecimal
     name: str = ""
     """The name, for people only: what code needs to know stands in fields of its own."""
-    variable: str = ""
+    variable: Internal[str] = ""
     """The variable by which the program's code has it: ``self.stats_lock``."""
 
     @property
@@ -194,14 +195,24 @@ class OwnerThread(Record):
 
     tid: int
 
+    @json_member(after="tid")
+    def state(self) -> str:
+        """It lives."""
+        return "alive"
+
 
 class VanishedThread(Record):
     """A thread that is recorded as the owner, and that is none of this process."""
 
-    tid: int | None
-    """The id that the lock records, in the process's own namespace; None where only the ident is recorded."""
-    ident: int | None = None
+    tid: int
+    """The id that the lock records, in the process's own namespace; 0 where only the ident is recorded."""
+    ident: Sparse[Hexadecimal | None] = None
     """The pthread_t that Python recorded; nothing translates it into an id any more."""
+
+    @json_member(after="ident")
+    def state(self) -> str:
+        """It is gone."""
+        return "gone"
 
     @property
     def phrase(self) -> str:
@@ -210,10 +221,15 @@ class VanishedThread(Record):
 
 
 class ParentsThread(Record):
-    """A thread of the parent process, which nobody can name here: the fork left it behind.
+    """A thread of the parent process, which nobody can name here: the fork left it behind."""
 
-    It has no fields, so it is an empty tuple: compare an owner with None, do not ask whether it is true.
-    """
+    tid: int = 0
+    """The number in its place."""
+
+    @json_member(after="tid")
+    def state(self) -> str:
+        """It is gone."""
+        return "gone"
 
     @property
     def phrase(self) -> str:
@@ -252,67 +268,67 @@ class Refused(Enum):
 class Wait(Record):
     """The wait of a thread. ``certainty`` is that of the owner."""
 
-    resource: Resource
+    resource: Inline[Resource]
     owner: Owner | None = None
     certainty: OwnerCertainty = OwnerCertainty.UNKNOWN
     timed: bool = False
     """The wait ends by itself after a timeout."""
     evidence: tuple[str, ...] = ()
-    others: tuple[Owner, ...] = ()
-    """Further owners, where all of them must let go (readers of a rwlock, team mates before a barrier)."""
-    mutex: Resource | None = None
-    """The mutex that goes with a condition variable."""
-    being_released: bool = False
-    """The resource is free or was just handed on: the thread is about to be woken, nobody holds it up."""
-    missing_workers: MissingWorkers | None = None
-    """The threads that would end this wait and do not exist in this process, where that is known."""
-    lost: LostThread | None = None
-    """The thread that should end this wait and is not there, where that is known."""
-    external: bool = False
-    """Another process may end it: the object is in memory that both have."""
-    set_by_handlers: bool = False
-    """Programs set such an object in signal handlers while their main thread waits for it."""
-    self_wait: SelfWait | None = None
-    """The reason why a thread waits for what it holds itself, where other code interrupted its own."""
-    children: tuple[ChildProcess, ...] = ()
-    """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
-    peer: Peer | None = None
+    collective: Sparse[CollectiveWait | None] = None
+    """The operation of other ranks that is waited for, where that is known."""
+    device: Sparse[DeviceWait | None] = None
+    """The call in which a device is waited for."""
+    peer: Sparse[Peer | None] = None
     """The other end, where it is known."""
-    expects: tuple[int, ...] = ()
-    """Ids of threads that have the object at hand and so may end the wait; no proof that one of them will."""
-    taken_at: str = ""
+    missing_workers: Sparse[MissingWorkers | None] = None
+    """The threads that would end this wait and do not exist in this process, where that is known."""
+    lost: Sparse[LostThread | None] = None
+    """The thread that should end this wait and is not there, where that is known."""
+    taken_at: Sparse[str] = ""
     """The line where the owner took the lock, ``train.py:8 (step)``; "" where that cannot be known."""
-    looks_for: str = ""
+    looks_for: Sparse[str] = ""
     """The object that a thread which sleeps looks at between two sleeps; for people."""
-    looks_outside: bool = False
-    """True if that object is a file."""
-    repeated_at: str = ""
+    repeated_at: Sparse[str] = ""
     """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
     known, or the loop does nothing else."""
-    seconds: float | None = None
-    """Seconds that a sleep takes from now on, None where that is not known."""
-    collective: CollectiveWait | None = None
-    """The operation of other ranks that is waited for, where that is known."""
-    meets_others: bool = False
-    """It looks whether other machines of its job have come."""
-    handling: str = ""
-    """The exception that the thread handles meanwhile, where it sleeps or waits for other ranks; for people."""
-    refused: Refused | None = None
-    """The thing that it could not have, where it sleeps before it tries again, by that exception."""
-    once_refused: Refused | None = None
-    """The thing that it could not have at an earlier turn of the loop in which it sleeps; it may have it by now."""
-    caught: str = ""
-    """The exception that the loop in which it sleeps has caught at an earlier turn; for people."""
-    aside: str = ""
-    """A clause on a loop that waits for what nobody knows: processes that have ended; for people."""
-    question: str = ""
-    """The program's question that waits for somebody to type, where it is asked and how; for people."""
-    kernel: KernelSide | None = None
-    """The kernel's word, where no lock of the process may end the wait."""
-    device: DeviceWait | None = None
-    """The call in which a device is waited for."""
-    lost_signal: bool = False
+    lost_signal: Sparse[bool] = False
     """The condition variable's own words say that a signal went to nobody, while this thread sleeps."""
+    handling: Sparse[str] = ""
+    """The exception that the thread handles meanwhile, where it sleeps or waits for other ranks; for people."""
+    others: Internal[tuple[Owner, ...]] = ()
+    """Further owners, where all of them must let go (readers of a rwlock, team mates before a barrier)."""
+    mutex: Internal[Resource | None] = None
+    """The mutex that goes with a condition variable."""
+    being_released: Internal[bool] = False
+    """The resource is free or was just handed on: the thread is about to be woken, nobody holds it up."""
+    external: Internal[bool] = False
+    """Another process may end it: the object is in memory that both have."""
+    set_by_handlers: Internal[bool] = False
+    """Programs set such an object in signal handlers while their main thread waits for it."""
+    self_wait: Internal[SelfWait | None] = None
+    """The reason why a thread waits for what it holds itself, where other code interrupted its own."""
+    children: Internal[tuple[ChildProcess, ...]] = ()
+    """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
+    expects: Internal[tuple[int, ...]] = ()
+    """Ids of threads that have the object at hand and so may end the wait; no proof that one of them will."""
+    looks_outside: Internal[bool] = False
+    """True if that object is a file."""
+    seconds: Internal[float | None] = None
+    """Seconds that a sleep takes from now on, None where that is not known."""
+    meets_others: Internal[bool] = False
+    """It looks whether other machines of its job have come."""
+    refused: Internal[Refused | None] = None
+    """The thing that it could not have, where it sleeps before it tries again, by that exception."""
+    once_refused: Internal[Refused | None] = None
+    """The thing that it could not have at an earlier turn of the loop in which it sleeps; it may have it by now."""
+    caught: Internal[str] = ""
+    """The exception that the loop in which it sleeps has caught at an earlier turn; for people."""
+    aside: Internal[str] = ""
+    """A clause on a loop that waits for what nobody knows: processes that have ended; for people."""
+    question: Internal[str] = ""
+    """The program's question that waits for somebody to type, where it is asked and how; for people."""
+    kernel: Internal[KernelSide | None] = None
+    """The kernel's word, where no lock of the process may end the wait."""
 
     @property
     def kind(self) -> WaitKind:
@@ -382,8 +398,13 @@ class Wait(Record):
 
 
 class WaitEdge(Record):
-    """Thread ``tid`` waits for something that thread ``owner`` holds, or owes it."""
+    """Thread ``tid`` waits for something that thread ``held_by`` holds, or owes it."""
 
     tid: int
-    owner: int
-    wait: Wait
+    held_by: int
+    wait: Internal[Wait]
+
+    @json_member(after="tid")
+    def waits_for(self) -> Resource:
+        """What it waits for."""
+        return self.wait.resource

@@ -9,6 +9,11 @@ or runs an event loop; or the thread that should end the wait is lost.
 from __future__ import annotations
 
 from gdbext.engine.record import Enum, Record
+from gdbext.engine.vocabulary import json_member
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Internal
 
 
 class Relation(Enum):
@@ -296,16 +301,16 @@ class SelfWait(Enum):
 
 
 class Loss(Enum):
-    """The way in which a thread was lost. The value says it of one thread."""
+    """The way in which a thread was lost. The value is the word of the JSON report."""
 
-    ENDED = "has ended"
-    NEVER_BEGAN = "ended before it began to run"
-    LEFT_BEHIND = "was started before the fork; here it does not exist"
+    ENDED = "ended"
+    NEVER_BEGAN = "never-began"
+    LEFT_BEHIND = "left-behind"
 
     @property
-    def word(self) -> str:
-        """The word of the JSON report."""
-        return self.name.lower().replace("_", "-")
+    def of_one(self) -> str:
+        """The words for one thread, behind its name."""
+        return _OF_ONE[self]
 
     @property
     def of_many(self) -> str:
@@ -318,6 +323,11 @@ class Loss(Enum):
         return _ADVICE[self]
 
 
+_OF_ONE = {
+    Loss.ENDED: "has ended",
+    Loss.NEVER_BEGAN: "ended before it began to run",
+    Loss.LEFT_BEHIND: "was started before the fork; here it does not exist",
+}
 _OF_MANY = {
     Loss.ENDED: "have ended",
     Loss.NEVER_BEGAN: "ended before they began to run",
@@ -336,30 +346,30 @@ _NAMED = 3
 class LostThread(Record):
     """Threads that should end a wait, and that are not in this process."""
 
-    names: tuple[str, ...]
+    threads: tuple[str, ...]
     """Their names; empty where no object of one that has ended is left in memory."""
     loss: Loss
-    does: str = ""
-    """Their work for the one that waits: ``hands out the jobs``."""
-    nobody: str = ""
-    """The functions that could end the wait, in a clause: ``no thread is in load (train.py:4), which calls set()``."""
+    recorded: bool = False
+    """The object that is waited for says whose work it is."""
     error: str = ""
     """The exception that a lost thread has left in memory, or a future of the call that should have ended the wait."""
-    is_recorded: bool = False
-    """The object that is waited for says whose work it is."""
-    is_proven: bool = False
+    does: Internal[str] = ""
+    """Their work for the one that waits: ``hands out the jobs``."""
+    nobody: Internal[str] = ""
+    """The functions that could end the wait, in a clause: ``no thread is in load (train.py:4), which calls set()``."""
+    is_proven: Internal[bool] = False
     """The name of the thread has its function, and that function could end the wait."""
 
-    @property
-    def sentence(self) -> str:
+    @json_member(after="error")
+    def summary(self) -> str:
         """``the thread loader has ended, and no thread is in load (train.py:4), which calls set() of it``."""
-        if not self.names:
+        if not self.threads:
             kept = f"; a future has kept {self.error}, which was raised there" if self.error else ""
             return f"{self.nobody}{kept}"
-        more = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
-        many = len(self.names) > 1
-        who = f"the thread{'s' if many else ''} {', '.join(self.names[:_NAMED])}{more}"
+        more = f" and {len(self.threads) - _NAMED} more" if len(self.threads) > _NAMED else ""
+        many = len(self.threads) > 1
+        who = f"the thread{'s' if many else ''} {', '.join(self.threads[:_NAMED])}{more}"
         does = f", which {self.does}," if self.does else ""
-        text = f"{who}{does} {self.loss.of_many if many else self.loss.value}"
+        text = f"{who}{does} {self.loss.of_many if many else self.loss.of_one}"
         text += f" ({self.error} is what it has left)" if self.error else ""
         return f"{text}, and {self.nobody}" if self.nobody else text

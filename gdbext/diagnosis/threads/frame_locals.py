@@ -69,21 +69,22 @@ class FrameLocals:
         """The report with the variables of the innermost frame of the user's, or of ``every`` one of them; of a thread
         that is in libraries alone, those of its innermost frame. What a recording lacks is said where they were asked
         for."""
-        wanted = [number for number, frame in enumerate(thread.python) if frame.is_users] or [0]
+        wanted = [number for number, frame in enumerate(thread.python_frames) if frame.is_users] or [0]
         chosen = set(wanted[: _FRAMES if every else 1])
-        found = self._sources(thread.tid, thread.python)
+        found = self._sources(thread.tid, thread.python_frames)
         most = _MOST if every else _MOST_OF_VERDICT
         read = {
-            number: self._with_variables(thread.python[number], found[number], most) for number in chosen & found.keys()
+            number: self._with_variables(thread.python_frames[number], found[number], most)
+            for number in chosen & found.keys()
         }
         if not read:
             return thread
         if not every:
             read = {number: frame for number, frame in read.items() if frame.hidden_variables != NOT_RECORDED}
-        instead = {id(thread.python[number]): frame for number, frame in read.items()}
-        python = tuple(instead.get(id(frame), frame) for frame in thread.python)
+        instead = {id(thread.python_frames[number]): frame for number, frame in read.items()}
+        python = tuple(instead.get(id(frame), frame) for frame in thread.python_frames)
         frames = tuple(instead.get(id(frame), frame) for frame in thread.frames)
-        return thread._replace(python=python, frames=frames)
+        return thread._replace(python_frames=python, frames=frames)
 
     def _sources(self, tid: int, shown: Sequence[Frame]) -> Mapping[int, PythonFrame]:
         """Position in ``shown`` → the interpreter's frame of it."""
@@ -202,11 +203,11 @@ class FrameLocals:
         """The report with those arguments of Python kernels that nothing else tells, from the kernel's own frame."""
         if not any(_lacks_value(each) for step in thread.dispatch for each in step.arguments):
             return thread
-        sources = self._sources(thread.tid, thread.python)
+        sources = self._sources(thread.tid, thread.python_frames)
         steps: list[DispatchFrame] = []
         inner = -1
         for step in thread.dispatch:
-            between = [number for number, each in enumerate(thread.python) if inner < each.level < step.level]
+            between = [number for number, each in enumerate(thread.python_frames) if inner < each.level < step.level]
             inner = step.level
             kernel = sources.get(between[-1]) if between else None
             step = step if kernel is None else self._with_arguments(step, kernel)
@@ -262,7 +263,7 @@ class FrameLocals:
     def _argument(self, argument: Argument, name: str, address: int) -> Argument:
         if not _lacks_value(argument) or not address:
             return argument
-        return argument._replace(text=self._shown(name, address), certainty=Certainty.INFERRED, variable=name)
+        return argument._replace(text=self._shown(name, address), confidence=Certainty.INFERRED, variable=name)
 
 
 def _lacks_value(argument: Argument) -> bool:
@@ -293,14 +294,16 @@ def with_locals(session: Session, threads: Sequence[ThreadReport], every: bool =
     if runtime is None:
         return tuple(threads)
     reader = FrameLocals(session, runtime)
-    return tuple(reader.shown(thread, every) if thread.python else thread for thread in threads)
+    return tuple(reader.shown(thread, every) if thread.python_frames else thread for thread in threads)
 
 
 def with_kernel_arguments(session: Session, thread: ThreadReport) -> ThreadReport:
     """The report with the arguments of Python kernels from their frames."""
     runtime = session.python
     return (
-        thread if runtime is None or not thread.python else FrameLocals(session, runtime).with_kernel_arguments(thread)
+        thread
+        if runtime is None or not thread.python_frames
+        else FrameLocals(session, runtime).with_kernel_arguments(thread)
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.python_structures import PyCodeObject
-from gdbext.diagnosis.verdict.recursion import longest
+from gdbext.engine.repetitions import longest
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:

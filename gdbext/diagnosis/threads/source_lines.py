@@ -45,7 +45,7 @@ _CODING = late_pattern(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 def source_lines(target: Target, threads: Iterable[ThreadReport]) -> SourceLines:
     """The source of every Python frame of the threads; frames whose file cannot be read have none."""
     reader = SourceReader(target)
-    wanted = {(frame.file, frame.line) for thread in threads for frame in thread.python if frame.line}
+    wanted = {(frame.file, frame.line) for thread in threads for frame in thread.python_frames if frame.line}
     found = ((place, reader.line(*place)) for place in sorted(wanted))
     return {place: line for place, line in found if line is not None}
 

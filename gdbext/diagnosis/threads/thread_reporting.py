@@ -66,9 +66,9 @@ def _native_frame(stack: NativeStack, level: int, role: str) -> Frame:
     return Frame(
         level,
         FrameKind.NATIVE,
+        frame.pc,
         function.demangled[0] if function is not None else "??",
         module=frame.module.name if frame.module is not None else "",
-        pc=frame.pc,
         role=" ".join(filter(None, ("signal handler called" if frame.is_signal else role, how))),
     )
 
@@ -116,9 +116,9 @@ def report_thread(
         wait=state.wait if state is not None else None,
         holds=tuple(holds),
         dispatch=tuple(snapshot.dispatch if dispatch is None else dispatch),
-        unseen_dispatch=snapshot.unseen_dispatch,
+        dispatch_doubt=snapshot.unseen_dispatch,
         frames=tuple(frames),
-        python=tuple(snapshot.python),
+        python_frames=tuple(snapshot.python),
         frame_count=len(snapshot.frames),
         notes=tuple(snapshot.notes),
         pool=state.pool if state is not None else None,

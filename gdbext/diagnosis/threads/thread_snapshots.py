@@ -274,7 +274,7 @@ def python_frames(
         placed = [(max(0, len(spans) - 1), group) for group in groups]
         problems.append("no native frame is known to evaluate them; they stand at the outermost one")
     frames = tuple(
-        Frame(level, FrameKind.PYTHON, frame.function, file=frame.file, line=frame.line)
+        Frame(level, FrameKind.PYTHON, None, frame.function, file=frame.file, line=frame.line)
         for level, group in placed
         for frame in group
     )

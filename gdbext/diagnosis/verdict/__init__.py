@@ -101,7 +101,7 @@ def _is_refuted(finding: Finding, seen: Observations, graph: WaitGraph) -> bool:
     if not (traits.is_defect and traits.movement_refutes_it):
         return False
     owners = finding.wait.owners if finding.wait is not None else ()
-    gone = [owner.tid for owner in owners if isinstance(owner, VanishedThread) and owner.tid is not None]
+    gone = [owner.tid for owner in owners if isinstance(owner, VanishedThread) and owner.tid]
     waits = {tid: graph.threads[tid].wait for tid in finding.threads if tid in graph.threads}
     return any(seen.has_run(tid) for tid in (*(t for t, wait in waits.items() if wait and not wait.timed), *gone))
 
@@ -129,7 +129,7 @@ def _strongest(
 def _idle(seen: Observations, graph: WaitGraph, notes: Sequence[Finding]) -> Finding:
     doubt = notes[0].summary if notes else ""
     running = _running(seen)
-    unclear = [thread for thread in seen.threads if thread.unseen_dispatch is not None and thread.pool is None]
+    unclear = [thread for thread in seen.threads if thread.dispatch_doubt is not None and thread.pool is None]
     if unclear:
         return _healthy(unseen_dispatch(unclear, doubt), unclear, running)
     if seen.main is not None and seen.main.state is RunState.WAITING:
@@ -147,7 +147,7 @@ def _running(seen: Observations) -> list[ThreadReport]:
     """The threads that run: the holder of a GIL first, for the others wait for it, then those of which a line is
     known."""
     running = [thread for thread in seen.threads if thread.state is RunState.RUNNING]
-    return sorted(running, key=lambda each: (not _has_gil(each), not each.python, each.tid != seen.pid))
+    return sorted(running, key=lambda each: (not _has_gil(each), not each.python_frames, each.tid != seen.pid))
 
 
 def _has_gil(thread: ThreadReport) -> bool:
@@ -244,7 +244,7 @@ def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadRep
 def unseen_dispatch(threads: Sequence[ThreadReport], doubt: str) -> str:
     """Threads of which nobody can say whether they are in the dispatcher."""
     names = sentences.listed([thread.label for thread in threads])
-    reason = next((thread.unseen_dispatch.reason for thread in threads if thread.unseen_dispatch is not None), "")
+    reason = next((thread.dispatch_doubt.reason for thread in threads if thread.dispatch_doubt is not None), "")
     text = f"Whether {names} is in the dispatcher cannot be told ({reason})"
     return text + (f"; and: {doubt}" if doubt else ", and no hang is proven.")
 

@@ -117,7 +117,7 @@ def of_ranks(pid: int, called: CommandLine) -> str:
 
 def _about_backward(involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     """A node of a backward pass is explained by the forward pass that made it."""
-    thread = next((each for each in involved if each.nodes), None)
+    thread = next((each for each in involved if each.backward), None)
     if thread is not None:
         yield Suggestion(
             "The node that runs in backward, and its forward line", f"dispatch-autograd --thread {thread.tid}"

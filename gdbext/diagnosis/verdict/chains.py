@@ -44,7 +44,7 @@ def _is_blocked(thread: ThreadReport, tail: ChainTail, graph: WaitGraph, pid: in
         return False
     if tail.reason is ChainEnd.UNKNOWN and traits.needs_thread and runs:
         return False
-    if thread.dispatch or thread.nodes:
+    if thread.dispatch or thread.backward:
         return True
     if tail.reason is ChainEnd.TIMED:
         return tail.has_lock and (end.wait.seconds or 0) >= LONG_SLEEP
@@ -72,7 +72,7 @@ def a_signal_may_end_it(thread: ThreadReport, pid: int) -> bool:
     wait = thread.wait
     if wait is None or thread.tid != pid:
         return False
-    return wait.kind.traits.handler_may_end_it or (wait.set_by_handlers and bool(thread.python))
+    return wait.kind.traits.handler_may_end_it or (wait.set_by_handlers and bool(thread.python_frames))
 
 
 def external_waits(seen: Observations) -> Iterator[tuple[ThreadReport, Wait]]:

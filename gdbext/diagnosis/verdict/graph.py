@@ -88,7 +88,7 @@ class WaitGraph:
             edge
             for edges in self._edges.values()
             for edge in edges
-            if edge.owner == edge.tid and not edge.wait.ends_by_itself
+            if edge.held_by == edge.tid and not edge.wait.ends_by_itself
         ]
 
     def cycles(self, with_timed: bool = False) -> list[tuple[WaitEdge, ...]]:
@@ -104,7 +104,7 @@ class WaitGraph:
         found: dict[frozenset[int], tuple[WaitEdge, ...]] = {}
         steps = 0
         for component in _components(successors):
-            inside = sum(edge.owner in component for tid in component for edge in successors[tid])
+            inside = sum(edge.held_by in component for tid in component for edge in successors[tid])
             is_ring = inside == len(component)
             for tid in sorted(component) if not is_ring and steps < _MOST_STEPS else [min(component)]:
                 steps += inside
@@ -127,9 +127,9 @@ class WaitGraph:
                 return Chain(tuple(edges), tid, reason)
             step = self._next(tid, seen)
             edges.append(step)
-            if step.owner in seen:
-                return Chain(tuple(edges), step.owner, ChainEnd.CYCLE)
-            tid = step.owner
+            if step.held_by in seen:
+                return Chain(tuple(edges), step.held_by, ChainEnd.CYCLE)
+            tid = step.held_by
             seen.add(tid)
 
     def tail(self, tid: int) -> ChainTail:
@@ -147,9 +147,9 @@ class WaitGraph:
                 return ChainTail(chain.end, chain.reason, len(chain.edges), has_lock)
             else:
                 way[at] = edges[0]
-                at = edges[0].owner
+                at = edges[0].held_by
         for edge in reversed(way.values()):
-            self._tails[edge.tid] = self._tails[edge.owner].behind(edge)
+            self._tails[edge.tid] = self._tails[edge.held_by].behind(edge)
         return self._tails[tid]
 
     def wait_chain(self, tid: int, told: Iterable[int] = ()) -> Chain:
@@ -179,8 +179,8 @@ class WaitGraph:
         result: dict[int, list[int]] = {}
         for edges in self._edges.values():
             for edge in edges:
-                if edge.owner != edge.tid:
-                    result.setdefault(edge.owner, []).append(edge.tid)
+                if edge.held_by != edge.tid:
+                    result.setdefault(edge.held_by, []).append(edge.tid)
         return result
 
     def _reason(self, tid: int) -> ChainEnd | None:
@@ -205,10 +205,10 @@ class WaitGraph:
     def _next(self, tid: int, seen: set[int]) -> WaitEdge:
         edges = self.edges_of(tid)
         for edge in edges:
-            if edge.owner in seen:
+            if edge.held_by in seen:
                 return edge
         for edge in edges:
-            owner = self.threads.get(edge.owner)
+            owner = self.threads.get(edge.held_by)
             if owner is not None and owner.wait is not None and not owner.wait.being_released:
                 return edge
         return edges[0]
@@ -239,9 +239,9 @@ def _components(successors: Mapping[int, Sequence[WaitEdge]]) -> Iterator[set[in
                 on_path.add(tid)
             edges = successors.get(tid, ())
             if position:
-                low[tid] = min(low[tid], low[edges[position - 1].owner])
+                low[tid] = min(low[tid], low[edges[position - 1].held_by])
             for offset in range(position, len(edges)):
-                owner = edges[offset].owner
+                owner = edges[offset].held_by
                 if owner not in index:
                     work += [(tid, offset + 1), (owner, 0)]
                     break
@@ -271,11 +271,11 @@ def _shortest_cycle(
     while queue:
         tid = queue.popleft()
         for edge in successors.get(tid, ()):
-            if edge.owner == start and tid != start:
+            if edge.held_by == start and tid != start:
                 return _turned(_path(start, edge, came_by))
-            if edge.owner in component and edge.owner not in came_by and edge.owner != start:
-                came_by[edge.owner] = edge
-                queue.append(edge.owner)
+            if edge.held_by in component and edge.held_by not in came_by and edge.held_by != start:
+                came_by[edge.held_by] = edge
+                queue.append(edge.held_by)
     return None
 
 

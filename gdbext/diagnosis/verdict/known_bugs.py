@@ -97,7 +97,7 @@ def _facts(
     owners = wait.owner_tids[:1] if wait is not None else ()
     return ThreadFacts(
         thread.label,
-        _lines(thread.python),
+        _lines(thread.python_frames),
         wait.kind.value if wait is not None else "",
         missing.pool.name if missing is not None and missing.forked else "",
         partial(_native, snapshot) if snapshot is not None else tuple,

@@ -153,7 +153,7 @@ def _is_lost(thread: ThreadReport, wait: Wait, lost: LostThread, seen: Observati
     if thread.state is RunState.IDLE or (wait.ends_by_itself and not wait.looks_for):
         return False
     others = [other for other in seen.threads if other is not thread and not _only_looks_for(other, thread.tid)]
-    return lost.is_recorded or lost.is_proven or (seen.complete and nobody_goes_on(others))
+    return lost.recorded or lost.is_proven or (seen.complete and nobody_goes_on(others))
 
 
 def _only_looks_for(thread: ThreadReport, tid: int) -> bool:
@@ -214,7 +214,7 @@ def _slow(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
 def _explained(seen: Observations, kind: FindingKind, starves: bool) -> Iterator[Finding]:
     """The finding that proven explanations make, the weightiest of them first."""
     slowness = seen.slowness
-    found = [each for each in slowness.explanations if each.is_proven] if slowness is not None else []
+    found = [each for each in slowness.explanations if each.proven] if slowness is not None else []
     found = [each for each in found if each.starves == starves]
     if slowness is None or not found or seen.stop is not None:
         return
@@ -222,12 +222,12 @@ def _explained(seen: Observations, kind: FindingKind, starves: bool) -> Iterator
         (thread for thread in seen.threads if thread.state is RunState.RUNNING), key=lambda each: not each.dispatch
     )
     thread = next(iter(running), seen.main)
-    told = [text for each in found for text in each.speaks_for]
+    told = [text for each in found for text in each.for_]
     around = slowness.machine.found
     evidence = (*told, *(around.files if around is not None else ()))
     yield Finding(
         kind,
-        sentences.slowed(kind, [each.text for each in found], thread),
+        sentences.slowed(kind, [each.summary for each in found], thread),
         (thread.tid,) if thread else (),
         evidence,
         thread.innermost if thread is not None else None,

@@ -41,7 +41,7 @@ def place(step: DispatchFrame | None) -> str:
 
 def who(thread: ThreadReport) -> str:
     """The thread with the operator and the node of a backward pass that it is in."""
-    backward = f", in {thread.nodes[0].clause}," if thread.nodes else ""
+    backward = f", in {thread.backward[0].clause}," if thread.backward else ""
     return thread.label + place(thread.innermost) + _depth(thread) + backward
 
 
@@ -183,7 +183,7 @@ def unwoken_loop(thread: ThreadReport) -> str:
 
 
 def _needs(edge: WaitEdge, graph: WaitGraph) -> str:
-    owner, relation = graph.threads[edge.owner].label, edge.wait.kind.traits.relation
+    owner, relation = graph.threads[edge.held_by].label, edge.wait.kind.traits.relation
     if relation is Relation.IS:
         return f"{edge.wait.phrase}, which is {owner}"
     if relation is Relation.OWES:
@@ -222,7 +222,7 @@ def missing(thread: ThreadReport, wait: Wait) -> str:
 
 def lost(thread: ThreadReport, wait: Wait, gone: LostThread, waiters: Sequence[ThreadReport]) -> str:
     """``MainThread (tid 1) waits for the queue 0x7f00 (queue.Queue), but the thread writer has ended, and …``"""
-    text = f"{who_waits(thread, wait)}, but {gone.sentence}"
+    text = f"{who_waits(thread, wait)}, but {gone.summary}"
     wants = listed([each.label for each in waiters])
     return f"{text}; for this thread {wants} {'wait' if len(waiters) > 1 else 'waits'}." if waiters else f"{text}."
 
@@ -266,7 +266,7 @@ def _at_the_end(wait: Wait) -> str:
     if wait.missing_workers is not None:
         return f", but {wait.missing_workers.sentence}"
     if wait.lost is not None:
-        return f", but {wait.lost.sentence}"
+        return f", but {wait.lost.summary}"
     if wait.ends_by_itself and wait.repeated_at:
         return f" (timed; the loop at {wait.repeated_at} begins it again)" if wait.kind is not WaitKind.SLEEP else ""
     if wait.ends_by_itself:
@@ -286,7 +286,7 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
         if edge.wait.owners:
             text += owner_clause(edge.wait, graph.threads)
         elif not edge.wait.looks_for:
-            text += f", which {graph.threads[edge.owner].label} also uses: it may be the one to end this wait"
+            text += f", which {graph.threads[edge.held_by].label} also uses: it may be the one to end this wait"
         parts.append(text)
     end = graph.threads[chain.end]
     if end.wait is None:
@@ -317,7 +317,7 @@ def _called_at(thread: ThreadReport) -> str:
     place = thread.wait.repeated_at if thread.wait is not None else ""
     if not place or not thread.user_line or thread.user_line == place:
         return ""
-    places = [frame.place for frame in thread.python]
+    places = [frame.place for frame in thread.python_frames]
     is_outer = place in places and places.index(place) > places.index(thread.user_line)
     return f", {'which calls' if is_outer else 'called at'} {thread.user_line}"
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.objects.object_items import Collection
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.system.surroundings import Surroundings
+    from gdbext.engine.vocabulary import Internal
 
 
 _STALLED = 20.0
@@ -47,17 +48,18 @@ class ExplanationKind(Enum):
 
 
 class Explanation(Record):
-    """One reason why the process may be slow. ``text`` is a clause; ``weight`` is from 0 to 1."""
+    """A reason why the process may be slow, what speaks for it and against it. ``summary`` is a clause, ``weight`` from
+    0 to 1."""
 
     kind: ExplanationKind
-    text: str
-    speaks_for: tuple[str, ...] = ()
+    summary: str
+    for_: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     weight: float = 0.3
-    is_proven: bool = False
-    starves: bool = False
+    proven: bool = False
+    starves: Internal[bool] = False
     """The process hardly runs because of it, or cannot have what it asks for."""
-    cure: str = ""
+    cure: Internal[str] = ""
 
 
 class Facts(Record):

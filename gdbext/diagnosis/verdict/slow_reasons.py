@@ -71,7 +71,7 @@ _INNER = 12
 def explanations(facts: Facts) -> tuple[Explanation, ...]:
     """All that speaks for itself, the proven and weightiest first."""
     found = [each for find in _FINDERS for each in find(facts)]
-    return tuple(sorted(found, key=lambda each: (not each.starves, not each.is_proven, -each.weight)))
+    return tuple(sorted(found, key=lambda each: (not each.starves, not each.proven, -each.weight)))
 
 
 # --- the machine -------------------------------------------------------------------------------------
@@ -247,15 +247,15 @@ def _compiling(facts: Facts) -> Iterator[Explanation]:
     from gdbext.torch.compile.dynamo_names import COMPILER, PASSES, STAGES
 
     for thread in facts.threads:
-        if not any(f.file.endswith(COMPILER[0]) and f.function == COMPILER[1] for f in thread.python):
+        if not any(f.file.endswith(COMPILER[0]) and f.function == COMPILER[1] for f in thread.python_frames):
             continue
-        stage = next((name for f in thread.python for part, name in STAGES if part in f.file), "torch.compile")
+        stage = next((name for f in thread.python_frames for part, name in STAGES if part in f.file), "torch.compile")
         times = facts.recompiled()
         line = thread.user_line
         seconds = facts.compiling_since(thread.tid)
         since = (f"this function has been compiled for {seconds:.0f} s",) if seconds is not None else ()
         doing = next(
-            (f"{words} ({f.function})" for f in thread.python for part, words in PASSES if _is_in(f, part)), ""
+            (f"{words} ({f.function})" for f in thread.python_frames for part, words in PASSES if _is_in(f, part)), ""
         )
         size = facts.expression_size(thread.tid)
         terms = (f"SymPy works on an expression of {counted(size, 'part')}",) if size else ()

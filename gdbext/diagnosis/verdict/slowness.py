@@ -12,19 +12,19 @@ from gdbext.diagnosis.verdict.shortages import Explanation, ExplanationKind, Fac
 from gdbext.diagnosis.verdict.slow_reasons import explanations, is_collecting
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.control_groups import descriptor_kinds
-from gdbext.engine.targets.system.surroundings import Surroundings, surroundings
+from gdbext.engine.targets.system.surroundings import Surroundings, Turns, surroundings
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.errors import GdbextError
-from gdbext.render.plain_json import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any, ClassVar
+    from typing import ClassVar
 
     from gdbext.cpython.objects.object_items import Collection
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
+    from gdbext.engine.targets.system import control_groups as groups
 
 
 class KernelSleeper(Record):
@@ -38,65 +38,74 @@ class KernelSleeper(Record):
     asleep_seconds: float | None
 
 
+class GroupLimits(Record):
+    """The limits of a process's control group; None where it has none."""
+
+    quota: groups.Quota | None
+    memory: groups.MemoryUse | None
+    tasks: groups.Allowance | None
+    processors: int | None
+
+
+class ProcessLimits(Record):
+    """The limits of a process and its user (getrlimit)."""
+
+    descriptors: groups.Allowance | None
+    processes: groups.Allowance | None
+    address_space: groups.Allowance | None
+
+
+class Pressure(Record):
+    """Pressure stall information of the control group."""
+
+    memory_full: float | None
+
+
 class MachineSection(Section):
     """The surroundings of the process, as far as a look needed them."""
 
     name: ClassVar[str] = "machine"
+    cgroup: GroupLimits
+    limits: ProcessLimits
+    online: int
+    affinity: tuple[int, ...]
+    pressure: Pressure
+    seconds: float | None
+    threads: tuple[KernelSleeper | Turns, ...]
+    files: tuple[str, ...]
+    unread: tuple[str, ...]
 
     def __init__(
         self, found: Surroundings | None, kernel: tuple[KernelSleeper, ...] = (), unread: tuple[str, ...] = ()
     ) -> None:
         """``unread``: what cannot be known where nothing was ``found``."""
-        self.found = found
-        self.kernel = kernel
-        self.unread = unread
+        self._surroundings = found
+        if found is not None:
+            self.cgroup = GroupLimits(found.quota, found.memory, found.tasks, found.cpuset)
+            self.limits = ProcessLimits(found.descriptors, found.user_tasks, found.address_space)
+            self.online = found.online
+            self.affinity = found.allowed
+            self.pressure = Pressure(found.memory.stalled if found.memory is not None else None)
+            self.seconds = found.seconds
+        self.threads = (*kernel, *(found.threads if found is not None else ()))
+        self.files = found.files if found is not None else ()
+        self.unread = found.unread if found is not None else unread
 
-    def document(self, why: bool) -> Any:  # noqa: ARG002 - the same with evidence
-        """The section as one object."""
-        found = self.found
-        threads = [plain(each) for each in self.kernel]
-        if found is None:
-            return {"threads": threads, "files": [], "unread": list(self.unread)}
-        groups = {"quota": found.quota, "memory": found.memory, "tasks": found.tasks, "processors": found.cpuset}
-        limits = {
-            "descriptors": found.descriptors,
-            "processes": found.user_tasks,
-            "address_space": found.address_space,
-        }
-        return {
-            "cgroup": plain(groups),
-            "limits": plain(limits),
-            "online": found.online,
-            "affinity": list(found.allowed),
-            "pressure": {"memory_full": found.memory.stalled if found.memory is not None else None},
-            "seconds": found.seconds,
-            "threads": [*threads, *(plain(each) for each in found.threads)],
-            "files": list(found.files),
-            "unread": list(found.unread),
-        }
+    @property
+    def found(self) -> Surroundings | None:
+        """Everything that was read."""
+        return self._surroundings
 
 
 class ExplanationsSection(Section):
     """The explanations, the likeliest first."""
 
     name: ClassVar[str] = "explanations"
+    only_member: ClassVar[str] = "found"
+    found: tuple[Explanation, ...]
 
     def __init__(self, found: tuple[Explanation, ...]) -> None:
         self.found = found
-
-    def document(self, why: bool) -> Any:  # noqa: ARG002 - the same with evidence
-        """The section as a list of objects."""
-        return [
-            {
-                "kind": each.kind.value,
-                "summary": each.text,
-                "for": list(each.speaks_for),
-                "against": list(each.against),
-                "weight": each.weight,
-                "proven": each.is_proven,
-            }
-            for each in self.found
-        ]
 
 
 class Slowness(Record):
@@ -193,7 +202,7 @@ def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness 
         told.append(f"{counted(runs[-1] - runs[0], 'collection')} of generation {now.generation} ended between them")
     return last._replace(
         explanations=tuple(
-            each._replace(speaks_for=(*each.speaks_for, *told), against=())
+            each._replace(for_=(*each.for_, *told), against=())
             if each.kind is ExplanationKind.GARBAGE_COLLECTION
             else each
             for each in last.explanations
@@ -232,7 +241,7 @@ def _subnormal_shares(
     try:
         found = ArgumentReporter(session).frames(thread.stack, 1)[0]
         for argument in found.arguments:
-            for tensor in argument.tensors if argument.certainty.is_proven else ():
+            for tensor in argument.tensors if argument.confidence.is_proven else ():
                 if tensor.address:
                     share = session.tensors.subnormal_share(tensor.address)
                     yield f"{argument.name} of {found.qualified} ({tensor.short})", share

@@ -13,7 +13,7 @@ from gdbext.diagnosis.waits.function_tag import VARIANTS, FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.engine.layouts import store
 from gdbext.engine.record import Record
-from gdbext.engine.vocabulary import Certainty, Hexadecimal
+from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch import assumed_symbols
 from gdbext.torch.layout_choice import torch_version
@@ -243,13 +243,13 @@ class StreamsOfWaits:
             return wait._replace(device=only)
         event = self._argument(thread, level, row.event)
         if event is not None and _is_pointer(event):
-            return wait._replace(event=Hexadecimal(event), certainty=Certainty.EXACT, device=only)
+            return wait._replace(event=event, certainty=Certainty.EXACT, device=only)
         handle = self._argument(thread, level, row.stream)
         if handle is None or not (handle in _SPECIAL or _is_pointer(handle)):
             return self._into_current(thread, wait._replace(device=only))
         known = self._pool.get(handle)
         return wait._replace(
-            stream=Hexadecimal(handle),
+            stream=handle,
             stream_id=known.number if known is not None else None,
             device=known.device if known is not None else only,
             certainty=Certainty.EXACT,
@@ -280,7 +280,7 @@ class StreamsOfWaits:
         for each in self.current(thread):
             if each.device == device:
                 number = each.number if each.handle in self._pool else None
-                handle = Hexadecimal(each.handle)
+                handle = each.handle
                 return wait._replace(stream=handle, stream_id=number, device=device, certainty=Certainty.INFERRED)
         return wait
 

@@ -163,7 +163,7 @@ def _task(
     inside: Mapping[int, Sequence[RunningTask]],
 ) -> AsyncTask:
     frames = tuple(
-        Frame(level, FrameKind.PYTHON, frame.function, file=frame.file, line=frame.line)
+        Frame(level, FrameKind.PYTHON, None, frame.function, file=frame.file, line=frame.line)
         for level, frame in enumerate(task.frames)
     )
     name = task.name or f"task {task.address:#x}"
@@ -186,12 +186,12 @@ def _task(
         TaskState.WAITING,
         text,
         needs,
-        bool(holders) and not kept,
         found.timed,
-        sleeps,
         frames,
-        names[task.address],
-        found.kind in _FROM_HERE,
+        inferred=bool(holders) and not kept,
+        sleeps=sleeps,
+        label=names[task.address],
+        only_from_here=found.kind in _FROM_HERE,
     )
 
 

@@ -70,6 +70,11 @@ class Pool(Record):
     advice_when_missing: str = ""
     """A sentence on what to do where they are missing, which they are after fork."""
 
+    @property
+    def json_text(self) -> str:
+        """Its name: all that JSON has of it."""
+        return self.name
+
 
 def _cpp(*qualified: str) -> Functions:
     """Functions of C++ or Rust, by the beginnings of their qualified names."""

@@ -170,7 +170,7 @@ def _held_by_readers(thread: ThreadSnapshot, resource: Resource, count: int, tim
     if len(found) != count:
         return Wait(resource, timed=timed, evidence=(evidence,))
     seen = f"{evidence}; exactly as many other threads have its address in their frames"
-    return Wait(resource, found[0], OwnerCertainty.INFERRED, timed, (seen,), tuple(found[1:]))
+    return Wait(resource, found[0], OwnerCertainty.INFERRED, timed, (seen,), others=tuple(found[1:]))
 
 
 def _readers(thread: ThreadSnapshot, rwlock: int) -> Iterator[OwnerThread]:

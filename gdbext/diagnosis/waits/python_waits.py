@@ -134,12 +134,12 @@ NO_WORKERS = LostThread(
     Loss.ENDED,
     nobody="its ProcessPoolExecutor has no worker process left, as after max_tasks_per_child, and "
     "nobody starts another",
-    is_recorded=True,
+    recorded=True,
 )
 
 
 def _lost_helper(thread: ThreadSnapshot, helper: ThreadObject, does: str) -> LostThread:
-    return LostThread((helper.name,), loss_of(thread, (helper,)), does, is_recorded=True)
+    return LostThread((helper.name,), loss_of(thread, (helper,)), recorded=True, does=does)
 
 
 def _held_up(thread: ThreadSnapshot, found: PythonWait) -> PoolHelper | None:
@@ -309,7 +309,7 @@ def _of_no_thread(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, 
     if was_thread(memory, ident):
         certainty, history = OwnerCertainty.RECORDED, f"one had it: its block is at {ident:#x}"
     seen = (evidence, f"no thread has that ident, and {history}")
-    return Wait(resource, VanishedThread(None, ident), certainty, futex.timed, seen)
+    return Wait(resource, VanishedThread(0, ident), certainty, futex.timed, seen)
 
 
 def _lock_kind(found: PythonWait) -> Waitable:
@@ -359,14 +359,14 @@ def with_lost_threads(thread: ThreadSnapshot, wait: Wait) -> Wait:
 def _recorded(thread: ThreadSnapshot, python: PythonView, found: PythonWait) -> LostThread | None:
     unborn = python.never_began(found)
     if unborn is not None:
-        return LostThread((unborn.name,), Loss.NEVER_BEGAN, is_recorded=True)
+        return LostThread((unborn.name,), Loss.NEVER_BEGAN, recorded=True)
     helpers = python.lost_executor(thread.tid, found.address) if found.kind.is_future else None
     if helpers is None:
         return None
     if not helpers.threads:
-        return LostThread((), Loss.ENDED, nobody=f"no thread {helpers.does}", is_recorded=True)
+        return LostThread((), Loss.ENDED, nobody=f"no thread {helpers.does}", recorded=True)
     names = tuple(each.name for each in helpers.threads)
-    return LostThread(names, loss_of(thread, helpers.threads), helpers.does, is_recorded=True)
+    return LostThread(names, loss_of(thread, helpers.threads), recorded=True, does=helpers.does)
 
 
 def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
@@ -390,7 +390,7 @@ def _concluded(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wa
     nobody = "other thread" if there else "thread"
     handled = wait.set_by_handlers or wait.kind.traits.handler_may_end_it
     lost = _lost(thread, python, known, may_be_handled=handled, nobody=nobody)
-    if lost is None or not lost.names:
+    if lost is None or not lost.threads:
         lost = _left_behind(thread, python, found, wait) or lost
     return wait if lost is None else wait._replace(lost=lost, expects=())
 
@@ -402,14 +402,14 @@ def _left_behind(thread: ThreadSnapshot, python: PythonView, found: PythonWait, 
         return None
     callers = python.lost_callers(found)
     if callers:
-        return LostThread(tuple(each.name for each in callers), loss_of(thread, callers), "was to end this wait")
+        return LostThread(tuple(each.name for each in callers), loss_of(thread, callers), does="was to end this wait")
     if not fork_evidence(thread.process):
         return None
     users = [each for each in python.lost_users(found.address) if loss_of(thread, (each,)) is Loss.LEFT_BEHIND]
     source = python.runtime.functions.source(users[0].target) if users and users[0].target else None
     place = f"{(source.file or '').rpartition('/')[2]}:{source.line}" if source is not None else ""
     does = f"had it at hand in {users[0].function}{f' ({place})' if place else ''}" if users else ""
-    return LostThread(tuple(each.name for each in users), Loss.LEFT_BEHIND, does) if users else None
+    return LostThread(tuple(each.name for each in users), Loss.LEFT_BEHIND, does=does) if users else None
 
 
 def with_lost_pool(thread: ThreadSnapshot, wait: Wait) -> Wait:
@@ -419,7 +419,7 @@ def with_lost_pool(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if pool is None or loss_of(thread, pool.helpers.threads) is not Loss.LEFT_BEHIND:
         return wait
     names = tuple(each.name for each in pool.helpers.threads)
-    lost = LostThread(names, Loss.LEFT_BEHIND, pool.helpers.does, is_recorded=True)
+    lost = LostThread(names, Loss.LEFT_BEHIND, recorded=True, does=pool.helpers.does)
     return wait._replace(lost=lost, looks_for=f"{counted(pool.jobs, 'job')} of a {pool.kind}", expects=())
 
 

@@ -26,7 +26,7 @@ class RecordedRun(Record):
 
     taken: str
     """The time when it was made: ISO 8601, in UTC."""
-    version: str
+    gdbext: str
     """The version of gdbext that made it."""
     command: str
     """The command that was given, with its arguments."""

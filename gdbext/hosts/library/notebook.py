@@ -42,7 +42,7 @@ def thread(found: ThreadReport) -> str:
     """A table of what the thread does, then its stacks."""
     facts = [("state", found.state.value), ("doing", _doing(found)), ("holds", _held(found))]
     head = table(("", ""), [fact for fact in facts if fact[1]], title=found.label)
-    return head + stack((*found.dispatch, *found.python))
+    return head + stack((*found.dispatch, *found.python_frames))
 
 
 def stack(frames: Iterable[object]) -> str:

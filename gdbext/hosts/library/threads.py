@@ -98,13 +98,13 @@ class Thread:
     @property
     def dispatch_doubt(self) -> str | None:
         """The reason why ``dispatch`` may lack passes; None where it is complete."""
-        unseen = self.report.unseen_dispatch
+        unseen = self.report.dispatch_doubt
         return unseen.reason if unseen is not None else None
 
     @cached_property
     def python(self) -> Stack[Frame]:
         """Its Python frames, innermost first."""
-        return Stack(self.report.python)
+        return Stack(self.report.python_frames)
 
     @property
     def python_frames(self) -> Stack[Frame]:
@@ -129,7 +129,7 @@ class Thread:
     @property
     def backward(self) -> tuple[BackwardNode, ...]:
         """The nodes of autograd's graph that run on its stack, where they were asked for (dispatch-bt)."""
-        return self.report.nodes
+        return self.report.backward
 
     @property
     def loop(self) -> EventLoop | None:

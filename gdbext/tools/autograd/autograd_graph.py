@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.dot_graph import draw, quoted, write_text
 from gdbext.engine.record import Record
-from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render import escape
 from gdbext.tools.autograd import autograd_section
@@ -94,7 +93,7 @@ def _reference(reporter: NodeReporter, node: int) -> autograd_section.NodeRefere
     try:
         return reporter.reference(node)
     except GdbextError:
-        return autograd_section.NodeReference("unreadable", Hexadecimal(node), None, None)
+        return autograd_section.NodeReference("unreadable", node, None, None)
 
 
 def running_node(section: autograd_section.AutogradSection) -> int:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gdbext.cpython.abi.assumed_names import is_below_library
 from gdbext.diagnosis.report.thread_report import BackwardNode
-from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import GdbextError
 from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.engine import CPU_DEVICE, NO_DEVICE, EngineReader, RunningNode
@@ -89,7 +88,7 @@ class AutogradReporter:
             phase=_phase(running, snapshot),
             node=found,
             next_sequence_nr=self._field(lambda: self._engine.next_sequence_nr(self._pointer(thread))),
-            graph_task=Hexadecimal(running.graph_task) if running is not None and running.graph_task else None,
+            graph_task=running.graph_task if running is not None and running.graph_task else None,
             grad_mode=self._field(lambda: self._grad_mode(thread)),
             operator=_outermost_operator(snapshot),
             line=_line(snapshot),
@@ -108,8 +107,7 @@ class AutogradReporter:
         return outer_nodes(self.nodes, snapshot.stack, levels) if snapshot is not None and len(levels) > 1 else ()
 
     def _grad_mode(self, thread: TargetThread) -> bool | None:
-        state = self._session.dispatch_states.read(self._pointer(thread)).autograd
-        return state.grad_mode if state is not None else None
+        return self._session.dispatch_states.read(self._pointer(thread)).autograd.grad_mode
 
     def _field(self, read: Callable[[], T]) -> T | None:
         try:
@@ -129,7 +127,7 @@ class AutogradReporter:
         ready = field(lambda: self._engine.ready(address))
         waiting = field(lambda: self._engine.waiting(address))
         return autograd_section.GraphTask(
-            address=Hexadecimal(address),
+            address=address,
             id=field(lambda: task.id_),
             tids=tids,
             outstanding=field(lambda: task.outstanding_tasks_),

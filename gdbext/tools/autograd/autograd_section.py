@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gdbext.engine.record import Enum, Record
-from gdbext.engine.vocabulary import Hexadecimal, Section
+from gdbext.engine.vocabulary import Section
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Hexadecimal
 
 
 class Phase(Enum):

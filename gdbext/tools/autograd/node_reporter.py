@@ -27,7 +27,6 @@ from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.layouts import store
 from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
-from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.hooks import HookReader, SavedTensorReader
@@ -76,7 +75,7 @@ class NodeReporter:
         """Name and sequence number. Raises BadData where there is no node, MemoryFault."""
         return autograd_section.NodeReference(
             self.name(address),
-            Hexadecimal(address),
+            address,
             self._field("sequence number", lambda: self.nodes.sequence_nr(address)),
             self._field("variable", lambda: self._variable(address)),
         )

@@ -131,7 +131,7 @@ class BreakTool(LiveTool):
 
 def _silence(session: Session, table: BreakTable, request: BreakRequest, show: Callable[[str], None]) -> SilenceNotice:
     limits = " with that key" if request.key or request.has else ""
-    instead = f"did not come here{limits}: dispatch-top {escape(' '.join(request.patterns))} counts"
+    instead = f"did not come here{limits}: dispatch-top {escape(' '.join(request.op))} counts"
     say, has_come = (lambda text: show(f"note: {text}\n")), (lambda: bool(table.hits))
     return SilenceNotice(session.target.pid or 0, "stop", instead, has_come, say)
 
@@ -152,7 +152,7 @@ def _request(session: Session, args: Namespace) -> BreakRequest:
     for pattern in args.op:
         if is_generated(pattern):
             check_pattern(pattern, args.where)
-    request = BreakRequest(args.where, tuple(args.op), args.key, args.has, args.go_on, args.why)
+    request = BreakRequest(args.where, tuple(args.op), args.key or None, args.has or None, args.go_on, args.why)
     if session.has_torch:
         check_keys(session.dispatch_keys, request)
     else:
@@ -164,14 +164,14 @@ def _set(session: Session, host: Host, request: BreakRequest, engine: str | None
     """Set the breakpoints in the user's own debugger: by the engine that those have which are set, else by probes,
     where they can be, for what only reports and goes on; a stop is to be at its place, and to take conditions."""
     table, refused = _breakpoints(host), None
-    if engine is None and request.go_on and not table.listed() and PROBES in host.engines(None, session):
+    if engine is None and request.continue_ and not table.listed() and PROBES in host.engines(None, session):
         try:
             table.use_probes(True)
         except ProbesRefused as error:
             refused = error
     elif engine is not None or not table.listed():
         table.use_probes(engine == PROBES)
-    notes = (*table.add(request, session, host.show).notes, *table.notes_of_debugger(request.go_on))
+    notes = (*table.add(request, session, host.show).notes, *table.notes_of_debugger(request.continue_))
     more = () if table.is_probed else host.note_on_breakpoints(session, refused)
     return BreaksSection(table.listed()[-1:], (*notes, *more))
 
@@ -203,8 +203,8 @@ _MOST_LISTED = 6
 
 def _request_lines(request: BreakRequest) -> str:
     limits = "".join(f" --{name} {key}" for name, key in (("key", request.key), ("has", request.has)) if key)
-    going = " --continue" if request.go_on else ""
-    return f"{request.where} {escape(' '.join(request.patterns))}{limits}{going}"
+    going = " --continue" if request.continue_ else ""
+    return f"{request.where} {escape(' '.join(request.op))}{limits}{going}"
 
 
 def _line(one: PlacedBreakpoint, why: bool) -> str:

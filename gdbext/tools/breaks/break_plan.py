@@ -130,11 +130,11 @@ class BreakPlan:
         """All sites, each address and condition once. Raises UsageError (keys), MemoryFault."""
         check_keys(self._keys, request)
         found: dict[tuple[int, Condition], BreakSite] = {}
-        for operator in self.operators(request.patterns):
+        for operator in self.operators(request.op):
             for site in self._of(operator, request):
                 limited = self._limited(site, request)
                 found.setdefault((limited.address, limited.condition), limited)
-        for pattern in filter(is_generated, request.patterns):
+        for pattern in filter(is_generated, request.op):
             for each in generated_functions(self._session, pattern):
                 site = BreakSite(each.address, "kernel", 0, each.name, each.what, condition=each.condition)
                 found.setdefault((site.address, site.condition), site)
@@ -169,7 +169,7 @@ class BreakPlan:
             return self._structured(operator, where)
         if where == "register":
             return self._register(operator)
-        return self._kernels(operator, where, request.key)
+        return self._kernels(operator, where, request.key or "")
 
     def _shared(self, operator: Operator, lookups: Sequence[SharedLookup], wanted: Sequence[str]) -> list[BreakSite]:
         """Lookups that all operators share: ``Dispatcher::callBoxed``, for one without functions of its own, and those
@@ -323,9 +323,9 @@ def what_is_awaited(request: BreakRequest) -> str:
     if request.where in ("kernel", "boxed", "meta", "impl"):
         key = request.key or {"meta": "Meta", "impl": "a backend"}.get(request.where)
         key = f" for {key}" if key else ""
-        return f"a kernel of {', '.join(request.patterns)}{key} is registered"
+        return f"a kernel of {', '.join(request.op)}{key} is registered"
     raise UsageError(
-        f"nothing to stop at: {', '.join(request.patterns)} has no {request.where} of its own",
+        f"nothing to stop at: {', '.join(request.op)} has no {request.where} of its own",
         help="dispatch-break boxed OP or dispatch-break kernel OP work for every operator",
     )
 

@@ -60,7 +60,7 @@ class BreakSet:
         self._placed: list[Placed] = []
         self._pending: Placed | None = None
         self._waiting: Placed | None = None
-        self._matchers = [matcher(pattern) for pattern in request.patterns]
+        self._matchers = [matcher(pattern) for pattern in request.op]
         self._known: set[tuple[int, Condition]] = set()
         self._hits: Counter[tuple[int, Condition]] = Counter()
         self._open_calls = OpenCalls()
@@ -97,15 +97,15 @@ class BreakSet:
         one, site = placed.breakpoint, placed.site
         if site is None:
             place = REGISTER_SCHEMA_FUNCTION if placed.awaits else STEP_CALLBACKS_FUNCTION
-            return PlacedBreakpoint(one.number, place, 0, waits_for=placed.awaits or None)
+            return PlacedBreakpoint(one.number, None, None, None, place, placed.awaits or None)
         return PlacedBreakpoint(
             one.number,
-            site.what,
-            self._hits[site.address, site.condition],
             site.address,
             site.name,
             site.event,
-            self._setter.text_of(site.condition) or None,
+            site.what,
+            condition=self._setter.text_of(site.condition) or None,
+            hits=self._hits[site.address, site.condition],
         )
 
     # --- setting them ----------------------------------------------------------------------------
@@ -116,11 +116,11 @@ class BreakSet:
         Raises UsageError, TargetError, LayoutError.
         """
         plan = BreakPlan(session, self._open_calls)
-        missing = plan.missing(self.request.patterns)
+        missing = plan.missing(self.request.op)
         watch = self._watch_of(session)
         if missing and not watch.addresses:
             raise next(iter(missing.values()))  # a libtorch without symbols: it could not be seen when it is registered
-        if any(is_generated(each) and (each in missing or not each.isidentifier()) for each in self.request.patterns):
+        if any(is_generated(each) and (each in missing or not each.isidentifier()) for each in self.request.op):
             self._watch_kernels(session)
         awaited = "" if self._add(plan) or missing else what_is_awaited(self.request)
         notes = [f"{error.what} ({error.why or error.help}): waiting until it is" for error in missing.values()]
@@ -148,7 +148,7 @@ class BreakSet:
         """Something that the request means was registered: add what there is to stop at now. Raises as resolve()."""
         self._reports.forget()
         plan = BreakPlan(session, self._open_calls)
-        missing = plan.missing(self.request.patterns)
+        missing = plan.missing(self.request.op)
         if not self._add(plan) and not missing:
             try:
                 awaited = what_is_awaited(self.request)
@@ -195,7 +195,7 @@ class BreakSet:
             self._known.add((site.address, site.condition))
 
     def _set(self, site: BreakSite) -> Breakpoint:
-        if self.request.go_on:
+        if self.request.continue_:
             return self._setter.set_call(site.address, self._reporter(site))
         return self._setter.set_stop(site.address, site.condition, self._reporter(site))
 

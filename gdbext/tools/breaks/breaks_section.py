@@ -1,31 +1,30 @@
-"""The breakpoints of dispatch-break, as it reports them.
-
-``breaks`` of a report as JSON.
-"""
+"""The breakpoints of dispatch-break, as it reports them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Ending
-from gdbext.diagnosis.report.json_report import ending
-from gdbext.engine.vocabulary import Section
+from gdbext.engine.vocabulary import Section, json_member
+
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal
 
 
 @dataclass(frozen=True)
 class BreakRequest:
-    """The user's request: a place and patterns of operators; ``key`` and ``has`` are key names, "" for any.
+    """The user's request: a place and patterns of operators; ``key`` and ``has`` are key names, None for any.
 
-    With ``go_on`` a stop is reported and the process runs on.
+    With ``continue_`` a stop is reported and the process runs on.
     """
 
     where: str
-    patterns: tuple[str, ...]
-    key: str = ""
-    has: str = ""
-    go_on: bool = False
-    why: bool = False
+    op: tuple[str, ...]
+    key: str | None = None
+    has: str | None = None
+    continue_: bool = False
+    why: Internal[bool] = False
 
 
 @dataclass(frozen=True)
@@ -37,20 +36,25 @@ class PlacedBreakpoint:
     """
 
     number: int
+    address: Hexadecimal | None
+    op: str | None
+    event: str | None
     place: str
-    hits: int
-    address: int | None = None
-    op: str | None = None
-    event: str | None = None
-    condition: str | None = None
     waits_for: str | None = None
+    condition: str | None = None
+    hits: int = 0
+
+    @json_member(after="number")
+    def pending(self) -> bool:
+        """It is not there yet."""
+        return self.address is None
 
 
 @dataclass(frozen=True)
 class RequestedBreakpoints:
     """A request, and what was set for it."""
 
-    request: BreakRequest
+    request: Inline[BreakRequest]
     breakpoints: tuple[PlacedBreakpoint, ...]
 
 
@@ -63,43 +67,3 @@ class BreaksSection(Section):
     notes: tuple[str, ...] = ()
     deleted: int | None = None
     ending: Ending | None = None
-
-    def document(self, why: bool) -> dict[str, Any]:
-        """The section, as the JSON document has it."""
-        return document(self, why)
-
-
-def document(section: BreaksSection, why: bool) -> dict[str, Any]:  # noqa: ARG001 - the same with evidence
-    """All requests with their breakpoints."""
-    return {
-        "requests": [_request_json(each) for each in section.requests],
-        "notes": list(section.notes),
-        "deleted": section.deleted,
-        "ending": None if section.ending is None else ending(section.ending),
-    }
-
-
-def _request_json(requested: RequestedBreakpoints) -> dict[str, Any]:
-    request = requested.request
-    return {
-        "where": request.where,
-        "op": list(request.patterns),
-        "key": request.key or None,
-        "has": request.has or None,
-        "continue": request.go_on,
-        "breakpoints": [_breakpoint(each) for each in requested.breakpoints],
-    }
-
-
-def _breakpoint(one: PlacedBreakpoint) -> dict[str, Any]:
-    return {
-        "number": one.number,
-        "pending": one.address is None,
-        "address": None if one.address is None else f"{one.address:#x}",
-        "op": one.op,
-        "event": one.event,
-        "place": one.place,
-        "waits_for": one.waits_for,
-        "condition": one.condition,
-        "hits": one.hits,
-    }

@@ -16,7 +16,6 @@ import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gdbext.diagnosis.job import fold
 from gdbext.diagnosis.job.collectives import known_groups, recorders_of, traceback_lines
 from gdbext.diagnosis.job.collectives_section import (
     Collective,
@@ -29,6 +28,7 @@ from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.formats import whole_file
+from gdbext.engine.rank_sets import fold
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import duration
 from gdbext.errors import TargetError

@@ -15,7 +15,7 @@ from gdbext.cpython.objects.object_items import collected_objects
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.report import Report
 from gdbext.engine.record import Record
-from gdbext.engine.vocabulary import Hexadecimal, Section, byte_size, counted
+from gdbext.engine.vocabulary import Section, byte_size, counted
 from gdbext.errors import GdbextError, NotTorch
 from gdbext.render import Style, escape
 from gdbext.tools.tensor.tensor_report import TensorReporter
@@ -25,6 +25,7 @@ from gdbext.torch.torch_symbol import BUFFERS, MODULE_CLASS, PARAMETERS, TENSOR_
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.vocabulary import Hexadecimal
 
 OBJECTS, TENSORS, MODULES = 250_000, 8_000, 2_000
 """Objects, tensors and modules that are read at most: half a second of work."""
@@ -187,7 +188,7 @@ class _HeldMemory:
         for storage, (size, tensor, _, _) in chosen:
             short = self._session.tensors.read(tensor).short
             name = names.get(self._fields.python_object(tensor), "")
-            yield LargeStorage(Hexadecimal(storage), size, short, name)
+            yield LargeStorage(storage, size, short, name)
 
     def _names(self, wanted: set[int]) -> dict[int, str]:
         """Names of tensor objects: the class of the module that has it, and its name there."""

@@ -7,15 +7,13 @@ Which of the assumed symbols the torch in a process has.
 What ``dispatch-info`` reports: the parts of the process that matter here, and how each was identified.
 
 Collects what ``dispatch-info`` reports: the parts of the process that matter here, and how each was identified.
-
-``info`` of a report as JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import torch_version
@@ -24,17 +22,17 @@ from gdbext.engine.layouts.store import is_before, newest_release
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Enum
 from gdbext.engine.targets.system import linux
-from gdbext.engine.vocabulary import Hexadecimal, Section, counted
+from gdbext.engine.vocabulary import Section, counted, json_member
 from gdbext.errors import GdbextError, SymbolFileError
 from gdbext.known.package_versions import libc_version
 from gdbext.render import Style, escape
-from gdbext.render.plain_json import plain
 from gdbext.torch.assumed_symbols import TORCH_SYMBOLS
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.process.modules import Module, ModuleTable
+    from gdbext.engine.vocabulary import Hexadecimal
 
 
 class SymbolStatus(Enum):
@@ -74,15 +72,15 @@ class SymbolChecks:
 
     rows: tuple[SymbolCheck, ...]
 
-    @property
-    def assumed(self) -> int:
-        """Number of symbols that could be found."""
-        return sum(row.status.counts for row in self.rows)
-
-    @property
+    @json_member(after="")
     def found(self) -> int:
         """Number of symbols that were found."""
         return sum(row.status is SymbolStatus.FOUND for row in self.rows)
+
+    @json_member(after="found")
+    def assumed(self) -> int:
+        """Number of symbols that could be found."""
+        return sum(row.status.counts for row in self.rows)
 
     @property
     def missing(self) -> tuple[SymbolCheck, ...]:
@@ -203,10 +201,6 @@ class TargetInfo(Section):
     environment: Mapping[str, str]
     """Environment variables that change what torch, OpenMP, NCCL or Python do, as the process was started with."""
 
-    def document(self, why: bool) -> dict[str, Any]:
-        """The section, as the JSON document has it."""
-        return document(self, why)
-
 
 LIBRARIES = (
     "libtorch_cpu.so",
@@ -287,19 +281,7 @@ def _versioned(name: str) -> str:
 
 
 def _module(module: Module) -> ModuleInfo:
-    base = Hexadecimal(module.base & _WORD)
-    return ModuleInfo(module.path, module.status, module.problem or None, module.build_id, base)
-
-
-def document(info: TargetInfo, why: bool) -> dict[str, Any]:  # noqa: ARG001 - the same with evidence
-    """The facts that were found of torch, Python, libc and the modules."""
-    torch = None if info.torch is None else {**plain(info.torch), "symbols": _symbols(info.torch.symbols)}
-    return {**plain(info), "torch": torch}
-
-
-def _symbols(checks: SymbolChecks) -> dict[str, Any]:
-    """Number of the assumed names that were found, and each of them."""
-    return {"found": checks.found, "assumed": checks.assumed, "rows": [plain(row) for row in checks.rows]}
+    return ModuleInfo(module.path, module.status, module.problem or None, module.build_id, module.base & _WORD)
 
 
 def render(report: Report, style: Style) -> Iterator[str]:

@@ -113,10 +113,10 @@ class ThreadSettings:
 
 def _of_dispatch(state: DispatchState) -> Iterator[tuple[str, SettingValue]]:
     """The state of dispatch, as far as it is not as a new thread has it."""
-    for name, value in vars(state.autograd).items() if state.autograd is not None else ():
+    for name, value in vars(state.autograd).items():
         if value is not None and value != getattr(_FLAGS, name):
             yield name, value
-    autocast = {each.device: each.dtype for each in state.autocast or () if each.enabled}
+    autocast = {device: each.dtype for device, each in (state.autocast or {}).items() if each.enabled}
     if autocast:
         yield "autocast", autocast
     if state.autocast_cache is False:

@@ -13,17 +13,18 @@ from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, TENSOR, add_thread_choice, chosen_threads, number, register_value
-from gdbext.engine.vocabulary import ErrorReport, Hexadecimal, Section
+from gdbext.engine.vocabulary import ErrorReport, Section
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render import Style, escape
 from gdbext.torch.stack import DispatchKeySet
-from gdbext.torch.state.dispatch_state_reader import AutogradFlags, DispatchState, FunctorchLayer, PythonMode
+from gdbext.torch.state.dispatch_state_reader import DispatchState, FunctorchLayer, PythonMode
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
+    from gdbext.engine.vocabulary import Hexadecimal
     from gdbext.torch.values.key_names import KeyNames
 
 
@@ -141,14 +142,14 @@ def _section(keys: KeyNames, bits: int) -> KeySetSection:
     stray = keys.stray(bits)
     functionalities, backends = keys.building_blocks(bits)
     return KeySetSection(
-        bits=Hexadecimal(bits),
+        bits=bits,
         keys=keys.decode(bits),
         text=keys.text(bits),
         functionalities=functionalities,
         backends=backends,
         key=None if stray else keys.highest_key(bits),
         table_index=None if stray else keys.table_index(bits),
-        stray_bits=Hexadecimal(stray) if stray else None,
+        stray_bits=stray if stray else None,
     )
 
 
@@ -213,8 +214,8 @@ def _headline(thread: ThreadReport) -> str:
 
 
 def _state(tls: DispatchState) -> Iterator[str]:
-    yield f"  included  {_keys(tls.included)}"
-    yield f"  excluded  {_keys(tls.excluded)}"
+    yield f"  included  {_keys(tls.included_set)}"
+    yield f"  excluded  {_keys(tls.excluded_set)}"
     yield "  " + ", ".join(f"{name} {_on_or_off(value)}" for name, value in _flags(tls).items())
     yield f"  autocast  {_autocast(tls)}"
     yield f"  functorch  {_list(tls.functorch, _layer)}"
@@ -228,13 +229,12 @@ def _keys(keyset: DispatchKeySet | None) -> str:
 
 
 def _flags(tls: DispatchState) -> dict[str, bool | None]:
-    autograd: AutogradFlags | None = tls.autograd
     return {
-        "grad mode": autograd.grad_mode if autograd else None,
-        "inference mode": autograd.inference_mode if autograd else None,
-        "forward ad": autograd.forward_ad if autograd else None,
-        "multithreading": autograd.multithreading if autograd else None,
-        "view replay": autograd.view_replay if autograd else None,
+        "grad mode": tls.autograd.grad_mode,
+        "inference mode": tls.autograd.inference_mode,
+        "forward ad": tls.autograd.forward_ad,
+        "multithreading": tls.autograd.multithreading,
+        "view replay": tls.autograd.view_replay,
         "python dispatcher": tls.python_dispatcher,
     }
 
@@ -259,6 +259,6 @@ def _mode(mode: PythonMode) -> str:
 def _autocast(tls: DispatchState) -> str:
     if tls.autocast is None:
         return "unknown"
-    on = [f"{one.device} ({one.dtype or 'dtype unknown'})" for one in tls.autocast if one.enabled]
+    on = [f"{device} ({one.dtype or 'dtype unknown'})" for device, one in tls.autocast.items() if one.enabled]
     extra = f", nesting {tls.autocast_nesting}, cache {_on_or_off(tls.autocast_cache)}"
     return (", ".join(on) + extra) if on else "off"

@@ -1,30 +1,20 @@
-"""``dispatch-lookup``: which kernel an operator finds for a keyset, and the redispatches expected from there.
-
-``dispatch-lookup`` as text.
-
-The result of a lookup, as a report carries it.
-
-A lookup as ``dispatch-lookup`` reports it: the keyset, the kernel found, the redispatches expected from there.
-
-``lookup`` of a report as JSON.
-"""
+"""``dispatch-lookup``: which kernel an operator finds for a keyset, and the redispatches expected from there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import TENSOR, number
-from gdbext.engine.vocabulary import Section
+from gdbext.engine.vocabulary import Section, json_member
 from gdbext.errors import BadData, UsageError
 from gdbext.render import Style, escape, short_name
-from gdbext.render.plain_json import keyset, optional_keyset
 from gdbext.tools.operators.op import registered_kernel
-from gdbext.tools.operators.operator_section import RegisteredKernel, kernel
+from gdbext.tools.operators.operator_section import KernelFacts, RegisteredKernel
 from gdbext.torch.registry import Operator
 from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.stack.key_choice import ExpectedLookup, RedispatchPredictor
@@ -35,6 +25,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
+    from gdbext.engine.vocabulary import Inline, Sparse
 
 
 class LookupTool(Tool):
@@ -146,10 +137,11 @@ def _keys(keyset: DispatchKeySet) -> str:
 
 def _link(number: int, link: ChainLink, style: Style, why: bool) -> Iterator[str]:
     arrow = "  found" if number == 0 else "  then "
-    what = f"{_function(link.kernel)}  [{_abilities(link.kernel)}] ({link.path} {link.reason})"
+    kernel = link.kernel
+    what = f"{_function(kernel.kernel)}  [{_abilities(kernel.kernel)}] ({kernel.path} {kernel.reason})"
     yield f"{arrow} {style(link.key, 'bold')}: {what}"
-    if link.registered_at:
-        yield style(f"        {escape(link.registered_at)}", "dim")
+    if kernel.registered_at:
+        yield style(f"        {escape(kernel.registered_at)}", "dim")
     yield f"        {escape(link.why)}"
     if why and link.next_keyset is not None:
         yield f"        redispatches with {_keys(link.next_keyset)} {link.next_keyset.bits:#x}"
@@ -171,18 +163,25 @@ def _abilities(kernel: RegisteredKernel) -> str:
 
 
 @dataclass(frozen=True)
-class ChainLink:
-    """One lookup of an expected chain of redispatches."""
+class ChosenKernel(KernelFacts):
+    """The kernel of a table entry."""
 
-    key: str
-    kernel: RegisteredKernel
+    kernel: Inline[RegisteredKernel]
     registered_at: str | None
     reason: str
     """The reason why the table entry holds this kernel, in PyTorch's words."""
     path: str
     """The step of ``OperatorEntry::computeDispatchTableEntryWithDebug`` that chose it."""
+
+
+@dataclass(frozen=True)
+class ChainLink:
+    """One lookup of an expected chain of redispatches."""
+
+    key: str
+    kernel: ChosenKernel
     keyset: DispatchKeySet
-    next_key: str | None
+    next: str | None
     """The highest key of ``next_keyset``."""
     next_keyset: DispatchKeySet | None
     """The keyset that the kernel is expected to redispatch with; None where it redispatches no more, or nobody
@@ -228,12 +227,13 @@ class LookupSection(Section):
     """The table in memory holds what the registrations lead to."""
     chain: tuple[ChainLink, ...]
     """The lookup itself, then each expected redispatch."""
-    call: CallKeys | None = None
+    call: Sparse[CallKeys | None] = None
     """The origin of the keyset, when it was computed from arguments."""
 
-    def document(self, why: bool) -> dict[str, Any]:
-        """The section, as the JSON document has it."""
-        return document(self, why)
+    @json_member(after="table_index")
+    def kernel(self) -> ChosenKernel:
+        """The kernel that the lookup finds."""
+        return self.chain[0].kernel
 
 
 def key_set(keys: KeyNames, bits: int) -> DispatchKeySet:
@@ -287,61 +287,15 @@ def _chain_link(operator: Operator, link: ExpectedLookup) -> ChainLink:
     following = link.next_keyset
     return ChainLink(
         key=entry.key,
-        kernel=registered_kernel(kernels, entry.kernel, link.name),
-        registered_at=entry.debug or None,
-        reason=entry.reason,
-        path=entry.path,
+        kernel=ChosenKernel(
+            replace(registered_kernel(kernels, entry.kernel, link.name), aliases=()),
+            entry.debug or None,
+            entry.reason,
+            entry.path,
+        ),
         keyset=key_set(keys, link.keyset),
-        next_key=None if following is None else keys.highest_key(following),
+        next=None if following is None else keys.highest_key(following),
         next_keyset=None if following is None else key_set(keys, following),
         certainty=link.certainty,
         why=link.why,
     )
-
-
-def document(section: LookupSection, why: bool) -> dict[str, Any]:  # noqa: ARG001 - the same with evidence
-    """The lookup and the chain of redispatches; ``call`` where the keyset was computed from arguments."""
-    chain = [_report_link(link) for link in section.chain]
-    value: dict[str, Any] = {
-        "op": section.op,
-        "overload": section.overload,
-        "keyset": keyset(section.keyset),
-        "key": section.key,
-        "table_index": section.table_index,
-        "kernel": chain[0]["kernel"],
-        "consistent": section.consistent,
-        "chain": chain,
-    }
-    if section.call is not None:
-        value["call"] = _report_call(section.call)
-    return value
-
-
-def _report_link(link: ChainLink) -> dict[str, Any]:
-    """``next`` is the key of the next link, null at the end."""
-    return {
-        "key": link.key,
-        "kernel": {
-            **kernel(link.kernel),
-            "registered_at": link.registered_at,
-            "reason": link.reason,
-            "path": link.path,
-        },
-        "keyset": keyset(link.keyset),
-        "next": link.next_key,
-        "next_keyset": optional_keyset(link.next_keyset),
-        "certainty": link.certainty,
-        "why": link.why,
-    }
-
-
-def _report_call(call: CallKeys) -> dict[str, Any]:
-    return {
-        "arguments": [
-            {"argument": one.argument, "tensor": one.tensor, "keyset": keyset(one.keyset)} for one in call.arguments
-        ],
-        "thread": call.thread,
-        "included": keyset(call.included),
-        "excluded": keyset(call.excluded),
-        "fallthrough": keyset(call.fallthrough),
-    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report
@@ -116,7 +117,7 @@ class OperatorReporter:
     def _registration(self, operator: Operator, one: Registration) -> operator_section.OperatorRegistration:
         return operator_section.OperatorRegistration(
             key=one.key,
-            is_alias=one.key in self._keys.alias_keys,
+            alias=one.key in self._keys.alias_keys,
             active=one.active,
             kernel=self._kernel(operator, one.kernel, one.key),
             debug=one.debug,
@@ -149,7 +150,7 @@ class OperatorReporter:
     def _choice(self, operator: Operator, entry: ComputedEntry) -> operator_section.TableChoice:
         expected = None
         if not entry.consistent:
-            expected = self._kernel(operator, entry.expected, entry.key)
+            expected = replace(self._kernel(operator, entry.expected, entry.key), aliases=())
         return operator_section.TableChoice(
             self._kernel(operator, entry.kernel, entry.key),
             entry.debug or None,
@@ -171,7 +172,7 @@ class OperatorReporter:
         entries = []
         for slot, key in enumerate(each.name for each in self._keys.slots):
             if self._key in (None, key):
-                kernel = self._kernel(operator, operator.kernel(slot), key)
+                kernel = replace(self._kernel(operator, operator.kernel(slot), key), aliases=())
                 entries.append(
                     operator_section.TableEntry(key, slot, operator_section.TableChoice(kernel, None, None, None, None))
                 )
@@ -383,7 +384,7 @@ def _usual(keys: list[str], choice: operator_section.TableChoice, usual: Collect
 
 
 def _registration(registration: operator_section.OperatorRegistration, style: Style) -> Iterator[str]:
-    qualifiers = (" [alias]" if registration.is_alias else "") + ("" if registration.active else " (overridden)")
+    qualifiers = (" [alias]" if registration.alias else "") + ("" if registration.active else " (overridden)")
     kernel = registration.kernel
     line = f"    {registration.key}{qualifiers}: {operator_section.described(kernel)}"
     yield line if registration.active else style(line, "dim")

@@ -1,20 +1,19 @@
-"""Operators as ``dispatch-op`` reports them: schema, registrations, computed dispatch table.
-
-A kernel as the dispatcher has it registered: what it can do and what it is called.
-
-``operators`` of a report as JSON, and ``schemas``, which releases of PyTorch declare: known without a process.
-"""
+"""Operators as ``dispatch-op`` reports them: schema, registrations, computed dispatch table; and the schemas that
+releases of PyTorch declare, known without a process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.render import Style, escape, short_name
 from gdbext.torch.registry.operator_names import matcher, split, unknown_operator
+
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Explained, Hexadecimal, Inline, Internal, Sparse
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,9 @@ class RegisteredKernel:
     unboxed: bool
     sym_unboxed: bool
     fallthrough: bool
-    python: PythonPlace | None = None
+    python: Sparse[PythonPlace | None] = None
     """None for a kernel written in C++."""
-    aliases: tuple[str, ...] = ()
+    aliases: Explained[Sparse[tuple[str, ...]]] = ()
     """Other functions whose code the linker folded into the same address."""
 
 
@@ -82,27 +81,22 @@ class OperatorRegistration(KernelFacts):
     """One kernel that somebody registered under ``key``."""
 
     key: str
-    is_alias: bool
+    alias: bool
     """``key`` is an alias key: it fills the table entries of several runtime keys."""
     active: bool
     """False where a later registration under the same key overrides it."""
-    kernel: RegisteredKernel
+    kernel: Inline[RegisteredKernel]
     debug: str
     """The text "registered at FILE:LINE", as PyTorch has it."""
     inferred_schema: str | None
     """The schema inferred from a C++ kernel's signature, None without one."""
-
-    @property
-    def alias(self) -> bool:
-        """The JSON document's name of ``is_alias``."""
-        return self.is_alias
 
 
 @dataclass(frozen=True)
 class TableChoice(KernelFacts):
     """The kernel of a table entry and how it was chosen; None where the registrations cannot be read."""
 
-    kernel: RegisteredKernel
+    kernel: Inline[RegisteredKernel]
     debug: str | None
     reason: str | None
     """PyTorch's words: "kernel", "math kernel", "backend fallback", "missing", …"""
@@ -110,7 +104,7 @@ class TableChoice(KernelFacts):
     """The step of ``OperatorEntry::computeDispatchTableEntryWithDebug``: "1", "2.1" … "4"."""
     source: str | None
     """The key, alias key or "fallback" under which the kernel was registered."""
-    expected: RegisteredKernel | None = None
+    expected: Sparse[RegisteredKernel | None] = None
     """The kernel that the registrations lead to, where the table in memory holds another one."""
 
 
@@ -118,8 +112,8 @@ class TableEntry(Record):
     """One slot of a dispatch table. A tuple, for all operators have half a million; equal choices are shared."""
 
     key: str
-    slot: int
-    choice: TableChoice
+    index_: int
+    choice: Inline[TableChoice]
 
 
 @dataclass(frozen=True)
@@ -128,7 +122,7 @@ class OperatorReport:
 
     op: str
     overload: str
-    address: int
+    address: Hexadecimal
     """The address of the ``c10::Dispatcher::OperatorDef`` in memory."""
     schema: str | None
     debug: str | None
@@ -136,7 +130,7 @@ class OperatorReport:
     registrations: tuple[OperatorRegistration, ...] | None
     """None where they cannot be read; ``table`` then holds what stands in memory."""
     table: tuple[TableEntry, ...]
-    hidden: int = 0
+    hidden: Internal[int] = 0
     """Registrations under other keys than the one that was asked for."""
 
     @property
@@ -150,15 +144,12 @@ class OperatorSection(Section):
     """The operators that were asked for."""
 
     name: ClassVar[str] = "operators"
+    only_member: ClassVar[str] = "operators"
     operators: tuple[OperatorReport, ...]
     shows_all_keys: bool = True
     devices: tuple[str, ...] = ("CPU", "Meta")
     """Backends that the process can use: text has their keys."""
     """Text has the entries of all keys, too, and not only those of the usual ones."""
-
-    def document(self, why: bool) -> list[dict[str, Any]]:
-        """The section, as the JSON document has it."""
-        return document(self, why)
 
 
 @dataclass(frozen=True)
@@ -207,77 +198,6 @@ def _declared(schema: str, torch: str, known: Mapping[str, frozenset[str]]) -> D
     while last + 1 < len(order) and schema in known[order[last + 1]]:
         last += 1
     return DeclaredSchema(*split(schema.partition("(")[0]), schema, order[first], order[last])
-
-
-def document(section: OperatorSection, why: bool) -> list[dict[str, Any]]:
-    """A list of all operators."""
-    return [_operator(operator, why) for operator in section.operators]
-
-
-def _operator(operator: OperatorReport, why: bool) -> dict[str, Any]:
-    registrations = operator.registrations
-    return {
-        "op": operator.op,
-        "overload": operator.overload,
-        "address": f"{operator.address:#x}",
-        "schema": operator.schema,
-        "debug": operator.debug,
-        "registrations": None if registrations is None else [_registration(one, why) for one in registrations],
-        "table": _table(operator.table, why and registrations is not None),
-    }
-
-
-def _registration(one: OperatorRegistration, why: bool) -> dict[str, Any]:
-    return {
-        "key": one.key,
-        "alias": one.is_alias,
-        "active": one.active,
-        **kernel(one.kernel, why),
-        "debug": one.debug,
-        "inferred_schema": one.inferred_schema,
-    }
-
-
-def _table(entries: Sequence[TableEntry], why: bool) -> list[dict[str, Any]]:
-    """The entries of a table; what they share is rendered once: there are half a million entries in all."""
-    rendered: dict[int, dict[str, Any]] = {}
-    documents = []
-    for key, slot, choice in entries:
-        common = rendered.get(id(choice))
-        if common is None:
-            common = rendered[id(choice)] = _choice(choice, why)
-        documents.append({"key": key, "index": slot, **common})
-    return documents
-
-
-def _choice(choice: TableChoice, why: bool) -> dict[str, Any]:
-    value = {
-        **kernel(choice.kernel, why),
-        "debug": choice.debug,
-        "reason": choice.reason,
-        "path": choice.path,
-        "source": choice.source,
-    }
-    if choice.expected is not None:
-        value["expected"] = kernel(choice.expected)
-    return value
-
-
-def kernel(registered: RegisteredKernel, why: bool = False) -> dict[str, Any]:
-    """A kernel with its name and abilities; with ``why`` also the other names of its code."""
-    value: dict[str, Any] = {
-        "function": registered.function,
-        "valid": registered.valid,
-        "boxed": registered.boxed,
-        "unboxed": registered.unboxed,
-        "sym_unboxed": registered.sym_unboxed,
-        "fallthrough": registered.fallthrough,
-    }
-    if registered.python is not None:
-        value["python"] = {"file": registered.python.file, "line": registered.python.line}
-    if why and registered.aliases:
-        value["aliases"] = list(registered.aliases)
-    return value
 
 
 FEW = 6

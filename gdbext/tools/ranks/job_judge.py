@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from gdbext.diagnosis.job import MOST_RANKS, RankRanges
 from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.engine.rank_sets import MOST_RANKS, RankRanges
 from gdbext.tools.ranks import job_sentences
 from gdbext.tools.ranks.job_report import (
     CollectiveMatch,
@@ -103,14 +103,15 @@ def judge(rows: RankReports, pid: int | None = None) -> JobReport:
     return JobReport(
         job,
         size,
-        tuple(reports),
         missing,
-        unreached,
-        fold(present),
-        collectives,
         verdict,
-        _odd(members, verdict),
+        collectives,
+        fold(present),
         tuple(_notes(everybody, present, earlier, strangers, job)),
+        None,
+        unreached,
+        tuple(reports),
+        odd=_odd(members, verdict),
     )
 
 
@@ -283,7 +284,7 @@ class _Judge:
 
     def _waited_in(self, late: Sequence[int]) -> CollectiveMatch | None:
         """The operation in which others wait for these ranks."""
-        return next((each for each in self._collectives if set(late) & set(each.never) and each.waiting), None)
+        return next((each for each in self._collectives if set(late) & set(each.never_enqueued) and each.pending), None)
 
     def _doing(self, late: Sequence[int]) -> str:
         """The operation in which the others wait for these ranks, where they all wait in the same."""
@@ -312,7 +313,7 @@ class _Judge:
         if busy:
             yield JobVerdict(JobVerdictKind.ALL_BUSY, job_sentences.busy(busy, len(self._reports)))
         for match in self._collectives:
-            if match.waiting and not match.never and not match.missing:
+            if match.pending and not match.never_enqueued and not match.missing:
                 yield JobVerdict(JobVerdictKind.ALL_IDLE, job_sentences.unfinished(match))
         kind = JobVerdictKind.ALL_IDLE if self._reports else JobVerdictKind.NO_REPORT
         yield JobVerdict(kind, job_sentences.idle(self._reports, self._unreached))

@@ -13,12 +13,22 @@ The paths of all ranks as one tree: equal frames are folded, each node has the s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from gdbext.diagnosis.job import fold as ranges
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.engine.rank_sets import fold as ranges
 from gdbext.engine.record import Enum, Record
+from gdbext.engine.vocabulary import json_member
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Amount, Count, Internal, RankSet, Sparse
+
+
+MAX_PATH = 64
+"""Frames of a path that are kept, the outermost ones."""
+MAX_RANK_GROUPS = 4096
 
 
 class Issued(Record):
@@ -38,12 +48,17 @@ class GroupState(Record):
 
     name: str
     description: str
-    size: int | None
+    size: Count | None
     ranks: str
     """The members, as a set of ranks; "" where they are not known."""
     enqueued: int | None
     completed: int | None
     issued: tuple[Issued, ...] = ()
+
+    @staticmethod
+    def json_limits() -> dict[str, int]:
+        """Items that are read of each array."""
+        return {"issued": 1024}
 
     @property
     def label(self) -> str:
@@ -54,11 +69,11 @@ class GroupState(Record):
 class RankReport(Record):
     """One process of the job. What is None is not known."""
 
-    rank: int | None
+    rank: Count | None
     host: str | None
-    pid: int
+    pid: Count
     job: str | None
-    size: int | None
+    size: Count | None
     """Ranks of the whole job."""
     torch: str | None
     kind: str
@@ -73,11 +88,11 @@ class RankReport(Record):
     groups: tuple[GroupState, ...] = ()
     problem: str = ""
     """The reason why nothing is known of where it is, and what to try; "" where something is."""
-    restart: int | None = None
+    restart: Count | None = None
     """Number of times that the launcher had started its machine's ranks before."""
-    paused_ms: float | None = None
+    paused_ms: Amount | None = None
     """Milliseconds that the process stood still for its report; None where nobody measured it."""
-    user: int | None = None
+    user: Count | None = None
     """The user of the process, by number on its machine; None where nobody looked."""
     entered_nccl: str = ""
     """The function of NCCL that the main thread entered and that has not returned: ``ncclAllReduce``."""
@@ -93,14 +108,19 @@ class RankReport(Record):
 
     nccl: tuple[str, ...] = ()
     """The errors of NCCL's communicators, and the ranks that their proxies wait for; for people."""
-    nccl_peers: tuple[int, ...] = ()
+    nccl_peers: tuple[Count, ...] = ()
     """The ranks of the job that the proxies of NCCL's communicators wait for."""
     device: str = ""
     """The call in which its thread waits for the device, with the stream or event, for people; "" where it does not."""
     known: tuple[str, ...] = ()
     """The known bugs that fit it, each with versions, cure and link; for people."""
-    thread: int | None = None
+    thread: Count | None = None
     """The thread that is in ``path`` and ``wait``; None for the main thread."""
+
+    @staticmethod
+    def json_limits() -> dict[str, int]:
+        """Items that are read of each array."""
+        return {"path": MAX_PATH + 1, "groups": MAX_RANK_GROUPS, "nccl": 64, "nccl_peers": 1 << 12, "known": 32}
 
     @property
     def label(self) -> str:
@@ -182,9 +202,9 @@ _MISMATCHES = (
 class Variant(Record):
     """The operation that some of the ranks issued under one number."""
 
-    text: str
+    op: str
     """The operation with its tensors: ``all_reduce f32[8, 2]``."""
-    ranks: tuple[int, ...]
+    ranks: RankSet
 
 
 class CollectiveMatch(Record):
@@ -192,17 +212,17 @@ class CollectiveMatch(Record):
 
     group: str
     name: str
-    members: tuple[int, ...]
+    members: RankSet
     seq: int
     state: MatchState
     variants: tuple[Variant, ...]
     """Variants of the operation, the one of most ranks first."""
-    waiting: tuple[int, ...]
+    pending: RankSet
     """Ranks on which it is pending."""
-    completed: tuple[int, ...]
-    never: tuple[int, ...]
+    completed: RankSet
+    never_enqueued: RankSet
     """Members that were reached and have not issued it."""
-    missing: tuple[int, ...]
+    missing: RankSet
     """Members of which there is no report."""
 
 
@@ -210,8 +230,8 @@ class TreeNode(Record):
     """A frame that some ranks share, below the frames that they share as well."""
 
     frame: str
-    ranks: tuple[int, ...]
-    unranked: int
+    ranks: RankSet
+    unranked: Count
     """Processes with this frame whose rank is not known."""
     children: tuple[TreeNode, ...] = ()
 
@@ -239,7 +259,7 @@ class JobVerdict(Record):
 
     kind: JobVerdictKind | FindingKind
     summary: str
-    ranks: Collection[int] = ()
+    ranks: RankSet = ()
     """The ranks that are at fault."""
 
     @property
@@ -283,20 +303,34 @@ class JobReport(Record):
     """Everything; ``reports`` are sorted by rank, host and pid."""
 
     job: str | None
-    size: int | None
-    reports: tuple[RankReport, ...]
-    missing: Collection[int]
+    """The launcher's run id, or where the ranks meet."""
+    size: Count | None
+    """Ranks of the whole job."""
+    missing: RankSet
     """Ranks of the job of which there is no report."""
-    unreached: tuple[Unreached, ...]
-    tree: tuple[TreeNode, ...]
-    collectives: tuple[CollectiveMatch, ...]
     verdict: JobVerdict
-    odd: tuple[RankReport, ...]
-    """The reports that explain the verdict, first of all."""
+    collectives: tuple[CollectiveMatch, ...]
+    tree: tuple[TreeNode, ...]
     notes: tuple[str, ...]
     """Notes on what is strange about the reports themselves: two of one rank, several jobs, several versions."""
-    ras: RasAnswer | None = None
+    ras: Sparse[RasAnswer | None]
     """The answer of NCCL's RAS, where it was asked."""
+    unreached: tuple[Unreached, ...]
+    reports: tuple[RankReport, ...]
+    odd: Internal[tuple[RankReport, ...]] = ()
+    """The reports that explain the verdict, first of all."""
+
+    @json_member(after="size")
+    def ranks(self) -> RankSet:
+        """Ranks of which there is a report."""
+        return [each.rank for each in self.reports if each.rank is not None]
+
+
+class RowsDocument(Record):
+    """The part of a job's document that merging needs."""
+
+    reports: tuple[RankReport, ...]
+    unreached: tuple[Unreached, ...]
 
 
 Identity = tuple[str, int, str, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from gdbext.diagnosis.job import fold
+from gdbext.engine.rank_sets import fold
 from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached
 from gdbext.tools.ranks.matching import Edges
 from gdbext.torch.torch_symbol import RPC_CALLS
@@ -28,7 +28,7 @@ def same_rank(twins: Mapping[int, Sequence[RankReport]], missing: Collection[int
 
 def mismatch(match: CollectiveMatch) -> str:
     """``#4 of group default_pg: ranks 0,2 issued all_reduce …, rank 1 all_gather … (COLLECTIVE_TYPE_MISMATCH).``"""
-    parts = [f"{ranks_text(variant.ranks)} issued {variant.text}" for variant in match.variants]
+    parts = [f"{ranks_text(variant.ranks)} issued {variant.op}" for variant in match.variants]
     return f"Under #{match.seq} of group {match.group}, {'; '.join(parts)} ({match.state.words})."
 
 
@@ -68,9 +68,9 @@ def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Se
     verb = "is" if len(ranks) == 1 else "are"
     text = f"{ranks_text(ranks)} {verb} gone or out of reach"
     text += f" ({'; '.join(reasons)})" if reasons else ""
-    match = next((each for each in collectives if each.waiting and any(rank in ranks for rank in each.missing)), None)
+    match = next((each for each in collectives if each.pending and any(rank in ranks for rank in each.missing)), None)
     if match is not None:
-        text += f"; {ranks_text(match.waiting)} {_verb(match.waiting, 'wait')} in {_operation(match)}"
+        text += f"; {ranks_text(match.pending)} {_verb(match.pending, 'wait')} in {_operation(match)}"
     return f"{text}."
 
 
@@ -79,8 +79,8 @@ def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], mat
     calls = sorted({report.entered_nccl for report in blamed})
     text = f"{labels(blamed)} entered {', '.join(calls)} and did not return"
     if match is not None:
-        text += f": {_operation(match)} is not enqueued, on which {ranks_text(match.waiting)} "
-        text += _verb(match.waiting, "wait")
+        text += f": {_operation(match)} is not enqueued, on which {ranks_text(match.pending)} "
+        text += _verb(match.pending, "wait")
     own = [f"{report.label}: {report.summary.rstrip('.')}" for report in blamed[:NAMED]]
     if outside and match is None:
         own.append(
@@ -107,7 +107,7 @@ def late(
     size = next((report.size for report in reports if report.size is not None), known)
     if match is not None:
         text = f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which "
-        text += f"{ranks_text(match.waiting)} {_verb(match.waiting, 'wait')}"
+        text += f"{ranks_text(match.pending)} {_verb(match.pending, 'wait')}"
     else:
         waiting = sorted(rank for rank, targets in waits.items() if targets & set(ranks))
         text = f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {ranks_text(ranks)} of {size}{doing}"
@@ -191,8 +191,8 @@ def unfinished(match: CollectiveMatch) -> str:
     """``Every rank of group default_pg issued #4 all_to_all; rank 1 has completed it, ranks 0,2 wait in it.``"""
     have = "has" if len(match.completed) == 1 else "have"
     done = f"{ranks_text(match.completed)} {have} completed it, " if match.completed else ""
-    text = f"Every rank of group {match.group} issued #{match.seq} {match.variants[0].text}; {done}"
-    text += f"{ranks_text(match.waiting)} {_verb(match.waiting, 'wait')} in it ({match.state.words})"
+    text = f"Every rank of group {match.group} issued #{match.seq} {match.variants[0].op}; {done}"
+    text += f"{ranks_text(match.pending)} {_verb(match.pending, 'wait')} in it ({match.state.words})"
     return f"{text}: either it goes on, or the network between them does not."
 
 
@@ -226,7 +226,7 @@ def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
 
 
 def _operation(match: CollectiveMatch) -> str:
-    text = next((variant.text for variant in match.variants), "an operation")
+    text = next((variant.op for variant in match.variants), "an operation")
     return f"#{match.seq} {text} of group {match.group}"
 
 
@@ -249,5 +249,5 @@ def labels(reports: Sequence[RankReport]) -> str:
     return " and ".join(parts)
 
 
-def _verb(subjects: Sequence[object], verb: str) -> str:
+def _verb(subjects: Collection[object], verb: str) -> str:
     return f"{verb}s" if len(subjects) == 1 else verb

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
-from gdbext.diagnosis.job import MOST_RANKS, expand
 from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.engine.rank_sets import MOST_RANKS, expand
 from gdbext.engine.record import Record
 from gdbext.errors import BadData
 from gdbext.tools.ranks.job_report import CollectiveMatch, GroupState, Issued, MatchState, RankReport, Variant
@@ -102,9 +102,9 @@ def _match(group: Group, seq: int, issued: Mapping[int, Issued]) -> CollectiveMa
         seq=seq,
         state=_state(list(issued.values()), len(issued) == len(group.members), bool(never)),
         variants=tuple(_variants(issued)),
-        waiting=tuple(rank for rank in sorted(issued) if issued[rank].is_pending),
+        pending=tuple(rank for rank in sorted(issued) if issued[rank].is_pending),
         completed=tuple(rank for rank in sorted(issued) if not issued[rank].is_pending),
-        never=never,
+        never_enqueued=never,
         missing=tuple(rank for rank in group.members if rank not in group.states),
     )
 

@@ -9,20 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gdbext.diagnosis.job import expand, fold
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.thread_report import RunState, is_users_file
 from gdbext.diagnosis.report.wait import CollectiveWait, DeviceWait, DeviceWork
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.engine.numbers import integer
-from gdbext.engine.vocabulary import Hexadecimal
+from gdbext.engine.rank_sets import expand, fold
 from gdbext.errors import BadData
-from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, Unreached
+from gdbext.tools.ranks.job_report import MAX_PATH, MAX_RANK_GROUPS, GroupState, Issued, RankReport, Unreached
 from gdbext.tools.ranks.report_shapes import (
     FAILURE,
     MAX_COMMUNICATORS,
-    MAX_PATH,
-    MAX_RANK_GROUPS,
     MAX_TRANSFERS,
     REPORT,
     Members,
@@ -156,8 +153,8 @@ def _device(value: Mapping[str, Any] | None) -> str:
         _text(value.get("call") or "a call of the driver"),
         DeviceWork.UNKNOWN,
         device=_number(value.get("device")),
-        stream=None if stream is None else Hexadecimal(stream),
-        event=None if event is None else Hexadecimal(event),
+        stream=None if stream is None else stream,
+        event=None if event is None else event,
         stream_id=_number(value.get("stream_id")),
     )
     return f"{wait.call} of {wait.object}" if wait.object else wait.call

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from gdbext.diagnosis.job import fold
+from gdbext.engine.rank_sets import fold
 from gdbext.engine.terminal import cut
 from gdbext.render import Style, counted, escape
 from gdbext.render.page import NO_ORIGIN, Origin, Page, facts, text, verdict_box
@@ -134,8 +134,8 @@ def _odd(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
 def _match(match: CollectiveMatch) -> Iterator[str]:
     yield f"group {match.group} ({_set(match.members)}), #{match.seq}: {match.state.words}"
     for variant in match.variants[:4]:
-        yield f"  {_set(variant.ranks):{_SET}} {variant.text}"
-    parts = (("pending", match.waiting), ("completed", match.completed), ("never enqueued", match.never))
+        yield f"  {_set(variant.ranks):{_SET}} {variant.op}"
+    parts = (("pending", match.pending), ("completed", match.completed), ("never enqueued", match.never_enqueued))
     known = [f"{name} {_set(ranks)}" for name, ranks in parts if ranks]
     if match.missing:
         known.append(f"no report of {_set(match.missing)}")
@@ -206,9 +206,9 @@ def _collectives(matches: Sequence[CollectiveMatch]) -> Iterator[str]:
     yield '<h2>Collectives</h2><div class="searched">'
     yield "<table><tr><th>group<th>number<th>state<th>issued<th>pending<th>never enqueued</tr>"
     for match in matches:
-        issued = "<br>".join(f"{_ranks(each.ranks)} {text(each.text)}" for each in match.variants)
+        issued = "<br>".join(f"{_ranks(each.ranks)} {text(each.op)}" for each in match.variants)
         yield f"<tr><td>{text(match.group)}<td>#{match.seq}<td>{match.state.words}<td>{issued}"
-        yield f"<td>{_ranks(match.waiting)}<td>{_ranks(match.never)}</tr>"
+        yield f"<td>{_ranks(match.pending)}<td>{_ranks(match.never_enqueued)}</tr>"
     yield "</table></div>"
 
 
@@ -255,7 +255,7 @@ def _counts(group: GroupState | None) -> str:
     return f"{group.enqueued} / {'?' if group.completed is None else group.completed}"
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _ranks(ranks: Collection[int]) -> str:
     return f'<span class="ranks">{fold(ranks)}</span>'
 
 

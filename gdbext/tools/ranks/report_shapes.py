@@ -18,8 +18,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gdbext.diagnosis.job import fold
 from gdbext.engine.formats import parse_json
+from gdbext.engine.rank_sets import fold
 from gdbext.errors import BadData
 
 _NAME = b'"ranks":'
@@ -195,12 +195,6 @@ def _refusal(value: Any, where: str, wanted: str) -> BadData:
     return BadData(f"{where!r} is {kind or repr(value)[:60]}, and must be {wanted}")
 
 
-MAX_PATH = 64
-"""Frames of a path that are kept, the outermost ones."""
-MAX_RANK_GROUPS = 4096
-MAX_ISSUED = 1024
-"""Most operations of one group."""
-
 MAX_COMMUNICATORS = 64
 """Communicators of one group, and lines about those of one process."""
 MAX_TRANSFERS = 1 << 12
@@ -219,65 +213,6 @@ _COLLECTIVE_WAIT = record(
     },
     {"key": text, "server": text, "tag": optional(number), "on_device": flag, "from_any": flag},
 )
-
-# --- gdbext-ranks/1 ---
-_ISSUED = record(
-    {
-        "seq": number,
-        "op": text,
-        "sizes": _SIZES,
-        "dtypes": _TEXTS,
-        "output_sizes": _SIZES,
-        "output_dtypes": _TEXTS,
-        "is_pending": flag,
-    }
-)
-_GROUP = record(
-    {
-        "name": text,
-        "description": text,
-        "size": optional(count),
-        "ranks": text,
-        "enqueued": optional(number),
-        "completed": optional(number),
-        "issued": array(_ISSUED, MAX_ISSUED),
-    }
-)
-_ROW = record(
-    {
-        "rank": optional(count),
-        "host": optional(text),
-        "pid": count,
-        "job": optional(text),
-        "size": optional(count),
-        "torch": optional(text),
-        "kind": text,
-        "summary": text,
-        "path": array(text, MAX_PATH + 1),
-        "wait": optional(_COLLECTIVE_WAIT),
-        "running": flag,
-        "groups": array(_GROUP, MAX_RANK_GROUPS),
-    },
-    {
-        "problem": text,
-        "restart": optional(count),
-        "paused_ms": optional(measure),
-        "user": optional(count),
-        "entered_nccl": text,
-        "known": array(text, MAX_KNOWN),
-        "thread": optional(count),
-        "answers": flag,
-        "serving": text,
-        "handling": text,
-        "slowed": text,
-        "nccl": array(text, MAX_COMMUNICATORS),
-        "nccl_peers": array(count, MAX_TRANSFERS),
-        "device": text,
-    },
-)
-_UNREACHED = record({"where": text, "reason": text, "help": text, "ended": flag})
-RANKS_DOCUMENT = record({"reports": array(_ROW), "unreached": array(_UNREACHED)})
-"""The report on a job."""
 
 # --- gdbext/1 ---
 _ERROR = record({"what": text}, {"where": optional(text), "help": optional(text)})

@@ -60,10 +60,10 @@ def _read(document: Any, where: str) -> tuple[list[Any], list[Unreached]]:
         FAILURE(document, where)
         error = document["errors"][0]
         return [], [Unreached(where, error["what"], error.get("help") or "")]
-    reports, unreached = ranks_document.read_rows(document, where)
+    found = ranks_document.read_rows(document, where)
     host = where.rpartition("/")[2]  # pod/NAME
-    reports = [each._replace(host=host) for each in reports]
-    return reports, [each._replace(where=f"{where}: {each.where}") for each in unreached]
+    reports = [each._replace(host=host) for each in found.reports]
+    return reports, [each._replace(where=f"{where}: {each.where}") for each in found.unreached]
 
 
 _PIECE = 600

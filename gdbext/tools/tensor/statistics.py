@@ -86,8 +86,8 @@ class Collector(ABC):
         """``index(position)`` is the index of an element."""
         return Statistics(
             numel=self.count,
-            minimum=self.minimum,
-            maximum=self.maximum,
+            min=self.minimum,
+            max=self.maximum,
             mean=self.mean(),
             std=self.std(),
             nan=self.nans,

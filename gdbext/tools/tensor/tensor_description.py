@@ -64,7 +64,6 @@ class TensorDescription:
         sizes = self._shape(facts.sizes, SymbolicShapeMeta.sizes_)
         is_symbolic = facts.sizes is None and sizes is not None
         found = TensorSection(
-            label=self._label,
             address=address,
             implementation=facts.implementation,
             python_type=field("Python object", self._python_type),
@@ -91,6 +90,7 @@ class TensorDescription:
             wraps=(*self._wraps(), *self._python_wraps()),
             parts=tuple(self._parts()),
             notes=(),
+            name_=self._label,
         )
         if not undefined:
             found = self._with_elements(found)

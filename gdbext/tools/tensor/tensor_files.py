@@ -111,13 +111,13 @@ _RAW = "uint8"
 def save(reporter: TensorReporter, tensor: TensorSection, path: str) -> str:
     """Write the tensor to ``path``, which is returned. Raises TargetError (it cannot be written, or has no elements),
     MemoryFault, BadData."""
-    name = tensor.label if tensor.label.isidentifier() else "tensor"
+    name = tensor.name_ if tensor.name_.isidentifier() else "tensor"
     entries = list(entries_of(reporter, tensor.address, name))
     for part in tensor.parts:
         entries += entries_of(reporter, part.address, f"{name}.{part.name}")
     if not entries:
         raise TargetError(
-            f"{tensor.label} has no elements that can be saved",
+            f"{tensor.name_} has no elements that can be saved",
             why="; ".join((*tensor.notes, *tensor.problems)) or None,
             help="leave out --save to see what there is",
         )
@@ -251,12 +251,12 @@ _WIDTH, _HEIGHT = 640, 160
 
 def render(tensor: TensorSection, part: TensorSlice | None, reason: str = "", origin: Origin = NO_ORIGIN) -> str:
     """The page; ``reason``: why there is no slice."""
-    title = f"{tensor.label}: {tensor_section.headline(tensor)}"
+    title = f"{tensor.name_}: {tensor_section.headline(tensor)}"
     return Page(title, ("heatmap",)).whole(_body(tensor, part, reason, origin))
 
 
 def _body(tensor: TensorSection, part: TensorSlice | None, reason: str, origin: Origin) -> Iterator[str]:
-    yield f"<h1>{text(tensor.label)}: {text(tensor_section.headline(tensor))}</h1>"
+    yield f"<h1>{text(tensor.name_)}: {text(tensor_section.headline(tensor))}</h1>"
     yield from facts((*tensor_section.fields(tensor), *origin.facts))
     yield from (f'<p class="note">{text(note)}</p>' for note in tensor.notes)
     yield from (f'<p class="warning">unknown: {text(problem)}</p>' for problem in tensor.problems)

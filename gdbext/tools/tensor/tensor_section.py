@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gdbext.diagnosis.report import Report
-from gdbext.diagnosis.report.json_report import statistics
-from gdbext.engine.vocabulary import Section, counted
+from gdbext.engine.vocabulary import Section, counted, json_member
 from gdbext.render import Style, escape
-from gdbext.render.plain_json import keyset, number, plain
 from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.values.value_text import (
+    NO_STATISTICS,
     GradFunction,
     Histogram,
     Part,
@@ -24,15 +23,16 @@ from gdbext.torch.values.value_text import (
     statistics_text,
 )
 
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal
+
 
 @dataclass(frozen=True)
 class TensorSection(Section):
     """Everything that is known of a tensor. None where something is unknown; ``problems`` says why."""
 
     name: ClassVar[str] = "tensor"
-    label: str
-    """The name that the user gave."""
-    address: int
+    address: Hexadecimal
     implementation: str
     """The C++ class of the tensor."""
     python_type: str | None
@@ -61,7 +61,7 @@ class TensorSection(Section):
     parts: tuple[Part, ...]
     notes: tuple[str, ...]
     """Notes that a reader must know: why there are no values, how a wrapper is to be understood."""
-    statistics: Statistics | None = None
+    statistics: Internal[Statistics | None] = None
     histogram: Histogram | None = None
     values: Any = None
     """Nested as ``tolist()`` gives them, where there are at most 64; complex ones as complex."""
@@ -72,44 +72,13 @@ class TensorSection(Section):
     whose: str = ""
     """The frame whose variable it was found by: ``train.py:8 (step)``."""
     problems: tuple[str, ...] = ()
+    name_: str = ""
+    """The name that the user gave."""
 
-    def document(self, why: bool) -> dict[str, Any]:
-        """The section, as the JSON document has it."""
-        return document(self, why)
-
-
-def document(section: TensorSection, why: bool) -> dict[str, Any]:  # noqa: ARG001 - the same with evidence
-    """The contract's members, and the rest; numbers that JSON lacks are strings."""
-    found: dict[str, Any] = plain(section)
-    del found["label"]
-    found.update(
-        name=section.label,
-        address=f"{section.address:#x}",
-        keyset=keyset(section.keyset),
-        storage=_storage(section.storage),
-        values=number(section.values),
-        wraps=[_part(part) for part in section.wraps],
-        parts=[_part(part) for part in section.parts],
-    )
-    del found["statistics"]
-    found.update(statistics(section.statistics))
-    if section.quantization is not None:
-        found["quantization"] = {**plain(section.quantization)}
-    return found
-
-
-def _storage(found: StorageReport | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {**plain(found), "address": f"{found.address:#x}", "data": f"{found.data:#x}"}
-
-
-def _part(part: Part) -> dict[str, Any]:
-    found = {"name": part.name, "address": f"{part.address:#x}", "short": part.short, "sizes": plain(part.sizes)}
-    if part.statistics is None:
-        return found
-    values = {} if part.values is None else {"values": number(part.values)}
-    return {**found, **statistics(part.statistics), **values}
+    @json_member(after="name")
+    def known_statistics(self) -> Inline[Statistics]:
+        """The statistics; null each where there are no elements."""
+        return self.statistics or NO_STATISTICS
 
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -120,7 +89,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     """The lines of the report: what it is, how it is stored, what is in it."""
     tensor = report.section(TensorSection)
     whose = f"  of {escape(tensor.whose)}" if tensor.whose else ""
-    yield style(f"{escape(tensor.label)}: {headline(tensor)}", "bold") + whose
+    yield style(f"{escape(tensor.name_)}: {headline(tensor)}", "bold") + whose
     yield from (f"{_INDENT}{title:<14}{escape(text)}" for title, text in fields(tensor) if text)
     for title, parts in (("wraps", tensor.wraps), ("made of", tensor.parts)):
         yield from _parts(title, parts)

@@ -178,7 +178,7 @@ class TraceTool(LiveTool):
             traced.open,
             traced.notes,
             args.output,
-            output.events,
+            events=output.events,
         )
         return self._report(session, args, traced, section)
 
@@ -209,11 +209,11 @@ class TraceTool(LiveTool):
             traced.open,
             traced.notes,
             args.output,
-            output.events,
             PROBES,
             traced.lost,
             traced.unseen,
             traced.unseen_in,
+            output.events,
         )
         return traced, section
 

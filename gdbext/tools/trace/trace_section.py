@@ -1,22 +1,18 @@
-"""The report of dispatch-trace when the trace is over.
-
-``trace`` of a report as JSON.
-
-The end of a ``dispatch-trace`` as text: why it ended, and what had not come back.
-"""
+"""The report of dispatch-trace when the trace is over, and as text: why it ended, and what had not come back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Ending, Report
-from gdbext.diagnosis.report.json_report import ending
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.render import Style, escape
-from gdbext.render.plain_json import plain
 from gdbext.torch.stack import DispatchEvent, DispatchStage
+
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Sparse
 
 
 @dataclass(frozen=True)
@@ -66,36 +62,12 @@ class TraceSection(Section):
     open: tuple[OpenThread, ...] = ()
     notes: tuple[str, ...] = ()
     output: str | None = None
-    events: tuple[Mapping[str, object], ...] | None = None
     engine: str = "breakpoints"
     lost: int = 0
     unseen: int = 0
     unseen_in: tuple[str, ...] = ()
     """The libraries that those functions are in, with how many in each."""
-
-    def document(self, why: bool) -> dict[str, Any]:
-        """The section, as the JSON document has it."""
-        return document(self, why)
-
-
-def document(section: TraceSection, why: bool) -> dict[str, Any]:  # noqa: ARG001 - the same with evidence
-    """The end of the trace and where it went; ``events`` only where it went nowhere else."""
-    value: dict[str, Any] = {
-        "count": section.count,
-        "operators": list(section.operators),
-        "hooks": section.hooks,
-        "ending": ending(section.ending),
-        "open": plain(section.open),
-        "notes": list(section.notes),
-        "output": section.output,
-        "engine": section.engine,
-        "lost": section.lost,
-        "unseen": section.unseen,
-        "unseen_in": list(section.unseen_in),
-    }
-    if section.events is not None:
-        value["events"] = list(section.events)
-    return value
+    events: Sparse[tuple[Mapping[str, object], ...] | None] = None
 
 
 def render(report: Report, style: Style) -> Iterator[str]:

@@ -75,9 +75,9 @@ def above(limit: float) -> IsBad:
 
     def is_above(tensor: HasStatistics) -> bool:
         found = tensor.statistics
-        if found is None or found.minimum is None or found.maximum is None:
+        if found is None or found.min is None or found.max is None:
             return False
-        return max(abs(found.minimum), abs(found.maximum)) > limit or math.isinf(found.maximum)
+        return max(abs(found.min), abs(found.max)) > limit or math.isinf(found.max)
 
     return is_above
 
@@ -199,8 +199,8 @@ def _tensor_text(tensor: LaunchTensor) -> str:
 
 def _row(launch: KernelLaunch) -> str:
     found = [tensor.statistics for value in launch.results for tensor in value.tensors if tensor.statistics is not None]
-    lows = [each.minimum for each in found if each.minimum is not None]
-    highs = [each.maximum for each in found if each.maximum is not None]
+    lows = [each.min for each in found if each.min is not None]
+    highs = [each.max for each in found if each.max is not None]
     low = number_text(min(lows)) if lows else "-"
     high = number_text(max(highs)) if highs else "-"
     return f"{escape(launch.qualified):<{_WIDTH}}{low:>14}{high:>14}{sum(each.nan for each in found):>8}"

@@ -6,19 +6,20 @@ Text is in the words of Inductor's debug printer (torch/_inductor/codegen/debug_
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from gdbext.diagnosis.report.json_report import statistics
 from gdbext.diagnosis.threads.thread_reporting import UNDEFINED, tensor_text
 from gdbext.engine.record import Record
 from gdbext.engine.terminal import shown_json
+from gdbext.engine.vocabulary import json_member
 from gdbext.errors import BadData, GdbextError
 from gdbext.render import escape
 from gdbext.render.plain_json import plain
-from gdbext.torch.values.value_text import Statistics, number_text
+from gdbext.torch.values.value_text import NO_STATISTICS, Statistics, number_text
 
 if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
     from gdbext.tools.tensor.tensor_report import TensorReporter
     from gdbext.torch.values.cpp_values import Value
 
@@ -28,13 +29,34 @@ BEFORE, AFTER = "before_launch", "after_launch"
 class LaunchTensor(Record):
     """A tensor among the values; ``name`` is that of its argument, with its number in a list ("tensors.0")."""
 
-    name: str
-    address: int
+    name: Internal[str]
+    address: Hexadecimal
     short: str
     dtype: str
     sizes: tuple[int, ...] | None
-    statistics: Statistics | None
+    statistics: Internal[Statistics | None]
     """None where there are no elements to read."""
+
+    @json_member(after="sizes")
+    def numel(self) -> int | None:
+        """Number of elements that were looked at."""
+        return self.statistics.numel if self.statistics is not None else None
+
+    @json_member(after="numel")
+    def known_statistics(self) -> Inline[Statistics]:
+        """The statistics; null each where there are no elements."""
+        return self.statistics or NO_STATISTICS
+
+
+_NO_VALUE = object()
+
+
+class ArgumentReport(Record):
+    """An argument or a result in JSON: a tensor, or the text of another value."""
+
+    name: str
+    value: Sparse[str | object | None] = _NO_VALUE
+    tensor: Sparse[LaunchTensor | None] = None
 
 
 class LaunchValue(Record):
@@ -50,16 +72,21 @@ class LaunchValue(Record):
 class KernelLaunch(Record):
     """``when`` is BEFORE or AFTER; ``call`` counts the operator's calls from 0."""
 
-    when: str
+    when: Internal[str]
     op: str
     overload: str
     call: int
     kernel: str
     key: str
     tid: int
-    values: tuple[LaunchValue, ...]
-    returned: int = 0
+    values: Internal[tuple[LaunchValue, ...]]
+    returned: Internal[int] = 0
     """Number of the values, the last ones, that are results."""
+
+    @json_member(after="tid")
+    def arguments(self) -> tuple[ArgumentReport, ...]:
+        """The values."""
+        return arguments_of(self.values)
 
     @property
     def results(self) -> tuple[LaunchValue, ...]:
@@ -124,45 +151,29 @@ class LaunchValues:
         return tensor_text(self._reporter.facts(address))
 
 
+def arguments_of(values: Iterable[LaunchValue]) -> tuple[ArgumentReport, ...]:
+    """The values in JSON: one for each tensor of a list of tensors."""
+    return tuple(
+        argument
+        for value in values
+        for argument in (
+            [ArgumentReport(tensor.name, tensor=tensor) for tensor in value.tensors]
+            or [ArgumentReport(value.name, value.text or None)]
+        )
+    )
+
+
 def document(launch: KernelLaunch) -> dict[str, Any]:
     """The document, as the contract has it."""
-    return {
-        "op": launch.op,
-        "overload": launch.overload,
-        "when": "before" if launch.when.startswith("before") else "after",
-        "call": launch.call,
-        "kernel": launch.kernel,
-        "key": launch.key,
-        "tid": launch.tid,
-        "arguments": [argument for value in launch.values for argument in _arguments(value)],
-    }
-
-
-def _arguments(value: Any) -> Iterator[dict[str, Any]]:
-    """A tensor list is one entry a tensor."""
-    if not value.tensors:
-        yield {"name": value.name, "value": value.text or None}
-    for tensor in value.tensors:
-        yield {"name": tensor.name, "tensor": tensor_document(tensor)}
-
-
-def tensor_document(tensor: LaunchTensor) -> dict[str, Any]:
-    """The members of ``dispatch-tensor``'s object that are known at a stop."""
-    return {
-        "address": f"{tensor.address:#x}",
-        "short": tensor.short,
-        "dtype": tensor.dtype,
-        "sizes": plain(tensor.sizes),
-        "numel": tensor.statistics.numel if tensor.statistics is not None else None,
-        **statistics(tensor.statistics),
-    }
+    op, overload, *rest = plain(launch).items()
+    return dict([op, overload, ("when", launch.when.partition("_")[0]), *rest])
 
 
 def find_document(find: Find) -> dict[str, Any]:
     """The document of what ``dispatch-values nan`` found."""
     launch = find.launch
     given = launch.values[: len(launch.values) - launch.returned]
-    results = [argument for value in launch.results for argument in _arguments(value)]
+    results = plain(arguments_of(launch.results))
     return {
         "op": launch.op,
         "overload": launch.overload,
@@ -171,7 +182,7 @@ def find_document(find: Find) -> dict[str, Any]:
         "call": launch.call,
         "tid": launch.tid,
         "result": results[0] if len(results) == 1 else results,
-        "arguments": [argument for value in given for argument in _arguments(value)],
+        "arguments": plain(arguments_of(given)),
         "certain": find.is_certain,
         "file": find.file or None,
         "line": find.line,
@@ -208,7 +219,7 @@ def _tensor_lines(tensor: LaunchTensor) -> Iterator[str]:
     if found is None:
         yield "no elements to read"
         return
-    for name, value in (("Mean", found.mean), ("Min", found.minimum), ("Max", found.maximum), ("Std", found.std)):
+    for name, value in (("Mean", found.mean), ("Min", found.min), ("Max", found.max), ("Std", found.std)):
         yield f"{name}: {'unknown' if value is None else number_text(value)}"
     if found.nan or found.inf:
         yield f"NaN: {found.nan}, Inf: {found.inf}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Ending, Report
 from gdbext.engine.formats import whole_file
@@ -36,22 +36,6 @@ class ValuesSection(Section):
     notes: tuple[str, ...] = ()
     folder: str | None = None
     files: int = 0
-
-    def document(self, why: bool) -> dict[str, Any]:
-        """The section, as the JSON document has it."""
-        return document(self, why)
-
-
-def document(section: ValuesSection, why: bool) -> dict[str, Any]:  # noqa: ARG001 - the same with evidence
-    """The values themselves were written as they were seen."""
-    return {
-        "mode": section.mode,
-        "count": section.count,
-        "ending": {"kind": section.ending.kind.value, "text": section.ending.text, "status": section.ending.status},
-        "notes": list(section.notes),
-        "folder": section.folder,
-        "files": section.files,
-    }
 
 
 def render(report: Report, style: Style) -> Iterator[str]:

@@ -17,8 +17,11 @@ from gdbext.engine.layouts import store
 from gdbext.engine.layouts.declarations import I32, U8, U32, U64, Flag, OffsetShapes, Place, Space, Struct
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Enum, Record
-from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import BadData, GdbextError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Hexadecimal
 
 _MARK = 0x0280028002800280
 """NCCL_MAGIC of comm.h, at both ends since 2.21."""
@@ -224,7 +227,7 @@ class CommunicatorReader:
         if not 0 <= rank < size <= _MOST_RANKS or not 0 <= device < _MOST_DEVICES:
             raise BadData(f"NCCL's communicator at {address:#x} says that it is rank {rank} of {size} on {device}")
         found = Communicator(
-            Hexadecimal(address),
+            address,
             self._release.version,
             rank,
             size,

@@ -7,11 +7,14 @@ found.
 from __future__ import annotations
 
 from gdbext.engine.record import Enum, Record
-from gdbext.engine.vocabulary import Certainty
+from gdbext.engine.vocabulary import Certainty, json_member
 from gdbext.torch.values.key_names import shown_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from gdbext.engine.vocabulary import Explained, Hexadecimal, Inline, Internal, Sparse
     from gdbext.torch.values.value_text import Statistics
 
 
@@ -32,10 +35,10 @@ class DispatchEvent(Enum):
 class ArgumentTensor(Record):
     """A tensor of an argument; a list of tensors has several."""
 
-    address: int
+    address: Hexadecimal
     """Address of its TensorImpl; 0 for a tensor that is not there (None in a list, the undefined tensor)."""
     short: str
-    statistics: Statistics | None = None
+    statistics: Inline[Statistics | None] = None
 
 
 class Argument(Record):
@@ -44,12 +47,17 @@ class Argument(Record):
     name: str
     type: str
     """The type in the schema: "Tensor", "int[]"."""
-    text: str
-    certainty: Certainty
+    text: Internal[str]
+    confidence: Certainty
     tensors: tuple[ArgumentTensor, ...] = ()
-    variable: str = ""
+    variable: Sparse[str] = ""
     """The variable of the Python kernel's frame that the text is of, as it is now; "" for an argument that was read
     where the call passes it."""
+
+    @json_member(after="type")
+    def value(self) -> str | None:
+        """Its text; null where it is unknown."""
+        return self.text or None
 
     @property
     def short(self) -> str:
@@ -83,7 +91,7 @@ class Kernel(Record):
 class DispatchKeySet(Record):
     """A DispatchKeySet: its bits and its keys in the order of ``str(torch._C._dispatch_keys(t))``."""
 
-    bits: int
+    bits: Hexadecimal
     keys: tuple[str, ...]
 
 
@@ -102,16 +110,21 @@ class DispatchFrame(Record):
     stage: DispatchStage
     confidence: Certainty
     """The confidence of the keyset."""
-    evidence: tuple[str, ...] = ()
-    never_entered: str | None = None
+    never_entered: Sparse[str | None] = None
     """The key that the kernel was expected to redispatch to and did not reach, where that is known."""
-
-    backend: str = ""
-    """The name that the process gave PrivateUse1, where the key or the keyset has that."""
-    unread_inside: bool = False
-    """Frames further in cannot be read: there may be passes in them, so that its kernel need not be what runs."""
-    arguments: tuple[Argument, ...] = ()
+    arguments: Sparse[tuple[Argument, ...]] = ()
     """The arguments where they were asked for, in the order of the schema."""
+    evidence: Explained[tuple[str, ...]] = ()
+    backend: Internal[str] = ""
+    """The name that the process gave PrivateUse1, where the key or the keyset has that."""
+    unread_inside: Internal[bool] = False
+    """Frames further in cannot be read: there may be passes in them, so that its kernel need not be what runs."""
+
+    @property
+    def fold_key(self) -> Hashable:
+        """Equal for two steps of a recursion: all but the level, the arguments and the evidence, which names addresses
+        on the stack."""
+        return self._replace(level=0, evidence=(), arguments=())
 
     def without_values(self) -> DispatchFrame:
         """The pass with its arguments' names, and not what they were."""

@@ -69,7 +69,7 @@ class KeySetExplanation:
         highest = self._keys.key_of_index(self._keys.table_index(step.keyset.bits))
         lines = [f"{highest} has the highest priority of {self._keys.text(step.keyset.bits)}"]
         for argument in arguments:
-            if argument.certainty < Certainty.VERIFIED:  # not what was passed for sure
+            if argument.confidence < Certainty.VERIFIED:  # not what was passed for sure
                 continue
             for tensor in argument.tensors[:_TENSORS_OF_LIST]:
                 lines += self._brings(argument.name, tensor)

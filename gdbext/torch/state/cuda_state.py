@@ -27,7 +27,6 @@ from gdbext.engine.process.code_reader import member_loads
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
-from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_structures import AllocatorCounts, AllocatorStatistics
@@ -36,6 +35,10 @@ from gdbext.torch.torch_symbol import TorchSymbol
 from gdbext.torch.values.containers import map_entries, read_map_header, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class
 from gdbext.torch.values.value_structures import StdMutex
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Hexadecimal
 
 _PRIORITIES = 4
 """The constant max_compile_time_stream_priorities of c10/cuda/CUDAStream.h."""
@@ -256,7 +259,7 @@ def cuda_graph(memory: Memory, address: int) -> CudaGraph:
         first, second = _POOL.unpack(memory.read(address + place, _POOL.size))
         device, stream = _STREAM.unpack(memory.read(address + behind, _STREAM.size))
         if bool(first) is not bool(second) and device & 0xFF == _CUDA_DEVICE and stream and _may_be_stream(stream):
-            return CudaGraph(Hexadecimal(address), device >> 8, stream, (first, second))
+            return CudaGraph(address, device >> 8, stream, (first, second))
     raise BadData(f"there is no CUDA graph at {address:#x}")
 
 
@@ -394,7 +397,7 @@ class _Pending:
         size, _, _, address, allocated = self._block(block, self._shift)
         count = self._memory.i32(block + _BLOCK_HEAD + self._shift + _BLOCK_COUNT)
         if not allocated and 0 < count <= _MOST_EVENTS and self._memory.u8(block) == self._device:
-            handle = Hexadecimal(self._memory.u64(event)) if event else None
-            yield PendingEvent(stream, handle, Hexadecimal(address), size)
+            handle = self._memory.u64(event) if event else None
+            yield PendingEvent(stream, handle, address, size)
         elif event:
             raise BadData("no freed block that waits for an event")

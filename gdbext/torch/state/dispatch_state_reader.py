@@ -9,14 +9,15 @@ ATen/functorch/DynamicLayer.cpp, ATen/functorch/Interpreter.h.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import BitField, Space
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.vocabulary import json_member
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.torch import assumed_symbols
 from gdbext.torch.stack import DispatchKeySet
@@ -26,6 +27,9 @@ from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.key_names import KeyNames
 from gdbext.torch.values.value_text import python_name
+
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,14 @@ class AutogradFlags:
     view_replay: bool | None = False
 
 
+NO_FLAGS = AutogradFlags(None, None, None, None, None)
+"""Those of a thread whose state cannot be read."""
+
+
 @dataclass(frozen=True)
 class Autocast:
     """Autocast of one device: on when its key is not excluded; ``dtype`` as in torch.float16, None where unknown."""
 
-    device: str
     enabled: bool
     dtype: str | None
 
@@ -71,10 +78,12 @@ class PythonMode:
 class DispatchState:
     """Everything; a member that could not be read is None and ``problems`` says why."""
 
-    included: DispatchKeySet | None
-    excluded: DispatchKeySet | None
-    autograd: AutogradFlags | None
-    autocast: tuple[Autocast, ...] | None
+    included_set: Internal[DispatchKeySet | None]
+    excluded_set: Internal[DispatchKeySet | None]
+    autograd: Inline[AutogradFlags]
+    """All None where they could not be read."""
+    autocast: Mapping[str, Autocast] | None
+    """Device → its autocast."""
     autocast_cache: bool | None
     autocast_nesting: int | None
     functorch: tuple[FunctorchLayer, ...] | None
@@ -87,7 +96,27 @@ class DispatchState:
     torch_function_modes: tuple[str, ...] | None
     sequence_number: int | None
     """The next number of autograd's nodes in this thread."""
-    problems: tuple[str, ...]
+    problems: Internal[tuple[str, ...]]
+
+    @json_member(after="")
+    def included(self) -> tuple[str, ...] | None:
+        """The included keys."""
+        return None if self.included_set is None else self.included_set.keys
+
+    @json_member(after="included")
+    def excluded(self) -> tuple[str, ...] | None:
+        """The excluded keys."""
+        return None if self.excluded_set is None else self.excluded_set.keys
+
+    @json_member(after="excluded")
+    def included_bits(self) -> Hexadecimal | None:
+        """The included keys as bits."""
+        return None if self.included_set is None else self.included_set.bits
+
+    @json_member(after="included_bits")
+    def excluded_bits(self) -> Hexadecimal | None:
+        """The excluded keys as bits."""
+        return None if self.excluded_set is None else self.excluded_set.bits
 
 
 LAYER_LIMIT = 4096
@@ -138,9 +167,9 @@ class DispatchStateReader:
         types = attempt("types of autocast", self._autocast_types) if keysets else None
         functions = attempt("__torch_function__ state", self._torch_function)
         return DispatchState(
-            included=self._key_set(keysets[0]) if keysets else None,
-            excluded=self._key_set(keysets[1]) if keysets else None,
-            autograd=attempt("autograd state", self._autograd),
+            included_set=self._key_set(keysets[0]) if keysets else None,
+            excluded_set=self._key_set(keysets[1]) if keysets else None,
+            autograd=attempt("autograd state", self._autograd) or NO_FLAGS,
             autocast=attempt("autocast", lambda _: self._autocast(keysets[1], types or b"")) if keysets else None,
             autocast_cache=attempt("autocast cache", self._autocast_cache),
             autocast_nesting=attempt("autocast nesting", self._autocast_nesting),
@@ -189,18 +218,18 @@ class DispatchStateReader:
         count = self._layout.enum("c10::DeviceType").get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
         return thread.read_constant(assumed_symbols.AUTOCAST_DTYPE, count)
 
-    def _autocast(self, excluded: int, raw: bytes) -> tuple[Autocast, ...]:
+    def _autocast(self, excluded: int, raw: bytes) -> dict[str, Autocast]:
         devices = self._layout.enum("c10::DeviceType")
         scalar_types = self._layout.dispatch("scalar_types")
-        found = []
+        found = {}
         for slot in self._keys.slots:
             device = slot.name[8:] if slot.name.startswith("Autocast") else ""
             if device not in devices:
                 continue
             number = raw[devices[device]] if devices[device] < len(raw) else len(scalar_types)
             dtype = python_name(scalar_types[number][0]) if number < len(scalar_types) - 1 else None
-            found.append(Autocast(device.lower(), not excluded & slot.bits, dtype))
-        return tuple(found)
+            found[device.lower()] = Autocast(not excluded & slot.bits, dtype)
+        return found
 
     def _autocast_cache(self, thread: VariablesOfThread) -> bool:
         return thread.read_constant(assumed_symbols.AUTOCAST_CACHE, 1) != b"\0"

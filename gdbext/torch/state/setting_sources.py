@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Union
+from typing import ClassVar, Union
 
 from gdbext.engine.layouts.declarations import Member
 from gdbext.engine.record import Enum, Record
@@ -49,6 +49,7 @@ class SettingsSection(Section):
     """``script`` is the file with Python that sets them again, where one was asked for."""
 
     name: ClassVar[str] = "settings"
+    only_member: ClassVar[str] = "values"
     settings: tuple[Setting, ...]
     environment: Mapping[str, str]
     """Variables that PyTorch and the libraries below it read when they begin."""
@@ -58,15 +59,10 @@ class SettingsSection(Section):
     main_tid: int | None = None
     """The thread whose own settings the script sets; those of others are comments in it."""
 
-    def document(self, why: bool) -> dict[str, Any]:  # noqa: ARG002 - the same with evidence
-        """Name to value; null for what is not known."""
-        return {setting.name: _plain(setting.value) for setting in self.settings}
-
-
-def _plain(value: SettingValue) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+    @property
+    def values(self) -> dict[str, SettingValue]:
+        """Name to value; None for what is not known."""
+        return {setting.name: setting.value for setting in self.settings}
 
 
 OLDEST = "2.0.0"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
+    from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
 
 
 def number_text(value: Any) -> str:
@@ -209,28 +210,38 @@ class Histogram(Record):
 class Statistics(Record):
     """Statistics of all elements; NaNs are counted and take no part in the rest, infinities do.
 
-    ``minimum`` and ``maximum`` are None for complex numbers and where there is no number, ``std`` (with Bessel's
+    ``min`` and ``max`` are None for complex numbers and where there is no number, ``std`` (with Bessel's
     correction, as ``torch.std``) for fewer than two.
     """
 
-    numel: int
-    minimum: float | None
-    maximum: float | None
+    numel: Internal[int]
+    min: float | None
+    max: float | None
     mean: complex | None
     std: float | None
     nan: int
     inf: int
     zeros: int
+    subnormals: int = 0
+    """Floating-point numbers nearer to zero than the smallest normal one: processors take many times longer for each
+    (torch.set_flush_denormal)."""
     first_nan: tuple[int, ...] | None = None
     """Its index, in row-major order the first."""
     first_inf: tuple[int, ...] | None = None
     sampled: bool = False
     """True if only a part of the elements was read."""
-    finite: tuple[float, float] | None = None
+    finite: Internal[tuple[float, float] | None] = None
     """The lowest and the highest finite number; None where there is none, and for complex numbers."""
-    subnormals: int = 0
-    """Floating-point numbers nearer to zero than the smallest normal one: processors take many times longer for each
-    (torch.set_flush_denormal)."""
+
+    @staticmethod
+    def json_nullable() -> bool:
+        """Each member may be null: NO_STATISTICS."""
+        return True
+
+
+_NOTHING: Any = None
+NO_STATISTICS = Statistics(0, None, None, None, None, *[_NOTHING] * 7)
+"""Those of a tensor without elements that can be read: null in JSON."""
 
 
 class GradFunction(Record):
@@ -253,20 +264,20 @@ class Part(Record):
     """A tensor that another one holds: what a wrapper wraps, the indices and values of a sparse one."""
 
     name: str
-    address: int
+    address: Hexadecimal
     short: str
     sizes: tuple[int, ...] | None
-    statistics: Statistics | None = None
-    values: Any = None
+    statistics: Inline[Statistics | None] = None
+    values: Sparse[Any] = None
     """Nested lists, where they are few."""
 
 
 class StorageReport(Record):
     """The memory of a tensor."""
 
-    address: int
+    address: Hexadecimal
     """The address of the StorageImpl in memory."""
-    data: int
+    data: Hexadecimal
     size: int
     """The size of the storage, in bytes."""
     device: str | None
@@ -276,7 +287,7 @@ class StorageReport(Record):
 
 def statistics_text(found: Statistics) -> str:
     """One line: ``min 0.1, max 3, mean 1.2, std 0.5, 1 NaN``."""
-    numbers = [("min", found.minimum), ("max", found.maximum), ("mean", found.mean), ("std", found.std)]
+    numbers = [("min", found.min), ("max", found.max), ("mean", found.mean), ("std", found.std)]
     counts = [
         ("NaN", found.nan),
         ("Inf", found.inf),

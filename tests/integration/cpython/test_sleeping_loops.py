@@ -97,17 +97,17 @@ def test_whoever_holds_the_gil_has_frames_to_its_beginning(version: str) -> None
     with started("running-python", "spin", python=version) as target:
         for _ in range(LOOKS):
             threads = brief_threads(target.pid).values()
-            assert all(thread.python for thread in threads)
+            assert all(thread.python_frames for thread in threads)
             holders += [thread for thread in threads if any(held.kind is WaitKind.GIL for held in thread.holds)]
     assert holders
-    assert {thread.python[-1].function.rpartition(".")[2] for thread in holders} <= {"<module>", "_bootstrap"}
+    assert {thread.python_frames[-1].function.rpartition(".")[2] for thread in holders} <= {"<module>", "_bootstrap"}
 
 
 @OLD_AND_NEW
 def test_threads_that_come_and_go_do_not_tear_the_list(version: str) -> None:
     with started("running-python", "churn", python=version) as target:
         for _ in range(LOOKS):
-            assert brief_threads(target.pid)[target.pid].python[-1].function == "<module>"
+            assert brief_threads(target.pid)[target.pid].python_frames[-1].function == "<module>"
 
 
 @OLD_AND_NEW
@@ -128,5 +128,5 @@ def test_a_worker_that_works_in_c_does_not_idle(version: str) -> None:
     idle = {name for name, each in mains.items() if each.state is RunState.IDLE}
     assert idle == {name for name in pids if name.startswith("idle")}
     for each in mains.values():
-        assert each.python[-1].function.endswith("_launch")
-        assert each.python[-1].file.endswith("/popen_fork.py")
+        assert each.python_frames[-1].function.endswith("_launch")
+        assert each.python_frames[-1].file.endswith("/popen_fork.py")

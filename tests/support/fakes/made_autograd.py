@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from gdbext.diagnosis.report.thread_report import BackwardNode, Frame, FrameKind, ThreadReport
-from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.tools.autograd import autograd_section as made
 
-LEAF = made.NodeReference("torch::autograd::AccumulateGrad", Hexadecimal(0x5000), (1 << 64) - 1, "f32[6] cpu")
+LEAF = made.NodeReference("torch::autograd::AccumulateGrad", 0x5000, (1 << 64) - 1, "f32[6] cpu")
 NODE = made.AutogradNode(
     name="AddmmBackward0",
-    address=Hexadecimal(0x4000),
+    address=0x4000,
     sequence_nr=42,
     variable=None,
     topological_nr=3,
@@ -31,9 +30,9 @@ NODE = made.AutogradNode(
     ),
     next_functions=(made.NextFunction(LEAF, 0), made.NextFunction(None, 0), *[made.NextFunction(LEAF, 1)] * 6),
 )
-SIGMOID = made.NodeReference("SigmoidBackward0", Hexadecimal(0x4800), 41, None)
+SIGMOID = made.NodeReference("SigmoidBackward0", 0x4800, 41, None)
 STALE = made.StaleTensor(SIGMOID, made.SavedTensor("result", "f32[2] cpu", 0, 2))
-TASK, CLIP = Hexadecimal(0x6000), "train.py:41 (clip)"
+TASK, CLIP = 0x6000, "train.py:41 (clip)"
 THREADS = (
     made.AutogradThread(7, "main", made.Phase.BACKWARD, NODE, 57, TASK, False, "aten::mm", CLIP, outer=(SIGMOID,)),
     made.AutogradThread(8, None, made.Phase.FORWARD, None, 3, None, False, "aten::conv2d", "train.py:9 (forward)"),
@@ -42,16 +41,16 @@ THREADS = (
 )
 TASKS = (
     made.GraphTask(TASK, 1, (7,), 2, 12, 20, 1, "cpu", 1, True, True, (LEAF,), (STALE,) * 11, True),
-    made.GraphTask(Hexadecimal(0x7000), None, (9, 11), None, None, None, None, None, None, None, None),
+    made.GraphTask(0x7000, None, (9, 11), None, None, None, None, None, None, None, None),
 )
 BACKWARD = ThreadReport(
     7,
-    "main",
-    python=tuple(
-        Frame(level, FrameKind.PYTHON, name, file="train.py", line=line)
+    name="main",
+    python_frames=tuple(
+        Frame(level, FrameKind.PYTHON, None, name, file="train.py", line=line)
         for level, name, line in ((3, "clip", 41), (30, "<module>", 50))
     ),
-    nodes=(
+    backward=(
         BackwardNode(9, "Mul\x1bBackward0", 4),
         BackwardNode(12, "torch::autograd::AccumulateGrad", (1 << 64) - 1, "f32[6] cpu"),
         BackwardNode(20, "TwiceBackward", None),

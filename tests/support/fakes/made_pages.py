@@ -76,7 +76,7 @@ def top() -> str:
 
 def tensor() -> str:
     part = TensorSlice((1,), 3, 4, 1, 2, ((1.0, math.nan), (-2.0, math.inf), (0.5, -math.inf)))
-    return tensor_files.render(replace(made_tensors.FLOATS, label=EVIL), part, "", ORIGIN)
+    return tensor_files.render(replace(made_tensors.FLOATS, name_=EVIL), part, "", ORIGIN)
 
 
 def ranks() -> str:
@@ -85,13 +85,13 @@ def ranks() -> str:
 
 def frame(secret: str = "") -> Frame:
     variable = LocalVariable("password", "str", secret or EVIL)
-    return Frame(0, FrameKind.PYTHON, EVIL, file="train.py", line=7, variables=(variable,))
+    return Frame(0, FrameKind.PYTHON, None, EVIL, file="train.py", line=7, variables=(variable,))
 
 
 def deadlocked(secret: str = "") -> Report:
     """Two threads that wait for each other, one with a hostile name, and 3 that idle."""
     threads = (
-        thread(1, wait("mutex", 2, 0x1000, name=EVIL), name=EVIL, python=(frame(secret),)),
+        thread(1, wait("mutex", 2, 0x1000, name=EVIL), name=EVIL, python_frames=(frame(secret),)),
         thread(2, wait("gil", 1), name="b"),
         *(thread(tid, wait("sleep"), name="idle", stack_key=9) for tid in (3, 4, 5)),
     )

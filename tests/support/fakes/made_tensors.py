@@ -10,7 +10,7 @@ from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.values.value_text import GradFunction, Histogram, Part, Quantization, Statistics, StorageReport
 
 FLOATS = TensorSection(
-    label="self.weight",
+    name_="self.weight",
     address=0x5560,
     implementation="c10::TensorImpl",
     python_type="Parameter",
@@ -37,7 +37,7 @@ FLOATS = TensorSection(
     wraps=(),
     parts=(),
     notes=(),
-    statistics=Statistics(6, -1.5, math.inf, math.inf, math.nan, 1, 1, 2, (0, 2), (1, 1)),
+    statistics=Statistics(6, -1.5, math.inf, math.inf, math.nan, 1, 1, 2, first_nan=(0, 2), first_inf=(1, 1)),
     histogram=Histogram(-1.5, 4.0, (1, 0, 2, 9), sampled=True),
     values=[[-1.5, 0.0, math.nan], [0.0, math.inf, 4.0]],
     saved="weight.safetensors",
@@ -52,7 +52,7 @@ _UNKNOWN = (
 ODD = replace(
     FLOATS,
     **dict.fromkeys(_UNKNOWN),
-    label="0x55\x1b60",
+    name_="0x55\x1b60",
     implementation="at::SparseTensorImpl",
     sizes=(4, None),
     dtype="quint8",

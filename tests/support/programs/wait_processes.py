@@ -205,7 +205,7 @@ class Python(Answers):
 
 
 LOCK_STACK = [("libc.so.6", None), ("libc.so.6", None), ("libpython3.11.so.1.0", "PyThread_acquire_lock_timed"), LOOP]
-FRAME = Frame(3, FrameKind.PYTHON, "wait", file="/lib/threading.py", line=1)
+FRAME = Frame(3, FrameKind.PYTHON, None, "wait", file="/lib/threading.py", line=1)
 
 
 def python_wait(kind, **more):

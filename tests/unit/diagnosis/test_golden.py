@@ -14,7 +14,7 @@ import pytest
 
 from gdbext.diagnosis import bt
 from gdbext.diagnosis.report import Ending, EndingKind, Report, Section, json_report, render_text
-from gdbext.engine.vocabulary import ErrorReport, Hexadecimal
+from gdbext.engine.vocabulary import ErrorReport
 from gdbext.tools import breaks, frames
 from gdbext.tools import compile as compilation
 from gdbext.tools.autograd import autograd
@@ -76,11 +76,11 @@ OPEN = OpenThread(7, OPENED, INNERMOST, "the kernel has not returned")
 NOTES = ("2 stops were not understood",)
 TRACE_OPEN = TraceSection(3, ("aten::mm",), 9, ENDING, (OPEN,), notes=NOTES, output="trace.json")
 REQUESTED = RequestedBreakpoints(
-    BreakRequest("kernel", ("mm", "bm\x1bm"), key="CPU", go_on=True),
+    BreakRequest("kernel", ("mm", "bm\x1bm"), key="CPU", continue_=True),
     (
-        PlacedBreakpoint(1, "", 0, waits_for="an operator is registered"),
-        PlacedBreakpoint(2, "aten::mm call", 0),
-        PlacedBreakpoint(3, "at::native::mm", 4, 0x1000, "aten::mm", "kernel", "key == 1"),
+        PlacedBreakpoint(1, None, None, None, "", "an operator is registered"),
+        PlacedBreakpoint(2, None, None, None, "aten::mm call"),
+        PlacedBreakpoint(3, 0x1000, "aten::mm", "kernel", "at::native::mm", None, "key == 1", 4),
     ),
 )
 TOP = (
@@ -104,8 +104,8 @@ MEMORY = MemorySection(
     bytes=3_000_100,
     held=(HeldMemory("float32", "cpu", 28, 3_000_000), HeldMemory("int64", "cuda:0", 1, 100)),
     largest=(
-        LargeStorage(Hexadecimal(0x1000), 2_097_152, "f32[512, 1024] cpu", "Lin\x1bear.weight"),
-        LargeStorage(Hexadecimal(0x2000), 100, "i64[4] cuda", ""),
+        LargeStorage(0x1000, 2_097_152, "f32[512, 1024] cpu", "Lin\x1bear.weight"),
+        LargeStorage(0x2000, 100, "i64[4] cuda", ""),
     ),
     truncated=("Python objects, truncated at 250000",),
     problems=("3 tensors without a storage that can be read",),

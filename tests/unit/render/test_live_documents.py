@@ -16,16 +16,16 @@ from gdbext.tools.values import values_section
 from gdbext.torch.stack import DispatchEvent, DispatchStage
 from support.source import contract_schema
 
-REQUEST = BreakRequest("kernel", ("aten::mm", "add"), "CPU", "Meta", go_on=True)
+REQUEST = BreakRequest("kernel", ("aten::mm", "add"), "CPU", "Meta", continue_=True)
 VIEWS = {"breaks": breaks.render, "trace": trace_section.render, "values": values_section.render}
 BREAKS = BreaksSection(
     requests=(
         RequestedBreakpoints(
             REQUEST,
             (
-                PlacedBreakpoint(3, "wrapper_CPU_mm", 7, 0x7F00, "aten::mm", "kernel", "$rdi == 0x10"),
-                PlacedBreakpoint(4, "registerSchema", 0, waits_for="add is registered"),
-                PlacedBreakpoint(5, "getStepCallbacks", 0),
+                PlacedBreakpoint(3, 0x7F00, "aten::mm", "kernel", "wrapper_CPU_mm", None, "$rdi == 0x10", 7),
+                PlacedBreakpoint(4, None, None, None, "registerSchema", "add is registered"),
+                PlacedBreakpoint(5, None, None, None, "getStepCallbacks"),
             ),
         ),
     ),

@@ -289,7 +289,7 @@ def parts(recording: Recording) -> tuple[dict[str, Any], list[SparseBytes]]:
             "architecture": recording.architecture,
             "selected": recording.selected,
         },
-        "made": {"command": recording.run.command, "taken": recording.run.taken, "gdbext": recording.run.version},
+        "made": {"command": recording.run.command, "taken": recording.run.taken, "gdbext": recording.run.gdbext},
         "threads": [_thread(thread) for thread in recording.threads],
         "maps": [_mapping(mapping) for mapping in recording.maps],
         "auxv": {str(key): value for key, value in recording.auxv.items()},

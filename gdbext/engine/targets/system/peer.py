@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from gdbext.engine.record import Enum, Record
+from gdbext.engine.vocabulary import json_member
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from gdbext.engine.vocabulary import Internal, Sparse
 
 
 class ProcessState(Enum):
@@ -113,20 +116,25 @@ class Peer(Record):
     """The other end, as far as it is known."""
 
     kind: PeerKind
-    text: str = ""
+    text: Internal[str] = ""
     """It in a sentence, behind the descriptor: ``whose other end is held by 77 (python)``; for people."""
-    processes: tuple[ChildProcess, ...] = ()
+    processes: Internal[tuple[ChildProcess, ...]] = ()
     """Local processes there, the examined one not among them."""
-    address: str = ""
+    address: Sparse[str] = ""
     """The address of a socket: ``127.0.0.1:29500``."""
-    state: str = ""
+    state: Sparse[str] = ""
     """The state of a connection: ``ESTABLISHED``."""
-    name: str = ""
+    name: Sparse[str] = ""
     """The path of a file, the key of a store."""
     own: bool = False
     """Nobody has that end but the examined process itself."""
-    is_queued: bool = False
+    is_queued: Internal[bool] = False
     """A connection that nobody but the examined process itself could accept, and it has not."""
+
+    @json_member(after="name")
+    def pids(self) -> tuple[int, ...]:
+        """The ids of the local processes there."""
+        return tuple(each.pid for each in self.processes)
 
     @property
     def is_listening(self) -> bool:

@@ -15,7 +15,7 @@ from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import GdbextError, UsageError
-from gdbext.tools.tensor import tensor_section
+from gdbext.render import plain_json
 from gdbext.tools.tensor.tensor_description import describe
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.tensor.tensor_tool import tensor_named
@@ -56,7 +56,7 @@ def test_250_tensors_and_the_odd_ones(process: Inferior, kind: str) -> None:
         reporter = TensorReporter(session)
 
         def document(address: int) -> dict[str, Any]:
-            return tensor_section.document(describe(session, reporter, address, "x"), False)
+            return plain_json.plain(describe(session, reporter, address, "x"))
 
         facts = process.truth["tensors"]
         assert len(facts) > 200

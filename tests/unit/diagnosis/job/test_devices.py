@@ -10,7 +10,6 @@ from gdbext.diagnosis.job.devices import DeviceSection, DeviceSystemSection, Rep
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.system.nvidia import NvidiaFacts, NvidiaFigures
-from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.state import cuda_state
 from gdbext.torch.state.cuda_state import CudaGraph, CudaStream, CudaStreams, PendingMemory
@@ -122,7 +121,7 @@ def test_what_does_not_agree_is_unknown(
 
 
 def test_graphs_in_the_report() -> None:
-    graph = CudaGraph(Hexadecimal(0x7F00), 1, 35, (0, 3))
+    graph = CudaGraph(0x7F00, 1, 35, (0, 3))
     memory = PendingMemory(1, (), 2, 0, 0, (graph,))
     section = DeviceSection(2, (), core_settings({}), (memory,), replayed=(ReplayedGraph(7, graph),))
     assert section.lines == (

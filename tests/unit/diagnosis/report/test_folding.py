@@ -7,23 +7,26 @@ from typing import Any
 
 from gdbext.diagnosis import diagnose_view
 from gdbext.diagnosis.report import Report, TargetReport
-from gdbext.diagnosis.report.json_report import folded
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
 from gdbext.diagnosis.verdict import judge as judge_process
-from gdbext.diagnosis.verdict.recursion import MOST_WHOLE, shown_steps
+from gdbext.diagnosis.verdict.recursion import shown_steps
 from gdbext.diagnosis.verdict.rules import Observations
+from gdbext.engine.repetitions import MOST_WHOLE
 from gdbext.render import Style
+from gdbext.render.plain_json import plain
 from support.fakes.analysis_facts import step, thread, wait
 
 
 def stack(names: list[str]) -> list[dict[str, Any]]:
-    return folded(list(enumerate(names)), lambda item: item[1], lambda item: {"level": item[0], "function": item[1]})
+    frames = tuple(Frame(level, FrameKind.NATIVE, None, name) for level, name in enumerate(names))
+    found: list[dict[str, Any]] = plain(frames)
+    return found
 
 
 def test_a_block_of_several() -> None:
     found = stack(["top", *["a", "b", "c"] * 5000, "main"])
     assert [each["function"] for each in found] == ["top", "a", "b", "c", "main"]
-    assert found[1] == {"level": 1, "function": "a", "repeats": {"period": 3, "times": 5000}}
+    assert (found[1]["level"], found[1]["repeats"]) == (1, {"period": 3, "times": 5000})
     assert found[-1]["level"] == 15001
     assert sum("repeats" in each for each in found) == 1
     assert len(stack(["a"] * MOST_WHOLE)) == MOST_WHOLE
@@ -52,8 +55,8 @@ def shown(threads: list[ThreadReport]) -> list[str]:
 
 def test_equal_threads_of_a_verdict_are_shown_once() -> None:
     def worker(tid: int, line: int, **more: Any) -> ThreadReport:
-        frame = Frame(0, FrameKind.PYTHON, "handler", file="/a/app.py", line=line)
-        return thread(tid, wait("condvar", name="an Event"), python=(frame,), stack_key=line, **more)
+        frame = Frame(0, FrameKind.PYTHON, None, "handler", file="/a/app.py", line=line)
+        return thread(tid, wait("condvar", name="an Event"), python_frames=(frame,), stack_key=line, **more)
 
     threads = [worker(1, 4), worker(2, 4), worker(3, 4), worker(4, 9), worker(5, 4, notes=("odd",))]
     headings = shown(threads)

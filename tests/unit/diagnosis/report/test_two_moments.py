@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdbext.diagnosis import all_threads
-from gdbext.diagnosis.report import Report, TargetReport, json_report, render_text
+from gdbext.diagnosis.report import CutCall, Report, TargetReport, json_report, render_text
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariable, ThreadReport
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
@@ -38,11 +38,11 @@ def test_late_facts_of_a_thread_that_moved_are_unknown() -> None:
     tensor = ArgumentTensor(1, "f32[1, 9322]")
     argument = Argument("query", "Tensor", "f32[1, 9322]", Certainty.EXACT, (tensor,), "query")
     step = DispatchFrame(1, None, "aten::mm", "", None, None, None, None, DispatchStage.IN_KERNEL, Certainty.EXACT)
-    frame = Frame(1, FrameKind.PYTHON, "step", variables=(LocalVariable("size", "int", "9322"),))
-    thread = ThreadReport(7, dispatch=(step._replace(arguments=(argument,)),), frames=(frame,), python=(frame,))
+    frame = Frame(1, FrameKind.PYTHON, None, "step", variables=(LocalVariable("size", "int", "9322"),))
+    thread = ThreadReport(7, dispatch=(step._replace(arguments=(argument,)),), frames=(frame,), python_frames=(frame,))
     found = thread.of_two_moments()
     assert found.dispatch[0].arguments == (Argument("query", "Tensor", "", Certainty.UNKNOWN),)
-    for each in (*found.frames, *found.python):
+    for each in (*found.frames, *found.python_frames):
         assert each.variables == (LocalVariable("size", "int", "?"),)
 
 
@@ -75,7 +75,7 @@ def test_threads_that_ran_on_and_calls_that_a_stop_may_have_ended_are_named() ->
         text, target = told(moved=moved)
         assert f"may mix two moments: {named}\n" in text
         assert target["moved"] == list(moved)
-    text, target = told(stops=2, cut_short=((101, "epoll_wait"), (102, "write")), paused_ms=3.25)
+    text, target = told(stops=2, cut_short=(CutCall(101, "epoll_wait"), CutCall(102, "write")), paused_ms=3.25)
     assert "stood still for 3.2 ms, 2 stops together" in text
     assert "epoll_wait of 101, write of 102" in text
     assert target["cut_short"] == [{"tid": 101, "call": "epoll_wait"}, {"tid": 102, "call": "write"}]

@@ -13,7 +13,7 @@ from support.recorded.recordings import Replay
 
 
 def added(name: str, pc: int, sp: int) -> AddedFrame:
-    return AddedFrame((pc, sp), Frame(0, FrameKind.PYTHON, name))
+    return AddedFrame((pc, sp), Frame(0, FrameKind.PYTHON, None, name))
 
 
 def merged(natives: Sequence[Position | str], frames: Sequence[AddedFrame]) -> list[Position | str]:

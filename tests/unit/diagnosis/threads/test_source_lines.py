@@ -78,7 +78,7 @@ def test_a_pipe_under_the_name_is_not_waited_for_and_a_huge_file_is_left_alone(t
 
 
 def test_the_text_shows_line_and_doubt_and_a_terminal_gets_colour_and_the_same_words() -> None:
-    frame = Frame(0, FrameKind.PYTHON, "step", file="/model.py", line=2)
+    frame = Frame(0, FrameKind.PYTHON, None, "step", file="/model.py", line=2)
     sources = {("/model.py", 2): SourceLine("x\x1b[2J = 1", "the file changed")}
     assert list(source_text(frame, Style(), sources)) == ["        x\\x1b[2J = 1  [the file changed]"]
     assert list(source_text(frame, Style(), {})) == []

@@ -42,7 +42,8 @@ WANTS_FIRST, LEADS_ON = thread(2, wait("mutex", 1)), thread(1, wait("mutex", 2))
 def test_cycles(threads, expected):
     assert cycle_tids(WaitGraph(threads)) == expected
     (edge, *_), *_ = WaitGraph(threads).cycles()
-    assert (edge.wait, edge.owner in edge.wait.owner_tids) == (next(t for t in threads if t.tid == edge.tid).wait, True)
+    assert edge.wait == next(t for t in threads if t.tid == edge.tid).wait
+    assert edge.held_by in edge.wait.owner_tids
 
 
 MISSING = MissingWorkers(pools.OPENMP, forked=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gdbext.diagnosis.verdict import recursion
-from gdbext.diagnosis.verdict.recursion import Repetition, fold, longest
+from gdbext.engine.repetitions import Repetition, fold, longest
 from support.fakes.analysis_facts import step
 from support.programs.work import lines_run
 

@@ -29,7 +29,7 @@ def facts(around, *threads, environ=None, recompiled=0):
 
 
 def kinds(around, *threads, **more):
-    return [(each.kind.value, each.is_proven, each.starves) for each in explanations(facts(around, *threads, **more))]
+    return [(each.kind.value, each.proven, each.starves) for each in explanations(facts(around, *threads, **more))]
 
 
 def turns(running, delayed, count=1, priority=""):
@@ -87,21 +87,21 @@ def test_what_the_system_lacks(around, expected):
 )
 def test_what_is_said_of_it(around, environ, part):
     (found,) = explanations(facts(NOTHING._replace(**around), environ=environ))
-    assert (found.is_proven, found.starves) == (True, True)
-    assert part in found.text
-    assert ("would be about 20%" in found.speaks_for[-1]) == ("ready" in around)
+    assert (found.proven, found.starves) == (True, True)
+    assert part in found.summary
+    assert ("would be about 20%" in found.for_[-1]) == ("ready" in around)
 
 
 def test_one_thread_where_many_could_run():
     environ = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2"}
     (found,) = explanations(facts(NOTHING, environ=environ))
-    assert (found.kind, found.is_proven) == (ExplanationKind.ONE_THREAD, False)
-    assert "torchrun" in found.text
+    assert (found.kind, found.proven) == (ExplanationKind.ONE_THREAD, False)
+    assert "torchrun" in found.summary
     assert found.against
     assert kinds(NOTHING._replace(allowed=(0,)), environ=environ) == []
     asked = facts(NOTHING)._replace(own_threads=lambda: 1)
     (found,) = explanations(asked)
-    assert "torch.set_num_threads(1)" in found.text
+    assert "torch.set_num_threads(1)" in found.summary
     assert explanations(asked._replace(own_threads=lambda: 4)) == ()
 
 
@@ -113,16 +113,16 @@ def test_many_that_wait_for_the_gil_and_a_lock_that_is_on_its_way():
     waiting = [thread(tid, free) for tid in range(2, 7)]
     around = NOTHING._replace(threads=tuple(Turns(tid, "S", 1, 30, None, "") for tid in range(2, 5)))
     found = next(each for each in explanations(facts(around, BUSY, *waiting)) if each.kind.value == "lock-convoy")
-    assert "5 threads wait" in found.text
-    assert found.speaks_for == ("3 of them ran for a moment during the look: it goes from hand to hand",)
+    assert "5 threads wait" in found.summary
+    assert found.for_ == ("3 of them ran for a moment during the look: it goes from hand to hand",)
     assert not found.against
 
 
 def test_subnormal_numbers():
     shares = [("self of aten::mul (f32[9] cpu)", 0.4), ("other of aten::mul (f32[9] cpu)", 0.05)]
     (found,) = explanations(facts(NOTHING)._replace(subnormals=lambda: shares))
-    assert (found.kind, found.is_proven) == (ExplanationKind.SUBNORMALS, True)
-    assert "40% of the numbers in self of aten::mul" in found.text
+    assert (found.kind, found.proven) == (ExplanationKind.SUBNORMALS, True)
+    assert "40% of the numbers in self of aten::mul" in found.summary
 
 
 def found(*listed, threads=(BUSY,)):
@@ -131,9 +131,9 @@ def found(*listed, threads=(BUSY,)):
 
 
 def test_the_verdict():
-    proven = Explanation(ExplanationKind.QUOTA, "the quota is used up", is_proven=True, cure="raise it")
+    proven = Explanation(ExplanationKind.QUOTA, "the quota is used up", proven=True, cure="raise it")
     assert found().kind is FindingKind.BUSY
-    assert found(proven._replace(is_proven=False)).kind is FindingKind.BUSY
+    assert found(proven._replace(proven=False)).kind is FindingKind.BUSY
     slow = found(proven)
     assert (slow.kind, slow.step, slow.cures) == (FindingKind.SLOW, BUSY.innermost, ("raise it",))
     assert slow.summary.startswith("The process runs slowly: the quota is used up.")
@@ -145,11 +145,11 @@ def test_the_verdict():
 def test_the_pass_of_the_compiler_and_the_size_of_its_expression():
     path = ("sympy/core/expr.py simplify", "torch/_inductor/graph.py run_node")
     path += ("torch/_dynamo/convert_frame.py _compile",)
-    frames = tuple(Frame(1, FrameKind.PYTHON, name, "", f"/x/{file}", 1) for file, name in map(str.split, path))
-    (found,) = explanations(facts(NOTHING, thread(1, python=frames))._replace(expression_size=lambda _: 77))
+    frames = tuple(Frame(1, FrameKind.PYTHON, None, name, "", f"/x/{file}", 1) for file, name in map(str.split, path))
+    (found,) = explanations(facts(NOTHING, thread(1, python_frames=frames))._replace(expression_size=lambda _: 77))
     assert found.kind is ExplanationKind.COMPILING
-    assert "it is lowering the graph (run_node)" in found.speaks_for
-    assert found.speaks_for[-1] == "SymPy works on an expression of 77 parts"
+    assert "it is lowering the graph (run_node)" in found.for_
+    assert found.for_[-1] == "SymPy works on an expression of 77 parts"
 
 
 def collecting(done, generation=2, survivors=9):
@@ -172,8 +172,8 @@ NO_COLLECTION = Slowness(MachineSection(None), ())
 def test_how_long_a_collection_takes_is_told_by_samples(looks, told):
     (found,) = over_samples(looks, 0.5).explanations
     assert found.against == ()
-    assert len(found.speaks_for) == len(told)
-    assert all(part in text for part, text in zip(told, found.speaks_for))
+    assert len(found.for_) == len(told)
+    assert all(part in text for part, text in zip(told, found.for_))
 
 
 def test_who_collects_anew_has_left_its_place():

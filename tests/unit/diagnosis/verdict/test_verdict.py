@@ -34,7 +34,7 @@ def test_deadlock_names_both_and_their_operators():
         thread(2, wait("gil", 1), [step("aten::add", 1)], python_name="worker"),
     )
     assert (found.kind, found.step.op, found.threads) == (FindingKind.DEADLOCK, "aten::mm", (1, 2))
-    assert [(e.tid, e.wait.kind.value, e.owner) for e in found.cycle] == [(1, "mutex", 2), (2, "gil", 1)]
+    assert [(e.tid, e.wait.kind.value, e.held_by) for e in found.cycle] == [(1, "mutex", 2), (2, "gil", 1)]
     for text in ("MainThread (tid 1)", "worker (tid 2)", "aten::mm", "aten::add", "the GIL", "0xabc (config_lock)"):
         assert text in found.summary
 
@@ -58,7 +58,7 @@ def test_inside_the_dispatcher(waits, kind, part):
     found = verdict(thread(1, waits, [MM]))
     assert (found.kind.value, found.threads) == (kind, (1,))
     assert (found.step.op, found.step.key, found.step.stage) == ("aten::mm", "Meta", DispatchStage.IN_KERNEL)
-    assert [edge.owner for edge in found.cycle] == [1] * (kind == "self-deadlock")
+    assert [edge.held_by for edge in found.cycle] == [1] * (kind == "self-deadlock")
     assert part in found.summary
 
 
@@ -75,7 +75,7 @@ LATE = wait("barrier", 2, certainty=OwnerCertainty.INFERRED)
 STATIC = wait("static-init", 2, certainty=OwnerCertainty.INFERRED, name="at::_ops::mm::call(...)::op")
 WANTS_GIL, HAS_MUTEX = thread(2, wait("gil", 1)), thread(2, wait("mutex", 3))
 GONE = LostThread(("loader",), Loss.ENDED, nobody="no thread is in load (f.py:4), which calls set() of it")
-LEFT = LostThread(("a", "b"), Loss.LEFT_BEHIND, "should run its job", is_recorded=True)
+LEFT = LostThread(("a", "b"), Loss.LEFT_BEHIND, recorded=True, does="should run its job")
 LOST = thread(1, wait("condvar", lost=GONE))
 FEEDER = thread(3, wait("python-lock", 2), python_name="feeder")
 WRITER = thread(3, wait("rwlock", 2, address=0x70, name="table"), python_name="writer")
@@ -88,7 +88,7 @@ EACH_OTHER = (thread(1, wait("condvar", expects=(3,))), thread(3, wait("condvar"
 READER = (*joined(wait("condvar"), "reader"), WRITER)
 CONFIG = (*joined(wait("futex")), thread(3, wait("mutex", 1, name="cfg")))
 DEEP = (thread(1, wait("gil", 2), [MM]), HAS_MUTEX, thread(3, wait("condvar", address=0xC0)))
-BEGAN = (thread(1, wait("condvar", lost=GONE._replace(is_recorded=True))), thread(2))
+BEGAN = (thread(1, wait("condvar", lost=GONE._replace(recorded=True))), thread(2))
 OTHER_RUNS = (thread(1, wait("libc-lock"), [MM]), thread(2, None, [step("aten::add")]))
 NO_PROOF = "No hang is proven; but its owner is not recorded in memory: a deadlock through it cannot be excluded."
 HAS_ENDED = "the thread loader has ended, and no thread is in load (f.py:4), which calls set() of it."
@@ -213,8 +213,8 @@ def test_threads_that_wait_alike_are_one_finding():
 @pytest.mark.parametrize(("loop", "word"), [("step", "called at"), ("main", "which calls")])
 def test_the_line_that_sleeps_and_the_loop_around_it(loop, word):
     """A loop in a library is called by the program; a loop of the program calls the function that sleeps."""
-    library = Frame(0, FrameKind.PYTHON, "poll", file="/env/lib/python3.11/site-packages/a.py", line=1)
-    own = [Frame(0, FrameKind.PYTHON, name, file="/srv/b.py", line=1) for name in ("step", "main")]
+    library = Frame(0, FrameKind.PYTHON, None, "poll", file="/env/lib/python3.11/site-packages/a.py", line=1)
+    own = [Frame(0, FrameKind.PYTHON, None, name, file="/srv/b.py", line=1) for name in ("step", "main")]
     where = {"step": library, "main": own[1]}[loop].place
-    main = thread(1, wait("sleep", timed=True, repeated_at=where), python=(library, *own))
+    main = thread(1, wait("sleep", timed=True, repeated_at=where), python_frames=(library, *own))
     assert f", {word} /srv/b.py:1 (step)" in verdict(main).summary

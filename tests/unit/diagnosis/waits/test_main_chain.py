@@ -16,7 +16,7 @@ from gdbext.engine.targets.system.peer import ChildProcess
 from support.programs.wait_processes import BITSET, DATA, LOCK_STACK, Outside, Process, Python, python_wait
 
 SLEEP = 35
-LINE = Frame(1, FrameKind.PYTHON, "wait", file="/app/main.py", line=1)
+LINE = Frame(1, FrameKind.PYTHON, None, "wait", file="/app/main.py", line=1)
 CHILD = ChildProcess(50, "worker")
 FILES = {"/lock": "/lock (which exists)", "/held": "/held, which process 9 has locked"}
 FILES |= {"/none": "/none (which does not exist)", "m.lock": "/work/m.lock (which does not exist)"}

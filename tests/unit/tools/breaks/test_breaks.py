@@ -82,7 +82,7 @@ def break_set(request: BreakRequest, session: Any) -> tuple[BreakSet, FakeSetter
 
 @pytest.mark.parametrize("go_on", [False, True])
 def test_hits_are_those_where_the_condition_holds(go_on: bool) -> None:
-    breaks, setter, shown = break_set(BreakRequest("call", ("aten::mm",), go_on=go_on), None)
+    breaks, setter, shown = break_set(BreakRequest("call", ("aten::mm",), continue_=go_on), None)
     words = ("call", 0x5000, "aten::mm", "its lookup")
     sites = [BreakSite(0x1000, *words, condition=Equals(Register("rdi"), 8)), BreakSite(0x2000, *words)]
     breaks._add(SimpleNamespace(sites=lambda _: sites))  # type: ignore[arg-type]

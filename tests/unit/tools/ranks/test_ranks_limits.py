@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis.job import fold
 from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.engine.rank_sets import fold
 from gdbext.errors import BadData, TargetError
 from gdbext.hosts.cli import launcher as dispatch
 from gdbext.tools.ranks import RanksProgram, other_machines, slurm

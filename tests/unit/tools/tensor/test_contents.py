@@ -112,7 +112,7 @@ def collected(dtype: str, numbers: Sequence[complex], sizes: Sequence[int] = (),
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60), st.lists(st.integers(1, 9), max_size=5))
 def test_floats_in_pieces(numbers: list[float], sizes: list[int]) -> None:
     found = collected("float64", numbers, sizes)
-    assert (found.numel, found.minimum, found.maximum) == (len(numbers), min(numbers), max(numbers))
+    assert (found.numel, found.min, found.max) == (len(numbers), min(numbers), max(numbers))
     assert found.mean == pytest.approx(statistics.fmean(numbers), rel=1e-12, abs=1e-9)
     assert found.std == pytest.approx(statistics.stdev(numbers), rel=1e-9, abs=1e-9)
 
@@ -120,27 +120,27 @@ def test_floats_in_pieces(numbers: list[float], sizes: list[int]) -> None:
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=2, max_size=60), st.lists(st.integers(1, 9)))
 def test_integers_are_exact(numbers: list[int], sizes: list[int]) -> None:
     found = collected("int64", numbers, sizes)
-    assert (found.minimum, found.maximum, found.zeros) == (min(numbers), max(numbers), numbers.count(0))
+    assert (found.min, found.max, found.zeros) == (min(numbers), max(numbers), numbers.count(0))
     assert found.mean == sum(numbers) / len(numbers)
     assert found.std == pytest.approx(statistics.stdev(numbers), rel=1e-12)
 
 
 def test_nans_are_counted_and_left_out() -> None:
     found = collected("float32", [1.0, math.nan, 3.0, math.nan], [2])
-    assert (found.nan, found.first_nan, found.minimum, found.maximum, found.mean) == (2, (1,), 1.0, 3.0, 2.0)
+    assert (found.nan, found.first_nan, found.min, found.max, found.mean) == (2, (1,), 1.0, 3.0, 2.0)
     assert found.std == pytest.approx(math.sqrt(2))
     none = collected("float32", [math.nan] * 3)
-    assert (none.numel, none.nan, none.minimum, none.mean, none.std) == (3, 3, None, None, None)
+    assert (none.numel, none.nan, none.min, none.mean, none.std) == (3, 3, None, None, None)
 
 
 def test_infinities_take_part_but_not_in_the_range_of_the_finite_numbers() -> None:
     """A histogram is made of it, with infinities among the numbers, too."""
     found = collected("float32", [1.0, math.inf, 2.0])
-    assert (found.inf, found.first_inf, found.maximum, found.mean) == (1, (1,), math.inf, math.inf)
+    assert (found.inf, found.first_inf, found.max, found.mean) == (1, (1,), math.inf, math.inf)
     assert found.std is not None
     assert math.isnan(found.std)
     both = collected("float32", [math.inf, 3.0, -math.inf, -1.5, 7.0], [2, 2])
-    assert (both.minimum, both.maximum, both.finite) == (-math.inf, math.inf, (-1.5, 7.0))
+    assert (both.min, both.max, both.finite) == (-math.inf, math.inf, (-1.5, 7.0))
     assert math.isnan(both.mean or 0)
     assert collected("float32", [math.inf, math.nan]).finite is None
     assert collected("int32", [4, -2]).finite == (-2, 4)
@@ -149,7 +149,7 @@ def test_infinities_take_part_but_not_in_the_range_of_the_finite_numbers() -> No
 def test_complex_numbers_have_no_order() -> None:
     numbers = [1 + 2j, 3 - 1j, 0j]
     found = collected("complex128", numbers)
-    assert (found.minimum, found.maximum, found.zeros) == (None, None, 1)
+    assert (found.min, found.max, found.zeros) == (None, None, 1)
     assert found.mean == pytest.approx(sum(numbers) / 3)
     variance = sum(abs(number - sum(numbers) / 3) ** 2 for number in numbers) / 2
     assert found.std == pytest.approx(math.sqrt(variance))
@@ -188,7 +188,7 @@ def test_a_transposed_tensor_is_shown_by_its_own_order() -> None:
     found = contents("float32", raw, (3, 2), (1, 3), 4)
     assert repr(found.values()) == "[[0.0, 3.0], [1.0, nan], [2.0, 5.0]]"
     statistics = found.statistics()
-    assert (statistics.nan, statistics.first_nan, statistics.maximum) == (1, (1, 1), 5.0)
+    assert (statistics.nan, statistics.first_nan, statistics.max) == (1, (1, 1), 5.0)
     assert b"".join(found.stored()) == struct.pack("<6f", 0, 3, 1, math.nan, 2, 5)
     zeros = contents("float32", bytes(16), (2, 2), (2, 1), 4)
     assert (zeros.values_if_few(4), zeros.values_if_few(3)) == ([[0, 0], [0, 0]], None)
@@ -236,7 +236,7 @@ def test_numpy_gives_the_same(dtype: str, strides: tuple[int, int], monkeypatch:
     sizes = (60, 50)
     plain = contents(dtype, raw, sizes, strides, size).statistics()
     fast = contents(dtype, raw, sizes, strides, size, numpy=lambda: numpy).statistics()
-    for field in ("numel", "minimum", "maximum", "nan", "inf", "zeros", "subnormals", "first_nan", "first_inf"):
+    for field in ("numel", "min", "max", "nan", "inf", "zeros", "subnormals", "first_nan", "first_inf"):
         assert getattr(plain, field) == getattr(fast, field), field
     assert fast.mean == pytest.approx(plain.mean, rel=1e-12, nan_ok=True)
     assert fast.std == pytest.approx(plain.std, rel=1e-12, nan_ok=True)

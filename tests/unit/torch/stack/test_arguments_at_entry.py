@@ -60,6 +60,6 @@ def test_arguments_in_registers(replay: Callable[[str], Replay]) -> None:
     session = entered(replay("meta-mm"), MATMUL)
     frame = ArgumentReporter(session).frames(session.stacks.of(session.target.threads()[0]))[0]
     assert (frame.qualified, frame.level) == ("aten::matmul", 0)
-    found = [(argument.name, argument.text, argument.certainty) for argument in frame.arguments]
+    found = [(argument.name, argument.text, argument.confidence) for argument in frame.arguments]
     exact = Certainty.EXACT
     assert found == [("self", "f32[2, 4, 16] meta", exact), ("other", "f32[16, 8] meta", exact)]

@@ -102,7 +102,8 @@ def test_greenlets_are_looked_for_where_a_hub_switches_to_them(module: str, file
 
 def test_the_job_that_a_task_waits_for() -> None:
     """The workers of a pool may all be at other jobs that do not end."""
-    frames, begun = [Frame(0, FrameKind.PYTHON, "read", file="/srv/loader.py", line=8)], ", which no worker has begun"
+    frames = [Frame(0, FrameKind.PYTHON, None, "read", file="/srv/loader.py", line=8)]
+    begun = ", which no worker has begun"
     process: Any = SimpleNamespace(thread=lambda tid: SimpleNamespace(python=frames if tid == 1 else ()))
     for jobs, is_pending, expected in (
         ({0x70: 1}, False, ", which thread 1 runs at loader.py:8 (read)"),

@@ -42,7 +42,7 @@ CASES = [
 @pytest.mark.parametrize(("frames", "pool"), CASES)
 def test_where_workers_idle(frames, pool):
     calls = (each.rpartition(":") for each in frames)
-    python = [Frame(0, FrameKind.PYTHON, name, file=file) for file, _, name in calls]
+    python = [Frame(0, FrameKind.PYTHON, None, name, file=file) for file, _, name in calls]
     process = Process({DATA: bytes(64)}).thread(1, [("libc.so.6", None)], call=0, args=(3,), python=python)
     assert state_of(process.snapshot(1)).pool is pool
 
@@ -60,6 +60,6 @@ def test_prompts_written_in_python():
         ("/lib/socket.py", "/home/me/cell.py", "/x/ipykernel/kernelapp.py"): "waiting",
         ("/lib/selectors.py", "/lib/asyncio/base_events.py", "/home/me/server.py"): "waiting",
     }.items():
-        python = [Frame(level, FrameKind.PYTHON, "f", file=file) for level, file in enumerate(files)]
+        python = [Frame(level, FrameKind.PYTHON, None, "f", file=file) for level, file in enumerate(files)]
         process = Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(3,), python=python)
         assert state_of(process.snapshot()).state.value == state

@@ -46,8 +46,8 @@ def test_python_objects_name_the_wait(kind, expected):
     [
         (2, (), False, OwnerThread(2), OwnerCertainty.RECORDED),
         (None, (), False, None, OwnerCertainty.UNKNOWN),  # not every thread was looked at
-        (None, [0xBEE0], False, VanishedThread(None, 0xBEE0), OwnerCertainty.INFERRED),
-        (None, [0xBEE0], True, VanishedThread(None, 0xBEE0), OwnerCertainty.RECORDED),  # a thread has had it
+        (None, [0xBEE0], False, VanishedThread(0, 0xBEE0), OwnerCertainty.INFERRED),
+        (None, [0xBEE0], True, VanishedThread(0, 0xBEE0), OwnerCertainty.RECORDED),  # a thread has had it
     ],
 )
 def test_an_rlock_records_its_owner(owner_tid, ended, has_block, owner, certainty):
@@ -123,7 +123,7 @@ def test_who_holds_it(others, python, owner):
 )
 def test_what_interrupted_the_holder(function, python, reason):
     frames = [*LOCK_STACK, ("libpython3.11.so.1.0", function), LOOP]
-    process = waiter(frames=frames, python=[Frame(3, FrameKind.PYTHON, python, file="/app/items.py", line=1)])
+    process = waiter(frames=frames, python=[Frame(3, FrameKind.PYTHON, None, python, file="/app/items.py", line=1)])
     wait = wait_of(process, python=lock(inside=[1]))
     assert (wait.owner, wait.self_wait) == (OwnerThread(1), reason)
 

@@ -8,7 +8,7 @@ from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import DeviceWait, DeviceWork
 from gdbext.diagnosis.waits import pool_table
 from gdbext.diagnosis.waits.recognise import state_of
-from gdbext.engine.vocabulary import Certainty, Hexadecimal
+from gdbext.engine.vocabulary import Certainty
 from gdbext.torch import assumed_symbols
 from support.programs.wait_processes import DATA, LOOP, PC, Process, Python, gil, wait_of
 
@@ -94,5 +94,5 @@ def test_a_call_in_words():
     assert wait.phrase == "waits for the device (cudaStreamSynchronize on cuda:1)"
     texts = {0: "the default stream", 2: "the per-thread default stream", 0x7F00: "stream 0x7f00"}
     for handle, text in texts.items():
-        assert wait._replace(stream=Hexadecimal(handle)).object == f"{text} of cuda:1"
-    assert wait._replace(stream=Hexadecimal(0x7F00), stream_id=35).object == "stream 35 of cuda:1"
+        assert wait._replace(stream=handle).object == f"{text} of cuda:1"
+    assert wait._replace(stream=0x7F00, stream_id=35).object == "stream 35 of cuda:1"

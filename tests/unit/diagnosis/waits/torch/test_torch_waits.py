@@ -153,7 +153,7 @@ class PythonWithThreads(Python):
 
 def polls(*files):
     named = [(each, "f") if isinstance(each, str) else each for each in files]
-    frames = [Frame(level, FrameKind.PYTHON, name, file=file) for level, (file, name) in enumerate(named)]
+    frames = [Frame(level, FrameKind.PYTHON, None, name, file=file) for level, (file, name) in enumerate(named)]
     process = Process().thread(1, [("libc.so.6", "poll"), LOOP], call=7, args=(0, 0, 0xFFFFFFFF), python=frames)
     return wait_of(process, python=PythonWithThreads(), outside=Outside(STOPPED))
 

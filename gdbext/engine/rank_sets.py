@@ -1,0 +1,78 @@
+"""Sets of ranks, written as people write them: ``0-4,6-7`` (ClusterShell's RangeSet, without padding and steps)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator
+
+from gdbext.engine.numbers import number
+from gdbext.errors import BadData
+
+MOST_RANKS = 1 << 20
+"""Ranks of a job, and of a set: claims of more are not believed."""
+
+
+class RankRanges(Collection[int]):
+    """A set of ranks kept as ranges: it costs what is missing in it, whatever size it claims."""
+
+    __slots__ = ("_lasts", "_starts")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        """``ranges``: (first, last), ascending and apart from each other."""
+        pairs = tuple(ranges)
+        self._starts = [first for first, _ in pairs]
+        self._lasts = [last for _, last in pairs]
+
+    @classmethod
+    def absent(cls, size: int, present: Iterable[int]) -> RankRanges:
+        """The ranks below ``size`` that are not present."""
+        bounds = [-1, *sorted({rank for rank in present if 0 <= rank < size}), size]
+        return cls((left + 1, right - 1) for left, right in zip(bounds, bounds[1:]) if right - left > 1)
+
+    def __contains__(self, rank: object) -> bool:
+        if not isinstance(rank, int):
+            return False
+        at = bisect_right(self._starts, rank) - 1
+        return at >= 0 and rank <= self._lasts[at]
+
+    def __len__(self) -> int:
+        return sum(last - first + 1 for first, last in zip(self._starts, self._lasts))
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in zip(self._starts, self._lasts):
+            yield from range(first, last + 1)
+
+    def __str__(self) -> str:
+        """The text of the set."""
+        return ",".join(_range_text(first, last) for first, last in zip(self._starts, self._lasts))
+
+
+def fold(ranks: Iterable[int]) -> str:
+    """The text of a set; "" for an empty one."""
+    if isinstance(ranks, RankRanges):
+        return str(ranks)
+    ranges: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if ranges and ranges[-1][1] == rank - 1:
+            ranges[-1][1] = rank
+        else:
+            ranges.append([rank, rank])
+    return ",".join(_range_text(first, last) for first, last in ranges)
+
+
+def _range_text(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def expand(text: str, limit: int = MOST_RANKS) -> list[int]:
+    """The ranks of a text, in order. Raises BadData for anything else, and for more than ``limit`` ranks."""
+    found: list[int] = []
+    for piece in text.split(",") if text else ():
+        first, _, last = piece.partition("-")
+        begin, end = number(first), number(last if "-" in piece else first)
+        if begin is None or end is None:
+            raise BadData(f"{text[:80]!r} is not a set of ranks")
+        if end < begin or len(found) + end - begin >= limit:
+            raise BadData(f"{text[:80]!r} is not a set of up to {limit} ranks")
+        found.extend(range(begin, end + 1))
+    return sorted(set(found))

@@ -1,0 +1,117 @@
+"""Repetitions: blocks of a sequence that occur several times in a row, found in time linear in its length."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gdbext.engine.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+FOLD_PERIOD = 24
+"""Items in the longest block that is folded; a redispatch cycle through several operators is shorter."""
+FOLD_TIMES = 3
+"""A block is folded when it stands at least that often in a row."""
+_ONE_BYTE = 255
+_ZERO_OR_ONE = bytes([0]) + bytes([1]) * _ONE_BYTE
+MOST_WHOLE = 4000
+"""Items of a list in which nothing is folded: deeper than honest recursion goes in Python."""
+_WHOLE_PERIOD = 128
+"""Items in the longest block of such a list: a turn through Python and the dispatcher takes dozens of native frames."""
+
+
+class Repetition(Record):
+    """``period`` items from ``start``, standing ``times`` times in a row (1 where nothing repeats)."""
+
+    start: int
+    period: int
+    times: int
+
+    @property
+    def length(self) -> int:
+        """Items in all its blocks."""
+        return self.period * self.times
+
+
+def longest(items: Sequence[Hashable], max_period: int) -> Repetition | None:
+    """The longest repetition, with its smallest period; None where nothing stands twice in a row.
+
+    Linear in the items for a given ``max_period``.
+    """
+    codes = _codes(items)
+    best: Repetition | None = None
+    for period in range(1, min(max_period, len(codes) // 2) + 1):
+        start, end = max(_stretches(codes, period), key=lambda stretch: stretch[1] - stretch[0], default=(0, 0))
+        found = Repetition(start, period, (end - start) // period + 1)
+        if end - start >= period and (best is None or found.length > best.length + period):
+            best = found
+        if best is not None and best.length * 2 > len(codes):
+            break
+    return best
+
+
+def fold(items: Sequence[Hashable], max_period: int = FOLD_PERIOD) -> Iterator[Repetition]:
+    """Covers ``items`` by repetitions, in order; where several begin, the one of most items. Linear in the items."""
+    codes = _codes(items)
+    longest_period = min(max_period, len(codes) // FOLD_TIMES)
+    ahead = {period: deque(_stretches(codes, period)) for period in range(1, longest_period + 1)}
+    plain = position = 0
+    while position < len(codes):
+        found = _best_at(position, ahead)
+        if found is None:
+            position = min((stretches[0][0] for stretches in ahead.values() if stretches), default=len(codes))
+            continue
+        if plain < position:
+            yield Repetition(plain, position - plain, 1)
+        yield found
+        plain = position = position + found.length
+    if plain < len(codes):
+        yield Repetition(plain, len(codes) - plain, 1)
+
+
+def fold_long(items: Sequence[Hashable]) -> Iterator[Repetition]:
+    """Fold as ``fold`` does, but only where the list is very long."""
+    if len(items) > MOST_WHOLE:
+        yield from fold(items, _WHOLE_PERIOD)
+    elif items:
+        yield Repetition(0, len(items), 1)
+
+
+def _best_at(position: int, ahead: Mapping[int, deque[tuple[int, int]]]) -> Repetition | None:
+    """The repetition of most items that begins at ``position``. Drops stretches that are too short from there on."""
+    best: Repetition | None = None
+    for period, stretches in ahead.items():
+        while stretches and stretches[0][1] - max(position, stretches[0][0]) < period * (FOLD_TIMES - 1):
+            stretches.popleft()
+        if stretches and stretches[0][0] <= position:
+            found = Repetition(position, period, (stretches[0][1] - position) // period + 1)
+            if best is None or found.length > best.length:
+                best = found
+    return best
+
+
+def _codes(items: Sequence[Hashable]) -> Sequence[int]:
+    """A small number for each item, equal for equal items: bytes where they suffice."""
+    numbers: dict[Hashable, int] = {}
+    codes = [numbers.setdefault(item, len(numbers)) for item in items]
+    return bytes(codes) if len(numbers) <= _ONE_BYTE else codes
+
+
+def _stretches(codes: Sequence[int], period: int) -> Iterator[tuple[int, int]]:
+    """The ranges [start, end) in which every item equals the one that is ``period`` items later, in order."""
+    differs = _differences(codes, period)
+    end = 0
+    while (start := differs.find(0, end)) >= 0:
+        end = differs.find(1, start)
+        end = len(differs) if end < 0 else end
+        yield start, end
+
+
+def _differences(codes: Sequence[int], period: int) -> bytes:
+    """The differences: for each item 1 where it differs from the one that is ``period`` items later, else 0."""
+    if not isinstance(codes, bytes):
+        return bytes(map(int.__ne__, codes, codes[period:]))
+    difference = int.from_bytes(codes[period:], "little") ^ int.from_bytes(codes[:-period], "little")
+    return difference.to_bytes(len(codes) - period, "little").translate(_ZERO_OR_ONE)

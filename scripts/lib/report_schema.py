@@ -1,0 +1,350 @@
+"""The JSON Schema of reports, made of the records that they are written from (gdbext/render/plain_json.py).
+
+A member has the type of its field; its description is the text below the field. It is required where the field has no
+default: whoever adds a field gives it one, so that documents of older versions stay valid.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import textwrap
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gdbext
+from gdbext.diagnosis.report import SCHEMA, Report
+from gdbext.engine.record import Enum
+from gdbext.engine.vocabulary import Section
+from gdbext.render.plain_json import JsonField, Way, members_of
+from gdbext.tools.ranks import job_report
+from gdbext.tools.ranks.job_report import JobReport
+
+DESCRIPTION = (
+    "The document that every command gives with --json. A command that fails gives target null and errors. Members may"
+    " be added, their meaning does not change. Other documents are among the definitions: chrome_trace, trace_event."
+)
+RANKS_DESCRIPTION = (
+    "scripts/dispatch ranks --json. Sets of ranks are text such as 0-4,6-7. All else follows from reports and"
+    " unreached: two documents are merged by uniting those (of two reports on one process, by job, rank, host and pid,"
+    " one stays), so that merging is associative."
+)
+TRACE_DOCUMENTS = Path(__file__).with_name("trace_documents.json")
+NUMBER_TEXTS = ["NaN", "Infinity", "-Infinity"]
+REAL = {"anyOf": [{"type": "number"}, {"enum": NUMBER_TEXTS}]}
+SHARED = {
+    "hexadecimal": {
+        "description": "An address or a set of bits.",
+        "type": "string",
+        "pattern": "^0x[0-9a-f]+$",
+    },
+    "number": {
+        "description": "A number; NaN, Infinity and -Infinity as strings; [real, imaginary] for a complex one.",
+        "anyOf": [*REAL["anyOf"], {"type": "array", "items": REAL}],
+    },
+    "ranks": {
+        "description": "A set of ranks.",
+        "type": "string",
+        "pattern": "^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$",
+    },
+    "repeats": {
+        "description": "The block of so many objects that begins here stands there so often in a row.",
+        "type": "object",
+        "properties": {"period": {"type": "integer"}, "times": {"type": "integer"}},
+        "required": ["period", "times"],
+        "additionalProperties": False,
+    },
+}
+SIMPLE: Mapping[str, dict[str, Any]] = {
+    "str": {"type": "string"},
+    "bool": {"type": "boolean"},
+    "int": {"type": "integer"},
+    "float": {"$ref": "#/$defs/number"},
+    "complex": {"$ref": "#/$defs/number"},
+    "None": {"type": "null"},
+    "Any": {},
+    "object": {},
+    "Hexadecimal": {"$ref": "#/$defs/hexadecimal"},
+    "RankSet": {"$ref": "#/$defs/ranks"},
+    "Count": {"type": "integer", "minimum": 0},
+    "Amount": {"type": "number", "minimum": 0},
+}
+MARKS = ("Sparse", "Explained", "Inline", "Internal")
+ARRAYS = ("tuple", "list", "Sequence")
+
+
+def schema() -> dict[str, Any]:
+    """The schema of "gdbext/1"."""
+    definitions = Definitions()
+    body = definitions.object_of(Report)
+    for section in sections():
+        body["properties"][section.name] = definitions.section(section)
+    known = {**json.loads(TRACE_DOCUMENTS.read_text()), **definitions.known}
+    return _document(SCHEMA, DESCRIPTION, body, known)
+
+
+def ranks_schema() -> dict[str, Any]:
+    """The schema of "gdbext-ranks/1"."""
+    definitions = Definitions()
+    return _document(job_report.SCHEMA, RANKS_DESCRIPTION, definitions.object_of(JobReport), definitions.known)
+
+
+def _document(name: str, description: str, body: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"{name.replace('/', '-')}.schema.json",
+        "title": name,
+        "description": description,
+        "type": "object",
+        "properties": {"schema": {"const": name}, **body["properties"]},
+        "required": ["schema", *body["required"]],
+        "additionalProperties": False,
+        "$defs": {**SHARED, **dict(sorted(known.items()))},
+    }
+
+
+def sections() -> list[type[Section]]:
+    """All sections, by name."""
+    for module in pkgutil.walk_packages(gdbext.__path__, "gdbext."):
+        if module.name.startswith(("gdbext.diagnosis.", "gdbext.tools.", "gdbext.torch.")) and "__" not in module.name:
+            importlib.import_module(module.name)
+    return sorted(_below(Section), key=lambda section: section.name)
+
+
+def _below(kind: type[Section]) -> Iterator[type[Section]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
+
+
+class Definitions:
+    """The definitions that have been needed so far, by name."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[str, Any]] = {}
+        self._aliases: list[str] = []
+
+    def section(self, kind: type[Section]) -> dict[str, Any]:
+        """A section: a reference, or the type of the member that stands for it."""
+        if kind.only_member:
+            return {"description": _first_sentence(kind), **self.type_of(kind, _annotation(kind, kind.only_member))}
+        return self.reference(kind)
+
+    def reference(self, kind: type) -> dict[str, Any]:
+        """A reference to the definition of a record."""
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+        if name not in self.known:
+            self.known[name] = {}
+            self.known[name] = self.object_of(kind)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def object_of(self, kind: type) -> dict[str, Any]:
+        """The object that a record is written as."""
+        properties, required = {}, []
+        for member, owner, is_required in self._members(kind):
+            properties[member.name] = self._described(owner, member)
+            if is_required:
+                required.append(member.name)
+        if hasattr(kind, "fold_key"):
+            properties["repeats"] = {"$ref": "#/$defs/repeats"}
+        return {
+            "description": _first_sentence(kind),
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+
+    def _members(self, kind: type, inlined: bool = False) -> Iterator[tuple[JsonField, type, bool]]:
+        """The members with the record that has each, those of inline records among them."""
+        for member in _members_of(kind):
+            if member.way is not Way.INLINE:
+                has_default = member.has_default or member.is_sparse or member.needs_why
+                yield member, kind, not has_default and not inlined
+                continue
+            for text in _alternatives(_unmarked(member.annotation)):
+                if text != "None":
+                    yield from self._members(_named(kind, text), inlined or "None" in member.annotation)
+
+    def _described(self, owner: type, member: JsonField) -> dict[str, Any]:
+        annotation = member.annotation.replace(" | None]", "]") if member.is_sparse else member.annotation
+        found = self.type_of(owner, annotation)
+        if hasattr(owner, "json_nullable"):
+            found = _any_of([found, {"type": "null"}])
+        text = _member_text(owner, member.attribute)
+        return {"description": text, **found} if text else found
+
+    def type_of(self, owner: type, annotation: str) -> dict[str, Any]:
+        """The schema of a type as it is written in the module of ``owner``."""
+        kinds = [self._single(owner, text) for text in _alternatives(_unmarked(annotation))]
+        return kinds[0] if len(kinds) == 1 else _any_of(kinds)
+
+    def _single(self, owner: type, text: str) -> dict[str, Any]:
+        if text in SIMPLE:
+            return dict(SIMPLE[text])
+        name, _, inner = text.partition("[")
+        arguments = _arguments(inner[:-1]) if inner else []
+        if name in ARRAYS:
+            items = [each for each in arguments if each != "..."]
+            return {"type": "array", "items": _any_of([self.type_of(owner, each) for each in dict.fromkeys(items)])}
+        if name in ("Mapping", "dict"):
+            return {"type": "object", "additionalProperties": self.type_of(owner, arguments[1])}
+        if name == "Literal":
+            return {"enum": [ast.literal_eval(each) for each in arguments]}
+        named = _named(owner, text)
+        if isinstance(named, str):
+            return self._alias(owner, text, named)
+        if hasattr(named, "json_text"):
+            return {"type": "string"}
+        if issubclass(named, Enum):
+            return {"enum": [each.value for each in named]}
+        return self.reference(named)
+
+    def _alias(self, owner: type, name: str, meaning: str) -> dict[str, Any]:
+        """The type that an alias stands for; anything where it is a part of itself."""
+        if name in self._aliases:
+            return {}
+        self._aliases.append(name)
+        try:
+            return self.type_of(owner, meaning)
+        finally:
+            self._aliases.pop()
+
+
+def _any_of(kinds: list[dict[str, Any]]) -> dict[str, Any]:
+    different = [kind for number, kind in enumerate(kinds) if kind not in kinds[:number]]
+    if len(different) == 1:
+        return different[0]
+    flat = [each for kind in different for each in kind.get("anyOf", [kind])]
+    if all(set(each) == {"type"} and isinstance(each["type"], str) for each in flat):
+        return {"type": [each["type"] for each in flat]}
+    return {"anyOf": flat}
+
+
+def _members_of(kind: type) -> tuple[JsonField, ...]:
+    """The members of a record, or of a section whose attributes are its fields."""
+    found = members_of(kind)
+    if found or not issubclass(kind, Section):
+        return found
+    return tuple(
+        JsonField.of(name, text, True, None) for name, text in kind.__annotations__.items() if "ClassVar" not in text
+    )
+
+
+def _annotation(kind: type, attribute: str) -> str:
+    value = vars(kind).get(attribute)
+    if isinstance(value, property):
+        return str(typing.cast(Any, value.fget).__annotations__["return"])
+    return str(kind.__annotations__[attribute])
+
+
+def _unmarked(annotation: str) -> str:
+    """The annotation without the marks that say how a field is written."""
+    while annotation.startswith(MARKS):
+        annotation = annotation.partition("[")[2][:-1]
+    return annotation
+
+
+def _alternatives(annotation: str) -> list[str]:
+    tree = ast.parse(annotation, mode="eval").body
+    return [ast.unparse(each) for each in _united(tree)]
+
+
+def _united(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp):
+        yield from _united(node.left)
+        yield from _united(node.right)
+    elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Union":
+        for each in typing.cast(ast.Tuple, node.slice).elts:
+            yield from _united(each)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield from _united(ast.parse(node.value, mode="eval").body)
+    else:
+        yield node
+
+
+def _arguments(text: str) -> list[str]:
+    tree = ast.parse(f"({text},)", mode="eval").body
+    return [ast.unparse(each) for each in typing.cast(ast.Tuple, tree).elts]
+
+
+def _named(owner: type, text: str) -> Any:
+    """The class of that name in the module of ``owner``, or the text of an alias."""
+    head, _, rest = text.partition(".")
+    names = _names(owner.__module__)
+    found = names[head]
+    return getattr(found, rest) if rest else found
+
+
+@cache
+def _names(module: str) -> dict[str, Any]:
+    """What the names of a module mean to type checkers."""
+    loaded = importlib.import_module(module)
+    names: dict[str, Any] = {name: value for name, value in vars(loaded).items() if inspect.isclass(value)}
+    for block in ast.parse(inspect.getsource(loaded)).body:
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test):
+            for line in block.body:
+                if isinstance(line, ast.ImportFrom) and line.module and line.module.startswith("gdbext"):
+                    for alias in line.names:
+                        names[alias.asname or alias.name] = _imported(line.module, alias.name)
+                elif isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
+                    names[line.targets[0].id] = ast.unparse(line.value)
+    for name, value in vars(loaded).items():
+        if typing.get_origin(value) is typing.Union:
+            names[name] = " | ".join(_spelled(each) for each in typing.get_args(value))
+    return names
+
+
+def _imported(module: str, name: str) -> Any:
+    loaded = importlib.import_module(module)
+    if hasattr(loaded, name):
+        return getattr(loaded, name)
+    try:
+        return importlib.import_module(f"{module}.{name}")
+    except ImportError:
+        return _names(module).get(name)
+
+
+def _spelled(kind: Any) -> str:
+    if typing.get_args(kind):
+        return f"{kind.__origin__.__name__}[{', '.join(map(_spelled, typing.get_args(kind)))}]"
+    if kind in (type(None), ...):
+        return "None" if kind is not ... else "..."
+    return getattr(kind, "__forward_arg__", None) or getattr(kind, "__name__", None) or str(kind)
+
+
+def _first_sentence(kind: type) -> str:
+    return " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
+
+
+def _member_text(owner: type, attribute: str) -> str:
+    """The text below a field, or the documentation of a property."""
+    for kind in owner.__mro__:
+        value = vars(kind).get(attribute)
+        if hasattr(value, "function"):
+            return " ".join((value.__doc__ or "").split())
+        found = _field_texts(kind).get(attribute)
+        if found:
+            return found
+    return ""
+
+
+@cache
+def _field_texts(kind: type) -> dict[str, str]:
+    if not kind.__module__.startswith("gdbext"):
+        return {}
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    lines = typing.cast(ast.ClassDef, body).body
+    return {
+        line.target.id: " ".join(str(text.value.value).split())
+        for line, text in zip(lines, lines[1:])
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
