@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from math import isfinite
+from operator import attrgetter
 
 from gdbext.engine.rank_sets import fold
 from gdbext.engine.record import Enum, Record
@@ -20,7 +21,7 @@ from gdbext.engine.vocabulary import JsonMember, Section
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 
@@ -102,9 +103,46 @@ _AS_IT_IS = {str, int, bool, type(None)}
 """Types of values that JSON has, too: most values are of these."""
 
 
-def _members(record: Any) -> tuple[JsonField, ...]:
-    kind: Any = type(record)
-    return members_of(kind)
+class _Form(Enum):
+    """What a type of values is written as."""
+
+    WORD = "the value of an enumeration"
+    NUMBER = "a number"
+    TEXT = "a text that stands for it"
+    ONE_MEMBER = "the member that stands for a section"
+    RECORD = "an object"
+    ATTRIBUTES = "an object of a section's attributes"
+    MAPPING = "an object with its keys"
+    ARRAY = "an array"
+    AS_IT_IS = "as it is"
+
+
+@cache
+def _form(kind: Any) -> _Form:
+    if issubclass(kind, Section) and kind.only_member:
+        return _Form.ONE_MEMBER
+    if hasattr(kind, "json_text"):
+        return _Form.TEXT
+    if members_of(kind):
+        return _Form.RECORD
+    forms: dict[Any, _Form] = {
+        Enum: _Form.WORD,
+        (float, complex): _Form.NUMBER,
+        Section: _Form.ATTRIBUTES,
+        Mapping: _Form.MAPPING,
+        (tuple, list): _Form.ARRAY,
+    }
+    return next((form for kinds, form in forms.items() if issubclass(kind, kinds)), _Form.AS_IT_IS)
+
+
+@cache
+def _plan(kind: Any) -> tuple[list[tuple[str, Way, JsonField | None]], Callable[[Any], tuple[Any, ...]]]:
+    """How a record is written: name and way of each member, the member itself where it may be left out, and what gives
+    their values."""
+    members = members_of(kind)
+    names = [member.attribute for member in members]
+    getter = attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
+    return [(each.name, each.way, each if each.is_sparse or each.needs_why else None) for each in members], getter
 
 
 class _Writer:
@@ -116,46 +154,47 @@ class _Writer:
 
     def value(self, value: Any) -> Any:
         """The value as JSON."""
-        if type(value) in _AS_IT_IS:
+        kind: Any = type(value)
+        if kind in _AS_IT_IS:
             return value
-        if isinstance(value, Enum):
-            return value.value
-        if isinstance(value, float):
-            return _number(value)
-        if hasattr(value, "json_text"):
-            return value.json_text
-        if isinstance(value, Section):
-            return self._section(value)
-        if _members(value):
+        form = _form(kind)
+        if form is _Form.RECORD:
             return self._record(value)
-        if isinstance(value, Mapping):
-            return {str(key): self.value(each) for key, each in value.items()}
-        if isinstance(value, (tuple, list)):
+        if form is _Form.ARRAY:
             return self._array(value)
-        return [_number(value.real), _number(value.imag)] if isinstance(value, complex) else value
-
-    def _section(self, section: Section) -> Any:
-        if section.only_member:
-            return self.value(getattr(section, section.only_member))
-        if _members(section):
-            return self._record(section)
-        return {name: self.value(value) for name, value in vars(section).items() if name[0] != "_"}
+        if form is _Form.WORD:
+            return value.value
+        if form is _Form.MAPPING:
+            return {str(key): self.value(each) for key, each in value.items()}
+        if form is _Form.ATTRIBUTES:
+            return {name: self.value(each) for name, each in vars(value).items() if name[0] != "_"}
+        if form is _Form.ONE_MEMBER:
+            return self.value(getattr(value, value.only_member))
+        if form is _Form.NUMBER:
+            return [_number(value.real), _number(value.imag)] if isinstance(value, complex) else _number(value)
+        return value.json_text if form is _Form.TEXT else value
 
     def _record(self, record: Any) -> dict[str, Any]:
         members: dict[str, Any] = {}
-        for name, attribute, way, _, _, default, is_sparse, needs_why, _ in _members(record):
-            value = getattr(record, attribute)
-            if (is_sparse and value == default) or (needs_why and not self._why):
+        kind: Any = type(record)
+        plan, getter = _plan(kind)
+        plain_way = Way.PLAIN
+        for (name, way, condition), value in zip(plan, getter(record)):
+            if condition is not None and not self._has(condition, value):
                 continue
-            if way is Way.INLINE:
+            if way is plain_way:
+                members[name] = value if type(value) in _AS_IT_IS else self.value(value)
+            elif way is Way.INLINE:
                 members.update(self._inlined(value))
-            elif type(value) in _AS_IT_IS:
-                members[name] = f"{value:#x}" if way is Way.HEXADECIMAL and value is not None else value
-            elif way is Way.PLAIN:
-                members[name] = self.value(value)
+            elif way is Way.RANK_SET:
+                members[name] = fold(value)
             else:
-                members[name] = fold(value) if way is Way.RANK_SET else [f"{each:#x}" for each in value]
+                members[name] = _hexadecimal(value)
         return members
+
+    def _has(self, member: JsonField, value: Any) -> bool:
+        """The member is written although it is sparse or needs --why."""
+        return not (member.is_sparse and value == member.default) and (self._why or not member.needs_why)
 
     def _inlined(self, value: Any) -> dict[str, Any]:
         if value is None:
@@ -178,6 +217,13 @@ class _Writer:
                 block[0]["repeats"] = {"period": found.period, "times": found.times}
             array += block
         return array
+
+
+def _hexadecimal(value: Any) -> Any:
+    """An integer, or each of several, as text; None as it is."""
+    if value is None:
+        return None
+    return f"{value:#x}" if isinstance(value, int) else [f"{each:#x}" for each in value]
 
 
 def _number(value: float) -> Any:
