@@ -39,7 +39,6 @@ def open_target(debugger: lldb.SBDebugger, job: Job, live: bool) -> Target:
     """The job's target. Raises TargetError, NotPermitted, TargetGone, BadCore."""
     check_version(debugger)
     debugger.SetAsync(False)
-    _command(debugger, f"settings set plugin.process.gdb-remote.packet-timeout {_SERVER_SECONDS}")
     is_quick = not live and _command(debugger, "plugin disable instrumentation-runtime")
     if not is_quick and not (job.pid is not None and ForeignFiles.of_process(job.pid).are_anothers):
         _keep_indexes(debugger)
@@ -79,11 +78,6 @@ def brief_stop(debugger: lldb.SBDebugger, pid: int) -> SnapshotTarget:
         guards.close()
 
     return SnapshotTarget(pid, "lldb", stop, lambda _: let_go())
-
-
-_SERVER_SECONDS = 60
-"""Seconds that LLDB waits for its server. After 5, its default, it gives the process up ("lost connection"): a busy
-machine takes longer now and then."""
 
 
 def _keep_indexes(debugger: lldb.SBDebugger) -> None:
