@@ -257,6 +257,8 @@ class _Crash:
             os.dup2(self._outputs["txt"], 1)
             if status == 0:
                 dispatch(["-r", recording, "dispatch-diagnose"])
+        except Exception as error:
+            os.write(self._outputs["txt"], f"the look at it failed: {error!r}\n".encode())
         finally:
             os._exit(status)
 

@@ -63,6 +63,7 @@ def reading_little() -> list[str]:
     index = "settings set symbols.lldb-index-cache"
     settings = [f"{index}-path '{kept_index()}'", f"{index}-max-byte-size {1 << 29}"]
     settings += ["settings set target.preload-symbols false", "settings set symbols.enable-lldb-index-cache true"]
+    settings += ["settings set plugin.process.gdb-remote.packet-timeout 20"]  # a busy machine takes more than 5 s
     return [word for line in settings for word in ("-O", line)]
 
 

@@ -80,7 +80,7 @@ def handle(pid: int, folder: Path, *words: str, head: bytes | None = None) -> Ou
 
 UNTIMED = f"""
 import signal, sys
-signal.setitimer = lambda _, seconds: print(seconds, flush=True)
+signal.setitimer = lambda _, seconds, *again: print(seconds, flush=True)
 sys.path.append({str(ROOT)!r})
 from gdbext.hosts.cli import launcher
 sys.exit(launcher.main(sys.argv[1:]))
@@ -108,6 +108,7 @@ def handler_of(
 @pytest.mark.parametrize("process", [os.getuid(), pytest.param(NOBODY, marks=root_only)], indirect=True)
 def test_a_crash_is_kept_for_its_user(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
+    wait_until(procfs.sleeps_on(process.pid), "its other thread waits for the Event")
     outcome = handle(process.pid, tmp_path / "crashes", "--seconds", "100")
     assert (outcome.status, outcome.stdout, outcome.stderr) == (0, "", "")
     kept = {file.suffix: file for file in (tmp_path / "crashes").glob("crash-*")}
