@@ -26,7 +26,6 @@ MAX_ITEMS = 1 << 20
 _WORD = (1 << 64) - 1
 _MOST = 1e18
 """The largest amount: 30 thousand million years in seconds."""
-_MARKS = ("Sparse", "Explained")
 
 
 def from_json(kind: type[RecordType], value: Any, where: str) -> RecordType:
@@ -40,7 +39,12 @@ def from_json(kind: type[RecordType], value: Any, where: str) -> RecordType:
 def _record_reader(kind: Any) -> Reader:
     limits = kind.json_limits() if hasattr(kind, "json_limits") else {}
     members = tuple(
-        (member.name, member.attribute, _reader(kind, member.annotation, limits.get(member.attribute)), member)
+        (
+            member.name,
+            member.attribute,
+            _of_node(kind, ast.parse(member.type, mode="eval").body, limits.get(member.attribute)),
+            member,
+        )
         for member in members_of(kind)
         if member.is_field and member.way is not Way.INLINE
     )
@@ -48,29 +52,22 @@ def _record_reader(kind: Any) -> Reader:
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise refusal(value, where, "an object")
-        found = {}
+        fields = {}
         for name, attribute, reader, member in members:
             if name in value:
-                found[attribute] = reader(value[name], name)
+                fields[attribute] = reader(value[name], name)
             elif not member.has_default:
                 raise BadData(f"{where} has no {name!r}")
-        return kind(**found)
+        return kind(**fields)
 
     return read
 
 
-def _reader(owner: type, annotation: str, limit: int | None) -> Reader:
-    node = ast.parse(annotation, mode="eval").body
-    while isinstance(node, ast.Subscript) and ast.unparse(node.value) in _MARKS:
-        node = node.slice
-    return _of_node(owner, node, limit)
-
-
 def _of_node(owner: type, node: ast.expr, limit: int | None = None) -> Reader:
     if isinstance(node, ast.BinOp):
-        return _optional(_of_node(owner, node.left, limit))
+        return optional(_of_node(owner, node.left, limit))
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
-        return _array(_of_node(owner, node.slice.elts[0]), limit or MAX_ITEMS)
+        return array(_of_node(owner, node.slice.elts[0]), limit or MAX_ITEMS)
     name = ast.unparse(node)
     if name in _SIMPLE:
         return _SIMPLE[name]
@@ -78,11 +75,14 @@ def _of_node(owner: type, node: ast.expr, limit: int | None = None) -> Reader:
     return _word_of(kind) if issubclass(kind, Enum) else _record_reader(kind)
 
 
-def _optional(reader: Reader) -> Reader:
+def optional(reader: Reader) -> Reader:
+    """Read as ``reader`` does, or null."""
     return lambda value, where: None if value is None else reader(value, where)
 
 
-def _array(reader: Reader, limit: int) -> Reader:
+def array(reader: Reader, limit: int = MAX_ITEMS) -> Reader:
+    """Read an array of at most ``limit`` such values."""
+
     def read(value: Any, where: str) -> tuple[Any, ...]:
         if not isinstance(value, list) or len(value) > limit:
             raise refusal(value, where, f"an array of at most {limit} items")
@@ -101,43 +101,48 @@ def _word_of(kind: Any) -> Reader:
     return read
 
 
-def _text(value: Any, where: str) -> str:
+def text(value: Any, where: str) -> str:
+    """A string of at most a megabyte."""
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise refusal(value, where, "text")
     return value
 
 
-def _flag(value: Any, where: str) -> bool:
+def flag(value: Any, where: str) -> bool:
+    """True or false."""
     if not isinstance(value, bool):
         raise refusal(value, where, "true or false")
     return value
 
 
-def _number(value: Any, where: str) -> int:
+def number(value: Any, where: str) -> int:
+    """A whole number of at most 64 bits."""
     if not isinstance(value, int) or isinstance(value, bool) or not -_WORD <= value <= _WORD:
         raise refusal(value, where, "a whole number")
     return value
 
 
-def _count(value: Any, where: str) -> int:
-    number = _number(value, where)
-    if number < 0:
+def count(value: Any, where: str) -> int:
+    """A whole number that is not negative."""
+    checked = number(value, where)
+    if checked < 0:
         raise refusal(value, where, "a number from 0 on")
-    return number
+    return checked
 
 
-def _amount(value: Any, where: str) -> float:
+def amount(value: Any, where: str) -> float:
+    """A number, with a fraction or without, from 0 to 1e18."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
         raise refusal(value, where, "a quantity")
     return float(value)
 
 
 _SIMPLE: dict[str, Reader] = {
-    "str": _text,
-    "bool": _flag,
-    "int": _number,
-    "Count": _count,
-    "Amount": _amount,
+    "str": text,
+    "bool": flag,
+    "int": number,
+    "Count": count,
+    "Amount": amount,
 }
 
 

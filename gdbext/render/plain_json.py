@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    Write = Callable[[Any], Any]
+    """Gives a value as JSON."""
+
 
 def plain(value: Any, why: bool = False) -> Any:
     """A value of the model as JSON; with the evidence if ``why``."""
@@ -47,6 +50,7 @@ class Way(Enum):
 
 _WAYS = {"Inline[": Way.INLINE, "Hexadecimal": Way.HEXADECIMAL, "RankSet": Way.RANK_SET}
 """What an annotation has in it → how the field is written."""
+_MARKS = ("Sparse[", "Explained[", "Inline[")
 
 
 class JsonField(Record):
@@ -55,7 +59,8 @@ class JsonField(Record):
     name: str
     attribute: str
     way: Way
-    annotation: str
+    type: str
+    """The annotation without the marks that say how it is written."""
     has_default: bool
     default: object
     """A sparse member is left out where it has this value."""
@@ -70,7 +75,10 @@ class JsonField(Record):
         """The member of a field, or of a property."""
         way = next((way for word, way in _WAYS.items() if word in annotation), Way.PLAIN)
         sparse, explained = "Sparse[" in annotation, "Explained[" in annotation
-        return cls(attribute.rstrip("_"), attribute, way, annotation, has_default, default, sparse, explained)
+        bare = annotation
+        while bare.startswith(_MARKS):
+            bare = bare.partition("[")[2][:-1]
+        return cls(attribute.rstrip("_"), attribute, way, bare, has_default, default, sparse, explained)
 
     @classmethod
     def of_property(cls, name: str, made: JsonMember[Any]) -> JsonField:
@@ -85,64 +93,22 @@ def members_of(kind: type) -> tuple[JsonField, ...]:
     A dataclass is asked itself (as dataclasses.fields does): the module takes a tenth of a look to import.
     """
     classes = [vars(base) for base in reversed(kind.__mro__)]
-    annotations = {name: text for each in classes for name, text in each.get("__annotations__", {}).items()}
+    annotations = {name: text for names in classes for name, text in names.get("__annotations__", {}).items()}
     defaults = getattr(kind, "_field_defaults", vars(kind))
-    found = [
+    members = [
         JsonField.of(name, annotations[name], name in defaults, defaults.get(name))
         for name in getattr(kind, "__dataclass_fields__", ()) or getattr(kind, "_fields", ())
         if not annotations[name].startswith(("ClassVar", "Internal["))
     ]
-    for name, value in [item for each in classes for item in each.items()]:
+    for name, value in [item for names in classes for item in names.items()]:
         if isinstance(value, JsonMember):
-            place = [each.name for each in found].index(value.after) + 1 if value.after else 0
-            found.insert(place, JsonField.of_property(name, value))
-    return tuple(found)
+            place = [member.name for member in members].index(value.after) + 1 if value.after else 0
+            members.insert(place, JsonField.of_property(name, value))
+    return tuple(members)
 
 
 _AS_IT_IS = {str, int, bool, type(None)}
 """Types of values that JSON has, too: most values are of these."""
-
-
-class _Form(Enum):
-    """What a type of values is written as."""
-
-    WORD = "the value of an enumeration"
-    NUMBER = "a number"
-    TEXT = "a text that stands for it"
-    ONE_MEMBER = "the member that stands for a section"
-    RECORD = "an object"
-    ATTRIBUTES = "an object of a section's attributes"
-    MAPPING = "an object with its keys"
-    ARRAY = "an array"
-    AS_IT_IS = "as it is"
-
-
-@cache
-def _form(kind: Any) -> _Form:
-    if issubclass(kind, Section) and kind.only_member:
-        return _Form.ONE_MEMBER
-    if hasattr(kind, "json_text"):
-        return _Form.TEXT
-    if members_of(kind):
-        return _Form.RECORD
-    forms: dict[Any, _Form] = {
-        Enum: _Form.WORD,
-        (float, complex): _Form.NUMBER,
-        Section: _Form.ATTRIBUTES,
-        Mapping: _Form.MAPPING,
-        (tuple, list): _Form.ARRAY,
-    }
-    return next((form for kinds, form in forms.items() if issubclass(kind, kinds)), _Form.AS_IT_IS)
-
-
-@cache
-def _plan(kind: Any) -> tuple[list[tuple[str, Way, JsonField | None]], Callable[[Any], tuple[Any, ...]]]:
-    """How a record is written: name and way of each member, the member itself where it may be left out, and what gives
-    their values."""
-    members = members_of(kind)
-    names = [member.attribute for member in members]
-    getter = attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
-    return [(each.name, each.way, each if each.is_sparse or each.needs_why else None) for each in members], getter
 
 
 class _Writer:
@@ -150,71 +116,92 @@ class _Writer:
 
     def __init__(self, why: bool) -> None:
         self._why = why
+        self._of_type: dict[type, Write] = {}
         self._inline: dict[int, tuple[Any, dict[str, Any]]] = {}
 
     def value(self, value: Any) -> Any:
         """The value as JSON."""
-        kind: Any = type(value)
-        if kind in _AS_IT_IS:
-            return value
-        form = _form(kind)
-        if form is _Form.RECORD:
-            return self._record(value)
-        if form is _Form.ARRAY:
-            return self._array(value)
-        if form is _Form.WORD:
-            return value.value
-        if form is _Form.MAPPING:
-            return {str(key): self.value(each) for key, each in value.items()}
-        if form is _Form.ATTRIBUTES:
-            return {name: self.value(each) for name, each in vars(value).items() if name[0] != "_"}
-        if form is _Form.ONE_MEMBER:
-            return self.value(getattr(value, value.only_member))
-        if form is _Form.NUMBER:
-            return [_number(value.real), _number(value.imag)] if isinstance(value, complex) else _number(value)
-        return value.json_text if form is _Form.TEXT else value
+        kind = type(value)
+        return value if kind in _AS_IT_IS else self._writer(kind)(value)
 
-    def _record(self, record: Any) -> dict[str, Any]:
-        members: dict[str, Any] = {}
-        kind: Any = type(record)
-        plan, getter = _plan(kind)
-        plain_way = Way.PLAIN
-        for (name, way, condition), value in zip(plan, getter(record)):
-            if condition is not None and not self._has(condition, value):
-                continue
-            if way is plain_way:
-                members[name] = value if type(value) in _AS_IT_IS else self.value(value)
-            elif way is Way.INLINE:
-                members.update(self._inlined(value))
-            elif way is Way.RANK_SET:
-                members[name] = fold(value)
-            else:
-                members[name] = _hexadecimal(value)
-        return members
+    def _writer(self, kind: type) -> Write:
+        """What writes values of that type."""
+        write = self._of_type.get(kind)
+        if write is None:
+            write = self._of_type[kind] = self._for(kind)
+        return write
 
-    def _has(self, member: JsonField, value: Any) -> bool:
-        """The member is written although it is sparse or needs --why."""
-        return not (member.is_sparse and value == member.default) and (self._why or not member.needs_why)
+    def _for(self, kind: Any) -> Write:
+        """How values of that type are written."""
+        if issubclass(kind, Section) and kind.only_member:
+            return lambda section: self.value(getattr(section, section.only_member))
+        if hasattr(kind, "json_text"):
+            return attrgetter("json_text")
+        if members_of(kind):
+            return self._for_records(kind)
+        if issubclass(kind, Enum):
+            return attrgetter("value")
+        if issubclass(kind, float):
+            return _number
+        if issubclass(kind, complex):
+            return lambda value: [_number(value.real), _number(value.imag)]
+        if issubclass(kind, Section):
+            return lambda section: self.value({name: value for name, value in vars(section).items() if name[0] != "_"})
+        if issubclass(kind, Mapping):
+            return lambda mapping: {str(key): self.value(value) for key, value in mapping.items()}
+        return self._array if issubclass(kind, (tuple, list)) else lambda value: value
+
+    def _for_records(self, kind: type) -> Write:
+        members = [member for member in members_of(kind) if self._why or not member.needs_why]
+        ways: dict[Way, Any] = {
+            Way.PLAIN: self.value,
+            Way.HEXADECIMAL: _hexadecimal,
+            Way.RANK_SET: fold,
+            Way.INLINE: None,
+        }
+        steps = [(member.name, ways[member.way], member.is_sparse, member.default) for member in members]
+        names = [member.attribute for member in members]
+        values = attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
+        plain_way = ways[Way.PLAIN]
+
+        def write(record: Any) -> dict[str, Any]:
+            written: dict[str, Any] = {}
+            for (name, write, is_sparse, default), value in zip(steps, values(record)):
+                if is_sparse and value == default:
+                    continue
+                if write is plain_way:
+                    written[name] = value if type(value) in _AS_IT_IS else plain_way(value)
+                elif write is not None:
+                    written[name] = write(value)
+                else:
+                    written.update(self._inlined(value))
+            return written
+
+        return write
 
     def _inlined(self, value: Any) -> dict[str, Any]:
         if value is None:
             return {}
-        known = self._inline.get(id(value))
-        if known is None:
-            known = self._inline[id(value)] = (value, self._record(value))  # with the value: its id stays its own
-        return known[1]
+        kept = self._inline.get(id(value))
+        if kept is None:
+            kept = self._inline[id(value)] = (value, self.value(value))  # with the value: its id stays its own
+        return kept[1]
 
     def _array(self, values: Sequence[Any]) -> list[Any]:
         """Where a block of equal records stands many times in a row, it is there once, and its first object has the
         member "repeats": a stack that overflowed has a hundred thousand frames, and as many objects would make tens of
         megabytes."""
         if len(values) <= MOST_WHOLE or not hasattr(values[0], "fold_key"):
-            return [each if type(each) in _AS_IT_IS else self.value(each) for each in values]
+            kinds = set(map(type, values))
+            if len(kinds) == 1 and not kinds & _AS_IT_IS:
+                return list(map(self._writer(kinds.pop()), values))
+            return [self.value(value) for value in values]
         array: list[Any] = []
-        for found in fold_long([each.fold_key for each in values]):
-            block = [self.value(each) for each in values[found.start : found.start + found.period]]
-            if found.times > 1:
-                block[0]["repeats"] = {"period": found.period, "times": found.times}
+        for repetition in fold_long([value.fold_key for value in values]):
+            end = repetition.start + repetition.period
+            block = [self.value(value) for value in values[repetition.start : end]]
+            if repetition.times > 1:
+                block[0]["repeats"] = {"period": repetition.period, "times": repetition.times}
             array += block
         return array
 

@@ -76,7 +76,6 @@ SIMPLE: Mapping[str, dict[str, Any]] = {
     "Count": {"type": "integer", "minimum": 0},
     "Amount": {"type": "number", "minimum": 0},
 }
-MARKS = ("Sparse", "Explained", "Inline", "Internal")
 ARRAYS = ("tuple", "list", "Sequence")
 
 
@@ -119,9 +118,9 @@ def sections() -> list[type[Section]]:
 
 
 def _below(kind: type[Section]) -> Iterator[type[Section]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _below(each)
+    for section in kind.__subclasses__():
+        yield section
+        yield from _below(section)
 
 
 class Definitions:
@@ -169,21 +168,20 @@ class Definitions:
                 has_default = member.has_default or member.is_sparse or member.needs_why
                 yield member, kind, not has_default and not inlined
                 continue
-            for text in _alternatives(_unmarked(member.annotation)):
+            for text in _alternatives(member.type):
                 if text != "None":
-                    yield from self._members(_named(kind, text), inlined or "None" in member.annotation)
+                    yield from self._members(_named(kind, text), inlined or "None" in member.type)
 
     def _described(self, owner: type, member: JsonField) -> dict[str, Any]:
-        annotation = member.annotation.replace(" | None]", "]") if member.is_sparse else member.annotation
-        found = self.type_of(owner, annotation)
+        described = self.type_of(owner, member.type.replace(" | None", "") if member.is_sparse else member.type)
         if hasattr(owner, "json_nullable"):
-            found = _any_of([found, {"type": "null"}])
+            described = _any_of([described, {"type": "null"}])
         text = _member_text(owner, member.attribute)
-        return {"description": text, **found} if text else found
+        return {"description": text, **described} if text else described
 
     def type_of(self, owner: type, annotation: str) -> dict[str, Any]:
         """The schema of a type as it is written in the module of ``owner``."""
-        kinds = [self._single(owner, text) for text in _alternatives(_unmarked(annotation))]
+        kinds = [self._single(owner, text) for text in _alternatives(annotation)]
         return kinds[0] if len(kinds) == 1 else _any_of(kinds)
 
     def _single(self, owner: type, text: str) -> dict[str, Any]:
@@ -192,19 +190,19 @@ class Definitions:
         name, _, inner = text.partition("[")
         arguments = _arguments(inner[:-1]) if inner else []
         if name in ARRAYS:
-            items = [each for each in arguments if each != "..."]
-            return {"type": "array", "items": _any_of([self.type_of(owner, each) for each in dict.fromkeys(items)])}
+            items = dict.fromkeys(argument for argument in arguments if argument != "...")
+            return {"type": "array", "items": _any_of([self.type_of(owner, item) for item in items])}
         if name in ("Mapping", "dict"):
             return {"type": "object", "additionalProperties": self.type_of(owner, arguments[1])}
         if name == "Literal":
-            return {"enum": [ast.literal_eval(each) for each in arguments]}
+            return {"enum": [ast.literal_eval(argument) for argument in arguments]}
         named = _named(owner, text)
         if isinstance(named, str):
             return self._alias(owner, text, named)
         if hasattr(named, "json_text"):
             return {"type": "string"}
         if issubclass(named, Enum):
-            return {"enum": [each.value for each in named]}
+            return {"enum": [member.value for member in named]}
         return self.reference(named)
 
     def _alias(self, owner: type, name: str, meaning: str) -> dict[str, Any]:
@@ -222,17 +220,17 @@ def _any_of(kinds: list[dict[str, Any]]) -> dict[str, Any]:
     different = [kind for number, kind in enumerate(kinds) if kind not in kinds[:number]]
     if len(different) == 1:
         return different[0]
-    flat = [each for kind in different for each in kind.get("anyOf", [kind])]
-    if all(set(each) == {"type"} and isinstance(each["type"], str) for each in flat):
-        return {"type": [each["type"] for each in flat]}
+    flat = [choice for kind in different for choice in kind.get("anyOf", [kind])]
+    if all(set(choice) == {"type"} and isinstance(choice["type"], str) for choice in flat):
+        return {"type": [choice["type"] for choice in flat]}
     return {"anyOf": flat}
 
 
 def _members_of(kind: type) -> tuple[JsonField, ...]:
     """The members of a record, or of a section whose attributes are its fields."""
-    found = members_of(kind)
-    if found or not issubclass(kind, Section):
-        return found
+    members = members_of(kind)
+    if members or not issubclass(kind, Section):
+        return members
     return tuple(
         JsonField.of(name, text, True, None) for name, text in kind.__annotations__.items() if "ClassVar" not in text
     )
@@ -245,16 +243,9 @@ def _annotation(kind: type, attribute: str) -> str:
     return str(kind.__annotations__[attribute])
 
 
-def _unmarked(annotation: str) -> str:
-    """The annotation without the marks that say how a field is written."""
-    while annotation.startswith(MARKS):
-        annotation = annotation.partition("[")[2][:-1]
-    return annotation
-
-
 def _alternatives(annotation: str) -> list[str]:
     tree = ast.parse(annotation, mode="eval").body
-    return [ast.unparse(each) for each in _united(tree)]
+    return [ast.unparse(node) for node in _united(tree)]
 
 
 def _united(node: ast.expr) -> Iterator[ast.expr]:
@@ -262,8 +253,8 @@ def _united(node: ast.expr) -> Iterator[ast.expr]:
         yield from _united(node.left)
         yield from _united(node.right)
     elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Union":
-        for each in typing.cast(ast.Tuple, node.slice).elts:
-            yield from _united(each)
+        for element in typing.cast(ast.Tuple, node.slice).elts:
+            yield from _united(element)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield from _united(ast.parse(node.value, mode="eval").body)
     else:
@@ -272,15 +263,14 @@ def _united(node: ast.expr) -> Iterator[ast.expr]:
 
 def _arguments(text: str) -> list[str]:
     tree = ast.parse(f"({text},)", mode="eval").body
-    return [ast.unparse(each) for each in typing.cast(ast.Tuple, tree).elts]
+    return [ast.unparse(element) for element in typing.cast(ast.Tuple, tree).elts]
 
 
 def _named(owner: type, text: str) -> Any:
     """The class of that name in the module of ``owner``, or the text of an alias."""
     head, _, rest = text.partition(".")
-    names = _names(owner.__module__)
-    found = names[head]
-    return getattr(found, rest) if rest else found
+    meaning = _names(owner.__module__)[head]
+    return getattr(meaning, rest) if rest else meaning
 
 
 @cache
@@ -298,7 +288,7 @@ def _names(module: str) -> dict[str, Any]:
                     names[line.targets[0].id] = ast.unparse(line.value)
     for name, value in vars(loaded).items():
         if typing.get_origin(value) is typing.Union:
-            names[name] = " | ".join(_spelled(each) for each in typing.get_args(value))
+            names[name] = " | ".join(map(_spelled, typing.get_args(value)))
     return names
 
 
@@ -330,9 +320,8 @@ def _member_text(owner: type, attribute: str) -> str:
         value = vars(kind).get(attribute)
         if hasattr(value, "function"):
             return " ".join((value.__doc__ or "").split())
-        found = _field_texts(kind).get(attribute)
-        if found:
-            return found
+        if text := _field_texts(kind).get(attribute):
+            return text
     return ""
 
 

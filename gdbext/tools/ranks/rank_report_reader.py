@@ -153,8 +153,8 @@ def _device(value: Mapping[str, Any] | None) -> str:
         _text(value.get("call") or "a call of the driver"),
         DeviceWork.UNKNOWN,
         device=_number(value.get("device")),
-        stream=None if stream is None else stream,
-        event=None if event is None else event,
+        stream=stream,
+        event=event,
         stream_id=_number(value.get("stream_id")),
     )
     return f"{wait.call} of {wait.object}" if wait.object else wait.call

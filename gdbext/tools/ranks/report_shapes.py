@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gdbext.engine.formats import parse_json
 from gdbext.engine.rank_sets import fold
 from gdbext.errors import BadData
+from gdbext.render.json_reader import Reader, amount, array, count, flag, number, optional, refusal, text
 
 _NAME = b'"ranks":'
 """A name in a JSON string, in which each quote has a backslash before it: it is a name wherever it is found."""
@@ -98,70 +99,11 @@ def _put_back(document: Any, lists: list[Members]) -> None:
             group["ranks"] = lists[number]
 
 
-Check = Callable[[Any, str], None]
-"""A check of a value, with its place in the document."""
-
 MAX_KNOWN = 32
 """Known bugs of one process."""
-MAX_TEXT = 1 << 20
-MAX_ITEMS = 1 << 20
-WORD = (1 << 64) - 1
 
 
-def text(value: Any, where: str) -> None:
-    """Check for a string of JSON."""
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise _refusal(value, where, "text")
-
-
-def flag(value: Any, where: str) -> None:
-    """Check for true or false."""
-    if not isinstance(value, bool):
-        raise _refusal(value, where, "true or false")
-
-
-def number(value: Any, where: str) -> None:
-    """A whole number of at most 64 bits."""
-    if not isinstance(value, int) or isinstance(value, bool) or not -WORD <= value <= WORD:
-        raise _refusal(value, where, "a whole number")
-
-
-def count(value: Any, where: str) -> None:
-    """A whole number that is not negative."""
-    number(value, where)
-    if value < 0:
-        raise _refusal(value, where, "a number from 0 on")
-
-
-def measure(value: Any, where: str) -> None:
-    """A number, with a fraction or without, from 0 to 1e18."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e18:
-        raise _refusal(value, where, "a quantity")
-
-
-def optional(check: Check) -> Check:
-    """Check as ``check`` does, or for null."""
-
-    def run(value: Any, where: str) -> None:
-        if value is not None:
-            check(value, where)
-
-    return run
-
-
-def array(check: Check, limit: int = MAX_ITEMS) -> Check:
-    """An array of at most ``limit`` such values."""
-
-    def run(value: Any, where: str) -> None:
-        if not isinstance(value, list) or len(value) > limit:
-            raise _refusal(value, where, f"an array of at most {limit} items")
-        for item in value:
-            check(item, where)
-
-    return run
-
-
-def either(kind: type, check: Check) -> Check:
+def either(kind: type, check: Reader) -> Reader:
     """A value of that kind, which we have put there, or as ``check`` has it."""
 
     def run(value: Any, where: str) -> None:
@@ -171,14 +113,14 @@ def either(kind: type, check: Check) -> Check:
     return run
 
 
-def record(needed: Mapping[str, Check], added: Mapping[str, Check] | None = None) -> Check:
+def record(needed: Mapping[str, Reader], added: Mapping[str, Reader] | None = None) -> Reader:
     """An object with the members ``needed``, and with those of ``added`` or without."""
     later = tuple((added or {}).items())
     always = tuple(needed.items())
 
     def run(value: Any, where: str) -> None:
         if not isinstance(value, dict):
-            raise _refusal(value, where, "an object")
+            raise refusal(value, where, "an object")
         for name, check in always:
             if name not in value:
                 raise BadData(f"{where} has no {name!r}")
@@ -188,11 +130,6 @@ def record(needed: Mapping[str, Check], added: Mapping[str, Check] | None = None
                 check(value[name], name)
 
     return run
-
-
-def _refusal(value: Any, where: str, wanted: str) -> BadData:
-    kind = {dict: "an object", list: "an array", type(None): "null"}.get(type(value))
-    return BadData(f"{where!r} is {kind or repr(value)[:60]}, and must be {wanted}")
 
 
 MAX_COMMUNICATORS = 64
@@ -291,7 +228,7 @@ _IDENTITY = record(
 _COLLECTIVES = record({}, {"identity": optional(_IDENTITY), "groups": optional(array(_PROCESS_GROUP))})
 _TARGET = record(
     {"kind": text, "pid": count},
-    {"torch": optional(record({"version": optional(text)})), "paused_ms": optional(measure)},
+    {"torch": optional(record({"version": optional(text)})), "paused_ms": optional(amount)},
 )
 _VERDICT = record({"kind": text, "summary": text, "threads": array(number)})
 _KNOWN = record({"id": text, "title": text, "url": text, "affected": array(text), "cure": text, "condition": text})

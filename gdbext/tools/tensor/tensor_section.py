@@ -76,7 +76,7 @@ class TensorSection(Section):
     """The name that the user gave."""
 
     @json_member(after="name")
-    def known_statistics(self) -> Inline[Statistics]:
+    def written_statistics(self) -> Inline[Statistics]:
         """The statistics; null each where there are no elements."""
         return self.statistics or NO_STATISTICS
 

@@ -98,7 +98,7 @@ class FirstBad:
         """True at a find, where the process is to stay stopped."""
         del reporter
         call = launch.tid, launch.qualified, launch.call
-        if launch.when == BEFORE:
+        if launch.moment == BEFORE:
             given = [value for value in launch.values if not _is_written_over(value)]
             tensors = [tensor for value in given for tensor in value.tensors]
             known = all(value.text for value in given if "Tensor" in value.type or "*" in value.type)

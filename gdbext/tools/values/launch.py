@@ -43,7 +43,7 @@ class LaunchTensor(Record):
         return self.statistics.numel if self.statistics is not None else None
 
     @json_member(after="numel")
-    def known_statistics(self) -> Inline[Statistics]:
+    def written_statistics(self) -> Inline[Statistics]:
         """The statistics; null each where there are no elements."""
         return self.statistics or NO_STATISTICS
 
@@ -70,9 +70,9 @@ class LaunchValue(Record):
 
 
 class KernelLaunch(Record):
-    """``when`` is BEFORE or AFTER; ``call`` counts the operator's calls from 0."""
+    """``moment`` is BEFORE or AFTER; ``call`` counts the operator's calls from 0."""
 
-    when: Internal[str]
+    moment: Internal[str]
     op: str
     overload: str
     call: int
@@ -82,6 +82,11 @@ class KernelLaunch(Record):
     values: Internal[tuple[LaunchValue, ...]]
     returned: Internal[int] = 0
     """Number of the values, the last ones, that are results."""
+
+    @json_member(after="overload")
+    def when(self) -> str:
+        """``before`` or ``after``."""
+        return self.moment.partition("_")[0]
 
     @json_member(after="tid")
     def arguments(self) -> tuple[ArgumentReport, ...]:
@@ -163,12 +168,6 @@ def arguments_of(values: Iterable[LaunchValue]) -> tuple[ArgumentReport, ...]:
     )
 
 
-def document(launch: KernelLaunch) -> dict[str, Any]:
-    """The document, as the contract has it."""
-    op, overload, *rest = plain(launch).items()
-    return dict([op, overload, ("when", launch.when.partition("_")[0]), *rest])
-
-
 def find_document(find: Find) -> dict[str, Any]:
     """The document of what ``dispatch-values nan`` found."""
     launch = find.launch
@@ -186,13 +185,13 @@ def find_document(find: Find) -> dict[str, Any]:
         "certain": find.is_certain,
         "file": find.file or None,
         "line": find.line,
-        "history": [document(each) for each in find.history],
+        "history": plain(find.history),
     }
 
 
 def json_lines(launch: KernelLaunch) -> Iterator[str]:
     """The launch as one line of JSON."""
-    yield shown_json(json.dumps(document(launch), ensure_ascii=True))
+    yield shown_json(json.dumps(plain(launch), ensure_ascii=True))
 
 
 def launch_lines(launch: KernelLaunch) -> Iterator[str]:
@@ -200,12 +199,12 @@ def launch_lines(launch: KernelLaunch) -> Iterator[str]:
     if not launch.values:
         yield kernel_line(launch)
     for value in launch.values:
-        headline = f"[ {launch.when} - {escape(launch.qualified)} - {value.name} ]"
+        headline = f"[ {launch.moment} - {escape(launch.qualified)} - {value.name} ]"
         if not value.tensors:
             yield f"{headline} {escape(value.text) or '?'}"
             continue
         for tensor in value.tensors:
-            yield headline if tensor.name == value.name else f"[ {launch.when} - {launch.qualified} - {tensor.name} ]"
+            yield headline if tensor.name == value.name else f"[ {launch.moment} - {launch.qualified} - {tensor.name} ]"
             yield from _tensor_lines(tensor)
 
 
@@ -227,7 +226,7 @@ def _tensor_lines(tensor: LaunchTensor) -> Iterator[str]:
 
 def kernel_line(launch: KernelLaunch) -> str:
     """The heading of a kernel: ``[ before_launch: KERNEL ]``."""
-    return f"[ {launch.when}: {escape(launch.kernel)} ]"
+    return f"[ {launch.moment}: {escape(launch.kernel)} ]"
 
 
 class LaunchPrinter:

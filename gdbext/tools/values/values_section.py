@@ -85,7 +85,7 @@ class ValueFiles:
             kept = [entry for entry in found if not self._max_bytes or entry.size <= self._max_bytes]
             left_out += [f"{entry.name} ({entry.size} bytes)" for entry in found if entry not in kept]
             entries += kept
-        path = self._folder / f"{launch.when}_{file_name(launch.qualified)}_{launch.call}.safetensors"
+        path = self._folder / f"{launch.moment}_{file_name(launch.qualified)}_{launch.call}.safetensors"
         scalars = {value.name: value.text for value in launch.values if value.text and not value.tensors}
         tensor_files.write(str(path), entries, {"op": launch.qualified, "kernel": launch.kernel, **scalars})
         self.count += 1

@@ -97,7 +97,7 @@ def test_what_is_printed_of_a_launch() -> None:
     assert "\n".join(lines[:7]) == f"{head}\nMean: 1\nMin: -1\nMax: 3"
     assert "[ after_launch - aten::add.Tensor - alpha ] 2" in lines
     assert lines[-1] == "NaN: 2, Inf: 0"
-    before = LAUNCH._replace(when=BEFORE, values=())
+    before = LAUNCH._replace(moment=BEFORE, values=())
     assert [*launches.launch_lines(before)] == [launches.kernel_line(before)] == ["[ before_launch: wrapper_CPU_add ]"]
     values = (LaunchValue("out", "", (META,)), LaunchValue("dim", ""))
     unread = list(launches.launch_lines(LAUNCH._replace(values=values)))
