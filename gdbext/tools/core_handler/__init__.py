@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gdbext.cache import is_ours
+from gdbext.engine import terminal
 from gdbext.engine.formats import whole_file
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets.core_target import PIPE
@@ -258,7 +259,7 @@ class _Crash:
             if status == 0:
                 dispatch(["-r", recording, "dispatch-diagnose"])
         except Exception as error:
-            os.write(self._outputs["txt"], f"the look at it failed: {error!r}\n".encode())
+            terminal.write(self._outputs["txt"], f"the look at it failed: {error!r}\n")
         finally:
             os._exit(status)
 
