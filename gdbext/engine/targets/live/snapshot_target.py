@@ -245,16 +245,18 @@ class SnapshotTarget(LocalProcess):
 
     def _is_confirmed(self, most: int) -> bool:
         """Threads that seem to have moved only took their time to fall asleep again: at another stop, of ``most``
-        in all, they are where they were, and all that was read is as it was. Else that stop is the next to look at."""
+        in all, they are where they were, all that was read is as it was, and no library was loaded. Else that stop is
+        the next to look at."""
         if self._copy is None or self._next is not None or self._looks >= most:
             return False
-        wanted = set(self._pages_wanted())
+        wanted, files = set(self._pages_wanted()), code_files(self.maps())
         self._wanted_pages |= wanted
         try:
             later = self._take()
         except TargetError:
             return False
-        if not (self._copy.is_as(later, self.architecture, self._code) and self._read_same(later.memory, wanted)):
+        is_same = self._copy.is_as(later, self.architecture, self._code) and self._read_same(later.memory, wanted)
+        if not is_same or code_files(self.maps()) != files:
             self._next = later
             return False
         self._copy = later
