@@ -138,7 +138,7 @@ def thread_lines(
     blocks = _blocks(thread, style, why, sources)
     if thread.dispatch_doubt is not None:
         what = "there may be more than this in the dispatcher" if thread.dispatch else "nothing known in the dispatcher"
-        yield style(f"{_PASS} {what}: {escape(thread.dispatch_doubt.reason)}", "yellow")
+        yield style(f"{_PASS} {what}: {escape(thread.dispatch_doubt)}", "yellow")
     elif not thread.dispatch:
         yield f"{_PASS} not in the dispatcher ({thread.frame_count} native frames)"
     yield from folded_lines(blocks, style)

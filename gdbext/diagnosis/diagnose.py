@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.report.finding import FindingKind, Verdict
 from gdbext.diagnosis.reporting import (
     core_errors,
     dispatcher_errors,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.inspection import Inspection
     from gdbext.diagnosis.report import Report
-    from gdbext.diagnosis.report.finding import Finding, Verdict
+    from gdbext.diagnosis.report.finding import Finding
     from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.samples import ChildrenSection, ChildReport
     from gdbext.diagnosis.session import Session
@@ -206,7 +206,7 @@ def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
     if found.known:
         from gdbext.diagnosis.samples import KnownBugsSection
 
-        yield KnownBugsSection(found.known)
+        yield KnownBugsSection.of(found.known)
     if found.slowness is not None:
         yield from found.slowness.sections
     if found.device is not None:
@@ -339,7 +339,7 @@ def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
         text = f"{verdict.finding.summary} {looked_at[0].told}"
     else:
         return verdict
-    return verdict._replace(finding=verdict.finding._replace(summary=text))
+    return Verdict.of(verdict.finding._replace(summary=text), verdict.advice)
 
 
 def children_of(session: Session, examine: bool, awaited: Collection[int] = ()) -> ChildrenSection | None:

@@ -21,7 +21,7 @@ from gdbext.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gdbext.diagnosis.verdict.slowness import Slowness
     from gdbext.engine.targets.base_target import Target
@@ -115,12 +115,14 @@ class KnownBugsSection(Section):
 
     name: ClassVar[str] = "known"
     only_member: ClassVar[str] = "reports"
-    matches: tuple[KnownMatch, ...]
+    reports: tuple[KnownBugReport, ...]
+    matches: tuple[KnownMatch, ...] = ()
 
-    @property
-    def reports(self) -> tuple[KnownBugReport, ...]:
-        """The matches as the JSON document has them."""
-        return tuple(match.report for match in self.matches)
+    @classmethod
+    def of(cls, matches: Iterable[KnownMatch]) -> KnownBugsSection:
+        """The section of these matches."""
+        kept = tuple(matches)
+        return cls(tuple(match.report for match in kept), kept)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ else:
         """Makes the annotations of a class its fields; a class that derives from one with fields adds none."""
 
         def __new__(cls, name, bases, namespace):
-            namespace.setdefault("__slots__", ())
             if "_fields" not in namespace and not any(getattr(base, "_fields", ()) for base in bases):
+                namespace.setdefault("__slots__", ())
                 fields = tuple(namespace.get("__annotations__", ()))
                 defaults = {field: namespace[field] for field in fields if field in namespace}
                 namespace.update({field: _tuplegetter(index, None) for index, field in enumerate(fields)})

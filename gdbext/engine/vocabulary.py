@@ -1,7 +1,5 @@
 """ErrorLog: what could not be read so far, each thing once.
 
-Absent: what stands where something could not be read.
-
 Hexadecimal, Count, Amount, RankSet, Sparse, Internal, Explained, Inline: how a field of a record stands in JSON.
 
 json_member: a property that is a member of the JSON document, too.
@@ -58,20 +56,6 @@ DEBUGGERS = {
 recording."""
 NO_DEBUGGER = "none"
 """The name that stands for this very process, without a debugger."""
-
-
-class Absent(Record):
-    """A value that could not be read, and why. False, so that ``value or default`` works on it."""
-
-    reason: str
-
-    def __bool__(self) -> bool:
-        return False
-
-    @property
-    def json_text(self) -> str:
-        """The reason: all that JSON has of it."""
-        return self.reason
 
 
 class JsonMember(Generic[Type]):

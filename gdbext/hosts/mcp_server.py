@@ -7,16 +7,17 @@ looked at only where the server was started with --allow-attach.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gdbext.diagnosis.report import json_report
+from gdbext.diagnosis.samples import KnownBugsSection
 from gdbext.engine.formats import whole_file
 from gdbext.engine.terminal import escape
-from gdbext.errors import AddOnError
+from gdbext.errors import AddOnError, GdbextError
 from gdbext.hosts.cli.options import launcher_words
 from gdbext.tools import table
 from gdbext.tools.program import Program
@@ -166,21 +167,20 @@ class McpTools:
         if isinstance(target, str):
             return target
         try:
-            document = json.loads(_run([*target, "--json", "dispatch-diagnose"]))
-            verdict = document["verdict"]
-            if verdict is None:
-                errors = (f"error: {each['what']}; {each['help']}" for each in document["errors"])
-                return self._cut("\n".join(map(escape, errors)))
-            lines = [f"{verdict['kind']}: {verdict['summary']}"]
-            lines += [
-                f"known bug: {each['title']} ({each['url']}); {each['cure']}" for each in document.get("known", ())
-            ]
-            findings = [each for each in document["findings"] if each["summary"] != verdict["summary"]]
-            lines += [f"also: {each['kind']}: {each['summary']}" for each in findings[:_FINDINGS]]
-            lines += [f"next: {each}" for each in verdict["advice"][:_ADVICE]]
-            lines += [f"not read: {each['what']}" for each in document["errors"][:_FINDINGS]]
-        except (ValueError, LookupError, TypeError):
+            report = json_report.parse(_run([*target, "--json", "dispatch-diagnose"]).encode(), "it", KnownBugsSection)
+        except GdbextError:
             return "No report was made."
+        verdict, known = report.verdict, report.find_section(KnownBugsSection)
+        if verdict is None:
+            lines = [f"error: {error.what}; {error.help}" for error in report.errors]
+            return self._cut("\n".join(map(escape, lines)))
+        lines = [f"{verdict.kind.value}: {verdict.summary}"]
+        for bug in known.reports if known is not None else ():
+            lines.append(f"known bug: {bug.title} ({bug.url}); {bug.cure}")
+        findings = [each for each in report.findings if (each.kind, each.threads) != (verdict.kind, verdict.threads)]
+        lines += [f"also: {each.kind.value}: {each.summary}" for each in findings[:_FINDINGS]]
+        lines += [f"next: {each}" for each in verdict.advice[:_ADVICE]]
+        lines += [f"not read: {error.what}" for error in report.errors[:_FINDINGS]]
         return self._cut("\n".join(map(escape, lines)))
 
     @staticmethod

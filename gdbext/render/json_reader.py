@@ -2,20 +2,24 @@
 
 Nothing in a document is trusted: a member of another type, a text or a list that is too long, a number beyond 64 bits
 are refused with BadData, which says where. A member that a record does not know is passed over: a newer version may add
-some. One that is missing has its default.
+some. One that is missing has its default. A word that an enumeration does not have is one of a later version: a
+LaterWord. Internal fields have their defaults; a record with one that has none cannot be read back: such a
+member is null or empty.
 """
 
 from __future__ import annotations
 
-import ast
-import sys
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
+from gdbext.engine.numbers import integer
 from gdbext.engine.record import Enum
+from gdbext.engine.vocabulary import Section
 from gdbext.errors import BadData
-from gdbext.render.plain_json import Way, members_of
+from gdbext.render.annotation_names import alternatives, arguments_of, meaning
+from gdbext.render.plain_json import Way, members_of, plain
 
 Reader = Callable[[Any, str], Any]
 """Reads a value; its name in the document, for errors."""
@@ -26,53 +30,135 @@ MAX_ITEMS = 1 << 20
 _WORD = (1 << 64) - 1
 _MOST = 1e18
 """The largest amount: 30 thousand million years in seconds."""
+_HEXADECIMAL = re.compile("0x[0-9a-f]{1,16}")
+_SPECIAL = ("NaN", "Infinity", "-Infinity")
+
+
+class LaterWord(str):
+    """A word that is none of the enumeration's: that of a later version. It equals no member."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> str:
+        """The word, as a member has it."""
+        return str(self)
 
 
 def from_json(kind: type[RecordType], value: Any, where: str) -> RecordType:
     """The record that an object describes. Raises BadData."""
-    read: Any = _record_reader
+    read: Any = _record_reader  # mypy: of a type of its own
     record: RecordType = read(kind)(value, where)
     return record
 
 
+def section_from_json(kind: type[Section], value: Any, where: str) -> Section:
+    """The section that a member of a report describes. Raises BadData."""
+    if not kind.only_member:
+        return from_json(kind, value, where)
+    reader: Any = _of_type(kind, kind.__annotations__[kind.only_member])
+    made: Any = kind
+    section: Section = made(reader(value, where))
+    return section
+
+
 @cache
-def _record_reader(kind: Any) -> Reader:
+def _record_reader(kind: Any) -> Reader | None:
+    """None where the record cannot be read back."""
     limits = kind.json_limits() if hasattr(kind, "json_limits") else {}
-    members = tuple(
-        (
-            member.name,
-            member.attribute,
-            _of_node(kind, ast.parse(member.type, mode="eval").body, limits.get(member.attribute)),
-            member,
-        )
-        for member in members_of(kind)
-        if member.is_field and member.way is not Way.INLINE
-    )
+    members = {member.attribute: member for member in members_of(kind) if member.is_field}
+    defaults = getattr(kind, "_field_defaults", vars(kind))
+    names = getattr(kind, "_fields", members)
+    values = [defaults.get(name) for name in names]
+    steps: list[tuple[int, str, Reader]] = []
+    inline: list[tuple[int, Reader]] = []
+    needed = set()
+    for place, name in enumerate(names):
+        member = members.get(name)
+        reader = _of_type(kind, member.type, limits.get(name)) if member is not None else None
+        if member is None or reader is None:
+            if name not in defaults:
+                return None
+        elif member.way is Way.INLINE:
+            inline.append((place, _inline(reader, kind, member.type)))
+        else:
+            steps.append((place, member.name, reader))
+            needed |= set() if member.has_default else {member.name}
 
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise refusal(value, where, "an object")
-        fields = {}
-        for name, attribute, reader, member in members:
+        if not needed <= value.keys():
+            raise BadData(f"{where} has no {min(needed - value.keys())!r}")
+        found = values[:]
+        for place, name, reader in steps:
             if name in value:
-                fields[attribute] = reader(value[name], name)
-            elif not member.has_default:
-                raise BadData(f"{where} has no {name!r}")
-        return kind(**fields)
+                found[place] = reader(value[name], name)
+        for place, reader in inline:
+            found[place] = reader(value, where)
+        return kind(*found)
 
     return read
 
 
-def _of_node(owner: type, node: ast.expr, limit: int | None = None) -> Reader:
-    if isinstance(node, ast.BinOp):
-        return optional(_of_node(owner, node.left, limit))
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
-        return array(_of_node(owner, node.slice.elts[0]), limit or MAX_ITEMS)
-    name = ast.unparse(node)
-    if name in _SIMPLE:
-        return _SIMPLE[name]
-    kind = getattr(sys.modules[owner.__module__], name)
+def _inline(reader: Reader, owner: type, annotation: str) -> Reader:
+    """Read a record whose members are among those of the one that has it; None where none of them is there."""
+    first, *others = alternatives(annotation)
+    names = {member.name for member in members_of(meaning(owner, first))}
+    return lambda value, where: None if others and not names.intersection(value) else reader(value, where)
+
+
+def _of_type(owner: type, annotation: str, limit: int | None = None) -> Reader | None:
+    """None where a value of that type cannot be read back."""
+    kinds = alternatives(annotation)
+    others = [kind for kind in kinds if kind != "None"]
+    is_union = len(others) > 1
+    read = _one_of([meaning(owner, text) for text in others]) if is_union else _of_single(owner, others[0], limit)
+    return optional(read) if len(others) < len(kinds) and read is not None else read
+
+
+def _of_single(owner: type, text: str, limit: int | None) -> Reader | None:
+    if text in _SIMPLE:
+        return _SIMPLE[text]
+    name, _, inner = text.partition("[")
+    if name in ("tuple", "list", "Sequence"):
+        item = _of_type(owner, arguments_of(inner[:-1])[0])
+        return array(item, limit or MAX_ITEMS) if item is not None else _nothing
+    if name in ("Mapping", "dict"):
+        item = _of_type(owner, arguments_of(inner[:-1])[1])
+        return _mapping(item) if item is not None else None
+    kind = meaning(owner, text)
+    if isinstance(kind, str):
+        return _of_type(owner, kind)
+    if hasattr(kind, "json_text"):
+        return lambda value, where: kind(text_of(value, where))
     return _word_of(kind) if issubclass(kind, Enum) else _record_reader(kind)
+
+
+def _one_of(kinds: list[type]) -> Reader:
+    """A record of the first type that the object fits, with all that a property says of records of that type."""
+    properties = {kind: [member for member in members_of(kind) if not member.is_field] for kind in kinds}
+
+    def read(value: Any, where: str) -> Any:
+        for kind in kinds:
+            try:
+                record: Any = from_json(kind, value, where)
+            except BadData:
+                continue
+            if all(plain(getattr(record, each.attribute)) == value.get(each.name) for each in properties[kind]):
+                return record
+        raise refusal(value, where, "one of several objects")
+
+    return read
+
+
+def _mapping(reader: Reader) -> Reader:
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, dict):
+            raise refusal(value, where, "an object")
+        return {text_of(name, where): reader(item, name) for name, item in value.items()}
+
+    return read
 
 
 def optional(reader: Reader) -> Reader:
@@ -81,11 +167,17 @@ def optional(reader: Reader) -> Reader:
 
 
 def array(reader: Reader, limit: int = MAX_ITEMS) -> Reader:
-    """Read an array of at most ``limit`` such values."""
+    """Read an array of at most ``limit`` such values; a tuple is one that was read before."""
 
     def read(value: Any, where: str) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
         if not isinstance(value, list) or len(value) > limit:
             raise refusal(value, where, f"an array of at most {limit} items")
+        if not value:
+            return ()
+        if reader is number and set(map(type, value)) == {int} and -_WORD <= min(value) <= max(value) <= _WORD:
+            return tuple(value)  # sizes of tensors: most values of a report with many collectives
         return tuple([reader(item, where) for item in value])
 
     return read
@@ -96,12 +188,12 @@ def _word_of(kind: Any) -> Reader:
         try:
             return kind(value)
         except (ValueError, TypeError):
-            raise refusal(value, where, f"a word of {kind.__name__}") from None
+            return LaterWord(text_of(value, where))
 
     return read
 
 
-def text(value: Any, where: str) -> str:
+def text_of(value: Any, where: str) -> str:
     """A string of at most a megabyte."""
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise refusal(value, where, "text")
@@ -137,12 +229,37 @@ def amount(value: Any, where: str) -> float:
     return float(value)
 
 
+def real(value: Any, where: str) -> float:
+    """A number, or a text for one that JSON has not."""
+    if value in _SPECIAL or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return float(value)
+    raise refusal(value, where, "a number")
+
+
+def _hexadecimal(value: Any, where: str) -> int:
+    if not isinstance(value, str) or not _HEXADECIMAL.fullmatch(value):
+        raise refusal(value, where, "a number in hexadecimal")
+    return integer(value, 16)
+
+
+def _anything(value: Any, _: str) -> Any:
+    return value
+
+
+def _nothing(*_: Any) -> tuple[()]:
+    return ()
+
+
 _SIMPLE: dict[str, Reader] = {
-    "str": text,
+    "str": text_of,
     "bool": flag,
     "int": number,
     "Count": count,
     "Amount": amount,
+    "float": real,
+    "Hexadecimal": _hexadecimal,
+    "Any": _anything,
+    "object": _anything,
 }
 
 

@@ -7,7 +7,6 @@ files are moved to where the user wants them.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
@@ -240,18 +240,16 @@ def _print_to(place: Workplace, name: str) -> None:
 def _kept(place: Workplace, pid: int, program: str, name: str, file: str = "") -> ProcessLook:
     """The verdict that a look has left in ``place``."""
     try:
-        document = json.loads(place.read(file or f"{name}.json"))
-        verdict = document["verdict"] or {}
-        problem = "; ".join(str(each["what"]) for each in document["errors"])
-    except (OSError, ValueError, LookupError, TypeError):
+        report = json_report.parse(place.data(file or f"{name}.json"), name)
+    except (OSError, GdbextError):
         return ProcessLook(pid, program, "", "", "", "the look at it left no report")
-    if not verdict:
-        return ProcessLook(pid, program, "", "", "", problem or "the look at it left no verdict")
+    if report.verdict is None:
+        return ProcessLook(pid, program, "", "", "", report.problem or "the look at it left no verdict")
     try:
         text = place.read(f"{name}.txt")
     except OSError:
         text = ""
-    return ProcessLook(pid, program, str(verdict.get("kind", "")), str(verdict.get("summary", "")), text, problem)
+    return ProcessLook(pid, program, report.verdict.kind.value, report.verdict.summary, text, report.problem)
 
 
 def _publish(place: Workplace, names: Sequence[str]) -> None:

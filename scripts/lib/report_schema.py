@@ -23,6 +23,7 @@ import gdbext
 from gdbext.diagnosis.report import SCHEMA, Report
 from gdbext.engine.record import Enum
 from gdbext.engine.vocabulary import Section
+from gdbext.render.annotation_names import alternatives, arguments_of, meaning
 from gdbext.render.plain_json import JsonField, Way, members_of
 from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.job_report import JobReport
@@ -168,9 +169,9 @@ class Definitions:
                 has_default = member.has_default or member.is_sparse or member.needs_why
                 yield member, kind, not has_default and not inlined
                 continue
-            for text in _alternatives(member.type):
+            for text in alternatives(member.type):
                 if text != "None":
-                    yield from self._members(_named(kind, text), inlined or "None" in member.type)
+                    yield from self._members(meaning(kind, text), inlined or "None" in member.type)
 
     def _described(self, owner: type, member: JsonField) -> dict[str, Any]:
         described = self.type_of(owner, member.type.replace(" | None", "") if member.is_sparse else member.type)
@@ -181,14 +182,14 @@ class Definitions:
 
     def type_of(self, owner: type, annotation: str) -> dict[str, Any]:
         """The schema of a type as it is written in the module of ``owner``."""
-        kinds = [self._single(owner, text) for text in _alternatives(annotation)]
+        kinds = [self._single(owner, text) for text in alternatives(annotation)]
         return kinds[0] if len(kinds) == 1 else _any_of(kinds)
 
     def _single(self, owner: type, text: str) -> dict[str, Any]:
         if text in SIMPLE:
             return dict(SIMPLE[text])
         name, _, inner = text.partition("[")
-        arguments = _arguments(inner[:-1]) if inner else []
+        arguments = arguments_of(inner[:-1]) if inner else []
         if name in ARRAYS:
             items = dict.fromkeys(argument for argument in arguments if argument != "...")
             return {"type": "array", "items": _any_of([self.type_of(owner, item) for item in items])}
@@ -196,7 +197,7 @@ class Definitions:
             return {"type": "object", "additionalProperties": self.type_of(owner, arguments[1])}
         if name == "Literal":
             return {"enum": [ast.literal_eval(argument) for argument in arguments]}
-        named = _named(owner, text)
+        named = meaning(owner, text)
         if isinstance(named, str):
             return self._alias(owner, text, named)
         if hasattr(named, "json_text"):
@@ -205,13 +206,13 @@ class Definitions:
             return {"enum": [member.value for member in named]}
         return self.reference(named)
 
-    def _alias(self, owner: type, name: str, meaning: str) -> dict[str, Any]:
+    def _alias(self, owner: type, name: str, text: str) -> dict[str, Any]:
         """The type that an alias stands for; anything where it is a part of itself."""
         if name in self._aliases:
             return {}
         self._aliases.append(name)
         try:
-            return self.type_of(owner, meaning)
+            return self.type_of(owner, text)
         finally:
             self._aliases.pop()
 
@@ -241,73 +242,6 @@ def _annotation(kind: type, attribute: str) -> str:
     if isinstance(value, property):
         return str(typing.cast(Any, value.fget).__annotations__["return"])
     return str(kind.__annotations__[attribute])
-
-
-def _alternatives(annotation: str) -> list[str]:
-    tree = ast.parse(annotation, mode="eval").body
-    return [ast.unparse(node) for node in _united(tree)]
-
-
-def _united(node: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(node, ast.BinOp):
-        yield from _united(node.left)
-        yield from _united(node.right)
-    elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Union":
-        for element in typing.cast(ast.Tuple, node.slice).elts:
-            yield from _united(element)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield from _united(ast.parse(node.value, mode="eval").body)
-    else:
-        yield node
-
-
-def _arguments(text: str) -> list[str]:
-    tree = ast.parse(f"({text},)", mode="eval").body
-    return [ast.unparse(element) for element in typing.cast(ast.Tuple, tree).elts]
-
-
-def _named(owner: type, text: str) -> Any:
-    """The class of that name in the module of ``owner``, or the text of an alias."""
-    head, _, rest = text.partition(".")
-    meaning = _names(owner.__module__)[head]
-    return getattr(meaning, rest) if rest else meaning
-
-
-@cache
-def _names(module: str) -> dict[str, Any]:
-    """What the names of a module mean to type checkers."""
-    loaded = importlib.import_module(module)
-    names: dict[str, Any] = {name: value for name, value in vars(loaded).items() if inspect.isclass(value)}
-    for block in ast.parse(inspect.getsource(loaded)).body:
-        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test):
-            for line in block.body:
-                if isinstance(line, ast.ImportFrom) and line.module and line.module.startswith("gdbext"):
-                    for alias in line.names:
-                        names[alias.asname or alias.name] = _imported(line.module, alias.name)
-                elif isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
-                    names[line.targets[0].id] = ast.unparse(line.value)
-    for name, value in vars(loaded).items():
-        if typing.get_origin(value) is typing.Union:
-            names[name] = " | ".join(map(_spelled, typing.get_args(value)))
-    return names
-
-
-def _imported(module: str, name: str) -> Any:
-    loaded = importlib.import_module(module)
-    if hasattr(loaded, name):
-        return getattr(loaded, name)
-    try:
-        return importlib.import_module(f"{module}.{name}")
-    except ImportError:
-        return _names(module).get(name)
-
-
-def _spelled(kind: Any) -> str:
-    if typing.get_args(kind):
-        return f"{kind.__origin__.__name__}[{', '.join(map(_spelled, typing.get_args(kind)))}]"
-    if kind in (type(None), ...):
-        return "None" if kind is not ... else "..."
-    return getattr(kind, "__forward_arg__", None) or getattr(kind, "__name__", None) or str(kind)
 
 
 def _first_sentence(kind: type) -> str:

@@ -24,9 +24,7 @@ DECLARED = {
         *("tools/watch/__init__.py", "torch/values/value_text.py"),
     ],
     "text that is cut short": ["engine/formats/demangle.py", "engine/formats/mangled_name.py"],
-    "numbers of a document, whose shapes are checked first": [
-        *("engine/layouts/__init__.py", "tools/known/__init__.py", "tools/ranks/rank_report_reader.py"),
-    ],
+    "numbers of a document, whose shapes are checked first": ["engine/layouts/__init__.py"],
     "words of the kernel's, which are numbers of a word of memory": [
         *("engine/targets/budget.py", "engine/targets/rooted_paths.py", "engine/targets/live/"),
         *("engine/targets/system/", "hosts/cli/debugger_runner.py", "tools/family.py", "tools/probes/"),

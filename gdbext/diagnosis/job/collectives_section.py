@@ -91,6 +91,9 @@ class JobRank(Record):
     """Number of times that the launcher had started this machine's ranks before (torchrun --max-restarts)."""
 
 
+UNKNOWN_JOB_RANK = JobRank(None, None, None, None, None, None)
+
+
 @dataclass(frozen=True)
 class CollectivesSection(Section):
     """All groups of a process, the default group first."""

@@ -162,6 +162,11 @@ class Report(Record):
             raise LookupError(f"the report of {self.command} has no {kind.name}")
         return found
 
+    @property
+    def problem(self) -> str:
+        """All that could not be read, in one line; "" where nothing is missing."""
+        return "; ".join(error.what for error in self.errors)
+
     def has(self, name: str) -> bool:
         """True if there is a section of that name: to ask for it by its type, that has to be imported."""
         return any(section.name == name for section in self.sections)

@@ -8,7 +8,6 @@ Verdict: the answer to "why does it hang?".
 from __future__ import annotations
 
 from gdbext.engine.record import Enum, Record
-from gdbext.engine.vocabulary import json_member
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,44 +140,31 @@ class Finding(Record):
 class Verdict(Record):
     """The strongest finding, and what to do about it."""
 
-    finding: Internal[Finding]
+    kind: FindingKind
+    """The kind of the finding that became the verdict."""
+    summary: str
+    """The sentence that says it."""
+    threads: tuple[int, ...]
+    """Ids of the threads that it is about."""
+    op: str | None
+    """The operator that it is about: ``aten::mm``."""
+    key: str | None
+    """The dispatch key of that operator."""
+    stage: DispatchStage | None
+    """The stage that the dispatcher has reached with that operator."""
+    cycle: tuple[WaitEdge, ...]
+    """The waits that close the circle of a deadlock."""
     advice: tuple[str, ...] = ()
     """Steps to try next, in words and commands that fit this process."""
+    finding: Internal[Finding] = Finding(FindingKind.NOTE, "")
+    """The finding itself."""
 
-    @json_member(after="")
-    def kind(self) -> FindingKind:
-        """The kind of the finding that became the verdict."""
-        return self.finding.kind
-
-    @json_member(after="kind")
-    def summary(self) -> str:
-        """The sentence that says it."""
-        return self.finding.summary
-
-    @json_member(after="summary")
-    def threads(self) -> tuple[int, ...]:
-        """Ids of the threads that it is about."""
-        return self.finding.threads
-
-    @json_member(after="threads")
-    def op(self) -> str | None:
-        """The operator that it is about: ``aten::mm``."""
-        return self.finding.step.op if self.finding.step is not None else None
-
-    @json_member(after="op")
-    def key(self) -> str | None:
-        """The dispatch key of that operator."""
-        return self.finding.step.key if self.finding.step is not None else None
-
-    @json_member(after="key")
-    def stage(self) -> DispatchStage | None:
-        """The stage that the dispatcher has reached with that operator."""
-        return self.finding.step.stage if self.finding.step is not None else None
-
-    @json_member(after="stage")
-    def cycle(self) -> tuple[WaitEdge, ...]:
-        """The waits that close the circle of a deadlock."""
-        return self.finding.cycle
+    @classmethod
+    def of(cls, finding: Finding, advice: tuple[str, ...] = ()) -> Verdict:
+        """The verdict that states that finding."""
+        step = finding.step
+        op, key, stage = (step.op, step.key, step.stage) if step is not None else (None, None, None)
+        return cls(finding.kind, finding.summary, finding.threads, op, key, stage, finding.cycle, advice, finding)
 
     def is_about(self, finding: Finding) -> bool:
         """The finding is the one that the verdict states."""

@@ -1,13 +1,17 @@
-"""A report as the JSON document of the contract ("gdbext/1")."""
+"""A report as the JSON document of the contract ("gdbext/1"), written and read back."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from gdbext.diagnosis.report import SCHEMA, Report
+from gdbext.engine.formats import parse_json
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.terminal import shown_json
+from gdbext.engine.vocabulary import Section
+from gdbext.errors import BadData
 from gdbext.render.plain_json import members, plain
 
 
@@ -20,3 +24,19 @@ def document(report: Report) -> dict[str, Any]:
     """The document as plain JSON values."""
     with no_garbage_collection():  # all operators have half a million table entries
         return {"schema": SCHEMA, **plain(report, report.why), **members(report.sections, report.why)}
+
+
+def parse(data: bytes, where: str, *sections: type[Section]) -> Report:
+    """The report of a document as text, as ``read`` has it. Raises BadData."""
+    return read(parse_json(data), where, *sections)
+
+
+def read(value: object, where: str, *sections: type[Section]) -> Report:
+    """The report that a document describes, with those of its sections. Whoever made it, nothing in it is trusted.
+    Raises BadData, which says where it is not as the schema has it."""
+    from gdbext.render.json_reader import from_json, section_from_json
+
+    if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
+        raise BadData(f"{where} is not a report of gdbext (schema {SCHEMA})")
+    found = [section_from_json(kind, value[kind.name], kind.name) for kind in sections if value.get(kind.name)]
+    return from_json(Report, value, where)._replace(sections=tuple(found))

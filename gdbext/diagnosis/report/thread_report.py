@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from gdbext.cpython.abi.assumed_names import is_below_library
 from gdbext.engine.record import Enum, Record
-from gdbext.engine.vocabulary import json_member
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report.wait import Resource, Wait
     from gdbext.diagnosis.waits.pool_table import Pool
-    from gdbext.engine.vocabulary import Absent, Hexadecimal, Internal, Sparse
+    from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
     from gdbext.torch.stack import DispatchFrame
     from gdbext.torch.state.dispatch_state_reader import DispatchState
 
@@ -146,16 +145,17 @@ class AsyncTask(Record):
 class EventLoop(Record):
     """One loop. ``kind`` is its type, ``ready`` how many callbacks are due, None where that is not known."""
 
-    address: int
-    kind: str
-    tid: int | None
-    ready: int | None
     tasks: tuple[AsyncTask, ...]
-    watches_itself: bool = False
+    """The tasks of the event loop that this thread runs."""
+    address: Internal[int] = 0
+    kind: Internal[str] = ""
+    tid: Internal[int | None] = None
+    ready: Internal[int | None] = None
+    watches_itself: Internal[bool] = False
     """True if nothing outside of the process can wake it: no timer, no signal's handler, no descriptor of others."""
-    always_timed: bool = False
+    always_timed: Internal[bool] = False
     """True of trio's, whose sleep ends once a day without a reason: that it is timed tells nothing."""
-    ended: tuple[str, ...] = ()
+    ended: Internal[tuple[str, ...]] = ()
     """The tasks that an exception has ended, for people: ``producer has ended with ValueError('x'), raised in …``."""
 
     @property
@@ -230,7 +230,7 @@ class ThreadReport(Record):
     wait: Wait | None = None
     holds: tuple[Resource, ...] = ()
     dispatch: tuple[DispatchFrame, ...] = ()
-    dispatch_doubt: Absent | None = None
+    dispatch_doubt: str | None = None
     """The reason why ``dispatch`` may lack frames (torch's file is missing, the stack ends early), None where it is
     complete."""
     python_frames: tuple[Frame, ...] = ()
@@ -240,7 +240,7 @@ class ThreadReport(Record):
     """Notes on what could not be read of this thread, and why its walk ended."""
     tls: Sparse[DispatchState | None] = None
     """The thread-local state of dispatch; None unless asked for."""
-    loop: Internal[EventLoop | None] = None
+    loop: Inline[EventLoop | None] = None
     """The event loop of asyncio that this thread runs."""
     backward: Sparse[tuple[BackwardNode, ...]] = ()
     """The nodes of autograd's graph that run on its stack, innermost first; empty unless asked for."""
@@ -253,11 +253,6 @@ class ThreadReport(Record):
     waits, or that the interpreter itself executes."""
     stack_key: Internal[int] = 0
     """Equal for threads with equal stacks; 0 where the stack is unknown."""
-
-    @json_member(after="tls")
-    def tasks(self) -> Sparse[tuple[AsyncTask, ...] | None]:
-        """The tasks of the event loop that this thread runs; None without one."""
-        return self.loop.tasks if self.loop is not None else None
 
     @property
     def label(self) -> str:

@@ -25,7 +25,7 @@ from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.record import Record
 from gdbext.engine.unwind import NativeStack, Unwinder
-from gdbext.engine.vocabulary import Absent, ErrorLog
+from gdbext.engine.vocabulary import ErrorLog
 from gdbext.errors import GdbextError, StacklessCore, SymbolFileError, TargetGone
 
 TYPE_CHECKING = False
@@ -242,7 +242,7 @@ class Stacks:
 
     def unseen(self, why: str) -> NativeStack:
         """A stack of which nothing can be known."""
-        return NativeStack([], Absent(why), self._symbolizer)
+        return NativeStack([], why, self._symbolizer)
 
     def _note_modules(self, stack: NativeStack) -> None:
         """Functions of a file that cannot be used have no names, or fewer."""
@@ -351,7 +351,7 @@ class ThreadSnapshots:
             self._target.need_registers(thread.tid)
         python, notes = self._python_frames(thread, stack)
         if stack.outer is not None:
-            notes = (*notes, f"the stack ends early: {stack.outer.reason}")
+            notes = (*notes, f"the stack ends early: {stack.outer}")
         return ThreadSnapshot(
             self._process,
             thread.tid,
@@ -381,14 +381,14 @@ class ThreadSnapshots:
         except GdbextError as error:
             return (), (f"Python frames: {error.what}",)
 
-    def _unseen_dispatch(self, stack: NativeStack) -> Absent | None:
+    def _unseen_dispatch(self, stack: NativeStack) -> str | None:
         """The reason why there may be frames of the dispatcher that cannot be seen on a stack."""
         if self._dispatch is None:
             return None
         if stack.outer is not None:
-            return Absent("the stack ends early")
+            return "the stack ends early"
         for module in {frame.module for frame in stack.frames if frame.module is not None}:
             if module.name.startswith(TORCH_PREFIXES) and module.image is None:
-                return Absent(f"the functions of {module.name} have no names without its file")
+                return f"the functions of {module.name} have no names without its file"
         unread = self._dispatch.unread(stack)
-        return Absent("; ".join(one.text for one in unread)) if unread else None
+        return "; ".join(one.text for one in unread) if unread else None

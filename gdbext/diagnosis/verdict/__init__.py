@@ -89,7 +89,7 @@ def judge(seen: Observations) -> Judgement:
     found.sort(key=lambda finding: finding.kind.rank)
     notes = list(caveats(seen, graph))
     findings = _numbered([finding for finding in found if finding.kind is not FindingKind.BUSY] + notes)
-    return Judgement(findings, Verdict(_strongest(seen, graph, found, findings, notes)))
+    return Judgement(findings, Verdict.of(_strongest(seen, graph, found, findings, notes)))
 
 
 def _is_refuted(finding: Finding, seen: Observations, graph: WaitGraph) -> bool:
@@ -244,7 +244,7 @@ def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadRep
 def unseen_dispatch(threads: Sequence[ThreadReport], doubt: str) -> str:
     """Threads of which nobody can say whether they are in the dispatcher."""
     names = sentences.listed([thread.label for thread in threads])
-    reason = next((thread.dispatch_doubt.reason for thread in threads if thread.dispatch_doubt is not None), "")
+    reason = next((thread.dispatch_doubt for thread in threads if thread.dispatch_doubt is not None), "")
     text = f"Whether {names} is in the dispatcher cannot be told ({reason})"
     return text + (f"; and: {doubt}" if doubt else ", and no hang is proven.")
 

@@ -155,7 +155,7 @@ def agreeing(judgement: Judgement, found: Sequence[ThreadProgress], threads: Seq
     )
     next_one = next((each for each in kept if each.kind is not FindingKind.NOTE), None)
     if verdict is not judgement.verdict and next_one is not None:
-        verdict = judgement.verdict._replace(finding=next_one)
+        verdict = Verdict.of(next_one, judgement.verdict.advice)
     return judgement._replace(verdict=verdict, findings=kept)
 
 
@@ -164,7 +164,7 @@ def goes_on(verdict: Verdict, calls: int, seconds: float) -> Verdict:
     if not calls or verdict.kind is not FindingKind.IDLE:
         return verdict
     text = f"Operators are called ({_rate(calls, seconds)} a second); in the last look no thread was inside of one."
-    return verdict._replace(finding=verdict.finding._replace(kind=FindingKind.BUSY, summary=text))
+    return Verdict.of(verdict.finding._replace(kind=FindingKind.BUSY, summary=text), verdict.advice)
 
 
 def _rate(calls: int, seconds: float) -> str:

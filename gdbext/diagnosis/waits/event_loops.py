@@ -128,7 +128,7 @@ def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
     itself = loop.watches_itself and _no_handler_wakes(process, {each.kind for each in awaited.values()})
     by_name = tuple(sorted(tasks, key=lambda task: task.name))
     ended = tuple(map(_ended, loop.ended))
-    return EventLoop(loop.address, loop.kind, tid, loop.ready, by_name, itself, is_trio, ended)
+    return EventLoop(by_name, loop.address, loop.kind, tid, loop.ready, itself, is_trio, ended)
 
 
 def _ended(task: EndedTask) -> str:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import KernelSide, Signal
     from gdbext.engine.unwind import NativeStack
     from gdbext.engine.unwind.frame_steps import NativeFrame
-    from gdbext.engine.vocabulary import Absent
     from gdbext.torch.stack import DispatchFrame
 
     Tag = Union["FunctionTag", "PoolFunction"]
@@ -226,7 +225,7 @@ class ThreadSnapshot:
         kernel_state: str | None = None,
         python: Sequence[Frame] = (),
         dispatch: Sequence[DispatchFrame] = (),
-        unseen_dispatch: Absent | None = None,
+        unseen_dispatch: str | None = None,
         name: str | None = None,
         python_name: str | None = None,
         number: int | None = None,

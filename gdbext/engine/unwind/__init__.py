@@ -15,7 +15,6 @@ from functools import cached_property
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
 from gdbext.engine.unwind.known_path import KnownPaths
 from gdbext.engine.unwind.unwind_row import MASK, Registers, UnwindRow, compile_row, preserved
-from gdbext.engine.vocabulary import Absent
 from gdbext.errors import BadData, MemoryFault
 
 TYPE_CHECKING = False
@@ -184,7 +183,7 @@ MAX_FRAMES = 200_000
 class NativeStack:
     """Frames innermost first; functions are looked up when asked for."""
 
-    def __init__(self, frames: list[NativeFrame], outer: Absent | None, symbolizer: Symbolizer) -> None:
+    def __init__(self, frames: list[NativeFrame], outer: str | None, symbolizer: Symbolizer) -> None:
         self.frames = frames
         self.outer = outer
         """The reason why further frames are missing ("no CFI at 0x…", "truncated at N frames"), None for a whole
@@ -201,9 +200,9 @@ class NativeStack:
         """Unwinds from ``registers``. Never raises for what is on the stack: the walk ends and says why."""
         frames = unwinder.stack(registers, limit)
         if len(frames) >= limit:
-            return cls(frames, Absent(f"truncated at {limit} frames"), symbolizer)
+            return cls(frames, f"truncated at {limit} frames", symbolizer)
         whole = unwinder.stopped is END_OF_STACK
-        return cls(frames, None if whole else Absent(unwinder.stopped), symbolizer)
+        return cls(frames, None if whole else unwinder.stopped, symbolizer)
 
     def __len__(self) -> int:
         return len(self.frames)

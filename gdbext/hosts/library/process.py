@@ -79,7 +79,7 @@ class Diagnosis(Answer):
 
     def __init__(self, report: Report, session: Session, limits: CallLimits) -> None:
         super().__init__(report)
-        self.threads = Threads([Thread(session, each, limits) for each in report.threads])
+        self.threads = Threads([Thread.of(session, each, limits) for each in report.threads])
 
     @cached_property
     def verdict(self) -> ShownVerdict:
@@ -136,7 +136,7 @@ class Process:
         """All threads with what each waits for, as all-threads reports them; read once."""
         with self._limits.watch():
             self._session, found = self._session.settled(inspect_threads)
-        return Threads([Thread(self._session, each, self._limits) for each in found.threads])
+        return Threads([Thread.of(self._session, each, self._limits) for each in found.threads])
 
     def diagnose(self) -> Diagnosis:
         """Find out why it hangs or crashed, as dispatch-diagnose does."""

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 from gdbext.cpython.abi.versions import unsupported
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.object_text import describe
-from gdbext.diagnosis.report.thread_report import BackwardNode, EventLoop, Frame, RunState, ThreadReport
-from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
 from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import CallLimits
 from gdbext.errors import GdbextError, UsageError
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.diagnosis.session import Session
-    from gdbext.torch.stack import DispatchFrame
 
 
 Entry = TypeVar("Entry")
@@ -40,76 +38,28 @@ class Stack(tuple[Entry, ...]):
         return notebook.stack(self)
 
 
-class Thread:
-    """One thread. Its fields have the names of the JSON document; what is an enumeration there has the JSON word as its
-    ``value``."""
+class Thread(ThreadReport):
+    """One thread: the record that commands report it by. What is an enumeration has the JSON word as its ``value``."""
 
-    def __init__(self, session: Session, report: ThreadReport, limits: CallLimits) -> None:
-        self._session = session
-        self._limits = limits
-        self.report = report
-        """The record that commands report it by."""
+    _session: Session
+    _limits: CallLimits
 
-    @property
-    def tid(self) -> int:
-        """Id that the kernel gave the thread."""
-        return self.report.tid
+    @classmethod
+    def of(cls, session: Session, report: ThreadReport, limits: CallLimits) -> Thread:
+        """The thread of a report."""
+        thread = cls(*report._replace(dispatch=Stack(report.dispatch), python_frames=Stack(report.python_frames)))
+        thread._session, thread._limits = session, limits
+        return thread
 
     @property
-    def name(self) -> str | None:
-        """The kernel's name of it."""
-        return self.report.name
+    def report(self) -> ThreadReport:
+        """The record that commands report it by: the thread itself."""
+        return self
 
     @property
-    def python_name(self) -> str | None:
-        """The name that Python's ``threading`` has for it."""
-        return self.report.python_name
-
-    @property
-    def label(self) -> str:
-        """The thread as people call it: ``worker (tid 4711)``."""
-        return self.report.label
-
-    @property
-    def signal(self) -> str | None:
-        """The fatal signal that stopped it."""
-        return self.report.signal
-
-    @property
-    def state(self) -> RunState:
-        """It runs, waits, or is an idle worker."""
-        return self.report.state
-
-    @property
-    def wait(self) -> Wait | None:
-        """The resource that it waits for, with its owner."""
-        return self.report.wait
-
-    @property
-    def holds(self) -> tuple[Resource, ...]:
-        """The resources that it holds, as far as that is known."""
-        return self.report.holds
-
-    @cached_property
-    def dispatch(self) -> Stack[DispatchFrame]:
-        """The passes through PyTorch's dispatcher on its stack, innermost first."""
-        return Stack(self.report.dispatch)
-
-    @property
-    def dispatch_doubt(self) -> str | None:
-        """The reason why ``dispatch`` may lack passes; None where it is complete."""
-        unseen = self.report.dispatch_doubt
-        return unseen.reason if unseen is not None else None
-
-    @cached_property
     def python(self) -> Stack[Frame]:
         """Its Python frames, innermost first."""
-        return Stack(self.report.python_frames)
-
-    @property
-    def python_frames(self) -> Stack[Frame]:
-        """The same, under the name of the JSON document."""
-        return self.python
+        return Stack(self.python_frames)
 
     @cached_property
     def frames(self) -> Stack[Frame]:
@@ -121,33 +71,13 @@ class Thread:
             thread = find_thread(self._session.target, str(self.tid))
             return Stack(all_frames(self._session, self._session.threads.of(thread)))
 
-    @property
-    def frame_count(self) -> int:
-        """Number of its native frames."""
-        return self.report.frame_count
-
-    @property
-    def backward(self) -> tuple[BackwardNode, ...]:
-        """The nodes of autograd's graph that run on its stack, where they were asked for (dispatch-bt)."""
-        return self.report.backward
-
-    @property
-    def loop(self) -> EventLoop | None:
-        """The event loop of asyncio that it runs, with its tasks."""
-        return self.report.loop
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on what could not be read of it."""
-        return self.report.notes
-
     def __repr__(self) -> str:
         doing = self.wait.phrase if self.wait is not None else self.state.value
         inside = f", in {self.dispatch[0].qualified}" if self.dispatch else ""
         return f"<Thread {notebook.plain(self.label)}: {notebook.plain(doing + inside)}>"
 
     def _repr_html_(self) -> str:
-        return notebook.thread(self.report)
+        return notebook.thread(self)
 
 
 class Threads(Sequence[Thread]):
@@ -182,7 +112,7 @@ class Threads(Sequence[Thread]):
         return "\n".join(map(repr, self._threads)) or "<no thread>"
 
     def _repr_html_(self) -> str:
-        return notebook.threads(thread.report for thread in self)
+        return notebook.threads(self)
 
 
 class Variable(Record):

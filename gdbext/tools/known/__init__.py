@@ -1,19 +1,21 @@
 """``scripts/dispatch known``: compare reports and recordings that were made before with the catalogue, or show it.
 
-Reports (schema "gdbext/1") can be judged again by entries that were written later. Whoever made the document, nothing
-in it is trusted: what is not as the schema has it is a BadData.
+Reports (schema "gdbext/1") can be judged again by entries that were written later.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.report.finding import FindingKind
-from gdbext.diagnosis.samples import KnownBugsSection
-from gdbext.engine.formats import parse_json, read_file
+from gdbext.diagnosis.report.thread_report import FrameKind
+from gdbext.diagnosis.report.wait import OwnerThread
+from gdbext.diagnosis.samples import ChildrenSection, KnownBugsSection
+from gdbext.engine.formats import read_file
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import AddOnError, BadData, UsageError
 from gdbext.known import catalogue
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Iterator
 
+    from gdbext.diagnosis.report import Report
+    from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
+    from gdbext.diagnosis.report.wait import Wait
     from gdbext.known import KnownBug
     from gdbext.known.signatures import NativeName
     from gdbext.tools.program import Dispatch
@@ -90,12 +95,12 @@ class _Judged:
 
     def _of_report(self, bugs: Sequence[KnownBug]) -> tuple[KnownMatch, ...]:
         try:
-            document = parse_json(read_file(self.path))
+            data = read_file(self.path)
         except OSError as error:
             raise BadData(f"{self.path} cannot be read: {error.strerror}") from error
-        facts = report_facts(document, self.path)
-        self.doubt = "" if has_native_frames(document) else _NO_FRAMES
-        return tuple(matches(bugs, facts))
+        report = json_report.parse(data, self.path, ChildrenSection)
+        self.doubt = "" if any(thread.frames for thread in report.threads) else _NO_FRAMES
+        return tuple(matches(bugs, report_facts(report)))
 
 
 def _compared(judged: Sequence[_Judged], why: bool) -> Iterator[str]:
@@ -128,101 +133,68 @@ def _json(value: object) -> str:
     return shown_json(json.dumps(plain(value), ensure_ascii=True)) + "\n"
 
 
-SCHEMA = "gdbext/1"
-
-
-def report_facts(document: object, where: str) -> ProcessFacts:
-    """The facts of the report. Raises BadData for what is none, or has no threads."""
-    if not isinstance(document, Mapping) or document.get("schema") != SCHEMA:
-        raise BadData(f"{where} is not a report on a process (schema {SCHEMA})")
-    try:
-        return _facts(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadData(f"{where} is not as the schema {SCHEMA} has it: {type(error).__name__}: {error}") from error
-
-
-def has_native_frames(document: Mapping[str, Any]) -> bool:
-    """Its threads have native frames: it was made with ``all-threads --stacks``."""
-    return any("frames" in thread for thread in document["threads"])
-
-
-def _facts(document: Mapping[str, Any]) -> ProcessFacts:
-    target = document["target"]
+def report_facts(report: Report) -> ProcessFacts:
+    """The facts of a report. Raises BadData: it has no process."""
+    target = report.target
     if target is None:
-        raise ValueError("it has no process")
-    crashed = {
-        tid
-        for finding in document["findings"]
-        if finding["kind"] == FindingKind.CRASH.value
-        for tid in finding["threads"]
+        raise BadData("the report is about no process")
+    crashed = {tid for finding in report.findings if finding.kind is FindingKind.CRASH for tid in finding.threads}
+    versions = {
+        "torch": target.torch.version if target.torch is not None else "unknown",
+        "python": target.python.version if target.python is not None else "unknown",
     }
-    versions = {"torch": _version(target.get("torch")), "python": _version(target.get("python"))}
-    threads = [_thread(each, int(target["pid"]), crashed) for each in document["threads"]]
+    threads = [_thread(thread, target.pid, crashed) for thread in report.threads]
     return ProcessFacts(
         threads,
-        versions.get,
-        relation=partial(_relation, document),
-        architecture=_facts_text(target.get("architecture") or ""),
+        lambda package: None if versions.get(package) == "unknown" else versions.get(package),
+        relation=partial(_relation, report),
+        architecture=target.architecture,
     )
 
 
-def _version(part: Mapping[str, Any] | None) -> str | None:
-    found = part["version"] if part is not None else None
-    return None if found in (None, "unknown") else _facts_text(found)
-
-
-def _relation(document: Mapping[str, Any], word: str) -> bool | None:
+def _relation(report: Report, word: str) -> bool | None:
     if word == "one-thread":
-        return len(document["threads"]) == 1
+        return len(report.threads) == 1
     if word == "forked":
-        missing = [(each["wait"] or {}).get("missing_workers") or {} for each in document["threads"]]
-        return True if any(each.get("forked") is True for each in missing) else None
-    if document["target"]["kind"] != "live" or document["command"] != "dispatch-diagnose":
+        return True if any(_forked_pool(thread.wait) for thread in report.threads) else None
+    if report.target is None or report.target.kind != "live" or report.command != "dispatch-diagnose":
         return None
-    children = (document.get("children") or {}).get("children") or ()
-    return child_relation(word, [_facts_text(child["command"]) for child in children])
+    section = report.find_section(ChildrenSection)
+    return child_relation(word, [child.command for child in section.children] if section is not None else [])
 
 
-def _thread(value: Mapping[str, Any], pid: int, crashed: set[int]) -> ThreadFacts:
-    wait = value["wait"] or {}
-    missing, owner = wait.get("missing_workers") or {}, wait.get("owner") or {}
-    names = [_facts_text(name) for name in (value["python_name"], value["name"]) if name]
-    tid = int(value["tid"])
-    frames = [_native(frame) for frame in _objects(value.get("frames") or ()) if frame["kind"] == "native"]
+def _forked_pool(wait: Wait | None) -> str:
+    """The pool whose workers a fork has left behind, and that is waited for; "" where there is none."""
+    missing = wait.missing_workers if wait is not None else None
+    return missing.pool.name if missing is not None and missing.forked else ""
+
+
+def _thread(thread: ThreadReport, pid: int, crashed: set[int]) -> ThreadFacts:
+    wait, names = thread.wait, [name for name in (thread.python_name, thread.name) if name]
+    frames = [_native(frame) for frame in thread.frames if frame.kind is FrameKind.NATIVE]
+    owner = wait.owner if wait is not None else None
     return ThreadFacts(
-        f"{names[0]} (tid {tid})" if names else f"thread {tid}",
-        _lines(value["python_frames"]),
-        _facts_text(wait.get("kind") or ""),
-        _facts_text(missing["pool"]) if missing.get("forked") is True else "",
+        f"{names[0]} (tid {thread.tid})" if names else f"thread {thread.tid}",
+        _lines(thread.python_frames),
+        wait.kind.value if wait is not None else "",
+        _forked_pool(wait),
         lambda: frames,
-        tid=tid,
-        roles=["main" if tid == pid else "other", *(["crashed"] if tid in crashed else [])],
+        tid=thread.tid,
+        roles=["main" if thread.tid == pid else "other", *(["crashed"] if thread.tid in crashed else [])],
         names=names,
-        state=_facts_text(value["state"]),
-        holds=[_facts_text(each["kind"]) for each in value["holds"]],
-        owner=int(owner["tid"]) if owner.get("state") == "alive" else None,
-        owner_gone=owner.get("state") == "gone",
-        group=_facts_text((wait.get("collective") or {}).get("group") or ""),
-        lost_signal=wait.get("lost_signal") is True,
-        tasks=[_lines(task["frames"]) for task in value.get("tasks") or ()],
+        state=thread.state.value,
+        holds=[resource.kind.value for resource in thread.holds],
+        owner=owner.tid if isinstance(owner, OwnerThread) else None,
+        owner_gone=owner is not None and not isinstance(owner, OwnerThread),
+        group=wait.collective.group if wait is not None and wait.collective is not None else "",
+        lost_signal=wait is not None and wait.lost_signal,
+        tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop is not None else [],
     )
 
 
-def _lines(frames: Sequence[Any]) -> list[tuple[str, str]]:
-    return [(_facts_text(frame["file"]), _facts_text(frame["function"])) for frame in _objects(frames)]
+def _lines(frames: Sequence[Frame]) -> list[tuple[str, str]]:
+    return [(frame.file, frame.function) for frame in frames]
 
 
-def _objects(values: Sequence[Any]) -> list[Mapping[str, Any]]:
-    """The frames of a list. A block of frames that repeats is there once."""
-    return [each for each in values if isinstance(each, Mapping)]
-
-
-def _native(frame: Mapping[str, Any]) -> tuple[NativeName, str]:
-    name = _facts_text(frame["function"])
-    return (lambda: (name,)), _facts_text(frame.get("module") or "")
-
-
-def _facts_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.40} is not text")
-    return value
+def _native(frame: Frame) -> tuple[NativeName, str]:
+    return (lambda: (frame.function,)), frame.module

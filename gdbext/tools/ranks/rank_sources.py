@@ -26,7 +26,7 @@ from gdbext.tools.ranks.rank_processes import (
     read_process,
     user_of,
 )
-from gdbext.tools.ranks.report_shapes import ReportParser
+from gdbext.tools.ranks.report_parser import ReportParser
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target

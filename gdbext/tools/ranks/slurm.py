@@ -22,13 +22,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gdbext.cache import located
+from gdbext.diagnosis.report import json_report
 from gdbext.engine.formats import MAX_BYTES, argument, parse_json
 from gdbext.engine.numbers import integer
 from gdbext.errors import BadData
-from gdbext.tools.ranks import ranks_document
+from gdbext.tools.ranks import rank_report_reader, ranks_document
 from gdbext.tools.ranks.fair_shares import FairShares
 from gdbext.tools.ranks.job_report import RankReports, Unreached, merge, rows
-from gdbext.tools.ranks.report_shapes import FAILURE
 
 SAID = 300
 """Characters that are shown of what a program said instead of an answer."""
@@ -57,9 +57,7 @@ def answer(where: str, output: bytes, status: int) -> RankReports:
 def _read(document: Any, where: str) -> tuple[list[Any], list[Unreached]]:
     """A document of ranks, or that of a failure: there is no rank on that machine."""
     if isinstance(document, dict) and document.get("errors"):
-        FAILURE(document, where)
-        error = document["errors"][0]
-        return [], [Unreached(where, error["what"], error.get("help") or "")]
+        return [], [rank_report_reader.failure(json_report.read(document, where), where)]
     found = ranks_document.read_rows(document, where)
     host = where.rpartition("/")[2]  # pod/NAME
     reports = [each._replace(host=host) for each in found.reports]

@@ -15,11 +15,12 @@ import tarfile
 import time
 from typing import TYPE_CHECKING, Any
 
+from gdbext.diagnosis.report import json_report
 from gdbext.engine.formats import read_file, whole_file
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import escape, write
-from gdbext.errors import TargetError, UsageError
+from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.tools.family import run_aside
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
@@ -143,8 +144,8 @@ def _looked(args: Namespace, dispatch: Dispatch, place: Workplace) -> dict[str, 
 
 def _problem(data: bytes) -> str:
     try:
-        return "; ".join(str(each["what"]) for each in json.loads(data)["errors"])
-    except (ValueError, LookupError, TypeError):
+        return json_report.parse(data, "the report").problem
+    except GdbextError:
         return "no report was made"
 
 

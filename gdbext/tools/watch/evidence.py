@@ -9,7 +9,6 @@ The trace is a process of its own (``dispatch-trace --last``), which reads the k
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -19,11 +18,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
+from gdbext.diagnosis.report import json_report
 from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.supervision import check_can_stop
-from gdbext.errors import TargetError
+from gdbext.errors import GdbextError, TargetError
 from gdbext.tools.family import end_with_parent, run_aside, start_aside
 
 if TYPE_CHECKING:
@@ -140,21 +140,19 @@ def take_core(evidence: Evidence, pid: int) -> str:
     return "core"
 
 
-def errors_in(errors: list[dict[str, str]]) -> str:
-    """The text of a report's field "errors", "" if it is empty. Raises LookupError, TypeError for what is no report."""
-    return "; ".join(str(error["what"]) for error in errors)
-
-
 def _verdict(place: Workplace, name: str) -> tuple[dict[str, str], frozenset[str], str]:
     """Kind and summary of a report's verdict, what its threads wait for, and what went wrong, "" if nothing did."""
+    nothing = {"kind": "", "summary": ""}
     try:
-        document = json.loads(place.read(name))
-        verdict, wrong = document["verdict"] or {}, errors_in(document["errors"])
-        about = [thread for thread in document["threads"] if thread["tid"] in verdict.get("threads", ())]
-        waits = frozenset(str((thread["wait"] or {}).get("kind", "")) for thread in about)
-    except (OSError, ValueError, LookupError, TypeError):
-        return {"kind": "", "summary": ""}, frozenset(), "it left no report"
-    return {name: str(verdict.get(name, "")) for name in ("kind", "summary")}, waits, wrong
+        report = json_report.parse(place.data(name), name)
+    except (OSError, GdbextError):
+        return nothing, frozenset(), "it left no report"
+    verdict = report.verdict
+    if verdict is None:
+        return nothing, frozenset(), report.problem
+    about = [thread.wait for thread in report.threads if thread.tid in verdict.threads]
+    waits = frozenset(wait.kind.value if wait is not None else "" for wait in about)
+    return {"kind": verdict.kind.value, "summary": verdict.summary}, waits, report.problem
 
 
 ENDING = "trace.html"
@@ -222,8 +220,8 @@ class TraceBuffer:
     def _wrong(self) -> str:
         """The error that the trace's own report tells."""
         try:
-            return errors_in(json.loads(self._place.read(self._report))["errors"]) or "it ended"
-        except (OSError, ValueError, LookupError, TypeError):
+            return json_report.parse(self._place.data(self._report), self._report).problem or "it ended"
+        except (OSError, GdbextError):
             return "it had not begun"
 
 

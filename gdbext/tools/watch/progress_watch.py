@@ -9,9 +9,7 @@ And what the last minutes looked like: dispatches by operator and where the thre
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import json
 import os
 import signal
 import time
@@ -19,7 +17,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.thread_report import is_users_file
+from gdbext.diagnosis.report import json_report
+from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_file
@@ -30,6 +29,7 @@ from gdbext.engine.terminal import cut
 from gdbext.engine.vocabulary import counted, duration
 from gdbext.errors import GdbextError, NotPermitted, TargetError, TargetGone
 from gdbext.tools.family import descendants, end_processes, start_aside
+from gdbext.tools.probes.summary import TopSection
 
 if TYPE_CHECKING:
     from gdbext.tools.probes.dispatch_counter import DispatchActivity
@@ -263,35 +263,34 @@ def _little() -> None:
 def _rates(data: bytes) -> tuple[dict[str, float], str]:
     """Calls a second by operator, and why they are not known."""
     try:
-        document = json.loads(data)
-        if "top" not in document:
-            return {}, "; ".join(str(each["what"]) for each in document["errors"]) or "it left no report"
-        found: dict[str, float] = {}
-        for row in document["top"]["rows"]:
-            if row["op"] and str(row["event"]).startswith("call"):
-                found[row["op"]] = found.get(row["op"], 0.0) + float(row["rate"])
-    except (ValueError, LookupError, TypeError):
+        report = json_report.parse(data, "the report on its operators", TopSection)
+    except GdbextError:
         return {}, "it left no report"
+    top = report.find_section(TopSection)
+    if top is None:
+        return {}, report.problem or "it left no report"
+    found: dict[str, float] = {}
+    for row in top.rows:
+        if row.op and row.event and row.event.startswith("call"):
+            found[row.op] = found.get(row.op, 0.0) + row.rate
     return found, ""
 
 
 def _threads(data: bytes) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
     """The threads that are not idle, the main one first, as HistoryLook has them."""
+    try:
+        report = json_report.parse(data, "the report on its threads")
+    except GdbextError:
+        return ()
     found: list[tuple[str, str, tuple[str, ...]]] = []
-    with contextlib.suppress(ValueError, LookupError, TypeError):
-        for thread in json.loads(data)["threads"]:
-            if thread["state"] == "idle" or len(found) == _THREADS:
-                continue
-            places = [
-                cut(f"{frame['file']}:{frame['line']} ({frame['function']})", _WIDTH)
-                for frame in thread["python_frames"]
-                if is_users_file(frame["file"] or "<")
-            ]
-            kind = f", {thread['wait']['kind']}" if thread["wait"] else ""
-            name = thread["python_name"] or thread["name"] or "thread"
-            found.append(
-                (cut(f"{name} (tid {thread['tid']})", _WIDTH), f"{thread['state']}{kind}", tuple(places[:_FRAMES]))
-            )
+    for thread in report.threads:
+        if thread.state is RunState.IDLE or len(found) == _THREADS:
+            continue
+        places = [cut(frame.place, _WIDTH) for frame in thread.python_frames if frame.file and frame.is_users]
+        kind = f", {thread.wait.kind.value}" if thread.wait is not None else ""
+        name = thread.python_name or thread.name or "thread"
+        state = f"{thread.state.value}{kind}"
+        found.append((cut(f"{name} (tid {thread.tid})", _WIDTH), state, tuple(places[:_FRAMES])))
     return tuple(found)
 
 

@@ -21,7 +21,7 @@ from gdbext.errors import BadData, GdbextError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.engine.vocabulary import Hexadecimal
+    from gdbext.engine.vocabulary import Count, Hexadecimal
 
 _MARK = 0x0280028002800280
 """NCCL_MAGIC of comm.h, at both ends since 2.21."""
@@ -152,7 +152,7 @@ class ProxyTransfer(Record):
     transport: str
     """``net``, ``shm``, ``p2p``, ``collnet``; "" where it is another."""
     channel: int
-    peer: int | None
+    peer: Count | None
     """The other end's rank in the communicator; None where that is not kept, or not of this communicator."""
     steps: int
     posted: int

@@ -10,7 +10,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
-from gdbext.engine.vocabulary import Absent, Certainty, byte_size, counted, duration, of_many
+from gdbext.engine.vocabulary import Certainty, byte_size, counted, duration, of_many
 
 FINDING_KINDS = (
     "crash runaway-recursion deadlock self-deadlock orphaned-lock missing-workers kernel-wait blocked stopped "
@@ -28,8 +28,6 @@ def test_certainties_are_ordered():
     assert Certainty.VERIFIED.is_proven
     assert not Certainty.INFERRED.is_proven
     assert max(Certainty.INFERRED, Certainty.UNKNOWN) is Certainty.INFERRED
-    assert not Absent("nothing is mapped there")
-    assert Absent("a").reason == "a"
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def task(address, *needs, state=TaskState.WAITING, **more):
 
 
 def loop(*tasks):
-    return EventLoop(0x1000, "_UnixSelectorEventLoop", 1, 0, tasks)
+    return EventLoop(tasks, 0x1000, "_UnixSelectorEventLoop", 1, 0)
 
 
 def cycles(*tasks):

@@ -77,12 +77,12 @@ def test_threads_come_and_go():
 
 def test_a_wait_that_moved_on_is_slow_and_not_stuck():
     threads = [thread(1, wait("condvar"), [step("aten::mm")])]
-    verdict = Verdict(Finding(FindingKind.BLOCKED, "It waits.", (1,)))
+    verdict = Verdict.of(Finding(FindingKind.BLOCKED, "It waits.", (1,)))
     moved, stuck = (found({1: place()}, {1: place(line=line)}) for line in (2, 1))
     assert revised(verdict, moved, threads).finding.kind is FindingKind.BUSY
     assert revised(verdict, moved, threads).finding.summary.startswith("Not stuck")
     assert revised(verdict, stuck, threads) is verdict
-    crash = Verdict(Finding(FindingKind.CRASH, "It crashed.", (1,)))
+    crash = Verdict.of(Finding(FindingKind.CRASH, "It crashed.", (1,)))
     assert revised(crash, moved, threads) is crash
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.report import Report, json_report
+from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
 from gdbext.engine.formats import whole_file, workplace
 from gdbext.engine.formats.whole_file import WholeFile
 from gdbext.engine.formats.workplace import Workplace
@@ -212,7 +214,8 @@ def test_evidence_goes_through_no_link_that_was_laid_for_it(tmp_path: Path, monk
 
     def dispatch(words: list[str]) -> int:
         """As scripts/dispatch: prints a report, and writes a recording and a page where it is told to."""
-        os.write(1, b'{"verdict": {"kind": "deadlock", "summary": "so it is"}, "errors": [], "threads": []}')
+        verdict = Verdict.of(Finding(FindingKind.DEADLOCK, "so it is"))
+        os.write(1, json_report.render(Report("dispatch-diagnose", None, verdict=verdict)).encode())
         for option in {"--record", "--html"} & set(words):
             Path(words[words.index(option) + 1]).write_text(option)
         return 0

@@ -125,8 +125,8 @@ def tags_of(text: str) -> set[str]:
 def test_what_notebooks_show_is_escaped() -> None:
     with opened("meta-mm") as process:
         thread = process.threads[0]
-        strange = thread.report._replace(python_name="<script>alert(1)</script>\x1b[31m")
-        shown = gdbext.Thread(process._session, strange, process._limits)
+        strange = thread._replace(python_name="<script>alert(1)</script>\x1b[31m")
+        shown = gdbext.Thread.of(process._session, strange, process._limits)
         assert tags_of(shown._repr_html_()) <= {"b", "table", "tr", "th", "td"}
         assert "\x1b" not in shown._repr_html_() + repr(shown)
         for each in (process, process.threads, thread, thread.python, process.diagnose(), process.run("dispatch-bt")):

@@ -14,7 +14,8 @@ from gdbext.tools.ranks.slurm import LabelledAnswers, answer, framed
 from support.recorded import jobs
 
 ANSWERS = {task: random.Random(task).randbytes(5000 * task) for task in range(3)}
-NOBODY = b'{"schema": "gdbext/1", "errors": [{"what": "there is no rank on this machine", "help": ""}]}'
+NO_RANK_ERROR = b'{"what": "there is no rank on this machine", "help": ""}'
+NOBODY = b'{"schema": "gdbext/1", "command": "", "target": null, "errors": [%s]}' % NO_RANK_ERROR
 
 
 def labelled(task: int, output: bytes) -> bytes:

@@ -7,13 +7,15 @@ import json
 
 import pytest
 
-from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
+from gdbext.diagnosis.report.wait import CollectiveWait, DeviceWait, DeviceWork, OwnerThread, Resource, Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.errors import BadData
 from gdbext.tools.ranks import job_report, ranks_document
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, JobReport, MatchState, RankReport, rows
 from gdbext.tools.ranks.rank_report_reader import _answers, _device, _entered_nccl, _working, read
-from gdbext.tools.ranks.report_shapes import Members
+from gdbext.tools.ranks.report_parser import Members
 from support.recorded import jobs
 from support.source import contract_schema
 
@@ -83,19 +85,26 @@ def test_two_threads_of_a_rank_in_one_group_are_named() -> None:
     assert text.endswith(f"{names}: in which order is left to chance.")
 
 
+def waiting(kind: WaitKind, name: str = "") -> Wait:
+    return Wait(Resource(kind, 0, name))
+
+
 def transfer(peer: int | None, channel: int, is_send: bool = False, waits_for: str = "peer") -> dict[str, object]:
-    words = {"operation": "all_reduce", "waits_for": waits_for}
-    return {**words, "is_send": is_send, "channel": channel, "peer": peer}
+    steps = dict.fromkeys(("steps", "posted", "received", "flushed", "transmitted", "done"), 0)
+    words = {"operation": "all_reduce", "waits_for": waits_for, "transport": "net"}
+    return {**words, **steps, "is_send": is_send, "channel": channel, "peer": peer}
 
 
 @pytest.mark.parametrize("as_set", [False, True])
 def test_the_ranks_that_a_proxy_of_nccl_waits_for_are_ranks_of_the_job(as_set: bool) -> None:
     document = copy.deepcopy(jobs.documents("nccl")[0])
     group = document["collectives"]["groups"][0]
-    group.update(ranks=Members("3,5,9-10") if as_set else [9, 3, 10, 5], description="tp")
+    group.update(ranks=Members.of([3, 5, 9, 10]) if as_set else [9, 3, 10, 5], description="tp")
     transfers = [transfer(2, 1), transfer(2, 0), transfer(0, 4, is_send=True), transfer(None, 7), transfer(7, 2)]
     transfers += [transfer(1, 3, waits_for="device")]
-    group["communicators"] = [{"error": "remote error", "transfers": transfers}]
+    numbers = {"address": "0x7f00", "rank": 0, "size": 4, "device": 0, "launches": 0}
+    words = {"version": "2.27.3", "error": "remote error", "setup": "", "aborted": False, "finalized": False}
+    group["communicators"] = [{**numbers, **words, "transfers": transfers}]
     row = read(document, "x.json")
     transfers[0]["peer"] = -1
     with pytest.raises(BadData):
@@ -113,7 +122,7 @@ def test_the_ranks_that_a_proxy_of_nccl_waits_for_are_ranks_of_the_job(as_set: b
 
 def test_what_a_rank_launched_what_its_proxy_waits_for_and_what_that_rank_does() -> None:
     """Rank 0 waits for the data of rank 2, that one for the data of rank 1: the chain ends there."""
-    stream = {"call": "cudaStreamSynchronize", "stream": "0x7f00", "event": None, "stream_id": 7, "device": 0}
+    stream = DeviceWait("cudaStreamSynchronize", DeviceWork.STREAM, stream=0x7F00, stream_id=7, device=0)
     first, second = (f"waits for data of rank {peer} on channel 1 (all_reduce, group tp)" for peer in (2, 1))
     on_device = CollectiveWait("all_reduce", 1, "tp", on_device=True)
     gil = "MainThread (tid 9) waits for the device (cudaMalloc) with the GIL in hand"
@@ -159,11 +168,15 @@ def test_ranks_that_make_a_communicator_and_the_function_of_nccl_in_a_report() -
     assert "ranks 0,2 entered ncclCommInitRankConfig and did not return" in found.verdict.summary
     assert "rank 1 is in no call of NCCL (rank 1: It reads a file)" in found.verdict.summary
     assert verdict(*inside, WRONG).verdict.kind.value == "deadlock", "what is wrong outside of NCCL explains it"
-    on_device = {"kind": "device", "name": "cudaMalloc"}
-    assert _entered_nccl({**on_device, "device": {"nccl_call": "ncclSend"}}) == "ncclSend"
-    assert _entered_nccl({"kind": "collective", "name": "ncclGroupEnd, during backward"}) == "ncclGroupEnd"
-    others = ({**on_device, "device": {"nccl_call": ""}}, {"kind": "collective", "name": "gloo::allreduce"})
-    for wait in (*others, {"kind": "io", "name": "ncclSend"}, {}):
+    on_device = waiting(WaitKind.DEVICE, "cudaMalloc")
+    in_send = DeviceWait("cudaMalloc", DeviceWork.MEMORY, nccl_call="ncclSend")
+    assert _entered_nccl(on_device._replace(device=in_send)) == "ncclSend"
+    assert _entered_nccl(waiting(WaitKind.COLLECTIVE, "ncclGroupEnd, during backward")) == "ncclGroupEnd"
+    others = (
+        on_device._replace(device=in_send._replace(nccl_call="")),
+        waiting(WaitKind.COLLECTIVE, "gloo::allreduce"),
+    )
+    for wait in (*others, waiting(WaitKind.IO, "ncclSend"), None):
         assert _entered_nccl(wait) == ""
 
 
@@ -268,12 +281,11 @@ def test_calls_of_ranks_that_answer_are_no_ring() -> None:
 def test_who_works_on_a_call_of_another_rank() -> None:
     """One whose owner waits for an answer itself is of no use; an idle one is free."""
 
-    def thread(tid: int, name: str, state: str, wait: dict[str, object] | None) -> dict[str, object]:
-        return {"tid": tid, "name": name, "state": state, "wait": wait, "python_frames": []}
-
-    main = thread(1, "python", "waiting", {"collective": {"op": "rpc_sync"}})
-    held = thread(2, "pt_thread_pool", "waiting", {"collective": None, "owner": {"tid": 1}})
-    free, busy = (thread(tid, "pt_thread_pool", state, None) for tid, state in ((3, "idle"), (4, "running")))
+    calls = waiting(WaitKind.COLLECTIVE)._replace(collective=CollectiveWait("rpc_sync"))
+    main = ThreadReport(1, name="python", state=RunState.WAITING, wait=calls)
+    server = ThreadReport(0, name="pt_thread_pool", state=RunState.WAITING)
+    held = server._replace(tid=2, wait=waiting(WaitKind.MUTEX)._replace(owner=OwnerThread(1)))
+    free, busy = server._replace(tid=3, state=RunState.IDLE), server._replace(tid=4, state=RunState.RUNNING)
     for threads, answers in (([], False), ([free], True), ([held, free], False), ([held, busy], True)):
         assert _answers([main, *threads], _working([main, *threads])) is answers
 

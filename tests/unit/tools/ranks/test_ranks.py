@@ -15,6 +15,7 @@ from gdbext.errors import TargetError, UsageError
 from gdbext.tools.ranks import RanksProgram, other_machines, rank_processes
 from gdbext.tools.ranks.rank_processes import RankProcess
 from gdbext.tools.table import Outcome
+from support.programs.harness import PATIENCE
 from support.recorded import jobs, recordings
 from support.recorded.recordings import Replay
 from support.source import contract_schema
@@ -204,7 +205,7 @@ def test_on_another_machine_nothing_is_imported_from_the_folder_where_it_starts(
         capture_output=True,
         check=False,
         cwd=start,
-        timeout=60,
+        timeout=PATIENCE,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(start), "HOME": str(start), "TMPDIR": str(temporary)},
     )
     assert not (tmp_path / "ran").exists()

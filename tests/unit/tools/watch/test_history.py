@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from gdbext.diagnosis.report import Report, json_report
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState, ThreadReport
+from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.engine.vocabulary import ErrorReport
 from gdbext.errors import TargetError
 from gdbext.tools.watch import progress_watch
 from gdbext.tools.watch.evidence import TraceBuffer
@@ -38,15 +42,16 @@ def test_what_is_alike_is_one_line() -> None:
     assert len(stretches(look(0), look(30, "train.py:9 (step)"), look(60, "data.py:9 (load)"))) == 2
 
 
+REFUSED = json_report.render(Report("dispatch-top", None, errors=(ErrorReport("no probes for you"),)))
+
+
 def looks(words: Sequence[str]) -> int:
     places = (("/usr/lib/python3.11/queue.py", 5, "get"), ("/home/me/train.py", 8, "step"))
-    frames = [dict(zip(("file", "line", "function"), place)) for place in places]
-    thread = {"tid": 7, "name": "python", "python_name": "MainThread", "state": "waiting", "python_frames": frames}
-    idle = {"tid": 8, "state": "idle"}
-    document: dict[str, object] = {"threads": [{**thread, "wait": {"kind": "sleep"}}, idle]}
-    if "dispatch-top" in words:
-        document = {"errors": [{"what": "no probes for you"}]}
-    os.write(1, json.dumps(document).encode())
+    frames = tuple(Frame(0, FrameKind.PYTHON, None, name, file=file, line=line) for file, line, name in places)
+    sleeps = Wait(Resource(WaitKind.SLEEP, 0))
+    main = ThreadReport(7, None, "python", "MainThread", None, RunState.WAITING, sleeps, python_frames=frames)
+    report = Report("all-threads", None, threads=(main, ThreadReport(8, state=RunState.IDLE)))
+    os.write(1, (REFUSED if "dispatch-top" in words else json_report.render(report)).encode())
     return 0
 
 
@@ -118,7 +123,7 @@ def test_what_it_has_is_kept_each_time(tmp_path: Path) -> None:
 
 def test_one_that_cannot_run_is_told_after_some_attempts(tmp_path: Path) -> None:
     def is_refused(_: Sequence[str]) -> int:
-        os.write(1, json.dumps({"errors": [{"what": "no probes for you"}]}).encode())
+        os.write(1, REFUSED.encode())
         return 1
 
     def what_is_said(trace: TraceBuffer) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from argparse import Namespace
@@ -12,6 +11,11 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.report import Report, json_report
+from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
+from gdbext.diagnosis.report.thread_report import ThreadReport
+from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.tools.watch import Watch, evidence, progress_watch
 from gdbext.tools.watch.evidence import Evidence
@@ -50,11 +54,15 @@ def test_the_paths_can_be_opened(tmp_path: Path) -> None:
     assert (folder / "7").read_text() == "text\n"
 
 
-def document(kind: str, *waits: str | None) -> dict[str, Any]:
+def waiting(tid: int, kind: str | None) -> ThreadReport:
+    return ThreadReport(tid, wait=Wait(Resource(WaitKind(kind), 0)) if kind else None)
+
+
+def report_on(kind: str, *waits: str | None) -> Report:
     """A report on threads 1, 2, …, which the verdict is about, and on another one."""
-    threads = [{"tid": tid, "wait": None if each is None else {"kind": each}} for tid, each in enumerate(waits, 1)]
-    verdict = {"kind": kind, "summary": "so it is", "threads": [thread["tid"] for thread in threads]}
-    return {"verdict": verdict, "errors": [], "threads": [*threads, {"tid": 99, "wait": {"kind": "sleep"}}]}
+    about = tuple(waiting(tid, wait) for tid, wait in enumerate(waits, 1))
+    verdict = Verdict.of(Finding(FindingKind(kind), "so it is", tuple(thread.tid for thread in about)))
+    return Report("dispatch-diagnose", None, threads=(*about, waiting(99, "sleep")), verdict=verdict)
 
 
 def made_watch() -> Any:
@@ -67,18 +75,18 @@ def made_watch() -> Any:
 @pytest.mark.parametrize(
     ("report", "computes", "hangs"),
     [
-        *((document("waiting-external", "child-process"), computes, not computes) for computes in (True, False)),
-        *((document("waiting-external", *waits, "read"), True, True) for waits in ((), ("child-process",))),
-        (document("busy", None), True, False),
-        *((document("idle"), computes, not computes) for computes in (True, False)),
-        ({"verdict": None, "errors": [], "threads": []}, True, True),
+        *((report_on("waiting-external", "child-process"), computes, not computes) for computes in (True, False)),
+        *((report_on("waiting-external", *waits, "io"), True, True) for waits in ((), ("child-process",))),
+        (report_on("busy", None), True, False),
+        *((report_on("idle"), computes, not computes) for computes in (True, False)),
+        (Report("dispatch-diagnose", None), True, True),
     ],
 )
 def test_a_process_that_waits_for_children_that_compute_does_not_hang(
-    report: dict[str, Any], computes: bool, hangs: bool, tmp_path: Path
+    report: Report, computes: bool, hangs: bool, tmp_path: Path
 ) -> None:
     with Workplace(str(tmp_path)) as place:
-        os.write(place.create("hang.json"), json.dumps(report).encode())
+        os.write(place.create("hang.json"), json_report.render(report).encode())
         verdict, waits, wrong = evidence._verdict(place, "hang.json")
         place.publish("hang.json")
     assert wrong == ""
