@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,18 +17,18 @@ from gdbext.errors import GdbextError, ProbesRefused, UsageError
 from gdbext.live.host import ENGINES, PROBES, LiveTool
 from gdbext.tools.trace.hook_installer import TraceRequest
 from gdbext.tools.trace.trace_output import TraceOutput, shows_time
-from gdbext.tools.trace.trace_section import TraceSection
 from gdbext.tools.trace.tracing import Traced, Tracing
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator
 
-    from gdbext.diagnosis.report import Ending, Report
+    from gdbext.diagnosis.report import Ending, Report, TargetReport
     from gdbext.diagnosis.session import Session
     from gdbext.live.host import Host
     from gdbext.live.timed_run import Work
     from gdbext.render import Style
+    from gdbext.tools.trace.trace_section import TraceSection
 
 MAX_SECONDS = 86400.0
 
@@ -167,20 +168,10 @@ class TraceTool(LiveTool):
             tracing = Tracing(session, control, request, output.notify)
             tracing.note(*host.note_on_breakpoints(session, refused))
             with host.running(self.name):
-                traced = tracing.run(output.sink)
-            output.finish(traced.ending)
-        host.lets_finish = traced.ending.kind.is_by_command
-        section = TraceSection(
-            traced.count,
-            traced.operators,
-            traced.hooks,
-            traced.ending,
-            traced.open,
-            traced.notes,
-            args.output,
-            events=output.events,
-        )
-        return self._report(session, args, traced, section)
+                section, target = tracing.run(output.sink)
+            output.finish(section.ending)
+        host.lets_finish = section.ending.kind.is_by_command
+        return self._report(session, args, replace(section, output=args.output, events=output.events), target)
 
     def _probe(
         self,
@@ -189,7 +180,7 @@ class TraceTool(LiveTool):
         host: Host,
         tid: int | None,
         run_beside: Callable[[Work], Ending] | None = None,
-    ) -> tuple[Traced, TraceSection]:
+    ) -> Traced:
         """Trace by kernel probes, while the process runs on."""
         from gdbext.tools.trace.nesting import Keep, ProbeTrace
 
@@ -199,23 +190,9 @@ class TraceTool(LiveTool):
         origin = page_origin(session, host.called.command(self.name))
         with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session), origin) as output:
             trace = ProbeTrace(session, request, Keep(args.last, args.hung_after), output.notify, run_beside)
-            traced = trace.run(output.batches, output.flush)
-            output.finish(traced.ending)
-        section = TraceSection(
-            traced.count,
-            traced.operators,
-            traced.hooks,
-            traced.ending,
-            traced.open,
-            traced.notes,
-            args.output,
-            PROBES,
-            traced.lost,
-            traced.unseen,
-            traced.unseen_in,
-            output.events,
-        )
-        return traced, section
+            section, target = trace.run(output.batches, output.flush)
+            output.finish(section.ending)
+        return replace(section, output=args.output, events=output.events), target
 
     def _probe_beside(self, session: Session, args: Namespace, host: Host) -> Report:
         """The same for a process that a user's debugger holds, which lets it run meanwhile: nothing that the debugger
@@ -227,15 +204,14 @@ class TraceTool(LiveTool):
         try:
             beside = Session(process)
             with host.running(self.name):
-                traced, section = self._probe(beside, args, host, tid, host.run_control(session).run_beside)
+                section, _ = self._probe(beside, args, host, tid, host.run_control(session).run_beside)
             host.show("")  # what another thread has shown comes before the report
-            now = report_target(session)
-            return make_report(self, beside, args, sections=(section,), target=now, ending=traced.ending)
+            return self._report(beside, args, section, report_target(session))
         finally:
             process.close()
 
-    def _report(self, session: Session, args: Namespace, traced: Traced, section: TraceSection) -> Report:
-        return make_report(self, session, args, sections=(section,), target=traced.target, ending=traced.ending)
+    def _report(self, session: Session, args: Namespace, section: TraceSection, target: TargetReport) -> Report:
+        return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""

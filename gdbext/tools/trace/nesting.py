@@ -19,13 +19,14 @@ from gdbext.diagnosis.reporting import report_target
 from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import GdbextError, TargetError
 from gdbext.live.dispatch_description import Describer, LookupResult, TracedDispatch
+from gdbext.live.host import PROBES
 from gdbext.live.timed_run import DeferredInterrupt, SilenceNotice, WatchedProcess
 from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS
 from gdbext.tools.probes.dispatch_counter import filter_of
 from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, relation
 from gdbext.tools.probes.trace_places import LatePlaces, TracePlaces, addresses, unseen_in
 from gdbext.tools.trace.hook_installer import TracedOperators
-from gdbext.tools.trace.trace_section import OpenDispatch, OpenThread
+from gdbext.tools.trace.trace_section import OpenDispatch, OpenThread, TraceSection
 from gdbext.tools.trace.tracing import MakeSink, Traced, instead_of
 
 if TYPE_CHECKING:
@@ -272,18 +273,19 @@ class ProbeTrace:
         ending = self._closed(sink, ending)
         self._note_missing(lost, nesting.unread)
         names, unseen = tuple(sorted(nesting.names)), places.unseen + self._late.unseen
-        return Traced(
-            target,
+        section = TraceSection(
             nesting.count,
-            ending,
             names,
             len(chosen),
+            ending,
             left,
             tuple(self._notes),
-            lost,
-            unseen.total(),
-            unseen_in(unseen),
+            engine=PROBES,
+            lost=lost,
+            unseen=unseen.total(),
+            unseen_in=unseen_in(unseen),
         )
+        return section, target
 
     def _note_missing(self, lost: int, unread: int) -> None:
         if lost:

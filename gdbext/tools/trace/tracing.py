@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Ending, EndingKind, TargetReport
@@ -21,7 +20,7 @@ from gdbext.log import logger
 from gdbext.render import escape
 from gdbext.tools.trace.hook_installer import HookInstaller, TracedOperators, TraceHooks
 from gdbext.tools.trace.trace_output import Sink
-from gdbext.tools.trace.trace_section import OpenThread
+from gdbext.tools.trace.trace_section import TraceSection
 from gdbext.tools.trace.tracer import Limits, Tracer, open_threads
 
 if TYPE_CHECKING:
@@ -43,20 +42,8 @@ def instead_of(request: TraceRequest) -> str:
     return f"did not dispatch {escape(' '.join(request.patterns))}{limits}: dispatch-top counts what they do"
 
 
-@dataclass(frozen=True)
-class Traced:
-    """The facts that are known when the trace is over."""
-
-    target: TargetReport
-    count: int
-    ending: Ending
-    operators: tuple[str, ...]
-    hooks: int
-    open: tuple[OpenThread, ...]
-    notes: tuple[str, ...]
-    lost: int = 0
-    unseen: int = 0
-    unseen_in: tuple[str, ...] = ()
+Traced = tuple[TraceSection, TargetReport]
+"""What is known when the trace is over, and of which process."""
 
 
 class Tracing:
@@ -140,4 +127,4 @@ class Tracing:
         hangs = ending.kind.leaves_process and ending.kind not in (EndingKind.REPLACED, EndingKind.LIMIT)
         left = open_threads(self._control, tracer.depth.threads()) if hangs else ()
         operators = tuple(sorted(tracer.operators))
-        return Traced(self._target, tracer.count, ending, operators, self._hooks, left, tuple(self._notes))
+        return TraceSection(tracer.count, operators, self._hooks, ending, left, tuple(self._notes)), self._target
