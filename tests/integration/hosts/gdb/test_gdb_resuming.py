@@ -200,7 +200,15 @@ def test_a_gdb_that_is_killed_while_probes_watch_harms_no_process() -> None:
 def begin(editor: MiSession, job: Inferior, command: str) -> None:
     wait_until(lambda: not links_on(job.pid), "the probes of the last one are gone")
     editor.send(f'-interpreter-exec console "{command}"\n')
-    wait_until(lambda: links_on(job.pid), "the probes are placed")
+
+    def placed() -> bool:
+        editor.take(editor.read(0))
+        return bool(links_on(job.pid))
+
+    try:
+        wait_until(placed, "the probes are placed")
+    except harness.HarnessError as error:
+        raise harness.HarnessError(f"{error}: {editor.lines[-20:]}") from error
 
 
 def signals_of(pid: int) -> int:
