@@ -129,12 +129,12 @@ def _choice(session: Session, operator: Operator, bits: int) -> Iterator[str]:
     link = next(iter(session.chains.chain(operator, bits)), None)
     if link is not None:
         yield f"  key {session.dispatcher.keys.highest_key(bits)}, kernel {_function(link)}"
-        if link.entry.debug:
-            yield f"        {link.entry.debug}"
+        if link.kernel.registered_at:
+            yield f"        {link.kernel.registered_at}"
 
 
 def _function(link: ExpectedLookup) -> str:
-    name = link.name
+    name = link.kernel.name
     where = f" at {name.file}:{name.line}" if name.file else ""
     return f"{name.function or name.kind}{where}"
 
@@ -149,9 +149,9 @@ def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
     for number, link in enumerate(links):
         function = _function(link)
         if number == 0:
-            yield f"  kernel {function}" + (f", {link.entry.debug}" if link.entry.debug else "")
+            yield f"  kernel {function}" + (f", {link.kernel.registered_at}" if link.kernel.registered_at else "")
         else:
-            yield f"  expected then: {link.entry.key}: {function}"
+            yield f"  expected then: {link.key}: {function}"
     if links and links[-1].certainty == "unknown":
         yield f"  further on: {links[-1].why}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
@@ -13,11 +13,10 @@ from gdbext.diagnosis.tool_arguments import TENSOR, number
 from gdbext.engine.vocabulary import Section, json_member
 from gdbext.errors import BadData, UsageError
 from gdbext.render import Style, escape, short_name
-from gdbext.tools.operators.op import registered_kernel
-from gdbext.tools.operators.operator_section import KernelFacts, RegisteredKernel
 from gdbext.torch.registry import Operator
+from gdbext.torch.registry.kernel import RegisteredKernel
 from gdbext.torch.stack import DispatchKeySet
-from gdbext.torch.stack.key_choice import ExpectedLookup, RedispatchPredictor
+from gdbext.torch.stack.key_choice import ChosenKernel, ExpectedLookup, RedispatchPredictor, key_set
 from gdbext.torch.values.key_names import KeyNames
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
-    from gdbext.engine.vocabulary import Inline, Sparse
+    from gdbext.engine.vocabulary import Sparse
 
 
 class LookupTool(Tool):
@@ -135,7 +134,7 @@ def _keys(keyset: DispatchKeySet) -> str:
     return f"({', '.join(keyset.keys)})" if keyset.keys else f"(none, bits {keyset.bits:#x})"
 
 
-def _link(number: int, link: ChainLink, style: Style, why: bool) -> Iterator[str]:
+def _link(number: int, link: ExpectedLookup, style: Style, why: bool) -> Iterator[str]:
     arrow = "  found" if number == 0 else "  then "
     kernel = link.kernel
     what = f"{_function(kernel.kernel)}  [{_abilities(kernel.kernel)}] ({kernel.path} {kernel.reason})"
@@ -160,35 +159,6 @@ def _abilities(kernel: RegisteredKernel) -> str:
         "fallthrough": kernel.fallthrough,
     }
     return " ".join(way for way, exists in ways.items() if exists) or "missing"
-
-
-@dataclass(frozen=True)
-class ChosenKernel(KernelFacts):
-    """The kernel of a table entry."""
-
-    kernel: Inline[RegisteredKernel]
-    registered_at: str | None
-    reason: str
-    """The reason why the table entry holds this kernel, in PyTorch's words."""
-    path: str
-    """The step of ``OperatorEntry::computeDispatchTableEntryWithDebug`` that chose it."""
-
-
-@dataclass(frozen=True)
-class ChainLink:
-    """One lookup of an expected chain of redispatches."""
-
-    key: str
-    kernel: ChosenKernel
-    keyset: DispatchKeySet
-    next: str | None
-    """The highest key of ``next_keyset``."""
-    next_keyset: DispatchKeySet | None
-    """The keyset that the kernel is expected to redispatch with; None where it redispatches no more, or nobody
-    knows."""
-    certainty: str
-    """"expected", "end" (it calls nothing of this operator any more) or "unknown"."""
-    why: str
 
 
 @dataclass(frozen=True)
@@ -225,7 +195,7 @@ class LookupSection(Section):
     table_index: int
     consistent: bool
     """The table in memory holds what the registrations lead to."""
-    chain: tuple[ChainLink, ...]
+    chain: tuple[ExpectedLookup, ...]
     """The lookup itself, then each expected redispatch."""
     call: Sparse[CallKeys | None] = None
     """The origin of the keyset, when it was computed from arguments."""
@@ -234,11 +204,6 @@ class LookupSection(Section):
     def kernel(self) -> ChosenKernel:
         """The kernel that the lookup finds."""
         return self.chain[0].kernel
-
-
-def key_set(keys: KeyNames, bits: int) -> DispatchKeySet:
-    """A keyset with its keys as PyTorch prints them."""
-    return DispatchKeySet(bits, keys.decode(bits))
 
 
 def lookup_section(
@@ -254,8 +219,8 @@ def lookup_section(
         keyset=key_set(keys, keyset),
         key=keys.highest_key(keyset),
         table_index=index,
-        consistent=links[0].entry.consistent,
-        chain=tuple(_chain_link(operator, link) for link in links),
+        consistent=links[0].kernel.consistent,
+        chain=links,
         call=call,
     )
 
@@ -280,22 +245,3 @@ def call_keys(
 def argument_keys(keys: KeyNames, position: int, bits: int, tensor: str = "") -> ArgumentKeys:
     """The contribution of the tensor argument at a position."""
     return ArgumentKeys(position, tensor or None, key_set(keys, bits))
-
-
-def _chain_link(operator: Operator, link: ExpectedLookup) -> ChainLink:
-    keys, kernels, entry = operator.dispatcher.keys, operator.dispatcher.kernels, link.entry
-    following = link.next_keyset
-    return ChainLink(
-        key=entry.key,
-        kernel=ChosenKernel(
-            replace(registered_kernel(kernels, entry.kernel, link.name), aliases=()),
-            entry.debug or None,
-            entry.reason,
-            entry.path,
-        ),
-        keyset=key_set(keys, link.keyset),
-        next=None if following is None else keys.highest_key(following),
-        next_keyset=None if following is None else key_set(keys, following),
-        certainty=link.certainty,
-        why=link.why,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report
@@ -18,7 +17,7 @@ from gdbext.render import Style, escape
 from gdbext.tools.operators import operator_section
 from gdbext.torch.registry import Operator
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, Registration
-from gdbext.torch.registry.kernel import KernelFunction, KernelName, KernelReader
+from gdbext.torch.registry.kernel import KernelFunction, KernelName, RegisteredKernel
 from gdbext.torch.registry.operator_names import declared_schemas
 
 if TYPE_CHECKING:
@@ -32,22 +31,6 @@ CONTRADICTIONS_SHOWN = 50
 """Contradictions that are spelled out; a library torn out in the middle makes thousands."""
 
 
-def registered_kernel(
-    kernels: KernelReader, kernel: KernelFunction, name: KernelName
-) -> operator_section.RegisteredKernel:
-    """A kernel with its name and abilities."""
-    return operator_section.RegisteredKernel(
-        function=name.function or None,
-        valid=kernel.valid,
-        boxed=kernel.boxed != 0,
-        unboxed=kernel.unboxed != 0,
-        sym_unboxed=kernel.sym_unboxed != 0,
-        fallthrough=kernels.fallthrough(kernel),
-        python=operator_section.PythonPlace(name.file or None, name.line) if name.kind == "python" else None,
-        aliases=name.aliases,
-    )
-
-
 class OperatorReporter:
     """Reports operators, all their keys or one. Collects ``findings`` and ``errors`` on the way."""
 
@@ -58,7 +41,7 @@ class OperatorReporter:
         self._key = key
         self.findings = _registering(tables)
         self.errors: list[ErrorReport] = _nameless(tables.dispatcher.nameless)
-        self._registered: dict[tuple[KernelFunction, KernelName], operator_section.RegisteredKernel] = {}
+        self._registered: dict[tuple[KernelFunction, KernelName], RegisteredKernel] = {}
 
     def report_all(self, operators: Sequence[Operator]) -> tuple[operator_section.OperatorReport, ...]:
         """Every operator that can be read."""
@@ -150,7 +133,7 @@ class OperatorReporter:
     def _choice(self, operator: Operator, entry: ComputedEntry) -> operator_section.TableChoice:
         expected = None
         if not entry.consistent:
-            expected = replace(self._kernel(operator, entry.expected, entry.key), aliases=())
+            expected = self._kernel(operator, entry.expected, entry.key)._replace(aliases=())
         return operator_section.TableChoice(
             self._kernel(operator, entry.kernel, entry.key),
             entry.debug or None,
@@ -160,11 +143,11 @@ class OperatorReporter:
             expected,
         )
 
-    def _kernel(self, operator: Operator, kernel: KernelFunction, key: str) -> operator_section.RegisteredKernel:
+    def _kernel(self, operator: Operator, kernel: KernelFunction, key: str) -> RegisteredKernel:
         name = self._kernels.name(kernel, key, operator.name)
         known = self._registered.get((kernel, name))
         if known is None:
-            known = self._registered[kernel, name] = registered_kernel(self._kernels, kernel, name)
+            known = self._registered[kernel, name] = self._kernels.registered(kernel, name)
         return known
 
     def _bare_table(self, operator: Operator) -> tuple[operator_section.TableEntry, ...]:
@@ -172,7 +155,7 @@ class OperatorReporter:
         entries = []
         for slot, key in enumerate(each.name for each in self._keys.slots):
             if self._key in (None, key):
-                kernel = replace(self._kernel(operator, operator.kernel(slot), key), aliases=())
+                kernel = self._kernel(operator, operator.kernel(slot), key)._replace(aliases=())
                 entries.append(
                     operator_section.TableEntry(key, slot, operator_section.TableChoice(kernel, None, None, None, None))
                 )

@@ -10,34 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.render import Style, escape, short_name
+from gdbext.torch.registry.kernel import RegisteredKernel
 from gdbext.torch.registry.operator_names import matcher, split, unknown_operator
 
 if TYPE_CHECKING:
-    from gdbext.engine.vocabulary import Explained, Hexadecimal, Inline, Internal, Sparse
-
-
-@dataclass(frozen=True)
-class PythonPlace:
-    """The place where a kernel written in Python is defined; None for what is not known of it."""
-
-    file: str | None
-    line: int | None
-
-
-@dataclass(frozen=True)
-class RegisteredKernel:
-    """A ``c10::KernelFunction``. ``unboxed`` is PyTorch's word: a kernel for SymInts has ``sym_unboxed`` instead."""
-
-    function: str | None
-    valid: bool
-    boxed: bool
-    unboxed: bool
-    sym_unboxed: bool
-    fallthrough: bool
-    python: Sparse[PythonPlace | None] = None
-    """None for a kernel written in C++."""
-    aliases: Explained[Sparse[tuple[str, ...]]] = ()
-    """Other functions whose code the linker folded into the same address."""
+    from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
 
 
 class KernelFacts:

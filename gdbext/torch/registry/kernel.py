@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
+    from gdbext.engine.vocabulary import Explained, Sparse
 
     PythonSource = Callable[[int], Optional[PythonFunction]]
     """PyObject* to its source; None when the address is not a Python function that can be read."""
@@ -68,6 +69,28 @@ class KernelName(Record):
     line: int | None = None
 
 
+class PythonPlace(Record):
+    """The place where a kernel written in Python is defined; None for what is not known of it."""
+
+    file: str | None
+    line: int | None
+
+
+class RegisteredKernel(Record):
+    """A ``c10::KernelFunction``. ``unboxed`` is PyTorch's word: a kernel for SymInts has ``sym_unboxed`` instead."""
+
+    function: str | None
+    valid: bool
+    boxed: bool
+    unboxed: bool
+    sym_unboxed: bool
+    fallthrough: bool
+    python: Sparse[PythonPlace | None] = None
+    """None for a kernel written in C++."""
+    aliases: Explained[Sparse[tuple[str, ...]]] = ()
+    """Other functions whose code the linker folded into the same address."""
+
+
 class KernelReader:
     """Reads and names kernels. ``python_source`` is used for kernels written in Python; None shows them as such."""
 
@@ -87,6 +110,19 @@ class KernelReader:
         self.ambiguous_address = assumed_symbols.AMBIGUOUS_AUTOGRAD_OTHER.address(symbolizer) or 0
         self._names: dict[tuple[KernelFunction, int], KernelName] = {}
         self._candidates: dict[tuple[int, int], tuple[str, ...]] = {}
+
+    def registered(self, kernel: KernelFunction, name: KernelName) -> RegisteredKernel:
+        """A kernel with its name and abilities."""
+        return RegisteredKernel(
+            function=name.function or None,
+            valid=kernel.valid,
+            boxed=kernel.boxed != 0,
+            unboxed=kernel.unboxed != 0,
+            sym_unboxed=kernel.sym_unboxed != 0,
+            fallthrough=self.fallthrough(kernel),
+            python=PythonPlace(name.file or None, name.line) if name.kind == "python" else None,
+            aliases=name.aliases,
+        )
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, VIEW_KERNELS
-from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame
+from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame, DispatchKeySet
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.known_fallbacks import RecoveredCall
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.unwind import NativeStack
+    from gdbext.engine.vocabulary import Inline, Internal
     from gdbext.torch.registry import Operator
     from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables
-    from gdbext.torch.registry.kernel import KernelName
+    from gdbext.torch.registry.kernel import KernelName, RegisteredKernel
     from gdbext.torch.state.tensor import TensorReader
     from gdbext.torch.values.key_names import KeyNames
 
@@ -118,7 +119,7 @@ class PendingRedispatch:
         place = self._redispatch_ahead(stack, call.kernel, code)
         if place is None:
             return None
-        key = keys.key_of_index(keys.table_index(link.next_keyset))
+        key = keys.key_of_index(keys.table_index(link.next_keyset.bits))
         recovered.evidence.append(f"{key} was not entered: {link.why}; its redispatch at {place:#x} is still ahead")
         return key
 
@@ -161,18 +162,44 @@ _PEELS = ("FuncTorch", "Batched", "VmapMode", "Functionalize")
 _PYTHON_KEYS = ("Python", "PythonDispatcher", "PreDispatch", "Fake")
 
 
+class ChosenKernel(Record):
+    """The kernel of a table entry."""
+
+    kernel: Inline[RegisteredKernel]
+    registered_at: str | None
+    reason: str
+    """The reason why the table entry holds this kernel, in PyTorch's words."""
+    path: str
+    """The step of ``OperatorEntry::computeDispatchTableEntryWithDebug`` that chose it."""
+    name: Internal[KernelName]
+    consistent: Internal[bool]
+    """The table in memory holds what the registrations lead to."""
+
+    @property
+    def function(self) -> str | None:
+        """The kernel's function, None where there is none."""
+        return self.kernel.function
+
+
 class ExpectedLookup(Record):
-    """One lookup of a chain. ``next_keyset`` is what its kernel is expected to redispatch with, None at the end.
+    """One lookup of an expected chain of redispatches."""
 
-    ``certainty``: "expected" (the kernel's known way), "end" (it calls nothing of this operator any more) or "unknown".
-    """
-
-    keyset: int
-    entry: ComputedEntry
-    name: KernelName
-    next_keyset: int | None
+    key: str
+    kernel: ChosenKernel
+    keyset: DispatchKeySet
+    next: str | None
+    """The highest key of ``next_keyset``."""
+    next_keyset: DispatchKeySet | None
+    """The keyset that the kernel is expected to redispatch with; None where it redispatches no more, or nobody
+    knows."""
     certainty: str
+    """"expected", "end" (it calls nothing of this operator any more) or "unknown"."""
     why: str
+
+
+def key_set(keys: KeyNames, bits: int) -> DispatchKeySet:
+    """A keyset with its keys as PyTorch prints them."""
+    return DispatchKeySet(bits, keys.decode(bits))
 
 
 class RedispatchPredictor:
@@ -193,7 +220,7 @@ class RedispatchPredictor:
         """The keyset without the keys that a call of this operator skips because they fall through."""
         return keyset & operator.extractor.mask(self._keys, keyset)
 
-    def chain(self, operator: Operator, keyset: int) -> list[ExpectedLookup]:
+    def chain(self, operator: Operator, keyset: int) -> tuple[ExpectedLookup, ...]:
         """All expected lookups from ``keyset`` on: that one as it is, later ones without keys that fall through.
 
         Raises BadData, MemoryFault.
@@ -206,8 +233,9 @@ class RedispatchPredictor:
         while following is not None and following not in seen and len(links) < CHAIN_LIMIT:
             seen.add(following)
             links.append(self.link(operator, following, entries[self._keys.table_index(following)]))
-            following = links[-1].next_keyset
-        return links
+            redispatch = links[-1].next_keyset
+            following = redispatch.bits if redispatch is not None else None
+        return tuple(links)
 
     def link(self, operator: Operator, keyset: int, entry: ComputedEntry) -> ExpectedLookup:
         """The expected next step of the kernel of ``entry``, entered with ``keyset``."""
@@ -217,7 +245,16 @@ class RedispatchPredictor:
             following = self.masked(operator, following)
         if following is not None and self._priority(following) >= self._priority(keyset):
             raise BadData(f"the chain of {operator.qualified} does not descend at {entry.key}")
-        return ExpectedLookup(keyset, entry, name, following, certainty, why)
+        keys, kernel = self._keys, self._kernels.registered(entry.kernel, name)._replace(aliases=())
+        return ExpectedLookup(
+            entry.key,
+            ChosenKernel(kernel, entry.debug or None, entry.reason, entry.path, name, entry.consistent),
+            key_set(keys, keyset),
+            None if following is None else keys.highest_key(following),
+            None if following is None else key_set(keys, following),
+            certainty,
+            why,
+        )
 
     def _priority(self, keyset: int) -> int:
         return (keyset >> self._keys.num_backends).bit_length()
