@@ -12,6 +12,8 @@ names of parameters are the schema's in another order, nothing tells which is wh
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from gdbext.cpython.abi.assumed_names import EVENT_FLAG, Waitable
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyObject, PyTypeObject
 from gdbext.cpython.objects.object_items import deque_items, set_items
@@ -201,15 +203,20 @@ class FrameLocals:
 
     def with_kernel_arguments(self, thread: ThreadReport) -> ThreadReport:
         """The report with those arguments of Python kernels that nothing else tells, from the kernel's own frame."""
-        if not any(_lacks_value(each) for step in thread.dispatch for each in step.arguments):
+        lacking = {at for at, step in enumerate(thread.dispatch) if any(map(_lacks_value, step.arguments))}
+        if not lacking:
             return thread
-        sources = self._sources(thread.tid, thread.python_frames)
+        levels = [step.level for step in thread.dispatch]
+        evaluated = set(levels)
+        kernels = {
+            at: number
+            for number, frame in enumerate(thread.python_frames)
+            if frame.level not in evaluated and (at := bisect_left(levels, frame.level)) in lacking
+        }
+        sources = self._sources(thread.tid, thread.python_frames[: max(kernels.values(), default=-1) + 1])
         steps: list[DispatchFrame] = []
-        inner = -1
-        for step in thread.dispatch:
-            between = [number for number, each in enumerate(thread.python_frames) if inner < each.level < step.level]
-            inner = step.level
-            kernel = sources.get(between[-1]) if between else None
+        for at, step in enumerate(thread.dispatch):
+            kernel = sources.get(kernels[at]) if at in kernels else None
             step = step if kernel is None else self._with_arguments(step, kernel)
             steps.append(_handed_on(step, steps[-1]) if steps else step)
         return thread._replace(dispatch=tuple(steps))

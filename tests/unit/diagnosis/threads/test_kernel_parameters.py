@@ -56,6 +56,39 @@ def test_the_variable_of_each_argument(
     assert ("args[1]" in values) == ("args" in values)
 
 
+class Placed:
+    """Counts how often the level of a frame is asked for."""
+
+    asked = 0
+
+    def __init__(self, level: int, arguments: Sequence[Argument] = ()) -> None:
+        self._level = level
+        self.arguments = arguments
+
+    @property
+    def level(self) -> int:
+        Placed.asked += 1
+        return self._level
+
+
+def test_a_stack_is_walked_once_for_all_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = Argument("n", "int", "", Certainty.UNKNOWN)
+    known = Argument("n", "int", "7", Certainty.INFERRED)
+    count = 1_000
+    steps = [Placed(10 * at + 9, (known,) if at % 2 else (lacking,)) for at in range(count)]
+    frames = [Placed(10 * at + inner) for at in range(count) for inner in (3, 3, 9)]
+    thread: Any = SimpleNamespace(tid=1, dispatch=steps, python_frames=frames)
+    thread._replace = lambda dispatch: dispatch
+    monkeypatch.setattr(FrameLocals, "_sources", lambda _, __, shown: dict(enumerate(shown)))
+    monkeypatch.setattr(FrameLocals, "_with_arguments", lambda _, step, kernel: (step, kernel))
+    monkeypatch.setattr(frame_locals, "_handed_on", lambda step, _: step)
+    monkeypatch.setattr(Placed, "asked", 0)
+    unused: Any = None
+    found: Any = FrameLocals(unused, unused).with_kernel_arguments(thread)
+    assert list(found) == [step if at % 2 else (step, frames[3 * at + 1]) for at, step in enumerate(steps)]
+    assert Placed.asked <= 2 * (len(steps) + len(frames))
+
+
 def test_autograds_fallback_hands_its_stack_on() -> None:
     known = Argument("n", "int", "7", Certainty.INFERRED, (), "args[0]")
     lacking = Argument("n", "int", "", Certainty.UNKNOWN)
