@@ -44,7 +44,6 @@ class PythonWaitView:
         self._threads = threads
         self._note = note
         self._named: set[int] = set()
-        self._namespaces: dict[int, dict[str, int]] = {}
 
     def states(self, tid: int) -> Sequence[ThreadState]:
         """The thread states of a thread."""
@@ -351,7 +350,7 @@ class PythonWaitView:
             return ""
         self._named.add(tid)
         stacks = (self.runtime.frames.stack(state).frames[:_NAMING] for state in self.states(tid))
-        names = (name_of(self.runtime, frame, address, self._namespaces) for stack in stacks for frame in stack)
+        names = (name_of(self.runtime, frame, address) for stack in stacks for frame in stack)
         return next(filter(None, names), "")
 
     def inside_try(self, futex: int, waiter: int) -> Sequence[int]:

@@ -145,6 +145,7 @@ class Code:
 
     __slots__ = (
         "_copies",
+        "_local_names",
         "_objects",
         "_ranges",
         "_size",
@@ -161,6 +162,7 @@ class Code:
         layout, space = objects.layout, objects.space
         self._objects = objects
         self._ranges: list[Range] | None = None
+        self._local_names: list[str] | None = None
         self.address = address
         self.lines: dict[int, int | None] = {}
         raw = objects.memory.read(address, layout.size(py.PyCodeObject))
@@ -220,6 +222,11 @@ class Code:
 
     def local_names(self) -> list[str]:
         """Names of the fast locals in the order of their slots: locals, then cells and free variables."""
+        if self._local_names is None:
+            self._local_names = self._read_local_names()
+        return self._local_names
+
+    def _read_local_names(self) -> list[str]:
         objects, code = self._objects, py.PyCodeObject(self._objects.space, self.address)
         names: list[str] = []
         for member in objects.layout.abi.local_names:

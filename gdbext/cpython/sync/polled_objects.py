@@ -211,7 +211,7 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
     loop = loop_names(runtime, frame)
     if loop is None:
         return []
-    values = variables(runtime, frame)
+    values = {**variables(runtime, frame)}
     with suppress(GdbextError):  # what the frame's own code names is an answer, too
         values.update(_globals(runtime, namespace_of(runtime, frame), loop.variables - values.keys()))
     found: dict[tuple[PolledKind, object], PolledObject] = {}

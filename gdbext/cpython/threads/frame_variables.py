@@ -165,6 +165,10 @@ def used_names(runtime: PythonRuntime, frame: PythonFrame) -> frozenset[str]:
 
 def names_used(runtime: PythonRuntime, code: int) -> frozenset[str]:
     """The same of a code object."""
+    return runtime.once(_names_used, code)
+
+
+def _names_used(runtime: PythonRuntime, code: int) -> frozenset[str]:
     try:
         names = py.PyCodeObject(runtime.space, code).co_names
         return frozenset(runtime.objects.text(name, 128) for name in runtime.objects.tuple_items(names, _NAMES))
@@ -172,22 +176,22 @@ def names_used(runtime: PythonRuntime, code: int) -> frozenset[str]:
         return frozenset()
 
 
-Namespaces = dict[int, dict[str, int]]
-"""Dicts of variables that were read already, by address: threads share their modules."""
-
-
-def variables(runtime: PythonRuntime, frame: PythonFrame, known: Namespaces | None = None) -> dict[str, int]:
+def variables(runtime: PythonRuntime, frame: PythonFrame) -> Mapping[str, int]:
     """Name → address of the object: the globals that the code uses, then its locals. Raises nothing."""
-    found = global_variables(runtime, frame, known if known is not None else {})
+    return runtime.once(_variables, frame)
+
+
+def _variables(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
+    found = global_variables(runtime, frame)
     with suppress(GdbextError):  # the globals alone are an answer, too
         found.update(locals_of(runtime, frame))
     return found
 
 
-def name_of(runtime: PythonRuntime, frame: PythonFrame, address: int, known: Namespaces) -> str:
+def name_of(runtime: PythonRuntime, frame: PythonFrame, address: int) -> str:
     """The variable of a frame that is the object, or the attribute of its ``self``; "" where none is. Raises
     nothing."""
-    found = variables(runtime, frame, known)
+    found = variables(runtime, frame)
     name = next((name for name, value in found.items() if value == address and name != _SELF), "")
     if name or _SELF not in found:
         return name
@@ -199,26 +203,31 @@ def name_of(runtime: PythonRuntime, frame: PythonFrame, address: int, known: Nam
 _SELF = "self"
 
 
-def global_variables(runtime: PythonRuntime, frame: PythonFrame, known: Namespaces) -> dict[str, int]:
+def global_variables(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
     """The variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
     names = used_names(runtime, frame)
     found: dict[str, int] = {}
     for is_local in (False, True) if names else ():
-        namespace = _namespace(runtime, frame, is_local, known)
+        namespace = _namespace(runtime, frame, is_local)
         found.update((name, namespace[name]) for name in names if name in namespace)
     return found
 
 
-def _namespace(runtime: PythonRuntime, frame: PythonFrame, is_local: bool, known: Namespaces) -> dict[str, int]:
+def _namespace(runtime: PythonRuntime, frame: PythonFrame, is_local: bool) -> Mapping[str, int]:
     try:
         found = _structure(runtime, frame)
         address = found.f_locals if is_local else found.f_globals
-        if address and address not in known:
-            known[address] = {}
-            known[address] = dict(_named(runtime, runtime.dicts.items(address, _GLOBALS)))
     except GdbextError:
         return {}
-    return known.get(address, {})
+    return runtime.once(_all_named, address) if address else {}
+
+
+def _all_named(runtime: PythonRuntime, namespace: int) -> Mapping[str, int]:
+    """The variables that a dict has; threads share their modules'."""
+    try:
+        return dict(_named(runtime, runtime.dicts.items(namespace, _GLOBALS)))
+    except GdbextError:
+        return {}
 
 
 def _named(runtime: PythonRuntime, entries: Iterator[tuple[int, int]]) -> Iterator[tuple[str, int]]:
@@ -317,7 +326,6 @@ class ObjectUsers:
     def __init__(self, runtime: PythonRuntime) -> None:
         self._runtime = runtime
         self._codes: dict[int, _Code] = {}
-        self._namespaces: Namespaces = {}
 
     def of(self, states: Mapping[int, Sequence[ThreadState]]) -> dict[int, list[int]]:
         """Address of an object → tids of the threads that have it as a variable, or as an attribute of ``self``."""
@@ -354,7 +362,7 @@ class ObjectUsers:
 
     def _read(self, frame: PythonFrame) -> _Code:
         names = self._runtime.codes.get(frame.code).local_names()
-        known = frozenset(global_variables(self._runtime, frame, self._namespaces).values())
+        known = frozenset(global_variables(self._runtime, frame).values())
         return _Code(len(names), self._has_cells(frame), names[:1] == ["self"], known)
 
     def _has_cells(self, frame: PythonFrame) -> bool:

@@ -64,7 +64,6 @@ class FrameLocals:
     def __init__(self, session: Session, runtime: PythonRuntime) -> None:
         self._session = session
         self._runtime = runtime
-        self._namespaces: dict[int, dict[str, int]] = {}
         self._tensor_types: dict[int, bool] = {}
 
     def shown(self, thread: ThreadReport, every: bool = False) -> ThreadReport:
@@ -128,7 +127,7 @@ class FrameLocals:
                 for name, address in locals_of(self._runtime, source).items()
                 if name[:1] != "."  # the iterator of a comprehension
             ]
-        used = sorted(global_variables(self._runtime, source, self._namespaces).items())
+        used = sorted(global_variables(self._runtime, source).items())
         kinds = [(name, self._type_name(address), address) for name, address in used]
         return [each for each in kinds if each[0][:2] != "__" and each[1] not in _NOT_VALUES]
 
