@@ -44,6 +44,7 @@ class PythonWaitView:
         self._threads = threads
         self._note = note
         self._named: set[int] = set()
+        self._waits: dict[tuple[int, int], PythonWait | None] = {}
 
     def states(self, tid: int) -> Sequence[ThreadState]:
         """The thread states of a thread."""
@@ -73,6 +74,12 @@ class PythonWaitView:
 
     def wait(self, tid: int, futex: int) -> PythonWait | None:
         """The wait of the thread that sleeps on ``futex``, as Python's own objects tell it."""
+        key = tid, futex
+        if key not in self._waits:
+            self._waits[key] = self._read_wait(tid, futex)
+        return self._waits[key]
+
+    def _read_wait(self, tid: int, futex: int) -> PythonWait | None:
         from gdbext.cpython.sync.python_wait import python_wait
 
         for state in self.states(tid):

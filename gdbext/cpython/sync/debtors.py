@@ -112,7 +112,8 @@ def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: C
     acting = tuple(sorted(likely or found, key=lambda each: not each.by_name))
     codes = {each.function.code for each in acting}
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
-    idents = tuple(other.ident for other in others if _is_in(runtime, other, codes, calls))
+    inside = _states_in(runtime, codes, calls)
+    idents = tuple(other.ident for other in others if other.address in inside)
     named = (*(each for each, _ in functions), *(each.function for each in found))
     known = {each.qualname.rpartition(".")[2]: each.code for each in named}
     leads = _Leads(runtime, codes, known)
@@ -134,8 +135,9 @@ def flag_debtors(runtime: PythonRuntime, state: ThreadState, name: str) -> Debto
     functions = [each for each, _ in _functions(runtime, frames) if not each.qualname.endswith("__init__")]
     acting = tuple(Acting(each, "", True) for each in functions if each.code not in own and _sets(runtime, each, name))
     codes = {each.function.code for each in acting}
+    inside = _states_in(runtime, codes)
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
-    idents = tuple(other.ident for other in others if _is_in(runtime, other, codes, None))
+    idents = tuple(other.ident for other in others if other.address in inside)
     leads = _Leads(runtime, codes, {each.qualname.rpartition(".")[2]: each.code for each in functions})
     ended = ended_threads(runtime)
     return Debtors(acting, idents, tuple(each for each in ended if not each.function or leads.there(each)))
@@ -187,12 +189,27 @@ def _sets(runtime: PythonRuntime, function: PythonFunction, name: str) -> bool:
     return loaded is not None and name not in loaded.names and name in names_used(runtime, function.code)
 
 
-def _is_in(runtime: PythonRuntime, state: ThreadState, codes: Collection[int], calls: _Calls | None) -> bool:
-    """A thread is in one of the functions, or in other code that calls the object's method."""
-    frames = runtime.frames.stack(state).frames
-    if any(frame.code in codes for frame in frames):
-        return True
-    return calls is not None and any(calls.by_frame(each) for each in frames[:_FRAMES] if is_of_program(each.file))
+def _states_in(runtime: PythonRuntime, codes: Collection[int], calls: _Calls | None = None) -> set[int]:
+    """Addresses of the states of threads that are in one of the functions, or in other code that calls the object's
+    method."""
+    inside: set[int] = set()
+    for code, states in runtime.once(_states_by_code).items():
+        if code in codes:
+            inside.update(states)
+        elif calls is not None and calls.names_method(code):
+            inside.update(state for state, frames in states.items() if any(map(calls.by_frame, frames)))
+    return inside
+
+
+def _states_by_code(runtime: PythonRuntime) -> Mapping[int, Mapping[int, Sequence[PythonFrame]]]:
+    """Code → address of the state of each thread that is in it → its innermost frames there, those of programs."""
+    found: dict[int, dict[int, list[PythonFrame]]] = {}
+    for state in runtime.thread_states():
+        for number, frame in enumerate(runtime.frames.stack(state).frames):
+            frames = found.setdefault(frame.code, {}).setdefault(state.address, [])
+            if number < _FRAMES and is_of_program(frame.file):
+                frames.append(frame)
+    return found
 
 
 def _of_threads(runtime: PythonRuntime, threads: Iterable[ThreadObject]) -> Iterator[tuple[PythonFunction, int]]:
@@ -408,10 +425,17 @@ class _Calls:
         flags = PyCodeObject(self._runtime.space, function.code).co_flags
         return (owner, method) in names.values or bool(flags & _SUSPENDABLE)
 
+    def names_method(self, code: int) -> bool:
+        """The code calls a method of something that is called as one of the object's."""
+        return bool(self._wanted(code))
+
+    def _wanted(self, code: int) -> list[NamedMember]:
+        names = _names_of(self._runtime, code)
+        return [each for each in names.members if each.name in self._methods] if names is not None else []
+
     def by_frame(self, frame: PythonFrame) -> bool:
         """The code of a frame calls a method of the object by a name that the frame has for it."""
-        names = _names_of(self._runtime, frame.code)
-        wanted = [each for each in names.members if each.name in self._methods] if names is not None else []
+        wanted = self._wanted(frame.code)
         if not wanted:
             return False
         known = variables(self._runtime, frame)

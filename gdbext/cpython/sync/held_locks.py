@@ -15,7 +15,7 @@ statement ``lock.acquire()`` with no ``release`` in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from gdbext.cpython.abi import ExitForm, FrameObjects, InterpreterFrames, assumed_names
@@ -64,7 +64,7 @@ def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
     for _, frame in _holding_frames(runtime, state, _WITH_FRAMES):
         try:
             given_up.update(_given_up(runtime, frame))
-            managers = list(_entered(runtime, frame))
+            managers = _entered(runtime, frame)
             locks = [lock for lock in (lock_of(runtime, each) for each in managers) if lock is not None]
             locks = [lock for lock in locks if lock.address not in given_up]
             if locks and not _mentions_release(runtime, frame):
@@ -108,7 +108,7 @@ def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = _NESTED
     """The suspended frames of the generators that are the context managers of the frame's ``with`` blocks. Raises
     nothing."""
     try:
-        managers = list(_entered(runtime, frame))
+        managers = _entered(runtime, frame)
     except GdbextError:
         return
     for manager in managers:
@@ -157,9 +157,17 @@ def _mentions_release(runtime: PythonRuntime, frame: PythonFrame) -> bool:
     return any(runtime.objects.text_equals(name, "release") for name in runtime.objects.tuple_items(names))
 
 
-def _entered(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
+def _entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
     """The context managers whose ``with`` block the frame is in, the outermost first, each followed by those that it
     has entered where it is an ExitStack. Raises MemoryFault, BadData."""
+    return runtime.once(_all_entered, frame)
+
+
+def _all_entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
+    return tuple(_managers(runtime, frame))
+
+
+def _managers(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
     for _, manager in _entered_at(runtime, frame):
         yield manager
         yield from _stacked(runtime, manager)
@@ -305,8 +313,12 @@ def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames)
     """The depths of all entries of the exception table that the current instruction is in."""
     instruction = py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction)
     at = runtime.codes.get(frame.code).offset_of(instruction)
-    table = py.PyCodeObject(runtime.space, frame.code).co_exceptiontable
-    return [depth for start, end, depth in entries(runtime.objects.bytes(table, _TABLE_LIMIT)) if start <= at < end]
+    return [depth for start, end, depth in runtime.once(_entries_of, frame.code) if start <= at < end]
+
+
+def _entries_of(runtime: PythonRuntime, code: int) -> Sequence[tuple[int, int, int]]:
+    table = py.PyCodeObject(runtime.space, code).co_exceptiontable
+    return tuple(entries(runtime.objects.bytes(table, _TABLE_LIMIT)))
 
 
 def _depth_by_block_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:

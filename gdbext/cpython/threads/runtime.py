@@ -280,7 +280,7 @@ class PythonRuntime:
 
     def state_of_ident(self, ident: int) -> ThreadState | None:
         """The thread state whose threading.get_ident() is ``ident``; None if no such thread lives."""
-        return next((state for state in self.thread_states() if state.ident == ident), None)
+        return self.once(_states_by_ident).get(ident)
 
     def tid_of_ident(self, ident: int) -> int | None:
         """The kernel's id of the thread whose threading.get_ident() is ``ident``; None if none is known."""
@@ -292,6 +292,10 @@ class PythonRuntime:
         states to its end. Raises BadData, MemoryFault."""
         self.thread_states()
         return self.pthreads.complete and ident not in self.pthreads.tids
+
+
+def _states_by_ident(runtime: PythonRuntime) -> Mapping[int, ThreadState]:
+    return {state.ident: state for state in reversed(runtime.thread_states())}
 
 
 NAME_LIMIT = 256
