@@ -261,11 +261,12 @@ def _repeated(session: Session, snapshot: ThreadSnapshot) -> SameArguments:
 
 
 def _lacks_owner(state: State) -> bool:
-    """The thread waits for what may be a lock, and nothing that was read tells who has it."""
+    """The thread waits for what may be a lock, and nothing that was read tells who has it. Whose a Python lock is, only
+    Python's objects and frames tell, and no register."""
     wait = state.wait
     if wait is None or state.state is RunState.IDLE or wait.owners or wait.being_released:
         return False
-    return wait.missing_workers is None and wait.kind.traits.may_be_lock
+    return wait.missing_workers is None and wait.kind.traits.may_be_lock and wait.kind is not WaitKind.PYTHON_LOCK
 
 
 def _collectives(
