@@ -35,9 +35,6 @@ from gdbext.torch.values.key_names import PRIVATE_USE, KeyNames
 MAX_LAYERS = 4
 """Frames between the dispatcher and a kernel, at most (KernelFunction, BoxedKernelWrapper, BoxedKernel)."""
 
-KEPT_STACKS = 256
-"""Most stacks that keep their steps."""
-
 NoteError = Callable[[GdbextError, str], None]
 
 
@@ -113,8 +110,6 @@ class DispatchStackReader:
         kept = self._recovered.get(id(stack))
         if kept is not None:
             return kept[1]
-        if len(self._recovered) >= KEPT_STACKS:
-            self._recovered.clear()
         steps = self._recover_steps(stack)
         self._recovered[id(stack)] = (stack, steps)
         return steps
