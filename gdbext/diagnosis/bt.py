@@ -88,7 +88,8 @@ class DispatchBacktrace(Tool):
             try:
                 report = report_stack(session, thread, native=args.native, explained=args.why)
                 if args.args or args.values:
-                    report = with_arguments(session, report, statistics=args.values)
+                    stack = session.threads.of(thread).stack
+                    report = with_arguments(session, report, stack, statistics=args.values)
                 threads.append(with_nodes(session, thread, report))
             except GdbextError as error:
                 errors.append(ErrorReport.of(error, f"thread {thread.tid}"))

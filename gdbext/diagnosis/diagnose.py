@@ -262,10 +262,13 @@ def _with_variables(session: Session, found: Inspection) -> Inspection:
 
 def _with_innermost_arguments(session: Session, found: Inspection) -> Inspection:
     """``found`` with the arguments of the innermost operator, in those threads that the verdict is about."""
-    involved = found.judgement.verdict.finding.threads
+    involved = set(found.judgement.verdict.finding.threads)
+    process = session.threads.all()
     threads = (
-        with_arguments(session, thread, limit=1) if thread.tid in involved and thread.dispatch else thread
-        for thread in found.threads
+        with_arguments(session, report, thread.stack, limit=1)
+        if report.tid in involved and report.dispatch and (thread := process.thread(report.tid)) is not None
+        else report
+        for report in found.threads
     )
     return found._replace(threads=tuple(threads))
 

@@ -234,18 +234,16 @@ def dispatcher_errors(session: Session) -> tuple[ErrorReport, ...]:
 
 
 def with_arguments(
-    session: Session, report: ThreadReport, statistics: bool = False, limit: int | None = None
+    session: Session, report: ThreadReport, stack: NativeStack, statistics: bool = False, limit: int | None = None
 ) -> ThreadReport:
     """A thread's report with the arguments of its ``limit`` innermost dispatcher frames; as it is where no layout fits.
 
     ``statistics``: of the tensors among them.
     """
     from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
-    from gdbext.diagnosis.tool_arguments import find_thread
 
     if session.dispatcher_error is not None:
         return report
-    stack = session.threads.of(find_thread(session.target, str(report.tid))).stack
     found = ArgumentReporter(session, statistics).frames(stack, limit)
     frames = (old._replace(arguments=new.arguments) for old, new in zip(report.dispatch, found))
     from gdbext.diagnosis.threads.frame_locals import with_kernel_arguments

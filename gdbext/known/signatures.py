@@ -212,10 +212,10 @@ class ProcessFacts:
         frames = self._frames_of.get(kind)
         if frames is None:
             frames = self._frames_of[kind] = {}
-            for thread in self.threads:
-                if not kind or thread.waits_for == kind:
-                    for names, there in thread.native:
-                        frames.setdefault(there, []).append(names)
+            natives = [thread.native for thread in self.threads if not kind or thread.waits_for == kind]
+            for native in {id(each): each for each in natives}.values():  # threads of a pool share theirs
+                for names, there in native:
+                    frames.setdefault(there, []).append(names)
         found: set[str] = set()
         for there, named in frames.items():
             if there.startswith(library):

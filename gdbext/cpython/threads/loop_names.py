@@ -165,13 +165,17 @@ class CalledMethod(Record):
 
 def called_methods(runtime: PythonRuntime, frame: PythonFrame) -> list[CalledMethod]:
     """The methods named before the frame's instruction, in order; empty where nobody can tell."""
-    form = BYTECODES.get(runtime.layout.abi.version)
-    if form is None:
-        return []
     try:
-        code, at = _code_of(runtime, frame)
-        tables = _NameTables(runtime, frame.code)
-        calls, lines = methods_before(form, code, at) or (), runtime.codes.get(frame.code)
+        return runtime.once(_methods_before, frame.code, _offset_of(runtime, frame))
+    except GdbextError:
+        return []
+
+
+def _methods_before(runtime: PythonRuntime, code: int, at: int) -> list[CalledMethod]:
+    form = BYTECODES.get(runtime.layout.abi.version)
+    try:
+        tables, lines = _NameTables(runtime, code), runtime.codes.get(code)
+        calls = methods_before(form, _bytes_of(runtime, code), at) if form is not None else None
         return [
             CalledMethod(
                 tables.name(call.method),
@@ -180,7 +184,7 @@ def called_methods(runtime: PythonRuntime, frame: PythonFrame) -> list[CalledMet
                 call.is_statement,
                 lines.line(call.offset),
             )
-            for call in calls
+            for call in calls or ()
         ]
     except (GdbextError, IndexError):
         return []
@@ -195,12 +199,15 @@ def line_of_block(runtime: PythonRuntime, frame: PythonFrame, handler: int) -> i
 
 def _code_of(runtime: PythonRuntime, frame: PythonFrame) -> tuple[bytes, int]:
     """The code of a frame, and the offset of its instruction. Raises GdbextError."""
+    return _bytes_of(runtime, frame.code), _offset_of(runtime, frame)
+
+
+def _offset_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
     abi, place = runtime.layout.abi, instruction(runtime, frame)
-    code = _bytes_of(runtime, frame.code)
     if abi.code_form is CodeForm.INLINE:
-        return code, runtime.codes.get(frame.code).offset_of(place)
+        return runtime.codes.get(frame.code).offset_of(place)
     assert isinstance(abi.frames, FrameObjects)
-    return code, place * abi.frames.lasti_unit
+    return place * abi.frames.lasti_unit
 
 
 def _bytes_of(runtime: PythonRuntime, code: int) -> bytes:

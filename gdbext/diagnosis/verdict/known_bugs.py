@@ -30,7 +30,8 @@ def known_bugs(
 ) -> tuple[KnownMatch, ...]:
     """The bugs because of which the process may hang. What of other packages cannot be used is noted as an error."""
     crashed = {tid for finding in findings if finding.kind is FindingKind.CRASH for tid in finding.threads}
-    facts = [_facts(process, process.thread(thread.tid), thread, crashed) for thread in threads]
+    native = _NativeFrames()
+    facts = [_facts(process, native, thread, crashed) for thread in threads]
     bugs = catalogue(lambda error: session.errors.note(error, "known bugs"))
     return tuple(matches(bugs, _process_facts(session, process, facts)))
 
@@ -90,9 +91,9 @@ def _relation(session: Session, process: ProcessSnapshot, word: str) -> bool | N
 
 
 def _facts(
-    process: ProcessSnapshot, snapshot: ThreadSnapshot | None, thread: ThreadReport, crashed: Collection[int]
+    process: ProcessSnapshot, native: _NativeFrames, thread: ThreadReport, crashed: Collection[int]
 ) -> ThreadFacts:
-    wait = thread.wait
+    wait, snapshot = thread.wait, process.thread(thread.tid)
     missing = wait.missing_workers if wait is not None else None
     owners = wait.owner_tids[:1] if wait is not None else ()
     return ThreadFacts(
@@ -100,7 +101,7 @@ def _facts(
         _lines(thread.python_frames),
         wait.kind.value if wait is not None else "",
         missing.pool.name if missing is not None and missing.forked else "",
-        partial(_native, snapshot) if snapshot is not None else tuple,
+        partial(native.of, snapshot) if snapshot is not None else tuple,
         tid=thread.tid,
         roles=["main" if thread.tid == process.pid else "other", *(["crashed"] if thread.tid in crashed else [])],
         names=list(filter(None, (thread.python_name, thread.name))),
@@ -118,9 +119,20 @@ def _lines(frames: Sequence[Frame]) -> list[tuple[str, str]]:
     return [(frame.file, frame.function) for frame in frames]
 
 
-def _native(thread: ThreadSnapshot) -> list[tuple[NativeName, str]]:
-    levels = range(min(len(thread.frames), _INNER))
-    return [(partial(_names, thread, level), thread.module_name(level)) for level in levels]
+class _NativeFrames:
+    """The native frames of threads; those that have the same get the same list."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], list[tuple[NativeName, str]]] = {}
+
+    def of(self, thread: ThreadSnapshot) -> list[tuple[NativeName, str]]:
+        """(names, file name of the library) of each frame, the innermost first."""
+        path = tuple(frame.lookup_pc for frame in thread.frames[:_INNER])
+        if path not in self._known:
+            self._known[path] = [
+                (partial(_names, thread, level), thread.module_name(level)) for level in range(len(path))
+            ]
+        return self._known[path]
 
 
 def _names(thread: ThreadSnapshot, level: int) -> tuple[str, ...]:
