@@ -32,9 +32,13 @@ def measure_for_process(pid: int, terminal: int | None) -> None:
 def _mapped_torch(pid: int) -> str | None:
     """The path of the libtorch_cpu.so whose code the process has mapped."""
     name = f"/{store.TORCH_LIBRARY}\n".encode()
-    for line in proc_files.read(f"/proc/{pid}/maps").splitlines(keepends=True):
-        if line.endswith(name) and b" r-xp " in line:
+    maps = proc_files.read(f"/proc/{pid}/maps")
+    at = maps.find(name)
+    while at >= 0:
+        line = maps[maps.rfind(b"\n", 0, at) + 1 : at + len(name)]
+        if b" r-xp " in line:
             return os.fsdecode(line[line.index(b"/") : -1])
+        at = maps.find(name, at + 1)
     return None
 
 

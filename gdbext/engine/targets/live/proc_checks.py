@@ -11,6 +11,7 @@ import time
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats.elf_header import identify
+from gdbext.engine.record import late_pattern
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
 from gdbext.errors import NoSuchProcess, NotPermitted, TargetError, TargetGone
@@ -332,6 +333,10 @@ def _unescaped(place: str) -> str:
     return place
 
 
+_PATHS = late_pattern("/.*")
+"""The path of a line of /proc/PID/maps."""
+
+
 def _paths_of(pid: int) -> Iterator[str]:
     folder = f"/proc/{alive_in(pid)}"
     try:
@@ -344,7 +349,6 @@ def _paths_of(pid: int) -> Iterator[str]:
         except OSError:
             continue
     try:
-        lines = proc_files.head(f"{folder}/maps", proc_files.TABLE).decode(errors="replace").splitlines()
-        yield from (line[at:].rstrip() for line in lines if (at := line.find("/")) > 0)
+        yield from _PATHS.findall(proc_files.head(f"{folder}/maps", proc_files.TABLE).decode(errors="replace"))
     except OSError:
         return

@@ -333,10 +333,12 @@ class SnapshotTarget(LocalProcess):
         if self._unstopped is None or self._needs_registers:
             return None
 
-        def copy(pointers: Sequence[int]) -> list[tuple[int, bytes | memoryview]]:
-            return self._pieces([*self._stacks(pointers, self.maps()), *runs], PreparedMemory(size))
+        maps = list(self.maps())
 
-        return copy_asleep(self._unstopped, copy)
+        def copy(pointers: Sequence[int]) -> list[tuple[int, bytes | memoryview]]:
+            return self._pieces([*self._stacks(pointers, maps), *runs], PreparedMemory(size))
+
+        return copy_asleep(self._unstopped, maps, copy)
 
     def _stacks_estimate(self) -> int:
         """Number of bytes of stack that will probably be copied."""

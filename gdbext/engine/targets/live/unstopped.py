@@ -289,10 +289,13 @@ _PAUSE = 0.001
 look whether they should wait on."""
 
 
-def copy_asleep(unstopped: Callable[[], UnstoppedProcess], copy: CopyStacks) -> StopCopy | None:
-    """The copy, None unless all threads sleep for as long as it takes. Raises TargetGone."""
+def copy_asleep(
+    unstopped: Callable[[], UnstoppedProcess], maps: list[MemoryMapping], copy: CopyStacks
+) -> StopCopy | None:
+    """The copy, None unless all threads sleep for as long as it takes; ``maps``: the memory map. Raises TargetGone."""
     for number in range(_TRIES):
         with closing(unstopped()) as process:
+            process._maps = maps
             found = _copied(process, copy)
         if found is not None:
             return found

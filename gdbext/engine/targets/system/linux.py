@@ -108,7 +108,7 @@ def parse_maps(text: str) -> list[MemoryMapping]:
     """The text of /proc/PID/maps (proc_pid_maps(5)), sorted by start as the kernel writes it."""
     found = []
     for start, end, permissions, offset, device, inode, raw in _MAPS_LINE.findall(text):
-        path, deleted = split_deleted(raw.replace("\\012", "\n"))
+        path, deleted = split_deleted(raw.replace("\\012", "\n")) if raw else ("", False)
         found.append(
             MemoryMapping(int(start, 16), int(end, 16), int(offset, 16), path, permissions, deleted, device, int(inode))
         )
