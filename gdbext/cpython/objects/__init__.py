@@ -35,6 +35,8 @@ DIGIT_LIMIT = 64
 """Most digits (30 bits each) of an int."""
 NAME_LIMIT = 512
 """Most characters of a tp_name."""
+_SHORT = 128
+"""Most characters of the name of an attribute."""
 
 # Py_TPFLAGS_*_SUBCLASS and others (Include/object.h), the same in every version that has them.
 FLAG_INLINE_VALUES = 1 << 2
@@ -74,6 +76,7 @@ class ObjectReader:
         self.layout = layout
         self.space = space = Space(memory, layout)
         self._types: dict[int, TypeInfo] = {}
+        self._names: dict[int, str] = {}
         self._type_of = py.PyObject.ob_type.offset(space)
         self._length = py.PyASCIIObject.length.offset(space)
         self._state = py.PyASCIIObject.state.offset(space)
@@ -134,6 +137,13 @@ class ObjectReader:
             raise BadData(f"str at {address:#x} of unknown kind {kind}")
         data = address + self._compact_data if state & _COMPACT else self.memory.u64(address + self._any_data)
         return self.memory.read(data, length * kind).decode(codec, "replace")
+
+    def name(self, address: int) -> str:
+        """A str that names an attribute or a variable, read once: objects share theirs. Raises as ``text``."""
+        known = self._names.get(address)
+        if known is None:
+            known = self._names[address] = self.text(address, _SHORT)
+        return known
 
     def length(self, address: int) -> int:
         """The number of characters of a str. Raises MemoryFault."""
@@ -284,6 +294,10 @@ class DictReader:
         self._memory = objects.memory
         self._layout = objects.layout
         self._space = objects.space
+        self._shared: dict[int, list[int]] = {}
+        """The names in tables of keys that objects share."""
+        self._compared: dict[tuple[int, str], bool] = {}
+        """The comparisons of attributes' names so far: objects share theirs."""
         self._keys_form = objects.layout.abi.dict_keys
         self._instance_dict = objects.layout.abi.instance_dict
         self._managed_at = _MANAGED_DICT_FREE_THREADED if objects.layout.abi.free_threaded else _MANAGED_DICT
@@ -326,7 +340,9 @@ class DictReader:
 
     def _split_items(self, keys: int, values: int) -> Iterator[Item]:
         """Keys of a shared table with an instance's own values; slots that are not set are left out."""
-        names = [key for key, _ in self._entries(keys)]
+        names = self._shared.get(keys)
+        if names is None:
+            names = self._shared[keys] = [key for key, _ in self._entries(keys)]
         found = self._memory.words(values, len(names)) if names else ()
         return ((key, value) for key, value in zip(names, found) if key and value)
 
@@ -363,10 +379,15 @@ class DictReader:
     def attribute(self, address: int, name: str) -> int | None:
         """An instance's own attribute (not of its class), None if it has none or it cannot be read."""
         try:
-            equals = self._objects.text_equals
-            return next((value for key, value in self.attributes(address) if equals(key, name)), None)
+            return next((value for key, value in self.attributes(address) if self._is_called(key, name)), None)
         except GdbextError:
             return None
+
+    def _is_called(self, key: int, name: str) -> bool:
+        known = self._compared.get((key, name))
+        if known is None:
+            known = self._compared[key, name] = self._objects.text_equals(key, name)
+        return known
 
     def attributes(self, address: int) -> Iterator[Item]:
         """(name, value) of an instance's __dict__ without creating it. Raises MemoryFault, BadData."""

@@ -237,7 +237,7 @@ def _locals(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
 
 def _attributes(runtime: PythonRuntime, address: int) -> dict[str, int]:
     try:
-        return {runtime.objects.text(name, 64): value for name, value in runtime.dicts.attributes(address)}
+        return {runtime.objects.name(name): value for name, value in runtime.dicts.attributes(address)}
     except GdbextError:
         return {}
 

@@ -233,7 +233,7 @@ def _all_named(runtime: PythonRuntime, namespace: int) -> Mapping[str, int]:
 def _named(runtime: PythonRuntime, entries: Iterator[tuple[int, int]]) -> Iterator[tuple[str, int]]:
     for key, value in entries:
         try:
-            yield runtime.objects.text(key, 128), value
+            yield runtime.objects.name(key), value
         except GdbextError:
             continue
 
@@ -246,7 +246,7 @@ def attributes(runtime: PythonRuntime, address: int) -> Mapping[str, int]:
         if not runtime.objects.type_of(address).flags & FLAG_HEAP_TYPE:
             return found
         for key, value in chain(runtime.dicts.attributes(address), slot_attributes(runtime.objects, address)):
-            found[runtime.objects.text(key, 128)] = value
+            found[runtime.objects.name(key)] = value
             if len(found) >= _ATTRIBUTES:
                 break
     except GdbextError:

@@ -75,8 +75,12 @@ class WaitGraph:
         self.threads: dict[int, ThreadReport] = {thread.tid: thread for thread in threads}
         self._edges: dict[int, tuple[WaitEdge, ...]] = {}
         self._tails: dict[int, ChainTail] = {}
+        self._waiters: dict[int, list[int]] = {}
         for thread in self.threads.values():
             self._edges[thread.tid] = tuple(_edges(thread))
+            for edge in self._edges[thread.tid]:
+                if edge.held_by != edge.tid:
+                    self._waiters.setdefault(edge.held_by, []).append(edge.tid)
 
     def edges_of(self, tid: int) -> tuple[WaitEdge, ...]:
         """The waits of this thread, one edge for each owner that is alive."""
@@ -176,12 +180,7 @@ class WaitGraph:
 
     def waiters(self) -> Mapping[int, Sequence[int]]:
         """The threads that wait directly for something that a thread holds, for each thread."""
-        result: dict[int, list[int]] = {}
-        for edges in self._edges.values():
-            for edge in edges:
-                if edge.held_by != edge.tid:
-                    result.setdefault(edge.held_by, []).append(edge.tid)
-        return result
+        return self._waiters
 
     def _reason(self, tid: int) -> ChainEnd | None:
         thread = self.threads.get(tid)
