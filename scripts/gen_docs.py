@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Write docs/commands.md, docs/modules.md, the catalogue in docs/known-bugs.md, the schemas of reports in
-docs/*.schema.json, and share/ (completions, manual page).
+"""Write docs/commands.md, docs/modules.md, the catalogue in docs/known-bugs.md, the kinds of verdicts in docs/guide.md,
+the schemas of reports in docs/*.schema.json, and share/ (completions, manual page).
 
 The help of every command, what each folder is for, and the known bugs. They are generated, so that they cannot drift
 from the code: tests/unit/test_docs.py fails when they are stale.
@@ -24,6 +24,7 @@ import completions  # noqa: E402
 import report_schema  # noqa: E402
 
 from gdbext import known as catalogue  # noqa: E402
+from gdbext.diagnosis.kinds import KINDS  # noqa: E402
 from gdbext.known import KnownBug  # noqa: E402
 from gdbext.tools import table  # noqa: E402
 
@@ -75,6 +76,21 @@ def known_page() -> str:
     return "\n".join([written + CATALOGUE, f"{len(bugs)} entries.\n", *map(_entry, bugs), ""])
 
 
+KINDS_TABLE = "| `verdict.kind` | means | what to do |\n|---|---|---|\n"
+"""The head of the table in docs/guide.md that is generated; what stands around it is written by hand."""
+
+
+def guide_page() -> str:
+    """docs/guide.md with the kinds of verdicts as they are now."""
+    before, head, after = (ROOT / "docs" / "guide.md").read_text().partition(KINDS_TABLE)
+    rows: dict[tuple[str, str], list[str]] = {}
+    for kind in KINDS:
+        meaning = " ".join((kind.__doc__ or "").split()).rstrip(".")
+        rows.setdefault((meaning[:1].lower() + meaning[1:], kind.what_to_do), []).append(f"`{kind.value}`")
+    lines = (f"| {', '.join(words)} | {meaning} | {to_do} |\n" for (meaning, to_do), words in rows.items())
+    return "".join([before, head, *lines, after[after.index("\n\n") + 1 :]])
+
+
 def _entry(bug: KnownBug) -> str:
     affected = ", ".join(each.text for each in bug.affected)
     return f"- **{bug.id}**: {bug.title}. Affected: {affected}. Cure: {bug.cure}. <{bug.url}>"
@@ -113,6 +129,7 @@ def main() -> None:
     (ROOT / "docs" / "commands.md").write_text(commands_page())
     (ROOT / "docs" / "modules.md").write_text(modules_page())
     (ROOT / "docs" / "known-bugs.md").write_text(known_page())
+    (ROOT / "docs" / "guide.md").write_text(guide_page())
     (ROOT / "docs" / "gdbext-1.schema.json").write_text(schema_page())
     (ROOT / "docs" / "gdbext-ranks-1.schema.json").write_text(ranks_schema_page())
     for name, text in completions.files().items():

@@ -19,7 +19,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_report
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.tool import Mode, Tool
-from gdbext.diagnosis.verdict import sentences
+from gdbext.diagnosis.verdict.clauses import listed, owner_clause
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.engine.vocabulary import counted
 from gdbext.render import Style, escape
@@ -102,14 +102,14 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
     """The verdict with what it is: ``deadlock: …``, ``sleeps: …``."""
-    finding, traits = verdict.finding, verdict.finding.kind.traits
-    color = "red" if traits.is_defect else "yellow" if traits.is_hang else "green"
+    finding, kind = verdict.finding, verdict.finding.kind
+    color = "red" if kind.is_defect else "yellow" if kind.is_hang else "green"
     yield _said(finding, style, color)
 
 
 def _said(finding: Finding, style: Style, *colors: str) -> str:
     """The finding in one line."""
-    if finding.kind.traits.is_in_summary:
+    if finding.kind.is_in_summary:
         return style(escape(finding.summary), "bold", *colors)
     return style(f"{finding.heading}: ", "bold", *colors) + escape(finding.summary)
 
@@ -181,7 +181,7 @@ def _group_lines(
         ("seems to hold", [each for each in first.holds if each in guessed]),
     ):
         if held:
-            yield f"    {word} {escape(sentences.listed([each.phrase for each in held], 8))}"
+            yield f"    {word} {escape(listed([each.phrase for each in held], 8))}"
     yield from (f"    {line}" for line in _task_lines(first))
     if first.wait is not None and why:
         for text in first.wait.evidence:
@@ -274,7 +274,7 @@ def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
         return f"{text}, but {thread.wait.missing_workers.sentence}"
     if thread.tid in thread.wait.owner_tids:
         return f"{text}, which it holds itself"
-    return text + sentences.owner_clause(thread.wait, known)
+    return text + owner_clause(thread.wait, known)
 
 
 def step_text(thread: ThreadReport) -> str:
@@ -283,5 +283,5 @@ def step_text(thread: ThreadReport) -> str:
     key = f", key {step.key}" if step.key else ""
     keyset = f", DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset is not None else ""
     callers = [each for each in dict.fromkeys(s.qualified for s in thread.dispatch[1:]) if each != step.qualified]
-    below = f"; called from {sentences.listed(callers)}" if callers else ""
+    below = f"; called from {listed(callers)}" if callers else ""
     return f"{step.qualified}{key}, {step.stage.value}{keyset}{below}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gdbext.diagnosis.report.finding import FindingKind, Verdict
+from gdbext.diagnosis.kinds.crashed import CRASH
+from gdbext.diagnosis.kinds.lost import of_child
+from gdbext.diagnosis.kinds.state import IDLE
+from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.reporting import (
     core_errors,
     dispatcher_errors,
@@ -86,9 +89,9 @@ class Diagnose(Tool):
         if not args.exit_code or report.verdict is None:
             return 0
         kind = report.verdict.finding.kind
-        if kind is FindingKind.CRASH:
+        if kind is CRASH:
             return CRASHED
-        return HANGS if kind.traits.is_defect else 0
+        return HANGS if kind.is_defect else 0
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Inspect all threads, judge, and add advice."""
@@ -164,7 +167,8 @@ def _told(
     session: Session, found: Inspection, args: Namespace, called: CommandLine, children: ChildrenSection | None
 ) -> tuple[str, ...]:
     """The advice: of a rank or a launcher of ranks to look at all of them, first of all."""
-    from gdbext.diagnosis.verdict.advice import CHILDREN, SAMPLES, advice, of_cause, of_parent, of_ranks
+    from gdbext.diagnosis.report.finding import CHILDREN, SAMPLES
+    from gdbext.diagnosis.verdict.advice import advice, of_parent, of_ranks
 
     used = [option for option, given in ((SAMPLES, args.samples is not None), (CHILDREN, args.children)) if given]
     finding, target = found.judgement.verdict.finding, session.target
@@ -174,8 +178,8 @@ def _told(
         told = (*of_parent(finding, called, used), *told)
     if children is not None:
         awaited = {child.pid for child in finding.wait.children} if finding.wait is not None else set()
-        told = (*of_cause(each.kind for each in children.children if each.pid in awaited), *told)
-    stands = finding.kind.traits.is_hang or finding.kind is FindingKind.IDLE
+        told = (*of_child(each.kind for each in children.children if each.pid in awaited), *told)
+    stands = finding.kind.is_hang or finding.kind is IDLE
     if stands and called.may_run and not target.is_core and _is_of_job(session, children):
         told = tuple(dict.fromkeys((of_ranks(target.pid, called), *told)))
     return told
@@ -278,7 +282,7 @@ def _with_ends(session: Session, found: Inspection) -> Inspection:
     with the nodes of backward passes: a chain may end on a thread of torch's own. Of a thread that crashed outside of
     the dispatcher the native frames tell where."""
     finding = found.judgement.verdict.finding
-    is_crash = finding.kind is FindingKind.CRASH
+    is_crash = finding.kind is CRASH
     involved = [tid for tid in finding.threads if is_crash or tid != session.target.pid][-_MAX_ENDS:]
     bare = {thread.tid for thread in found.threads if thread.tid in involved and not thread.dispatch}
     if not bare:

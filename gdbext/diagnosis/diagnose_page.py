@@ -68,8 +68,8 @@ def _body(report: Report, origin: Origin) -> Iterator[str]:
 
 
 def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
-    traits = verdict.finding.kind.traits
-    weight = "bad" if traits.is_defect else "hangs" if traits.is_hang else "good"
+    kind = verdict.finding.kind
+    weight = "bad" if kind.is_defect else "hangs" if kind.is_hang else "good"
     yield verdict_box(weight, verdict.finding.heading, verdict.finding.summary)
     for line in known_bug_lines(report):
         yield f'<p class="warning">{text(line)}</p>'

@@ -6,12 +6,13 @@ from types import MappingProxyType
 
 from gdbext.cpython.abi.assumed_names import GREENLET_HUBS
 from gdbext.diagnosis.job import is_rank
-from gdbext.diagnosis.report.finding import FindingKind, ProcessStop
+from gdbext.diagnosis.kinds.crashed import CRASH
+from gdbext.diagnosis.report.finding import ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernels, native_place, report_thread
-from gdbext.diagnosis.verdict import Judgement, judge
 from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judgement import Judgement, judge
 from gdbext.diagnosis.verdict.recursion import Recursion, detect, never_the_same
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.diagnosis.waits.function_tag import FunctionTag
@@ -237,7 +238,7 @@ def _waits_for_others(thread: ThreadReport) -> bool:
 def with_known_bugs(session: Session, found: Inspection) -> Inspection:
     """The inspection with the bugs of other projects that fit. They are looked for where a thread waits for something,
     or the program crashed: healthy programs pay nothing for it."""
-    crashed = found.judgement.verdict.kind is FindingKind.CRASH
+    crashed = found.judgement.verdict.kind is CRASH
     if not crashed and all(thread.wait is None or thread.state is RunState.IDLE for thread in found.threads):
         return found
     from gdbext.diagnosis.verdict.known_bugs import known_bugs

@@ -11,7 +11,7 @@ from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import NO_EXTRAS, Extras
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
-from gdbext.diagnosis.verdict import sentences
+from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.engine.vocabulary import ErrorReport
 
 TYPE_CHECKING = False
@@ -68,7 +68,7 @@ def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
     for concerns, what in _LIMITS:
         concerned = [thread for thread in waiting if thread.wait is not None and concerns(thread.wait)]
         if concerned:
-            found.append(f"{what}, for {sentences.listed([thread.label for thread in concerned])}")
+            found.append(f"{what}, for {listed([thread.label for thread in concerned])}")
     found += _children(waiting)
     if len(threads) == 1 and any(thread.wait is not None and _may_come_of_fork(thread.wait) for thread in waiting):
         found.append("whether the process was forked from another one, whose threads it lacks")
@@ -79,7 +79,7 @@ def _children(waiting: Sequence[ThreadReport]) -> Iterator[str]:
     waits = [thread.wait for thread in waiting if thread.wait is not None]
     pids = sorted({child.pid for wait in waits for child in wait.children})
     if pids:
-        names = sentences.listed([str(pid) for pid in pids])
+        names = listed([str(pid) for pid in pids])
         yield f"what process{'es' if len(pids) > 1 else ''} {names} do{'' if len(pids) > 1 else 'es'}"
     if any(wait.kind is WaitKind.CHILD_PROCESS and not wait.children for wait in waits):
         yield "which child processes there are, and what they do"

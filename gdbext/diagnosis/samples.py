@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gdbext.diagnosis.inspection import Inspection, inspect_threads
-from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.kinds import kind_of, rank_of
 from gdbext.diagnosis.report.thread_report import ThreadProgress, is_users_file
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from gdbext.diagnosis.report.finding import FindingKind
     from gdbext.diagnosis.verdict.slowness import Slowness
     from gdbext.engine.targets.base_target import Target
     from gdbext.known.signatures import KnownBugReport, KnownMatch
@@ -54,19 +55,19 @@ class ChildReport:
     """Process groups were found in it: it is a rank of a job."""
 
     @property
-    def kind(self) -> FindingKind | None:
-        """The kind of its verdict; None where it was not looked at."""
-        return FindingKind.of_word(self.verdict)
+    def kind(self) -> FindingKind:
+        """The kind of its verdict."""
+        return kind_of(self.verdict)
 
     @property
     def heading(self) -> str:
         """The verdict's kind in plain words; "" where it was not looked at."""
-        return self.kind.traits.words if self.kind is not None else ""
+        return self.kind.words
 
     @property
     def is_stuck(self) -> bool:
         """It was looked at, and does not go on by itself, or its main thread stands in the program's own files."""
-        return self.kind is not None and (self.kind.traits.is_hang or self.stands)
+        return self.kind.is_hang or self.stands
 
     @property
     def told(self) -> str:
@@ -79,7 +80,7 @@ class ChildReport:
     @property
     def rank(self) -> int:
         """Strength of its verdict: 0 is the strongest."""
-        return self.kind.rank if self.kind is not None else len(FindingKind)
+        return rank_of(self.verdict)
 
 
 @dataclass(frozen=True)

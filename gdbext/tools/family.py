@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_command, read_file
@@ -42,8 +42,6 @@ _DEATH_SIGNAL = 1
 _STEP = 0.01
 ENDINGS = ("txt", "json", "rec")
 """Endings of the files that are kept of each process."""
-_QUIET = (FindingKind.IDLE.value, FindingKind.WAITING_EXTERNAL.value)
-"""Verdicts of processes that are shown in one line beside others."""
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -100,7 +98,7 @@ class FamilyEvidence(Record):
     def summary(self) -> str:
         """The verdicts that matter in one line: of the process itself, and of those that are more than idle."""
         first, *others = self.looks
-        worse = [each for each in others if each.summary and each.kind not in _QUIET]
+        worse = [each for each in others if each.summary and not kind_of(each.kind).is_quiet]
         return "; ".join([first.summary or first.problem, *(each.line for each in worse[:3])])
 
     @property
@@ -111,7 +109,7 @@ class FamilyEvidence(Record):
     def _lines(self) -> Iterator[str]:
         whole = 0
         for look in self.looks:
-            if look.text and (look is self.looks[0] or (whole < _WHOLE_TEXTS and look.kind not in _QUIET)):
+            if look.text and (look is self.looks[0] or (whole < _WHOLE_TEXTS and not kind_of(look.kind).is_quiet)):
                 whole += 1
                 yield escape(f"process {look.pid} ({look.program}):")
                 yield from (f"  {line}" for line in look.text.rstrip().split("\n"))
@@ -209,7 +207,7 @@ def _tell_first(first: _FirstLooks, generations: Sequence[Sequence[int]], progra
         def ended(at: int, members: Sequence[int] = members, is_first: bool = number == 0) -> None:
             pid = members[at]
             look = _kept(first.place, pid, programs[pid], "", first.name(pid))
-            if is_first or look.kind not in _QUIET:
+            if is_first or not kind_of(look.kind).is_quiet:
                 first.tell(escape(look.line))
 
         _run_together([partial(first.look, pid) for pid in members], first.place, ended)

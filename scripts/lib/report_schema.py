@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import gdbext
+from gdbext.diagnosis.kinds import KINDS
 from gdbext.diagnosis.report import SCHEMA, Report
+from gdbext.diagnosis.report.finding import NOTE, FindingKind
 from gdbext.engine.record import Enum
 from gdbext.engine.vocabulary import Section
 from gdbext.render.annotation_names import alternatives, arguments_of, meaning
@@ -200,6 +202,8 @@ class Definitions:
         named = meaning(owner, text)
         if isinstance(named, str):
             return self._alias(owner, text, named)
+        if named is FindingKind:
+            return {"enum": [kind.value for kind in (*KINDS, NOTE)]}
         if hasattr(named, "json_text"):
             return {"type": "string"}
         if issubclass(named, Enum):

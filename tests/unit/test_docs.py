@@ -24,6 +24,7 @@ def generator() -> ModuleType:
         ("commands", "commands.md"),
         ("modules", "modules.md"),
         ("known", "known-bugs.md"),
+        ("guide", "guide.md"),
         ("schema", "gdbext-1.schema.json"),
         ("ranks_schema", "gdbext-ranks-1.schema.json"),
     ],

@@ -107,7 +107,7 @@ def test_planted_readings() -> None:
         "(text := finding.summary) and text.split('; ')",
     )
     right = (
-        "escape(finding.summary) if finding.summary != '' else finding.kind is FindingKind.NOTE",
+        "escape(finding.summary) if finding.summary != '' else finding.kind is NOTE",
         "module.name.startswith('libtorch')",
         "[text for text in finding.evidence] or thread.wait.resource.name or 'a thread'",
     )

@@ -9,7 +9,7 @@ from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.diagnosis.job.collectives import before_torch, read_collectives
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.verdict.sentences import listed
+from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed.gloo_transfers import rank_of_worker, waiting_transfer, worker_that_owes

@@ -1,89 +1,104 @@
 """Finding: one thing worth saying about a process, by reference to what it is about.
 
-FindingKind: what can be wrong with a process, strongest first.
+FindingKind: what reports know of a kind of finding; the kinds of verdicts are in kinds/.
+
+Suggestion: a command that tells more, as the advice of a kind has it.
 
 Verdict: the answer to "why does it hang?".
 """
 
 from __future__ import annotations
 
-from gdbext.engine.record import Enum, Record
+from gdbext.engine.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.report.wait import Wait, WaitEdge
+    from gdbext.engine.terminal import CommandLine
     from gdbext.engine.vocabulary import Internal
     from gdbext.torch.stack import DispatchFrame, DispatchStage
 
 
-class FindingTraits(Record):
-    """Properties that distinguish a kind of finding."""
+class Suggestion(Record):
+    """A command that tells more: what it shows, and the command itself, as a debugger takes it."""
 
+    shows: str
+    command: str
+    pid: int | None = None
+    """Another process that it is about; None for the one that was looked at."""
+    shell: str = ""
+    """A command of the shell's in place of one of ours, which changes the process."""
+    option: str = ""
+    """The option of dispatch-diagnose that the command recommends."""
+
+    def needs_process(self) -> bool:
+        """It is for processes as they run: a core or a recording is of what is gone, and perhaps of elsewhere."""
+        return self.pid is not None or bool(self.shell) or self.option == CHILDREN
+
+    def text(self, called: CommandLine) -> str:
+        """One line that ends with the words to paste."""
+        if self.shell:
+            return f"{self.shows}: {self.shell}"
+        on_other = f"-p {self.pid} {self.command}".rstrip()
+        words = called.command(self.command) if self.pid is None else called.outside(on_other)
+        return f"{self.shows}: {words}"
+
+
+CHILDREN, SAMPLES = "--children", "--samples"
+ALL_CHILDREN = Suggestion("What each of its child processes does", "dispatch-diagnose --children", option=CHILDREN)
+MORE_SAMPLES = Suggestion(
+    "Stuck or only slow? Look more than once", "dispatch-diagnose --samples 5 --interval 1", option=SAMPLES
+)
+
+
+class FindingKind:
+    """A kind of finding. There is one object of each kind."""
+
+    value: str
+    """The word of the JSON report."""
     words: str
     """The kind as people are told of it, at the beginning of a line."""
-    is_defect: bool = False
+    is_defect = False
     """It is an error of the program, and no state that honest programs are in."""
-    is_hang: bool = True
+    is_hang = True
     """The process will not go on by itself; its memory is worth keeping."""
-    may_be_slow: bool = False
+    may_be_slow = False
     """One moment does not tell a hang from slow work."""
-    movement_refutes_it: bool = False
+    movement_refutes_it = False
     """It is refuted when its threads are elsewhere a moment later."""
-    is_in_summary: bool = False
+    is_in_summary = False
     """The summary says the kind, too: a line of text needs no words before it."""
+    goes_on = False
+    """The process goes on by itself, however slowly."""
+    is_healthy = False
+    """A process that computes without dispatching may be so."""
+    is_quiet = False
+    """Beside processes with other verdicts it is shown in one line."""
+    can_be_dumped = True
+    """gcore does not come to wait as the process does."""
+
+    json_text = property(lambda self: self.value)
+
+    def heading(self, finding: Finding) -> str:
+        """The first words of a finding of this kind."""
+        return self.words
+
+    def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
+        """Steps to try next, the most useful first; ``involved``: the threads of the finding."""
+        yield from ()
 
 
-class FindingKind(Enum):
-    """The verdict kinds of the contract, strongest first, and notes. The value is the word of the JSON report."""
+class NoteKind(FindingKind):
+    """A remark, which is never the verdict."""
 
-    traits: FindingTraits
-
-    CRASH = "crash", FindingTraits("crashed", is_defect=True, is_in_summary=True)
-    RUNAWAY_RECURSION = "runaway-recursion", FindingTraits("endless recursion", is_defect=True, is_in_summary=True)
-    DEADLOCK = "deadlock", FindingTraits("deadlock", is_defect=True, movement_refutes_it=True)
-    SELF_DEADLOCK = "self-deadlock", FindingTraits("waits for itself", is_defect=True, movement_refutes_it=True)
-    ORPHANED_LOCK = (
-        "orphaned-lock",
-        FindingTraits("a lock that nobody can release", is_defect=True, movement_refutes_it=True),
-    )
-    MISSING_WORKERS = (
-        "missing-workers",
-        FindingTraits("worker threads are missing", is_defect=True, movement_refutes_it=True),
-    )
-    KERNEL_WAIT = "kernel-wait", FindingTraits("waits in the kernel", may_be_slow=True, movement_refutes_it=True)
-    BLOCKED = "blocked", FindingTraits("stuck", is_defect=True, may_be_slow=True, movement_refutes_it=True)
-    STOPPED = "stopped", FindingTraits("stopped")
-    STARVED = "starved", FindingTraits("hardly gets to run", is_hang=False, may_be_slow=True)
-    GIL_IN_DEVICE_CALL = (
-        "gil-in-device-call",
-        FindingTraits("holds the GIL while it waits for the device", may_be_slow=True, movement_refutes_it=True),
-    )
-    WAITING_EXTERNAL = "waiting-external", FindingTraits("waits", may_be_slow=True, movement_refutes_it=True)
-    SLOW = "slow", FindingTraits("slow", is_hang=False, may_be_slow=True)
-    BUSY = "busy", FindingTraits("runs", is_hang=False, may_be_slow=True)
-    IDLE = "idle", FindingTraits("idle", is_hang=False, may_be_slow=True)
-    NOTE = "note", FindingTraits("note", is_hang=False)
-
-    def __new__(cls, value: str, traits: FindingTraits) -> FindingKind:
-        """The member with its JSON word as value."""
-        member = object.__new__(cls)
-        member._value_ = value
-        member.traits = traits
-        return member
-
-    @classmethod
-    def of_word(cls, word: str) -> FindingKind | None:
-        """The kind with this JSON word; None where there is none: "", or the word of a later version."""
-        return _BY_WORD.get(word)
-
-    @property
-    def rank(self) -> int:
-        """Strength of the kind: 0 is the strongest."""
-        return _RANKS[self]
+    value = words = "note"
+    is_hang = False
 
 
-_BY_WORD = {kind.value: kind for kind in FindingKind}
-_RANKS = {kind: rank for rank, kind in enumerate(FindingKind)}
+NOTE = NoteKind()
 
 
 class ProcessStop(Record):
@@ -125,16 +140,7 @@ class Finding(Record):
     @property
     def heading(self) -> str:
         """The first words of the finding: ``deadlock``, ``polls``, ``waits for other ranks``."""
-        words = self.kind.traits.words
-        if self.wait is None or self.kind not in (FindingKind.WAITING_EXTERNAL, FindingKind.IDLE):
-            return words
-        if self.wait.polls:
-            return "polls"
-        if self.in_loop:
-            return "the tasks of an event loop wait"
-        if self.kind is FindingKind.IDLE:
-            return "sleeping" if self.wait.kind.traits.may_poll else "waits"
-        return self.wait.kind.traits.heading or words
+        return self.kind.heading(self)
 
 
 class Verdict(Record):
@@ -156,7 +162,7 @@ class Verdict(Record):
     """The waits that close the circle of a deadlock."""
     advice: tuple[str, ...] = ()
     """Steps to try next, in words and commands that fit this process."""
-    finding: Internal[Finding] = Finding(FindingKind.NOTE, "")
+    finding: Internal[Finding] = Finding(NOTE, "")
     """The finding itself."""
 
     @classmethod

@@ -13,7 +13,7 @@ from enum import IntEnum
 from functools import reduce
 from operator import or_
 
-from gdbext.diagnosis.report.finding import Finding, FindingKind
+from gdbext.diagnosis.report.finding import NOTE, Finding
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState, ThreadReport
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict.recursion import shown_steps
@@ -205,7 +205,7 @@ def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequenc
         for_key = f" for {frame.key}" if frame.key else ""
         text = f"{thread.label} is where the dispatcher finds no kernel{for_key} of {frame.qualified}"
         keys = ", ".join(_registered(session, frame.op, frame.overload)) or "no key"
-        yield Finding(FindingKind.NOTE, f"{text}; there are kernels for {keys}.", (thread.tid,))
+        yield Finding(NOTE, f"{text}; there are kernels for {keys}.", (thread.tid,))
 
 
 def _complaining(snapshot: ThreadSnapshot) -> DispatchFrame | None:

@@ -1,5 +1,5 @@
 """Questions to the observations that several rules ask: which chains of waits nobody will end, who goes on, and what
-comes from outside of the process. Pure."""
+comes from outside of the process, and who else waits. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def blocked_chains(seen: Observations, graph: WaitGraph) -> Iterator[Chain]:
     runs = _anybody_runs(seen.threads)
     hopeless = seen.complete and nobody_goes_on(seen.threads)
     starts: dict[int, tuple[tuple[int, ...], int]] = {}
-    for thread in seen.threads:
-        if thread.wait is None or thread.state is RunState.IDLE:
+    for thread, _ in seen.waits:
+        if thread.state is RunState.IDLE:
             continue
         tail = graph.tail(thread.tid)
         if not _is_blocked(thread, tail, graph, seen.pid, runs, hopeless):
@@ -78,9 +78,8 @@ def a_signal_may_end_it(thread: ThreadReport, pid: int) -> bool:
 def external_waits(seen: Observations) -> Iterator[tuple[ThreadReport, Wait]]:
     """Threads that wait for a peer, a device, a child or (the main thread) for input; the most telling wait first."""
     found = []
-    for thread in seen.threads:
-        wait = thread.wait
-        if wait is None or thread.state is RunState.IDLE or wait.being_released:
+    for thread, wait in seen.waits:
+        if thread.state is RunState.IDLE or wait.being_released:
             continue
         if wait.timed and thread.loop is not None and thread.loop.only_sleeps:
             continue  # as a thread in time.sleep()
@@ -103,9 +102,9 @@ def leads_outside(wait: Wait) -> bool:
 def busy_threads(seen: Observations, graph: WaitGraph) -> Iterator[ThreadReport]:
     """Threads inside the dispatcher that run, then those that wait for something that runs."""
     inside = [thread for thread in seen.threads if thread.dispatch]
-    runs = _anybody_runs(seen.threads)
+    ends = (ChainEnd.RUNNING, ChainEnd.HANDOVER, *((ChainEnd.UNKNOWN,) if _anybody_runs(seen.threads) else ()))
     running = [thread for thread in inside if thread.state is RunState.RUNNING]
-    waiting = [thread for thread in inside if thread.state is RunState.WAITING and _goes_on(thread, graph, runs)]
+    waiting = [each for each in inside if each.state is RunState.WAITING and graph.tail(each.tid).reason in ends]
     for group in (running, waiting):
         yield from sorted(group, key=lambda thread: (thread.tid != seen.pid, thread.tid))
 
@@ -114,8 +113,32 @@ def _anybody_runs(threads: Sequence[ThreadReport]) -> bool:
     return any(thread.state is RunState.RUNNING for thread in threads)
 
 
-def _goes_on(thread: ThreadReport, graph: WaitGraph, runs: bool) -> bool:
-    reason = graph.tail(thread.tid).reason
-    if reason in (ChainEnd.RUNNING, ChainEnd.HANDOVER):
-        return True
-    return reason is ChainEnd.UNKNOWN and runs
+def at_one_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
+    """The threads that wait at lines of the program's own files, those at one line for one kind of thing together:
+    first those that hold what others want, then those that a thread of the process must let go on, then the most;
+    waits for a time come last."""
+    alike: dict[object, list[ThreadReport]] = {}
+    for thread in threads:
+        wait = thread.wait
+        if wait is None or (wait.kind is WaitKind.IO and wait.peer is not None and wait.peer.own):
+            continue  # it waits for an answer of its own process: others are the reason
+        at_line = thread.state is RunState.WAITING and bool(thread.user_line) and not wait.being_released
+        if thread.stands or (at_line and wait.kind.traits.needs_thread):  # for a connection of a pool, say
+            alike.setdefault((thread.user_line, wait.kind), []).append(thread)
+
+    def rank(group: Sequence[ThreadReport]) -> tuple[bool, bool, bool, int]:
+        held = [resource for thread in group for resource in thread.holds if resource.kind is not WaitKind.GIL]
+        needs_thread = group[0].wait is not None and group[0].wait.kind.traits.needs_thread
+        return not held, not group[0].stands, not needs_thread, -len(group)
+
+    return sorted(alike.values(), key=rank)
+
+
+_BYSTANDERS = 2
+"""Groups of threads besides those of the verdict that it names."""
+
+
+def bystanders(seen: Observations, involved: Sequence[int]) -> list[list[ThreadReport]]:
+    """Threads besides the ``involved`` ones that stand in the program's own files, those at one line together."""
+    others = [thread for thread in seen.threads if thread.tid not in involved and thread is not seen.main]
+    return at_one_line(others)[:_BYSTANDERS]

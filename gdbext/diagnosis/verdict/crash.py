@@ -197,10 +197,7 @@ def is_stack_overflow(address: int, sp: int, maps: Sequence[MemoryMapping]) -> b
 
 
 def _mapping_at(address: int, maps: Sequence[MemoryMapping]) -> MemoryMapping | None:
-    for mapping in maps:
-        if mapping.start <= address < mapping.end:
-            return mapping
-    return None
+    return next((mapping for mapping in maps if mapping.start <= address < mapping.end), None)
 
 
 def _mapping_name(mapping: MemoryMapping) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report.finding import ProcessStop
     from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop
+    from gdbext.diagnosis.report.wait import Wait
     from gdbext.diagnosis.verdict.crash import Crash
     from gdbext.diagnosis.verdict.recursion import Recursion
     from gdbext.diagnosis.verdict.slowness import Slowness
@@ -248,17 +249,12 @@ def _components(successors: Mapping[int, Sequence[WaitEdge]]) -> Iterator[set[in
                     low[tid] = min(low[tid], index[owner])
             else:
                 if low[tid] == index[tid]:
-                    component = _pop_until(tid, path)
+                    at = path.index(tid) if path[-1] != tid else len(path) - 1
+                    component = set(path[at:])
+                    del path[at:]
                     on_path -= component
                     if len(component) > 1:
                         yield component
-
-
-def _pop_until(tid: int, path: list[int]) -> set[int]:
-    at = path.index(tid) if path[-1] != tid else len(path) - 1
-    component = set(path[at:])
-    del path[at:]
-    return component
 
 
 def _shortest_cycle(
@@ -271,32 +267,16 @@ def _shortest_cycle(
         tid = queue.popleft()
         for edge in successors.get(tid, ()):
             if edge.held_by == start and tid != start:
-                return _turned(_path(start, edge, came_by))
+                edges = [edge]
+                while edges[-1].tid != start:
+                    edges.append(came_by[edges[-1].tid])
+                edges.reverse()
+                first = edges.index(min(edges, key=lambda each: each.tid))
+                return tuple(edges[first:] + edges[:first])
             if edge.held_by in component and edge.held_by not in came_by and edge.held_by != start:
                 came_by[edge.held_by] = edge
                 queue.append(edge.held_by)
     return None
-
-
-def _path(start: int, last: WaitEdge, came_by: Mapping[int, WaitEdge]) -> list[WaitEdge]:
-    edges = [last]
-    while edges[-1].tid != start:
-        edges.append(came_by[edges[-1].tid])
-    edges.reverse()
-    return edges
-
-
-def _turned(edges: list[WaitEdge]) -> tuple[WaitEdge, ...]:
-    first = min(range(len(edges)), key=lambda at: edges[at].tid)
-    return tuple(edges[first:] + edges[:first])
-
-
-def _stands_still(_tid: int) -> bool:
-    return False
-
-
-def _nobody() -> Sequence[int]:
-    return ()
 
 
 class Observations(Record):
@@ -318,10 +298,15 @@ class Observations(Record):
     slowness: Slowness | None = None
     """Explanations of its slowness; None where nothing had to be read."""
 
-    has_run: Callable[[int], bool] = _stands_still
+    has_run: Callable[[int], bool] = lambda _: False
     """True if a thread is known to have run, or begun, after it was seen."""
-    moved: Callable[[], Sequence[int]] = _nobody
+    moved: Callable[[], Sequence[int]] = tuple
     """The threads that ran on while they were looked at, as the report names them."""
+
+    @property
+    def waits(self) -> list[tuple[ThreadReport, Wait]]:
+        """The threads that wait, with their waits."""
+        return [(thread, thread.wait) for thread in self.threads if thread.wait is not None]
 
     @property
     def main(self) -> ThreadReport | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from gdbext.diagnosis.report.finding import Finding, FindingKind
-from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
+from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.waits.snapshot import fork_evidence
 from gdbext.engine.targets.system.linux import HIDDEN
 from gdbext.known import catalogue
@@ -16,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from gdbext.diagnosis.report.finding import Finding
+    from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.known.package_versions import PackageVersions
@@ -29,7 +30,7 @@ def known_bugs(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], findings: Sequence[Finding]
 ) -> tuple[KnownMatch, ...]:
     """The bugs because of which the process may hang. What of other packages cannot be used is noted as an error."""
-    crashed = {tid for finding in findings if finding.kind is FindingKind.CRASH for tid in finding.threads}
+    crashed = {tid for finding in findings if finding.kind is CRASH for tid in finding.threads}
     native = _NativeFrames()
     facts = [_facts(process, native, thread, crashed) for thread in threads]
     bugs = catalogue(lambda error: session.errors.note(error, "known bugs"))

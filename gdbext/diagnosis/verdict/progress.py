@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
+from gdbext.diagnosis.kinds.state import BUSY, IDLE
+from gdbext.diagnosis.report.finding import NOTE, Finding, Verdict
 from gdbext.diagnosis.report.thread_report import Progress, RunState, ThreadProgress, ThreadReport
-from gdbext.diagnosis.verdict import sentences
+from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.engine.record import Record
 
 TYPE_CHECKING = False
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
     from typing import Optional
 
-    from gdbext.diagnosis.verdict import Judgement
+    from gdbext.diagnosis.verdict.judgement import Judgement
 
     Done = tuple[Optional[int], ...]
     """The work of a thread between two samples while nobody stopped it: nanoseconds on a processor, context switches,
@@ -147,13 +148,8 @@ def with_collections(found: Sequence[ThreadProgress], collector: int | None) -> 
 def agreeing(judgement: Judgement, found: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Judgement:
     """The judgement on the last sample in the light of all: what is refuted by movement is not listed either."""
     verdict = revised(judgement.verdict, found, threads)
-    moved = {each.tid for each in found if each.progress is Progress.MOVED}
-    kept = tuple(
-        each
-        for each in judgement.findings
-        if not (each.kind.traits.movement_refutes_it and not moved.isdisjoint(each.threads))
-    )
-    next_one = next((each for each in kept if each.kind is not FindingKind.NOTE), None)
+    kept = tuple(each for each in judgement.findings if not _is_refuted(each, found))
+    next_one = next((each for each in kept if each.kind is not NOTE), None)
     if verdict is not judgement.verdict and next_one is not None:
         verdict = Verdict.of(next_one, judgement.verdict.advice)
     return judgement._replace(verdict=verdict, findings=kept)
@@ -161,10 +157,10 @@ def agreeing(judgement: Judgement, found: Sequence[ThreadProgress], threads: Seq
 
 def goes_on(verdict: Verdict, calls: int, seconds: float) -> Verdict:
     """An idle process in which operators are called is busy."""
-    if not calls or verdict.kind is not FindingKind.IDLE:
+    if not calls or verdict.kind is not IDLE:
         return verdict
     text = f"Operators are called ({_rate(calls, seconds)} a second); in the last look no thread was inside of one."
-    return Verdict.of(verdict.finding._replace(kind=FindingKind.BUSY, summary=text), verdict.advice)
+    return Verdict.of(verdict.finding._replace(kind=BUSY, summary=text), verdict.advice)
 
 
 def _rate(calls: int, seconds: float) -> str:
@@ -176,7 +172,7 @@ def dispatches(calls: int, seconds: float) -> Finding:
     text = "No operator was called meanwhile."
     if calls:
         text = f"Dispatches go on: {_rate(calls, seconds)} calls of operators a second."
-    return Finding(FindingKind.NOTE, text, (), id="dispatches")
+    return Finding(NOTE, text, (), id="dispatches")
 
 
 def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], samples: int, elapsed: float) -> Finding:
@@ -190,24 +186,28 @@ def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], sa
             ready = [tid for tid in tids if tid in known and known[tid].state is RunState.RUNNING]
             tids = [tid for tid in tids if tid not in ready]
             if ready:
-                names = sentences.listed([known[tid].label for tid in ready], 4)
+                names = listed([known[tid].label for tid in ready], 4)
                 parts.append(f"{names} {'was' if len(ready) == 1 else 'were'} ready to run, and had no turn")
         labels = [known[tid].label if tid in known else f"thread {tid}" for tid in tids]
         if labels:
-            parts.append(f"{sentences.listed(labels, 4)} {text}")
+            parts.append(f"{listed(labels, 4)} {text}")
     parts += [f"{known[each.tid].label} spins in {each.place}" for each in found if each.place and each.tid in known]
     text = f"In {samples} samples over {elapsed:.1f} s: {'; '.join(parts) or 'all threads are idle'}."
     stuck = tuple(each.tid for each in found if each.progress is Progress.STUCK)
-    return Finding(FindingKind.NOTE, text, stuck, id="samples")
+    return Finding(NOTE, text, stuck, id="samples")
 
 
 def revised(verdict: Verdict, found: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Verdict:
     """The verdict on the last sample in the light of all: what moved on is slow, not stuck."""
-    moved = {each.tid for each in found if each.progress is Progress.MOVED}
     finding = verdict.finding
-    if not finding.kind.traits.movement_refutes_it or moved.isdisjoint(finding.threads):
+    if not _is_refuted(finding, found):
         return verdict
     inside = any(thread.dispatch for thread in threads if thread.tid in finding.threads)
     text = f"Not stuck: the threads of this wait moved on between the samples. In the last one: {finding.summary}"
-    kind = FindingKind.BUSY if inside else FindingKind.IDLE
-    return verdict._replace(finding=finding._replace(kind=kind, summary=text, cycle=(), id=""))
+    kind = BUSY if inside else IDLE
+    return Verdict.of(finding._replace(kind=kind, summary=text, cycle=(), id=""), verdict.advice)
+
+
+def _is_refuted(finding: Finding, found: Sequence[ThreadProgress]) -> bool:
+    moved = {each.tid for each in found if each.progress is Progress.MOVED}
+    return finding.kind.movement_refutes_it and not moved.isdisjoint(finding.threads)

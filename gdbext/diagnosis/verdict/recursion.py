@@ -111,7 +111,8 @@ def detect(
 def _endless(
     part: Sequence[DispatchFrame], found: Repetition, total: int, python_frames: int, overflown: bool
 ) -> str | None:
-    if found.times >= REDISPATCHES and not python_frames and _redispatches(part):
+    redispatches = all(step.event is not None and step.event.is_redispatch for step in part)
+    if found.times >= REDISPATCHES and not python_frames and redispatches and any(step.keyset for step in part):
         return "each redispatch has the keyset of the one before, so the table leads to the same kernel again"
     if overflown and found.times >= OVERFLOWN and found.length * 2 >= total:
         return "the repetition filled the stack until it ran over"
@@ -134,12 +135,6 @@ def repeating(steps: Sequence[DispatchFrame]) -> tuple[Sequence[DispatchFrame], 
     if found is None or found.times < REDISPATCHES:
         return (), 0
     return steps[found.start : found.start + found.period], found.times
-
-
-def _redispatches(part: Sequence[DispatchFrame]) -> bool:
-    return all(step.event is not None and step.event.is_redispatch for step in part) and any(
-        step.keyset for step in part
-    )
 
 
 def _python_frames(part: Sequence[DispatchFrame], python_levels: Sequence[int], times: int) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.thread_report import FrameKind
 from gdbext.diagnosis.report.wait import OwnerThread
 from gdbext.diagnosis.samples import ChildrenSection, KnownBugsSection
@@ -138,7 +138,7 @@ def report_facts(report: Report) -> ProcessFacts:
     target = report.target
     if target is None:
         raise BadData("the report is about no process")
-    crashed = {tid for finding in report.findings if finding.kind is FindingKind.CRASH for tid in finding.threads}
+    crashed = {tid for finding in report.findings if finding.kind is CRASH for tid in finding.threads}
     versions = {
         "torch": target.torch.version if target.torch is not None else "unknown",
         "python": target.python.version if target.python is not None else "unknown",

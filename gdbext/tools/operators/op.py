@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report
-from gdbext.diagnosis.report.finding import Finding, FindingKind
+from gdbext.diagnosis.report.finding import NOTE, Finding
 from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.layouts import store
@@ -177,13 +177,13 @@ def _registering(tables: DispatchTables) -> list[Finding]:
     if tid is None:
         return []
     summary = f"thread {tid} holds the dispatcher's lock: it is registering, so lists and tables may be half updated"
-    return [Finding(FindingKind.NOTE, summary, (tid,), ("c10::Dispatcher::Guard::mutex is locked",))]
+    return [Finding(NOTE, summary, (tid,), ("c10::Dispatcher::Guard::mutex is locked",))]
 
 
 def _unreadable(operator: Operator, error: GdbextError) -> Finding:
     kind = "do not hold together" if isinstance(error, BadData) else "cannot be read"
     summary = f"{operator.qualified}: its registrations {kind}, so its table is shown as it stands"
-    return Finding(FindingKind.NOTE, summary, (), (error.what,))
+    return Finding(NOTE, summary, (), (error.what,))
 
 
 def _contradictions(operator: Operator, computed: Sequence[ComputedEntry], known: int) -> list[Finding]:
@@ -198,7 +198,7 @@ def _contradictions(operator: Operator, computed: Sequence[ComputedEntry], known
         step = f"step {entry.path} ({entry.reason}): {entry.debug}"
         evidence = (step, f"table {entry.kernel}", f"expected {entry.expected}")
         summary = f"{where} holds {holds}, its registrations lead to {wanted}"
-        found.append(Finding(FindingKind.NOTE, summary, (), evidence))
+        found.append(Finding(NOTE, summary, (), evidence))
     return found
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.kinds import kind_of, rank_of
 from gdbext.engine.rank_sets import MOST_RANKS, RankRanges
 from gdbext.tools.ranks import job_sentences
 from gdbext.tools.ranks.job_report import (
@@ -80,8 +80,6 @@ def _progress(report: RankReport) -> tuple[int, int, bool, int]:
 
 _ODD = 8
 """Reports that are shown with the verdict."""
-_RUNS = tuple(kind.value for kind in (FindingKind.STARVED, FindingKind.SLOW, FindingKind.BUSY))
-"""Verdicts on a process that goes on by itself, however slowly."""
 
 
 def judge(rows: RankReports, pid: int | None = None) -> JobReport:
@@ -257,7 +255,7 @@ class _Judge:
         inside = [report for report in self._reports if report.entered_nccl]
         late = [report for report in self._reports if report.rank in self._roots and not report.waits_for_ranks]
         outside = [report for report in self._reports if not report.entered_nccl]
-        if not inside or any(report in outside for report in late) or any(map(_defect, outside)):
+        if not inside or any(report in outside for report in late) or any(map(_is_defect, outside)):
             return
         blamed = [report for report in inside if report in late] or inside
         ranks = tuple(report.rank for report in blamed if report.rank is not None)
@@ -302,14 +300,17 @@ class _Judge:
 
     def _single(self) -> Iterator[JobVerdict]:
         """One process whose own verdict is an error of the program."""
-        for report in sorted(self._reports, key=lambda each: _strength(each.kind)):
-            kind = _defect(report)
-            if kind is not None:
+        for report in sorted(self._reports, key=lambda each: rank_of(each.kind)):
+            if _is_defect(report):
                 ranks = () if report.rank is None else (report.rank,)
-                yield JobVerdict(kind, f"{report.label}: {report.summary}", ranks)
+                yield JobVerdict(kind_of(report.kind), f"{report.label}: {report.summary}", ranks)
 
     def _all_alike(self) -> Iterator[JobVerdict]:
-        busy = [report for report in self._reports if not report.problem and (report.kind in _RUNS or report.running)]
+        busy = [
+            report
+            for report in self._reports
+            if not report.problem and (kind_of(report.kind).goes_on or report.running)
+        ]
         if busy:
             yield JobVerdict(JobVerdictKind.ALL_BUSY, job_sentences.busy(busy, len(self._reports)))
         for match in self._collectives:
@@ -319,12 +320,6 @@ class _Judge:
         yield JobVerdict(kind, job_sentences.idle(self._reports, self._unreached))
 
 
-def _defect(report: RankReport) -> FindingKind | None:
-    """The kind of its own verdict if that is an error of the program."""
-    kind = FindingKind.of_word(report.kind)
-    return kind if kind is not None and kind.traits.is_defect else None
-
-
-def _strength(word: str) -> int:
-    kind = FindingKind.of_word(word)
-    return kind.rank if kind is not None else len(FindingKind)
+def _is_defect(report: RankReport) -> bool:
+    """Its own verdict is an error of the program."""
+    return kind_of(report.kind).is_defect

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.engine.rank_sets import fold as ranges
@@ -238,8 +239,7 @@ class TreeNode(Record):
 
 def kind_words(word: str) -> str:
     """The words for a verdict kind of one process; the JSON word itself where it is of a later version."""
-    kind = FindingKind.of_word(word)
-    return kind.traits.words if kind is not None else word
+    return kind_of(word).words
 
 
 _JOB_WORDS = {
@@ -272,7 +272,7 @@ class JobVerdict(Record):
         """The first words of the verdict: ``rank 1 is late``."""
         ranks = f"rank{'' if len(self.ranks) == 1 else 's'} {ranges(self.ranks)}" if self.ranks else "a rank"
         verb = "are" if len(self.ranks) > 1 else "is"
-        words = self.kind.traits.words if isinstance(self.kind, FindingKind) else _JOB_WORDS[self.kind]
+        words = self.kind.words if isinstance(self.kind, FindingKind) else _JOB_WORDS[self.kind]
         return words.format(ranks=ranks, is_or_are=verb)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gdbext.diagnosis.job.collectives_section import UNKNOWN_JOB_RANK, Collective, CollectivesSection, ProcessGroup
 from gdbext.diagnosis.report import Report, TargetReport, json_report
-from gdbext.diagnosis.report.finding import FindingKind, Verdict
+from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.report.thread_report import Frame, RunState, ThreadReport
 from gdbext.diagnosis.report.wait import CollectiveWait, DeviceWait, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -26,8 +26,6 @@ from gdbext.torch.stack import DispatchFrame
 from gdbext.torch.torch_symbol import RPC_CALLS, RPC_SERVER
 
 _ISSUED = 512
-_OWN_FAULTS = frozenset(kind for kind in FindingKind if kind.traits.is_defect)
-"""Kinds of verdicts after which it does not matter what a rank's other threads wait for."""
 _TEXT = 2000
 _count, _amount = optional(count), optional(amount)
 MAX_KNOWN = 32
@@ -178,7 +176,7 @@ def _main(threads: Sequence[ThreadReport], pid: int, verdict: Verdict) -> Thread
 def _for_ranks(threads: Sequence[ThreadReport], main: ThreadReport | None, verdict: Verdict) -> ThreadReport | None:
     """Another thread that waits for other ranks while the main one waits for something, or has nothing to do: that of
     an asynchronous checkpoint, or the training of an actor. None where the main thread says more."""
-    if main is None or main.state is RunState.RUNNING or verdict.kind in _OWN_FAULTS or _collective(main) is not None:
+    if main is None or main.state is RunState.RUNNING or verdict.kind.is_defect or _collective(main) is not None:
         return None
     found = ((thread, _collective(thread)) for thread in threads)
     return next((thread for thread, wait in found if wait is not None and not wait.is_store), None)

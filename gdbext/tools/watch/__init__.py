@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.engine.formats.whole_file import write_text
 from gdbext.engine.formats.workplace import Workplace
@@ -42,8 +43,6 @@ _SHORTEST = 5.0
 """Seconds that a history has at the least: a look takes one."""
 _MOST = 8
 """Processes of one program that are diagnosed: the ranks of a node."""
-_HEALTHY = ("slow", "busy", "idle")
-"""Verdicts on a process that computes without dispatching: a long kernel, or Python code of its own."""
 _BY_CHILDREN = frozenset((WaitKind.CHILD_PROCESS.value,))
 """Kinds of waits of a process whose children compute, as compilers do."""
 _EPILOG = """\
@@ -351,7 +350,7 @@ class Watch:
 
 def _is_healthy(evidence: Evidence) -> bool:
     """It computes without dispatching, and nothing is wrong with that."""
-    return evidence.verdict["kind"] in _HEALTHY or evidence.waits == _BY_CHILDREN
+    return kind_of(evidence.verdict["kind"]).is_healthy or evidence.waits == _BY_CHILDREN
 
 
 def prometheus_text(metrics: Sequence[tuple[str, str, str, float]], pid: int) -> str:

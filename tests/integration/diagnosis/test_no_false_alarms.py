@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from gdbext.diagnosis import kinds
 from support.programs.harness import Start
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
@@ -17,9 +18,9 @@ THROUGH_GDB = ("gil", "gloo")
 """Kinds whose last look is made through gdb: what differs then is how the process is stopped and read, not what it
 does, and the programs work as long as somebody looks."""
 OTHERS_WORK = ("dataloader", "gloo")
-HEALTHY = {"busy", "idle", "slow", "starved"}
-"""The last two are true of a healthy process on a machine that others keep busy."""
-ALARMS = {"crash", "runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers", "blocked"}
+HEALTHY = {kind.value for kind in kinds.KINDS if not kind.is_hang}
+"""That it is slow or starved is true of a healthy process on a machine that others keep busy."""
+ALARMS = {kind.value for kind in kinds.KINDS if kind.is_defect}
 
 
 @pytest.mark.slow

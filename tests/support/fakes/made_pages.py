@@ -8,8 +8,8 @@ from dataclasses import replace
 from gdbext.diagnosis import diagnose_page
 from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariable
-from gdbext.diagnosis.verdict import judge as judge_process
-from gdbext.diagnosis.verdict.rules import Observations
+from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judgement import judge as judge_process
 from gdbext.live.dispatch_description import LookupResult, TracedDispatch
 from gdbext.render.page import Origin
 from gdbext.tools.probes import top_view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.kinds import KINDS, kind_of, rank_of
 from gdbext.diagnosis.report.wait import Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_table as pools
@@ -12,14 +12,14 @@ from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
 from gdbext.engine.vocabulary import Certainty, byte_size, counted, duration, of_many
 
-FINDING_KINDS = (
-    "crash runaway-recursion deadlock self-deadlock orphaned-lock missing-workers kernel-wait blocked stopped "
-    "starved gil-in-device-call waiting-external slow busy idle"
-)
-
 
 def test_the_words_of_the_contract():
-    assert [kind.value for kind in sorted(FindingKind, key=lambda kind: kind.rank)][:-1] == FINDING_KINDS.split()
+    """Those of verdicts, and their order, are in docs/gdbext-1.schema.json, which is made of the kinds."""
+    assert [kind_of(kind.value) for kind in KINDS] == list(KINDS)
+    assert [rank_of(kind.value) for kind in KINDS] == list(range(len(KINDS)))
+    later = kind_of("of-a-later-version")
+    assert (later.words, later.is_hang, later.is_defect) == ("of-a-later-version", False, False)
+    assert rank_of(later.value) == len(KINDS)
     assert WaitKind("python-lock") is WaitKind.PYTHON_LOCK
 
 

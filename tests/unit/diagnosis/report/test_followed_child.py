@@ -9,8 +9,8 @@ import pytest
 
 from gdbext.diagnosis.diagnose import children_of, with_cause
 from gdbext.diagnosis.samples import ChildrenSection, ChildReport
-from gdbext.diagnosis.verdict import judge
-from gdbext.diagnosis.verdict.rules import Observations
+from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.engine.glibc import pthread
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.system.peer import ChildProcess

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.finding import Finding, FindingKind, ProcessStop
+from gdbext.diagnosis.kinds import KINDS
+from gdbext.diagnosis.kinds.deadlock import DEADLOCK
+from gdbext.diagnosis.kinds.outside import WAITING_EXTERNAL
+from gdbext.diagnosis.kinds.state import IDLE, STARVED
+from gdbext.diagnosis.report.finding import NOTE, Finding, ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.diagnosis.reporting import unknown_in_core
-from gdbext.diagnosis.verdict import judge
 from gdbext.diagnosis.verdict.advice import advice, of_parent
 from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.live import local_process
@@ -28,10 +32,10 @@ def children(*found, kind="child-process"):
     return told(thread(1, wait(kind, name="child process", children=found)))
 
 
-@pytest.mark.parametrize("kind", list(FindingKind))
+@pytest.mark.parametrize("kind", [*KINDS, NOTE], ids=lambda kind: kind.value)
 def test_every_kind_has_advice_that_can_be_asked_for(kind):
     live = advice(Finding(kind, "It is so."), (), 4711, is_core=False)
-    assert bool(live) == (kind is not FindingKind.NOTE), "a note is no verdict"
+    assert bool(live) == (kind is not NOTE), "a note is no verdict"
     core = advice(Finding(kind, "It is so."), (), 4711, is_core=True)
     assert not [text for text in core if "4711" in text or "--samples" in text], "what a core cannot do"
 
@@ -73,7 +77,7 @@ WRITER = ChildProcess(51, "b", waits_for_us=PipeWait("pipe:[7]", writes=True))
     ],
 )
 def test_who_is_at_the_other_end(waits, part, lacks):
-    text = "\n".join(advice(Finding(FindingKind.WAITING_EXTERNAL, "", wait=waits), (), 1, is_core=False))
+    text = "\n".join(advice(Finding(WAITING_EXTERNAL, "", wait=waits), (), 1, is_core=False))
     assert part in text
     assert lacks not in text
 
@@ -93,16 +97,16 @@ def test_who_is_at_the_other_end(waits, part, lacks):
     ],
 )
 def test_the_debugger_that_has_the_process_keeps_the_core(source, more, last):
-    found = advice(Finding(FindingKind.DEADLOCK, "It is so."), (), 1, False, CommandLine(source=source), **more)
+    found = advice(Finding(DEADLOCK, "It is so."), (), 1, False, CommandLine(source=source), **more)
     kept = [] if last is None else [f"Keep the evidence before you kill it{last}"]
     assert [line for line in found if line.startswith("Keep")] == kept
 
 
 def test_the_children_of_an_idle_parent_may_be_what_hangs():
-    idle, outside = Finding(FindingKind.IDLE, "It is so."), CommandLine("gdbext", "-p 1")
+    idle, outside = Finding(IDLE, "It is so."), CommandLine("gdbext", "-p 1")
     (told,) = of_parent(idle, outside)
     assert told.endswith(": gdbext -p 1 dispatch-diagnose --children")
-    assert of_parent(Finding(FindingKind.DEADLOCK, "It is so."), outside) == ()
+    assert of_parent(Finding(DEADLOCK, "It is so."), outside) == ()
     assert (
         of_parent(idle, CommandLine("gdbext", "-r x", may_run=False)) == of_parent(idle, outside, ["--children"]) == ()
     )
@@ -111,11 +115,11 @@ def test_the_children_of_an_idle_parent_may_be_what_hangs():
 def test_options_in_use_are_not_recommended():
     """The suggestion says which option it recommends; other lines may name the same one."""
     others = "Stop the other process: train.py --samples 7"
-    starved = Finding(FindingKind.STARVED, "It is so.", cures=(others,))
+    starved = Finding(STARVED, "It is so.", cures=(others,))
     again = "Stuck or only slow? Look more than once: dispatch-diagnose --samples 5 --interval 1"
     assert advice(starved, (), 1, is_core=False) == (others, again)
     assert advice(starved, (), 1, is_core=False, used=["--samples"]) == (others,)
-    parent = Finding(FindingKind.WAITING_EXTERNAL, "It is so.", wait=wait("child-process"))
+    parent = Finding(WAITING_EXTERNAL, "It is so.", wait=wait("child-process"))
     each = "What each of its child processes does: dispatch-diagnose --children"
     assert each in advice(parent, (), 1, is_core=False)
     assert each not in advice(parent, (), 1, is_core=False, used=["--children"])

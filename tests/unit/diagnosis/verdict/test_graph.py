@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.kinds.blocked import BLOCKED
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, TaskState
-from gdbext.diagnosis.verdict import judge
 from gdbext.diagnosis.verdict.graph import MAX_TASK_CYCLES, ChainEnd, Observations, WaitGraph, task_cycles
+from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from support.fakes.analysis_facts import thread, wait
@@ -177,7 +177,7 @@ def test_event_loops(event_loop, waits, kind, part):
 
 
 def test_what_an_event_loop_does_not_wait_for():
-    assert finding(LATE, has_run=lambda _: True).kind is not FindingKind.BLOCKED, "it was woken, and had no turn yet"
+    assert finding(LATE, has_run=lambda _: True).kind is not BLOCKED, "it was woken, and had no turn yet"
     assert finding(POLLS).heading == "the tasks of an event loop wait"
     assert finding(loop(task(1, only_from_here=True), task(2))).heading == "waits for input or output"
     assert "event loop" not in finding(loop(task(1, state=TaskState.RUNNING)), None).summary

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 from gdbext.diagnosis.inspection import Inspection
-from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
+from gdbext.diagnosis.kinds import rank_of
+from gdbext.diagnosis.kinds.blocked import BLOCKED
+from gdbext.diagnosis.kinds.crashed import CRASH
+from gdbext.diagnosis.kinds.state import BUSY, IDLE
+from gdbext.diagnosis.report.finding import NOTE, Finding, Verdict
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.samples import Sampled, SamplesSection
-from gdbext.diagnosis.verdict import judge
 from gdbext.diagnosis.verdict import progress as steps
 from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.diagnosis.verdict.progress import SamplePlace, agreeing, compare, revised, summary, with_calls
 from support.fakes.analysis_facts import step, thread, wait
 
@@ -77,12 +81,12 @@ def test_threads_come_and_go():
 
 def test_a_wait_that_moved_on_is_slow_and_not_stuck():
     threads = [thread(1, wait("condvar"), [step("aten::mm")])]
-    verdict = Verdict.of(Finding(FindingKind.BLOCKED, "It waits.", (1,)))
+    verdict = Verdict.of(Finding(BLOCKED, "It waits.", (1,)))
     moved, stuck = (found({1: place()}, {1: place(line=line)}) for line in (2, 1))
-    assert revised(verdict, moved, threads).finding.kind is FindingKind.BUSY
+    assert revised(verdict, moved, threads).finding.kind is BUSY
     assert revised(verdict, moved, threads).finding.summary.startswith("Not stuck")
     assert revised(verdict, stuck, threads) is verdict
-    crash = Verdict.of(Finding(FindingKind.CRASH, "It crashed.", (1,)))
+    crash = Verdict.of(Finding(CRASH, "It crashed.", (1,)))
     assert revised(crash, moved, threads) is crash
 
 
@@ -121,15 +125,15 @@ def test_findings_of_one_report_do_not_contradict_each_other(first, second, move
     text = " ".join(finding.summary for finding in findings)
     moved = {each.tid for each in result.section.threads if each.progress.value == "moved"}
     assert not ("without leaving one place" in text and "Dispatches go on" in text)
-    assert not (verdict.kind is FindingKind.IDLE and "Dispatches go on" in text)
+    assert not (verdict.kind is IDLE and "Dispatches go on" in text)
     for finding in (verdict.finding, *findings):
-        if finding.kind.traits.movement_refutes_it:
+        if finding.kind.movement_refutes_it:
             assert moved.isdisjoint(finding.threads), finding
     for each in result.inspection.threads:
         if each.state is RunState.RUNNING:
             assert f"thread {each.tid} stands still" not in text
-    strongest = min((each.kind.rank for each in findings if each.kind is not FindingKind.NOTE), default=None)
-    assert strongest is None or verdict.kind.rank <= strongest
+    strongest = min((rank_of(each.kind.value) for each in findings if each.kind is not NOTE), default=None)
+    assert strongest is None or rank_of(verdict.kind.value) <= strongest
 
 
 def test_who_calls_operators_leaves_his_place():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gdbext.cpython.objects.object_items import Collection
-from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.kinds.deadlock import SELF_DEADLOCK
+from gdbext.diagnosis.kinds.state import BUSY as RUNS
+from gdbext.diagnosis.kinds.state import SLOW, STARVED
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, Progress, ThreadProgress
-from gdbext.diagnosis.verdict import judge
 from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.diagnosis.verdict.progress import with_collections
 from gdbext.diagnosis.verdict.shortages import Explanation, ExplanationKind, Facts
 from gdbext.diagnosis.verdict.slow_reasons import explanations
@@ -132,14 +134,14 @@ def found(*listed, threads=(BUSY,)):
 
 def test_the_verdict():
     proven = Explanation(ExplanationKind.QUOTA, "the quota is used up", proven=True, cure="raise it")
-    assert found().kind is FindingKind.BUSY
-    assert found(proven._replace(proven=False)).kind is FindingKind.BUSY
+    assert found().kind is RUNS
+    assert found(proven._replace(proven=False)).kind is RUNS
     slow = found(proven)
-    assert (slow.kind, slow.step, slow.cures) == (FindingKind.SLOW, BUSY.innermost, ("raise it",))
+    assert (slow.kind, slow.step, slow.cures) == (SLOW, BUSY.innermost, ("raise it",))
     assert slow.summary.startswith("The process runs slowly: the quota is used up.")
-    assert found(proven._replace(starves=True)).kind is FindingKind.STARVED
+    assert found(proven._replace(starves=True)).kind is STARVED
     stuck = thread(1, wait("mutex", 1))
-    assert found(proven._replace(starves=True), threads=(stuck,)).kind is FindingKind.SELF_DEADLOCK
+    assert found(proven._replace(starves=True), threads=(stuck,)).kind is SELF_DEADLOCK
 
 
 def test_the_pass_of_the_compiler_and_the_size_of_its_expression():

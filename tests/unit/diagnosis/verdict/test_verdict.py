@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.kinds.blocked import BLOCKED
+from gdbext.diagnosis.kinds.crashed import CRASH, RUNAWAY_RECURSION
+from gdbext.diagnosis.kinds.deadlock import DEADLOCK, SELF_DEADLOCK
+from gdbext.diagnosis.kinds.lost import ORPHANED_LOCK
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread
-from gdbext.diagnosis.verdict import judge, recursion
+from gdbext.diagnosis.verdict import recursion
 from gdbext.diagnosis.verdict.crash import Crash, CrashKind
 from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess
@@ -33,7 +37,7 @@ def test_deadlock_names_both_and_their_operators():
         thread(1, wait("mutex", 2, address=0xABC, name="config_lock"), [MM], python_name="MainThread"),
         thread(2, wait("gil", 1), [step("aten::add", 1)], python_name="worker"),
     )
-    assert (found.kind, found.step.op, found.threads) == (FindingKind.DEADLOCK, "aten::mm", (1, 2))
+    assert (found.kind, found.step.op, found.threads) == (DEADLOCK, "aten::mm", (1, 2))
     assert [(e.tid, e.wait.kind.value, e.held_by) for e in found.cycle] == [(1, "mutex", 2), (2, "gil", 1)]
     for text in ("MainThread (tid 1)", "worker (tid 2)", "aten::mm", "aten::add", "the GIL", "0xabc (config_lock)"):
         assert text in found.summary
@@ -145,10 +149,10 @@ def test_what_is_said(threads, kind, tids, part):
 @pytest.mark.parametrize(
     ("threads", "kind"),
     [
-        ([thread(1, wait("mutex", 1))], FindingKind.SELF_DEADLOCK),
-        ([thread(1, wait("mutex", 2)), thread(2, wait("gil", 1))], FindingKind.DEADLOCK),
-        ([thread(1, wait("mutex", 77, gone=True))], FindingKind.ORPHANED_LOCK),
-        ([thread(1, wait("condvar"), [MM])], FindingKind.BLOCKED),
+        ([thread(1, wait("mutex", 1))], SELF_DEADLOCK),
+        ([thread(1, wait("mutex", 2)), thread(2, wait("gil", 1))], DEADLOCK),
+        ([thread(1, wait("mutex", 77, gone=True))], ORPHANED_LOCK),
+        ([thread(1, wait("condvar"), [MM])], BLOCKED),
     ],
     ids=lambda value: getattr(value, "value", ""),
 )
@@ -190,7 +194,7 @@ def test_runaway_recursion_and_its_stack_overflow():
     deep = thread(1, None, [step("my::op", i, 0x10, event="redispatch") for i in range(100)], signal="SIGSEGV")
     crash = Crash(1, "SIGSEGV", 0x7FF0, CrashKind.STACK_OVERFLOW, "SIGSEGV at 0x7ff0: stack overflow")
     found = verdict(deep, crashes={1: crash}, recursions={1: recursion.detect(deep.dispatch, overflown=True)})
-    assert (found.kind, found.step.op) == (FindingKind.RUNAWAY_RECURSION, "my::op")
+    assert (found.kind, found.step.op) == (RUNAWAY_RECURSION, "my::op")
     assert "K10" in found.summary
     assert "100 times" in found.summary
 
@@ -199,7 +203,7 @@ def test_crash_is_strongest():
     crash = Crash(2, "SIGSEGV", 0, CrashKind.NULL, "SIGSEGV at 0x0: a null pointer")
     crashed = thread(2, None, [step("my::f", 1, 1, "CPU", kernel="my_kernel")])
     found = verdict(thread(1, wait("mutex", 1)), crashed, crashes={2: crash})
-    assert (found.kind, found.step.op, found.step.key, found.threads) == (FindingKind.CRASH, "my::f", "CPU", (2,))
+    assert (found.kind, found.step.op, found.step.key, found.threads) == (CRASH, "my::f", "CPU", (2,))
     assert "my_kernel" in found.summary
 
 

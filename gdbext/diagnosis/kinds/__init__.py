@@ -1,0 +1,45 @@
+"""The kinds of verdicts: one class has the rule, the sentence and the advice of each."""
+
+from __future__ import annotations
+
+from gdbext.diagnosis.kinds import blocked, crashed, deadlock, lost, outside, state
+from gdbext.diagnosis.report.finding import FindingKind
+
+KINDS = (
+    crashed.CRASH,
+    crashed.RUNAWAY_RECURSION,
+    deadlock.DEADLOCK,
+    deadlock.SELF_DEADLOCK,
+    lost.ORPHANED_LOCK,
+    lost.MISSING_WORKERS,
+    outside.KERNEL_WAIT,
+    blocked.BLOCKED,
+    state.STOPPED,
+    state.STARVED,
+    outside.GIL_IN_DEVICE_CALL,
+    outside.WAITING_EXTERNAL,
+    state.SLOW,
+    state.BUSY,
+    state.IDLE,
+)
+"""All kinds, the strongest first."""
+_RANKS = {kind.value: rank for rank, kind in enumerate(KINDS)}
+
+
+class UnknownKind(FindingKind):
+    """The kind of a word that is not known: of a later version, or "" where there is no verdict."""
+
+    is_hang = False
+
+    def __init__(self, word: str) -> None:
+        self.value = self.words = word
+
+
+def kind_of(word: str) -> FindingKind:
+    """The kind with this JSON word."""
+    return KINDS[_RANKS[word]] if word in _RANKS else UnknownKind(word)
+
+
+def rank_of(word: str) -> int:
+    """Strength of the kind with this JSON word: 0 is the strongest; those that are not known are the weakest."""
+    return _RANKS.get(word, len(KINDS))

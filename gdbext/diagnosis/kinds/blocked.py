@@ -1,0 +1,176 @@
+"""Waits that no thread is known to end: chains of threads, and event loops that nothing wakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gdbext.diagnosis.kinds.lost import waits_for_lost
+from gdbext.diagnosis.kinds.other_end import about_file_lock
+from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
+from gdbext.diagnosis.report.finding import Finding, Suggestion
+from gdbext.diagnosis.report.thread_report import ThreadReport
+from gdbext.diagnosis.report.wait_kind import Loss, WaitKind
+from gdbext.diagnosis.verdict.chains import blocked_chains, may_wake_others
+from gdbext.diagnosis.verdict.clauses import (
+    TASKS,
+    back_clause,
+    end_clause,
+    holds,
+    listed,
+    loop_clause,
+    owner_clause,
+    wait_chain,
+    who_waits,
+)
+from gdbext.diagnosis.verdict.graph import Chain, Observations, WaitGraph, task_cycles
+from gdbext.engine.targets.system.peer import PeerKind
+from gdbext.engine.vocabulary import counted, of_many
+
+_WAKE = (
+    "Other threads must hand their calls over with loop.call_soon_threadsafe(), or asyncio.run_coroutine_threadsafe(): "
+    "Event.set(), Queue.put_nowait() and Future.set_result() of asyncio wake nobody from there."
+)
+
+
+class Blocked(VerdictKind):
+    """A thread waits for something that no known thread will do."""
+
+    value = "blocked"
+    words = "stuck"
+    what_to_do = (
+        "the report names the Python line that waits, and the ended thread that should have acted, if there is one"
+    )
+    is_defect = may_be_slow = movement_refutes_it = True
+
+    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        yield from self._stuck_loops(seen)
+        yield from self._unwoken_loops(seen)
+        yield from waits_for_lost(self, (Loss.ENDED, Loss.NEVER_BEGAN), seen, graph)
+        yield from self._chains(seen, graph)
+
+    def _stuck_loops(self, seen: Observations) -> Iterator[Finding]:
+        for thread in seen.threads:
+            if is_stuck(thread, seen) and not any(task_cycles(thread.loop) if thread.loop is not None else ()):
+                nobody = "no other thread of the process will go on"
+                nobody = nobody if seen.threads[1:] else "the process has no other thread"
+                tasks, ended = (thread.loop.tasks, thread.loop.ended) if thread.loop is not None else ((), ())
+                text = (
+                    f"The event loop of {thread.label} has neither a timer, nor a descriptor or a signal's handler "
+                    f"that could wake it, and {nobody}: none of its tasks will ever run again{loop_clause(thread)}"
+                    f"{'; ' if ended else ''}{listed(ended, TASKS)}."
+                )
+                evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in tasks if task.frames)
+                yield Finding(self, text, (thread.tid,), evidence, wait=thread.wait)
+
+    def _unwoken_loops(self, seen: Observations) -> Iterator[Finding]:
+        """Loops that sleep until something comes, though they have callbacks to call: a loop looks at those before it
+        sleeps (Lib/asyncio/base_events.py, _run_once), so that they came later, from where nobody wakes it."""
+        for thread in seen.threads:
+            if is_unwoken(thread):
+                count = (thread.loop.ready if thread.loop is not None else None) or 0
+                due = f"{counted(count, 'callback')} {of_many(count, 'is', 'are')}"
+                text = (
+                    f"The event loop of {thread.label} sleeps, although {due} due: another thread, or a signal's "
+                    f"handler, has put that there without waking it{loop_clause(thread)}."
+                )
+                yield Finding(self, text, (thread.tid,), wait=thread.wait, cures=(_WAKE,))
+
+    def _chains(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        alike: dict[object, list[Chain]] = {}
+        for chain in blocked_chains(seen, graph):
+            alike.setdefault(_likeness(chain, graph), []).append(chain)
+        for chain, *more in alike.values():
+            threads = [graph.threads[tid] for tid in chain.tids if tid in graph.threads]
+            steps = [thread.innermost for thread in threads if thread.innermost is not None]
+            evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
+            expected = graph.wait_chain(chain.end, chain.tids) if not more else None
+            text = self.sentence(chain, graph, len(more), expected)
+            tids = list(dict.fromkeys((*chain.tids, *(expected.tids if expected is not None else ()))))
+            tids += [other.end for other in more]
+            step, wait = steps[-1] if steps else None, graph.threads[chain.end].wait
+            yield Finding(self, text, tuple(tids), evidence, step, wait=wait)
+
+    def sentence(self, chain: Chain, graph: WaitGraph, alike: int, expected: Chain | None) -> str:
+        """The chain from its first thread to its end; ``alike`` more threads wait in the same way; ``expected``: those
+        from its end on that may be the ones to end its wait."""
+        parts = [
+            who_waits(graph.threads[edge.tid], edge.wait) + owner_clause(edge.wait, graph.threads)
+            for edge in chain.edges
+        ]
+        end = graph.threads[chain.end]
+        if expected is not None and expected.edges:
+            return "; ".join([*parts, wait_chain(expected, graph)]) + "."
+        clause = (back_clause(chain, graph) or end_clause(end.wait)) if end.wait else ""
+        parts.append(f"{who_waits(end, end.wait)}{clause}" if end.wait else end.label)
+        if alike:
+            parts.append(f"{alike} more {'threads wait' if alike > 1 else 'thread waits'} in the same way")
+        return "; ".join(parts) + _wanted_of(chain, graph) + "."
+
+    def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
+        last = involved[-1] if involved else None
+        if last is None:
+            return
+        yield from finding.cures
+        if last.loop is not None and (last.loop.is_stuck or finding.cures):
+            yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
+            return
+        lost = finding.wait.lost if finding.wait is not None else None
+        if lost is not None:
+            yield lost.loss.advice
+        elif last.wait is not None and last.wait.peer is not None and last.wait.peer.kind is PeerKind.FILE_LOCK:
+            yield from about_file_lock(last.wait.peer)
+        elif last.wait is not None and last.wait.kind.traits.advice_when_blocked:
+            yield last.wait.kind.traits.advice_when_blocked
+        line = last.user_line or last.python_line
+        if line:
+            yield f"The Python line that waits: {line}"
+
+
+def is_unwoken(thread: ThreadReport) -> bool:
+    """The thread's event loop sleeps without a time limit, and has callbacks that are due."""
+    wait = thread.wait
+    sleeps = wait is not None and wait.kind is WaitKind.IO and not wait.timed
+    return sleeps and thread.loop is not None and bool(thread.loop.ready) and not thread.loop.current
+
+
+def is_stuck(thread: ThreadReport, seen: Observations) -> bool:
+    """The thread runs an event loop that only other threads could wake, and none of them will."""
+    if thread.loop is None or not thread.loop.is_stuck or not seen.complete:
+        return False
+    waits = thread.wait is not None and thread.wait.kind is WaitKind.IO
+    waits = waits and (thread.loop.always_timed or not (thread.wait is not None and thread.wait.timed))
+    return waits and not any(may_wake_others(other) for other in seen.threads if other is not thread)
+
+
+def _likeness(chain: Chain, graph: WaitGraph) -> object:
+    """Equal for threads that wait by themselves for the same thing in the same operator: they are one finding."""
+    end = graph.threads[chain.end]
+    if chain.edges or end.wait is None or not end.dispatch or not end.stack_key:
+        return chain.end
+    resource = end.wait.resource
+    step = end.dispatch[0]
+    # Python's locks, timers and descriptors are one for each thread, and yet the threads are alike.
+    address = resource.address if resource.kind.traits.told_apart_by_address else 0
+    return (resource.kind, address, step.op, step.overload, step.key, end.stack_key)
+
+
+def _wanted_of(chain: Chain, graph: WaitGraph) -> str:
+    """``; meanwhile feeder (tid 3) waits for the mutex 0x7f00, which it holds``: what other threads want of those of
+    the chain, which may be the reason that nobody comes to end its last wait; "" where the chain says so already."""
+    if chain.edges and chain.edges[-1].wait.kind.traits.relation.is_possession:
+        return ""
+    waiters = graph.waiters()
+    pairs = [(graph.threads[tid], owner) for owner in chain.tids[::-1] for tid in waiters.get(owner, ())]
+    held = [
+        (each, each.wait, owner)
+        for each, owner in pairs
+        if each.tid not in chain.tids and each.wait and each.wait.kind.traits.relation.is_possession
+    ]
+    if not held:
+        return ""
+    others = f" ({len(held) - 1} more wait for such things)" if held[1:] else ""
+    first, wait, owner = held[0]
+    return f"; meanwhile {first.label} {wait.phrase}, which {graph.threads[owner].label} {holds(wait)}{others}"
+
+
+BLOCKED = Blocked()

@@ -1,0 +1,134 @@
+"""Crashes, and operators that enter themselves without end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
+from gdbext.diagnosis.report.finding import Finding, Suggestion
+from gdbext.diagnosis.report.thread_report import ThreadReport
+from gdbext.diagnosis.verdict.clauses import PATH_LENGTH, listed, place, who
+from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
+from gdbext.diagnosis.verdict.recursion import Recursion, repeating
+from gdbext.torch.stack import DispatchFrame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.diagnosis.verdict.crash import Crash
+
+_ENDLESS = "Something calls itself without an end: look at what repeats in the stack above."
+
+
+class Crashed(VerdictKind):
+    """A thread got a fatal signal, or C++ called `std::terminate`."""
+
+    value = "crash"
+    words = "crashed"
+    what_to_do = "the operator and kernel are named; `dispatch-bt --args`"
+    is_defect = is_in_summary = True
+
+    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        for tid, crash in seen.crashes.items():
+            if crash.is_stack_overflow and tid in seen.recursions:
+                continue
+            thread, master = graph.threads[tid], graph.threads.get(seen.masters.get(tid, 0))
+            step = thread.innermost or (master.innermost if master is not None else None)
+            involved = (tid,) if master is None else (tid, master.tid)
+            cures = (_ENDLESS,) if crash.is_stack_overflow else ()
+            yield Finding(self, self.sentence(thread, crash, master), involved, step=step, cures=cures)
+
+    def sentence(self, thread: ThreadReport, crash: Crash, master: ThreadReport | None) -> str:
+        """``worker (tid 2) crashed in my::f (CPU kernel), kernel my_kernel: SIGSEGV at 0x0: a null pointer.``
+
+        ``master`` is the thread whose operator a worker outside of the dispatcher works for.
+        """
+        step = thread.innermost
+        kernel = step.kernel.function if step and step.kernel else ""
+        inside = f", kernel {kernel}" if kernel else ""
+        if step is None and master is not None:
+            inside = f" at work for {who(master)}"
+        return f"{thread.label} crashed{place(step)}{inside}: {crash.sentence}."
+
+    def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
+        if involved:
+            yield Suggestion("All native frames of the crash", f"dispatch-bt --native --thread {involved[0].tid}")
+        yield from finding.cures
+        if not finding.cures and finding.step is not None and finding.step.op is not None:
+            yield Suggestion("What else is registered for the operator", f"dispatch-op {finding.step.op}")
+
+
+class RunawayRecursion(VerdictKind):
+    """An operator dispatches to itself with the same keys."""
+
+    value = "runaway-recursion"
+    words = "endless recursion"
+    what_to_do = "the repeated kernels are named; a kernel redispatches without excluding its key"
+    is_defect = is_in_summary = True
+
+    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        for tid, recursion in seen.recursions.items():
+            thread = graph.threads[tid]
+            text = self.sentence(thread, recursion, seen.crashes.get(tid))
+            repeats = f"repeat with period {len(recursion.group)}"
+            evidence = (recursion.why, f"{recursion.steps} of {len(thread.dispatch)} dispatcher steps {repeats}")
+            yield Finding(self, text, (tid,), evidence, recursion.innermost)
+
+    def sentence(self, thread: ThreadReport, recursion: Recursion, overflow: Crash | None) -> str:
+        """``MainThread (tid 1) is in a runaway recursion: my::op with DispatchKeySet(CPU) repeated 900 times.``"""
+        names = list(dict.fromkeys(map(_with_keyset, reversed(recursion.group))))
+        path = "".join(names) if len(names) < 2 else " → ".join([*names[:PATH_LENGTH], "…"])
+        end = f"; it ended in {overflow.sentence}" if overflow else ""
+        return f"{thread.label} is in a runaway recursion: {path} repeated {recursion.depth} times{end}."
+
+    def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
+        thread = next((each for each in involved if each.dispatch), None)
+        if thread is None:
+            return
+        group, _ = repeating(thread.dispatch)
+        yield _out_of(group or thread.dispatch[:1])
+        step = thread.dispatch[0]
+        if step.op is not None and step.keyset is not None:
+            yield Suggestion("See where that keyset leads", f"dispatch-lookup {step.qualified} {step.keyset.bits:#x}")
+
+
+def _with_keyset(step: DispatchFrame) -> str:
+    keyset = f" with DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset else ""
+    return f"{step.qualified}{keyset}"
+
+
+_ABOVE_BACKENDS = (
+    *("Autograd", "Autocast", "ADInplaceOrView", "Python", "Functionalize", "FuncTorch", "Batched", "Conjugate"),
+    *("Negative", "ZeroTensor", "BackendSelect", "Tracer", "PreDispatch", "Vmap", "Named", "TESTING_ONLY"),
+    *("DeferredInit", "Fake"),
+)
+"""Beginnings of keys whose kernels can go on below their own key (c10/core/DispatchKey.h)."""
+
+
+def _out_of(group: Sequence[DispatchFrame]) -> str:
+    """The advice that breaks the circle, by what goes round in it."""
+    if all(step.event is not None and step.event.is_redispatch for step in group):
+        return (
+            "The kernel must redispatch below its own key: redispatch(ks & c10::after_autograd_keyset), or guard the "
+            "call with at::AutoDispatchBelowAutograd / ExcludeDispatchKeyGuard (Python: "
+            "torch._C._AutoDispatchBelowAutograd)."
+        )
+    called = listed(sorted({step.qualified for step in group if step.op is not None})) or "the operator"
+    if any(step.key is not None and not step.key.startswith(_ABOVE_BACKENDS) for step in group):
+        return (
+            f"The kernel of a backend calls {called} anew and comes back to itself: there is no key below its own, so "
+            "let it call another operator, or the function that computes the result."
+        )
+    if any(step.kernel is not None and " at " in step.kernel.function for step in group):
+        return (
+            f"A Python kernel calls {called} anew and comes back to itself: let it call another operator, or go on "
+            "below its own key: with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(KEY)), or "
+            "op.redispatch(KEYS, …)."
+        )
+    return (
+        f"A kernel calls {called} anew, with the same arguments, and comes back to itself: let it call the function "
+        "that computes the result, or another operator; or exclude its key with c10::impl::ExcludeDispatchKeyGuard."
+    )
+
+
+CRASH = Crashed()
+RUNAWAY_RECURSION = RunawayRecursion()

@@ -1,0 +1,107 @@
+"""Waits for threads that are not there: owners of locks, workers of pools, threads that should act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
+from gdbext.diagnosis.report.finding import Finding, FindingKind, Suggestion
+from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
+from gdbext.diagnosis.report.wait import ParentsThread, Wait
+from gdbext.diagnosis.report.wait_kind import Loss, LostThread, WaitKind
+from gdbext.diagnosis.verdict.chains import nobody_goes_on
+from gdbext.diagnosis.verdict.clauses import listed, owner_clause, who_waits
+from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
+
+_WITHOUT_FORK = (
+    "Start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method), or fork before threads."
+)
+
+
+class OrphanedLock(VerdictKind):
+    """The owner of the lock has ended, often in another process before a fork."""
+
+    value = "orphaned-lock"
+    words = "a lock that nobody can release"
+    what_to_do = "start processes by `spawn`, or release the lock before the fork"
+    is_defect = movement_refutes_it = True
+
+    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        for thread, wait in seen.waits:
+            if wait.gone_owner is not None and not wait.being_released:
+                text = who_waits(thread, wait) + owner_clause(wait, graph.threads)
+                if not all(isinstance(owner, ParentsThread) for owner in wait.owners):
+                    text += " (forked while it was held, or its owner ended without unlocking)"
+                yield Finding(self, f"{text}.", (thread.tid,), wait.evidence, thread.innermost, wait=wait)
+
+    def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
+        yield _WITHOUT_FORK
+        if finding.wait is not None and finding.wait.kind is WaitKind.PYTHON_LOCK:
+            yield "Where the code is yours: os.register_at_fork(after_in_child=…) gives the child a new lock."
+        else:
+            yield (
+                "Where the code is yours: pthread_atfork handlers that take the lock before fork and release it after."
+            )
+
+
+class WorkersMissing(VerdictKind):
+    """A pool has no threads, or a thread is not there, mostly because the process was forked after they started."""
+
+    value = "missing-workers"
+    words = "worker threads are missing"
+    what_to_do = "the same"
+    is_defect = movement_refutes_it = True
+
+    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        for thread, wait in seen.waits:
+            if wait.missing_workers is not None and wait.missing_workers.forked:
+                text = f"{who_waits(thread, wait)}, but {wait.missing_workers.sentence}."
+                yield Finding(self, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
+        yield from waits_for_lost(self, (Loss.LEFT_BEHIND,), seen, graph)
+
+    def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
+        yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
+        lost = finding.wait.lost if finding.wait is not None else None
+        if lost is not None:
+            yield lost.loss.advice
+        missing = finding.wait.missing_workers if finding.wait is not None else None
+        if missing is not None and missing.pool.advice_when_missing:
+            yield missing.pool.advice_when_missing
+
+
+def waits_for_lost(
+    kind: VerdictKind, losses: Sequence[Loss], seen: Observations, graph: WaitGraph
+) -> Iterator[Finding]:
+    """Findings of that kind on threads that wait for one that was lost in one of these ways."""
+    for thread, wait in seen.waits:
+        lost = wait.lost
+        if lost is not None and lost.loss in losses and _is_lost(thread, wait, lost, seen):
+            waiters = [graph.threads[tid] for tid in graph.waiters().get(thread.tid, ())]
+            text = f"{who_waits(thread, wait)}, but {lost.summary}"
+            if waiters:
+                wants = listed([each.label for each in waiters])
+                text += f"; for this thread {wants} {'wait' if len(waiters) > 1 else 'waits'}"
+            tids = (thread.tid, *(each.tid for each in waiters))
+            yield Finding(kind, f"{text}.", tids, wait.evidence, thread.innermost, wait=wait)
+
+
+def _is_lost(thread: ThreadReport, wait: Wait, lost: LostThread, seen: Observations) -> bool:
+    """Conclusions from functions and names alone count where nobody else goes on, or a thread's own name says that its
+    function was one of those. A timed wait counts where a loop repeats it."""
+    if thread.state is RunState.IDLE or (wait.ends_by_itself and not wait.looks_for):
+        return False
+    looking = {each.tid for each, other in seen.waits if other.looks_for and tuple(other.expects) == (thread.tid,)}
+    others = [other for other in seen.threads if other is not thread and other.tid not in looking]
+    return lost.recorded or lost.is_proven or (seen.complete and nobody_goes_on(others))
+
+
+ORPHANED_LOCK = OrphanedLock()
+MISSING_WORKERS = WorkersMissing()
+
+
+def of_child(kinds: Iterable[FindingKind]) -> tuple[str, ...]:
+    """Advice for a process that waits for a child whose verdict is of one of these kinds: what a fork has broken is
+    mended where the fork is."""
+    if any(kind in (ORPHANED_LOCK, MISSING_WORKERS) for kind in kinds):
+        return (f"In this process, which made the child: {_WITHOUT_FORK}",)
+    return ()

@@ -1,0 +1,101 @@
+"""Advice about what is at the other end of a wait: sockets, pipes, locks of files, child processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from gdbext.diagnosis.report.finding import ALL_CHILDREN, Suggestion
+from gdbext.diagnosis.report.wait import Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind
+
+
+def _to_continue(pid: int) -> Suggestion:
+    return Suggestion(
+        "It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on", "", shell=f"kill -CONT {pid}"
+    )
+
+
+def _at_the_other_end(peer: Peer) -> Iterator[str | Suggestion]:
+    for process in peer.processes[:1]:
+        yield Suggestion("Look at the process at the other end with the same command", "", process.pid)
+        if process.writes_to_us:
+            yield "It waits until somebody reads what it writes: do so in another thread (subprocess: communicate())."
+        if process.is_stopped:
+            yield _to_continue(process.pid)
+
+
+def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
+    if peer.state == "LISTEN":
+        shows = "It is a server's loop: somebody may connect. What its own tasks wait for"
+        yield Suggestion(shows, "all-threads --tasks")
+        return
+    if peer.is_queued:
+        yield "Accept that connection in another thread of this process: as long as it waits here nobody does."
+        return
+    yield from _at_the_other_end(peer)
+    if not peer.processes:
+        yield f"Look at the peer{f' {peer.address}' if peer.address else ''}: the process there that should send."
+    yield "Give the socket a timeout: without one a peer that is silent, or gone, is waited for without end."
+
+
+def _about_process(peer: Peer) -> Iterator[str | Suggestion]:
+    for process in peer.processes[:1]:
+        yield Suggestion("Look at that process with the same command", "", process.pid)
+        if process.writes_to_us:
+            yield "Read what it writes before you wait for its end (communicate())."
+
+
+def _about_pipe(peer: Peer) -> Iterator[str | Suggestion]:
+    yield from _at_the_other_end(peer)
+    if peer.own:
+        yield "Close this process's own copy of the other end: as long as it is open the pipe never ends."
+
+
+def about_file_lock(peer: Peer) -> Iterator[str | Suggestion]:
+    """Advice about a lock of a file."""
+    for process in peer.processes[:1]:
+        yield Suggestion("Look at the process that holds the lock with the same command", "", process.pid)
+    yield "The lock is released when that process unlocks or closes the file, or ends."
+
+
+def about_children(wait: Wait) -> Iterator[str | Suggestion]:
+    """Advice about the child processes that may end a wait."""
+    child = max(wait.children, key=_explains, default=None)
+    if child is not None:
+        yield Suggestion("Look at the child process with the same command", "", child.pid)
+    if child is None or len(wait.children) > 1:
+        yield ALL_CHILDREN
+    if wait.kind is WaitKind.CHILD_PROCESS and child is not None and child.writes_to_us:
+        yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
+    if child is not None and child.is_stopped:
+        yield _to_continue(child.pid)
+
+
+_CALLS_FOR_WORK = frozenset({"read", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
+"""System calls in which a worker waits for work."""
+
+
+def _explains(child: ChildProcess) -> tuple[bool, bool, bool]:
+    """The child that tells most about why its parent waits: one that is stopped, then one that waits for the parent,
+    then one that does not wait for work, as an idle worker does."""
+    return child.is_stopped, child.writes_to_us, child.call not in _CALLS_FOR_WORK and not child.reads_from_us
+
+
+_ABOUT: Mapping[PeerKind, Callable[[Peer], Iterator[str | Suggestion]]] = {
+    PeerKind.SOCKET: _about_socket,
+    PeerKind.PIPE: _about_pipe,
+    PeerKind.PROCESS: _about_process,
+    PeerKind.FILE_LOCK: about_file_lock,
+}
+
+
+def has_known_peer(wait: Wait) -> bool:
+    """There is advice about what is at its other end."""
+    return wait.peer is not None and wait.peer.kind in _ABOUT
+
+
+def about_peer(wait: Wait) -> Iterator[str | Suggestion]:
+    """Advice about the known peer of a wait."""
+    if wait.peer is not None:
+        yield from _ABOUT[wait.peer.kind](wait.peer)

@@ -1,0 +1,184 @@
+"""Clauses that the sentences of several kinds of findings are made of: about threads in jstack's manner. Pure text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from gdbext.diagnosis.report.thread_report import TaskState, ThreadReport
+from gdbext.diagnosis.report.wait import ParentsThread, Wait
+from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
+from gdbext.diagnosis.verdict.graph import Chain, WaitGraph
+from gdbext.diagnosis.verdict.recursion import repeating
+from gdbext.torch.stack import DispatchFrame, DispatchStage
+
+TASKS = 3
+"""Tasks of an event loop that a sentence names."""
+PATH_LENGTH = 6
+"""Operators, or tasks, of a circle that a sentence names."""
+
+
+def place(step: DispatchFrame | None) -> str:
+    """`` in aten::mm (Meta, in-kernel)``, or nothing outside the dispatcher."""
+    if step is None:
+        return ""
+    if step.unread_inside:
+        return f" in {step.qualified} or further in (frames without names cannot be read)"
+    in_kernel = step.stage is DispatchStage.IN_KERNEL
+    detail = f"{step.key_text} kernel" if step.key and in_kernel else step.key_text or step.stage.value
+    return f" in {step.qualified} ({detail})"
+
+
+def who(thread: ThreadReport) -> str:
+    """The thread with the operator and the node of a backward pass that it is in."""
+    _, times = repeating(thread.dispatch)
+    depth = f", {times} levels deep," if times else ""
+    backward = f", in {thread.backward[0].clause}," if thread.backward else ""
+    return thread.label + place(thread.innermost) + depth + backward
+
+
+def who_waits(thread: ThreadReport, wait: Wait) -> str:
+    """``MainThread (tid 1) in aten::mm (CPU kernel) waits for the GIL``."""
+    return f"{who(thread)} {wait.phrase}"
+
+
+def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
+    """``, which MainThread (tid 1) holds``; says when that is only inferred, gone or unknown."""
+    if wait.being_released:
+        return ", which is free: it is about to go on"
+    if not wait.owners:
+        return ""
+    gone = wait.gone_owner
+    if gone is not None:
+        if isinstance(gone, ParentsThread):
+            return (
+                ", which another thread of the parent process held at the moment of the fork: in this process nobody "
+                "can ever release it"
+            )
+        gives_up = "; this wait is timed and gives up by itself" if wait.ends_by_itself else ""
+        return f", which {gone.phrase} holds, and that thread does not exist in this process{gives_up}"
+    names = listed([threads[tid].label if tid in threads else f"thread {tid}" for tid in wait.owner_tids])
+    relation = wait.kind.traits.relation
+    if relation in (Relation.IS, Relation.OWES):
+        return "" if relation is Relation.IS else f", still to come from {names}"
+    seems = "" if wait.certainty.is_proven else "seems to "
+    if relation is Relation.RUNS:
+        return f", which {names} {seems}{'run' if seems else 'runs'}"
+    timed = " (the wait is timed)" if wait.ends_by_itself else ""
+    return f", which {names} {seems}{'hold' if seems or len(wait.owners) > 1 else 'holds'}{timed}"
+
+
+def loop_clause(thread: ThreadReport) -> str:
+    """``; its event loop is blocked by the task client, and 3 other tasks wait``; nothing without a loop."""
+    loop = thread.loop
+    if loop is None or not loop.tasks:
+        return ""
+    current, others = loop.current, [task for task in loop.tasks if task.state is not TaskState.RUNNING]
+    count = f"{len(others)} other task{'s' if len(others) != 1 else ''}"
+    if current is not None:
+        return f"; the task {current.called} runs in its event loop; until it awaits, {count} cannot run"
+    waiting = [task for task in others if task.state is TaskState.WAITING]
+    told = listed([f"{task.called} {task.awaits}" for task in waiting], TASKS, "; ")
+    ready = f", {len(others) - len(waiting)} of them ready" if len(waiting) < len(others) else ""
+    tasks = f"{len(others)} task{'s' if len(others) != 1 else ''}"
+    return f"; its event loop has {tasks}{ready}{': ' if told else ''}{told}"
+
+
+def listed(names: Sequence[str], limit: int = 3, between: str = ", ") -> str:
+    """``a, b and 5 more``; ``between``: a semicolon where the names are clauses that may have commas."""
+    if len(names) <= 1:
+        return "".join(names)
+    last = " and " if between == ", " else f"{between}and "
+    if len(names) > limit:
+        return f"{between.join(names[:limit])}{last}{len(names) - limit} more"
+    return f"{between.join(names[:-1])}{last}{names[-1]}"
+
+
+def holds(wait: Wait) -> str:
+    """``holds``, or ``seems to hold``."""
+    return "holds" if wait.certainty.is_proven else "seems to hold"
+
+
+def end_clause(wait: Wait) -> str:
+    """What is known of who ends the last wait of a chain."""
+    if wait.missing_workers is not None:
+        return f", but {wait.missing_workers.sentence}"
+    if wait.lost is not None:
+        return f", but {wait.lost.summary}"
+    if wait.ends_by_itself and wait.repeated_at:
+        return f" (timed; the loop at {wait.repeated_at} begins it again)" if wait.kind is not WaitKind.SLEEP else ""
+    if wait.ends_by_itself:
+        return " (a timed wait: it ends by itself)" if wait.kind is not WaitKind.SLEEP else ""
+    if wait.kind.traits.is_lock:
+        return ", whose owner is not known"
+    return ", and no thread is known that would wake it" if wait.kind.traits.needs_thread else ""
+
+
+def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
+    """``with_end``: also what is known of who ends the last wait.
+
+    ``MainThread (tid 1) waits for the queue 0x7f00 (queue.Queue), which loader (tid 2) uses, too; loader …``"""
+    parts = []
+    for edge in chain.edges:
+        text = who_waits(graph.threads[edge.tid], edge.wait)
+        if edge.wait.owners:
+            text += owner_clause(edge.wait, graph.threads)
+        elif not edge.wait.looks_for:
+            text += f", which {graph.threads[edge.held_by].label} also uses: it may be the one to end this wait"
+        parts.append(text)
+    end = graph.threads[chain.end]
+    if end.wait is None:
+        parts.append(f"{who(end)} runs{f' {end.doing}' if end.doing else ''}")
+    else:
+        clause = owner_clause(end.wait, graph.threads) or back_clause(chain, graph) or end_clause(end.wait)
+        told = with_end and (not end.wait.ends_by_itself or end.wait.repeated_at)
+        parts.append(f"{who_waits(end, end.wait)}{clause if told else ''}")
+    first = graph.threads[chain.edges[0].tid] if chain.edges else end
+    return "; ".join(parts) + _called_at(first) + loop_clause(first)
+
+
+def back_clause(chain: Chain, graph: WaitGraph) -> str:
+    """The last thread of the chain waits for what may come from one that the chain has come through."""
+    wait = graph.threads[chain.end].wait
+    if wait is None or wait.ends_by_itself or wait.looks_for or wait.lost is not None:
+        return ""
+    first = next((tid for tid in wait.expects if tid in chain.tids), None)
+    if first is None:
+        return ""
+    goes_on = any(edge.wait.ends_by_itself for edge in chain.edges)
+    may = "it may be the one to end this wait" if goes_on else "they may wait for each other"
+    return f", which {graph.threads[first].label} also uses: {may}"
+
+
+def _called_at(thread: ThreadReport) -> str:
+    """``, called at train.py:8 (step)``: the user's line, of a library's loop; ``, which calls …`` of one around it."""
+    place = thread.wait.repeated_at if thread.wait is not None else ""
+    if not place or not thread.user_line or thread.user_line == place:
+        return ""
+    places = [frame.place for frame in thread.python_frames]
+    is_outer = place in places and places.index(place) > places.index(thread.user_line)
+    return f", {'which calls' if is_outer else 'called at'} {thread.user_line}"
+
+
+def crowd(threads: Sequence[ThreadReport], known: Mapping[int, ThreadReport] = MappingProxyType({})) -> str:
+    """``40 threads stand at train.py:5 (handle): worker-0 (tid 2) waits for the Python lock 0x7f00.``; of one thread
+    its line."""
+    first = threads[0]
+    owned = owner_clause(first.wait, known) if first.wait is not None and known else ""
+    what = f"{first.wait.phrase}{owned}" if first.wait is not None else "waits"
+    if len(threads) == 1:
+        return f"{first.label} stands at {first.user_line}: it {what}."
+    return f"{len(threads)} threads stand at {first.user_line}: {first.label} {what}."
+
+
+def meanwhile(groups: Sequence[Sequence[ThreadReport]], known: Mapping[int, ThreadReport]) -> str:
+    """`` Meanwhile worker (tid 2) stands at train.py:5 (handle): it waits for …`` for each group; "" for none."""
+    return f" Meanwhile {' '.join(crowd(group, known) for group in groups)}" if groups else ""
+
+
+def all_run(running: Sequence[ThreadReport]) -> str:
+    """``MainThread (tid 1) runs train.py:8 (step)``, and the names of further ones."""
+    first, *others = running
+    labels = listed([thread.label for thread in others])
+    too = f"; {labels} run{'' if len(others) > 1 else 's'}, too" if others else ""
+    return f"{first.label} runs{f' {first.doing}' if first.doing else ''}{too}"
