@@ -146,7 +146,7 @@ class Diagnose(Tool):
             session,
             args,
             threads=found.threads,
-            verdict=verdict._replace(advice=told),
+            verdict=Verdict.of(verdict.finding, told),
             findings=found.judgement.findings,
             errors=(*dispatcher_errors(session), *core_errors(session.target, found.threads)),
             sections=(*sections, *_sections(found, args)),
@@ -242,57 +242,56 @@ def _inspected(session: Session) -> Inspection:
 def _completed(session: Session, found: Inspection) -> Inspection:
     from gdbext.diagnosis.inspection import with_known_bugs
 
-    return _with_variables(
-        session, _with_ends(session, _with_innermost_arguments(session, with_known_bugs(session, found)))
-    )
+    found = with_known_bugs(session, found)
+    finding = found.judgement.verdict.finding
+    threads = _with_innermost_arguments(session, finding, found.threads)
+    threads = _with_ends(session, finding, threads)
+    return found._replace(threads=_with_variables(session, finding, threads))
 
 
 MOST_WITH_VARIABLES = 4
 """Threads of the verdict whose variables are read."""
 
 
-def _with_variables(session: Session, found: Inspection) -> Inspection:
-    """``found`` with the variables of the user's innermost frame, of those threads that the report shows frames of."""
-    finding = found.judgement.verdict.finding
+def _with_variables(session: Session, finding: Finding, threads: tuple[ThreadReport, ...]) -> tuple[ThreadReport, ...]:
+    """The threads with the variables of the user's innermost frame, those that the report shows frames of."""
     wanted = {*finding.threads[:MOST_WITH_VARIABLES], session.target.pid}
-    shown = [thread for thread in found.threads if thread.tid in wanted and thread.python_frames]
+    shown = [thread for thread in threads if thread.tid in wanted and thread.python_frames]
     if not shown:
-        return found
+        return threads
     from gdbext.diagnosis.threads.frame_locals import with_locals
 
     known = {thread.tid: thread for thread in with_locals(session, shown)}
-    return found._replace(threads=tuple(known.get(thread.tid, thread) for thread in found.threads))
+    return tuple(known.get(thread.tid, thread) for thread in threads)
 
 
-def _with_innermost_arguments(session: Session, found: Inspection) -> Inspection:
-    """``found`` with the arguments of the innermost operator, in those threads that the verdict is about."""
-    involved = set(found.judgement.verdict.finding.threads)
-    process = session.threads.all()
-    threads = (
+def _with_innermost_arguments(
+    session: Session, finding: Finding, threads: tuple[ThreadReport, ...]
+) -> tuple[ThreadReport, ...]:
+    """The threads with the arguments of the innermost operator, those that the verdict is about."""
+    process, involved = session.threads.all(), set(finding.threads)
+    return tuple(
         with_arguments(session, report, thread.stack, limit=1)
         if report.tid in involved and report.dispatch and (thread := process.thread(report.tid)) is not None
         else report
-        for report in found.threads
+        for report in threads
     )
-    return found._replace(threads=tuple(threads))
 
 
-def _with_ends(session: Session, found: Inspection) -> Inspection:
-    """``found`` with the stacks of those threads in the verdict that are neither in the dispatcher nor in Python, and
-    with the nodes of backward passes: a chain may end on a thread of torch's own. Of a thread that crashed outside of
-    the dispatcher the native frames tell where."""
-    finding = found.judgement.verdict.finding
+def _with_ends(session: Session, finding: Finding, threads: tuple[ThreadReport, ...]) -> tuple[ThreadReport, ...]:
+    """The threads with the stacks of those in the verdict that are neither in the dispatcher nor in Python, and with
+    the nodes of backward passes: a chain may end on a thread of torch's own. Of a thread that crashed outside of the
+    dispatcher the native frames tell where."""
     is_crash = finding.kind is CRASH
     involved = [tid for tid in finding.threads if is_crash or tid != session.target.pid][-_MAX_ENDS:]
-    bare = {thread.tid for thread in found.threads if thread.tid in involved and not thread.dispatch}
+    bare = {thread.tid for thread in threads if thread.tid in involved and not thread.dispatch}
     if not bare:
-        return found
+        return threads
     targets = {thread.tid: thread for thread in session.target.threads() if thread.tid in bare}
-    threads = (
+    return tuple(
         _with_stack(session, thread, targets[thread.tid], is_crash) if thread.tid in targets else thread
-        for thread in found.threads
+        for thread in threads
     )
-    return found._replace(threads=tuple(threads))
 
 
 def _with_stack(session: Session, report: ThreadReport, thread: TargetThread, is_crash: bool) -> ThreadReport:
@@ -346,7 +345,7 @@ def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
         text = f"{verdict.finding.summary} {looked_at[0].told}"
     else:
         return verdict
-    return Verdict.of(verdict.finding._replace(summary=text), verdict.advice)
+    return Verdict.of(verdict.finding._replace(summary=text))
 
 
 def children_of(session: Session, examine: bool, awaited: Collection[int] = ()) -> ChildrenSection | None:

@@ -14,6 +14,7 @@ from gdbext.diagnosis.kinds import kind_of, rank_of
 from gdbext.diagnosis.report.thread_report import ThreadProgress, is_users_file
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
+from gdbext.diagnosis.verdict.judgement import Judgement
 from gdbext.engine.record import Protocol
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.engine.vocabulary import Section
@@ -158,11 +159,9 @@ class Sampled:
         found = progress.with_calls(section.threads, threads, calls)
         summary = progress.summary(found, threads, section.count, section.seconds)
         note = progress.dispatches(calls, section.seconds)
-        judgement = progress.agreeing(judgement._replace(findings=judgement.findings[1:]), found, threads)
-        judgement = judgement._replace(
-            verdict=progress.goes_on(judgement.verdict, calls, section.seconds),
-            findings=(summary, note, *judgement.findings),
-        )
+        judgement = progress.agreeing(Judgement(judgement.findings[1:], judgement.verdict), found, threads)
+        verdict = progress.goes_on(judgement.verdict, calls, section.seconds)
+        judgement = Judgement((summary, note, *judgement.findings), verdict)
         section = replace(section, calls=calls, threads=tuple(found))
         return Sampled(self.inspection._replace(judgement=judgement), section)
 
@@ -213,7 +212,7 @@ def _sampled(
     found = progress.with_collections(found, collector)
     note = progress.summary(found, last.threads, len(looks), elapsed)
     judgement = progress.agreeing(last.judgement, found, last.threads)
-    judgement = judgement._replace(findings=(note, *judgement.findings))
+    judgement = Judgement((note, *judgement.findings), judgement.verdict)
     section = SamplesSection(len(looks), round(elapsed, 3), tuple(found))
     return Sampled(last._replace(judgement=judgement, slowness=slowness), section)
 

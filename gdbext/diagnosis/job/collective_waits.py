@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.diagnosis.job.collectives_section import Collective, CollectivesSection, ProcessGroup
+    from gdbext.diagnosis.report.wait import Wait
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
@@ -57,73 +58,76 @@ def name_collectives(
         session.errors.note(error, "collectives")
         return None
     for thread in process.threads:
-        states[thread.tid] = _at_store(session, thread, states[thread.tid])
         state = states[thread.tid]
-        if state is None or state.wait is None or state.wait.collective is not None:
-            continue
-        absent = _absent_workers(session, thread) if state.wait.kind is WaitKind.CONDVAR else ""
-        if absent:
-            resource = state.wait.resource._replace(kind=WaitKind.COLLECTIVE, name=absent)
-            states[thread.tid] = state._replace(wait=state.wait._replace(resource=resource))
-            continue
-        if state.wait.kind is WaitKind.COLLECTIVE:
-            found = _point_to_point(session, thread, section) or _unnumbered(thread, section)
-            found = found or _one_end(session, thread, state.wait.resource.name, section) or _oldest(thread, section)
-        elif state.wait.kind is WaitKind.DEVICE:
-            found = _on_device(section)
-        else:
-            found = _remote_call(session, thread) if state.wait.kind is WaitKind.CONDVAR else None
-        resource = state.wait.resource
-        if found is not None and found.op in RPC_CALLS:
-            resource = resource._replace(kind=WaitKind.COLLECTIVE, name=found.op)
-        states[thread.tid] = state._replace(wait=state.wait._replace(resource=resource, collective=found))
-    _name_more(session, process, states)
+        if state is not None and state.wait is not None:
+            states[thread.tid] = state._replace(wait=_named(session, thread, state.wait, section))
+    _name_shared_groups(session, process, states)
     return section
+
+
+def _named(session: Session, thread: ThreadSnapshot, wait: Wait, section: CollectivesSection) -> Wait:
+    """The wait with the operation of the other ranks that it is for, and the exception that is handled meanwhile."""
+    kind, name, found = wait.kind, wait.name, _meeting_at_store(session, thread, wait) or wait.collective
+    is_meeting = found is not wait.collective
+    absent = _absent_workers(session, thread) if kind is WaitKind.CONDVAR and found is None else ""
+    if absent:
+        kind, name = WaitKind.COLLECTIVE, absent
+    elif found is None:
+        found = _operation(session, thread, wait, section)
+    if found is not None and (is_meeting or (wait.collective is None and found.op in RPC_CALLS)):
+        kind, name = WaitKind.COLLECTIVE, found.op
+    return wait._replace(
+        resource=wait.resource._replace(kind=kind, name=name),
+        collective=found,
+        timed=wait.timed and not is_meeting,
+        handling=_handling(thread) if kind is WaitKind.COLLECTIVE else wait.handling,
+    )
+
+
+def _operation(
+    session: Session, thread: ThreadSnapshot, wait: Wait, section: CollectivesSection
+) -> CollectiveWait | None:
+    """The operation that a wait of this kind may be for."""
+    if wait.kind is WaitKind.COLLECTIVE:
+        found = _point_to_point(session, thread, section) or _unnumbered(thread, section)
+        return found or _one_end(session, thread, wait.name, section) or _oldest(thread, section)
+    if wait.kind is WaitKind.DEVICE:
+        return _on_device(section)
+    return _remote_call(session, thread) if wait.kind is WaitKind.CONDVAR else None
 
 
 _MEETS = (WaitKind.SLEEP, WaitKind.IO, WaitKind.COLLECTIVE)
 """Waits of a thread that makes the store, or connects to it: between two tries it sleeps."""
 
 
-def _at_store(session: Session, thread: ThreadSnapshot, state: State | None) -> State | None:
-    """The state of a thread that meets the other ranks at the store, with who is missing; that of any other as it
-    is."""
-    wait = state.wait if state is not None else None
-    if state is None or wait is None or wait.kind not in _MEETS or session.python is None:
-        return state
+def _meeting_at_store(session: Session, thread: ThreadSnapshot, wait: Wait) -> CollectiveWait | None:
+    """The meeting of all ranks at the store that a thread is in, with who is missing; None for any other."""
+    if wait.kind not in _MEETS or session.python is None:
+        return None
     found = store_meeting(session.python, _frames(session, thread)[:1])
     is_waiting = wait.collective is not None and wait.collective.is_store
     if found is None or not (is_waiting or found.rank):
-        return state
+        return None
     op = wait.collective.op if wait.collective is not None else ""
-    meeting = CollectiveWait(op, is_store=True, server=found.server, rank=found.rank, size=found.size)
-    resource = wait.resource._replace(kind=WaitKind.COLLECTIVE, name=op)
-    return state._replace(wait=wait._replace(resource=resource, collective=meeting, timed=False))
+    return CollectiveWait(op, is_store=True, server=found.server, rank=found.rank, size=found.size)
 
 
-def _name_more(session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]) -> None:
-    """Threads that use one group at the same time, and exceptions that are handled meanwhile."""
-    groups: dict[int, list[ThreadSnapshot]] = {}
+def _name_shared_groups(session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]) -> None:
+    """Threads that use one group at the same time."""
+    groups: dict[int, list[tuple[ThreadSnapshot, State, Wait, CollectiveWait]]] = {}
     for thread in process.threads:
         state = states[thread.tid]
-        if state is None or state.wait is None or state.wait.kind is not WaitKind.COLLECTIVE:
+        wait = state.wait if state is not None else None
+        if state is None or wait is None or wait.kind is not WaitKind.COLLECTIVE or session.python is None:
             continue
-        frames = _frames(session, thread)
-        handling = _handling(thread)
-        states[thread.tid] = state._replace(wait=state.wait._replace(handling=handling))
-        known = state.wait.collective
-        group = group_argument(session.python, frames) if session.python is not None else None
+        known, group = wait.collective, group_argument(session.python, _frames(session, thread))
         if known is not None and group is not None and not known.is_store and known.peer is None:
-            groups.setdefault(group, []).append(thread)
+            groups.setdefault(group, []).append((thread, state, wait, known))
     for users in groups.values():
-        for thread in users if len(users) > 1 else ():
-            state = states[thread.tid]
-            if state is None or state.wait is None or state.wait.collective is None:
-                continue
-            names = [f"{each.python_name or each.name} (tid {each.tid})" for each in users if each is not thread]
-            others = listed(names, _SHOWN)
-            collective = state.wait.collective._replace(also_in=others)
-            states[thread.tid] = state._replace(wait=state.wait._replace(collective=collective))
+        for thread, state, wait, known in users if len(users) > 1 else ():
+            names = [f"{each.python_name or each.name} (tid {each.tid})" for each, *_ in users if each is not thread]
+            shared = known._replace(also_in=listed(names, _SHOWN))
+            states[thread.tid] = state._replace(wait=wait._replace(collective=shared))
 
 
 def _frames(session: Session, thread: ThreadSnapshot) -> list[PythonFrame]:
@@ -152,8 +156,7 @@ def _on_device(section: CollectivesSection) -> CollectiveWait | None:
     """The oldest operation that a device has to finish, whichever thread issued it: a backward pass has threads of its
     own."""
     pending = [(group, each) for group in section.groups for each in group.pending if _runs_on_device(group, each)]
-    found = _wait_for(pending)
-    return found._replace(on_device=True) if found is not None else None
+    return _wait_for(pending, on_device=True)
 
 
 def _runs_on_device(group: ProcessGroup, operation: Collective) -> bool:
@@ -161,14 +164,15 @@ def _runs_on_device(group: ProcessGroup, operation: Collective) -> bool:
     return backend.startswith(_ON_DEVICES)
 
 
-def _wait_for(pending: Sequence[tuple[ProcessGroup, Collective]]) -> CollectiveWait | None:
+def _wait_for(pending: Sequence[tuple[ProcessGroup, Collective]], on_device: bool = False) -> CollectiveWait | None:
     """The wait for the oldest of these."""
     if not pending:
         return None
     group, first = max(pending, key=lambda each: each[1].age_ms or 0)
     if first.peer is not None:
-        return CollectiveWait(first.op, group=group.label, peer=first.peer)
-    return CollectiveWait(first.op, first.seq, group.label, group.last_enqueued, group.last_completed)
+        return CollectiveWait(first.op, group=group.label, peer=first.peer, on_device=on_device)
+    last = group.last_enqueued, group.last_completed
+    return CollectiveWait(first.op, first.seq, group.label, *last, on_device=on_device)
 
 
 def _oldest(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:

@@ -24,7 +24,7 @@ from gdbext.torch.distributed.gloo_transfers import own_worker
 from gdbext.torch.distributed.group_structures import ProcessGroupStruct
 from gdbext.torch.distributed.nccl_communicators import Communicator, CommunicatorReader, release_of
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
-from gdbext.torch.distributed.python_calls import given_rank
+from gdbext.torch.distributed.python_calls import GivenRank, given_rank
 from gdbext.torch.torch_symbol import TORCH_FILES
 from gdbext.torch.values.containers import string_reader
 from gdbext.torch.values.value_text import python_name
@@ -294,32 +294,32 @@ def _clock(session: Session, which: int) -> int | None:
 
 
 def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
-    """The whole job's group says it, where there is one; else the environment."""
-    known = _as_given(session, from_environment(session))
+    """The whole job's group says it, where there is one; else the arguments of init_process_group, where a thread is in
+    it; else the environment; else the agent of torch.distributed.rpc, which may be all that a process has of it."""
+    known = from_environment(session)
+    rank, size, job = known.rank, known.size, known.job
+    given = _given(session)
+    if given is not None:
+        rank, size, job = given.rank, given.size or size, job or given.method.partition("://")[2] or None
     world = next((group for group in groups if group.name == _WORLD and group.rank is not None), None)
-    if world is None:
-        return _as_worker(session, known) if known.rank is None else known
-    meeting = (world.store or "").removeprefix("tcp://") or None  # as the environment would name it
-    return known._replace(rank=world.rank, size=world.size, job=known.job or meeting)
+    if world is not None:
+        meeting = (world.store or "").removeprefix("tcp://") or None  # as the environment would name it
+        rank, size, job = world.rank, world.size, job or meeting
+    elif rank is None:
+        agent = RPC_AGENT.address(session.symbolizer)
+        strings = string_reader(session.memory, session.layout)
+        own = own_worker(session.memory, strings, agent) if agent is not None else None
+        rank, size = own if own is not None else (rank, size)
+    return known._replace(rank=rank, size=size, job=job)
 
 
-def _as_worker(session: Session, known: JobRank) -> JobRank:
-    """The rank with the words of the agent of torch.distributed.rpc, which may be all that a process has of its job."""
-    agent = RPC_AGENT.address(session.symbolizer)
-    strings = string_reader(session.memory, session.layout)
-    own = own_worker(session.memory, strings, agent) if agent is not None else None
-    return known if own is None else known._replace(rank=own[0], size=own[1])
-
-
-def _as_given(session: Session, known: JobRank) -> JobRank:
-    """The rank with the arguments of init_process_group, where a thread is in it: they count before the environment."""
+def _given(session: Session) -> GivenRank | None:
+    """The arguments of init_process_group, where a thread is in it."""
     table = session.python_threads
-    for tid in table.states if table is not None and session.python is not None else ():
-        found = given_rank(session.python, table.frames(tid)) if session.python is not None and table else None
-        if found is not None:
-            meeting = known.job or found.method.partition("://")[2] or None
-            return known._replace(rank=found.rank, size=found.size or known.size, job=meeting)
-    return known
+    if table is None or session.python is None:
+        return None
+    found = (given_rank(session.python, table.frames(tid)) for tid in table.states)
+    return next((each for each in found if each is not None), None)
 
 
 def _rendezvous(session: Session) -> str | None:

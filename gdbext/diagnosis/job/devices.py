@@ -251,7 +251,7 @@ def name_devices(
     for thread in waiting:
         state = states[thread.tid]
         if state is not None and state.wait is not None and state.wait.device is not None:
-            found = reader.completed(thread, state.wait.device)._replace(host_functions=callbacks)
+            found = reader.completed(thread, state.wait.device, callbacks)
             evidence = (*state.wait.evidence, *_reasons(found))
             graph = reader.graph(thread)
             replayed += [ReplayedGraph(thread.tid, graph)] if graph is not None else []

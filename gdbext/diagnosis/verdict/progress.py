@@ -6,14 +6,13 @@ from gdbext.diagnosis.kinds.state import BUSY, IDLE
 from gdbext.diagnosis.report.finding import NOTE, Finding, Verdict
 from gdbext.diagnosis.report.thread_report import Progress, RunState, ThreadProgress, ThreadReport
 from gdbext.diagnosis.verdict.clauses import listed
+from gdbext.diagnosis.verdict.judgement import Judgement
 from gdbext.engine.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
     from typing import Optional
-
-    from gdbext.diagnosis.verdict.judgement import Judgement
 
     Done = tuple[Optional[int], ...]
     """The work of a thread between two samples while nobody stopped it: nanoseconds on a processor, context switches,
@@ -151,8 +150,8 @@ def agreeing(judgement: Judgement, found: Sequence[ThreadProgress], threads: Seq
     kept = tuple(each for each in judgement.findings if not _is_refuted(each, found))
     next_one = next((each for each in kept if each.kind is not NOTE), None)
     if verdict is not judgement.verdict and next_one is not None:
-        verdict = Verdict.of(next_one, judgement.verdict.advice)
-    return judgement._replace(verdict=verdict, findings=kept)
+        verdict = Verdict.of(next_one)
+    return Judgement(kept, verdict)
 
 
 def goes_on(verdict: Verdict, calls: int, seconds: float) -> Verdict:
@@ -160,7 +159,7 @@ def goes_on(verdict: Verdict, calls: int, seconds: float) -> Verdict:
     if not calls or verdict.kind is not IDLE:
         return verdict
     text = f"Operators are called ({_rate(calls, seconds)} a second); in the last look no thread was inside of one."
-    return Verdict.of(verdict.finding._replace(kind=BUSY, summary=text), verdict.advice)
+    return Verdict.of(verdict.finding._replace(kind=BUSY, summary=text))
 
 
 def _rate(calls: int, seconds: float) -> str:
@@ -205,7 +204,7 @@ def revised(verdict: Verdict, found: Sequence[ThreadProgress], threads: Sequence
     inside = any(thread.dispatch for thread in threads if thread.tid in finding.threads)
     text = f"Not stuck: the threads of this wait moved on between the samples. In the last one: {finding.summary}"
     kind = BUSY if inside else IDLE
-    return Verdict.of(finding._replace(kind=kind, summary=text, cycle=(), id=""), verdict.advice)
+    return Verdict.of(finding._replace(kind=kind, summary=text, cycle=(), id=""))
 
 
 def _is_refuted(finding: Finding, found: Sequence[ThreadProgress]) -> bool:

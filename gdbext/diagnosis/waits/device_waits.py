@@ -233,27 +233,25 @@ class StreamsOfWaits:
             self.problems.append(f"current streams of thread {thread.tid}: {error.what}")
             return ()
 
-    def completed(self, thread: ThreadSnapshot, wait: DeviceWait) -> DeviceWait:
-        """The wait with its stream or event, as the caller's code passed it, and the device that this proves."""
+    def completed(self, thread: ThreadSnapshot, wait: DeviceWait, callbacks: tuple[int, ...]) -> DeviceWait:
+        """The wait with its stream or event, as the caller's code passed it, and the device that this proves;
+        ``callbacks``: threads of the driver that run functions of the program."""
         level = _level(thread)
         only = 0 if self.devices == 1 else None
-        wait, passed = self._called(thread, wait, level)
-        row = FUNCTIONS.get(plain_name(wait.call))
+        call, work, passed = self._called(thread, wait, level)
+        wait = wait._replace(call=call, work=work, device=only, host_functions=callbacks)
+        row = FUNCTIONS.get(plain_name(call))
         if row is None or level is None or not passed:
-            return wait._replace(device=only)
+            return wait
         event = self._argument(thread, level, row.event)
         if event is not None and _is_pointer(event):
-            return wait._replace(event=event, certainty=Certainty.EXACT, device=only)
+            return wait._replace(event=event, certainty=Certainty.EXACT)
         handle = self._argument(thread, level, row.stream)
         if handle is None or not (handle in _SPECIAL or _is_pointer(handle)):
-            return self._into_current(thread, wait._replace(device=only))
+            return self._into_current(thread, wait)
         known = self._pool.get(handle)
-        return wait._replace(
-            stream=handle,
-            stream_id=known.number if known is not None else None,
-            device=known.device if known is not None else only,
-            certainty=Certainty.EXACT,
-        )
+        number, device = (known.number, known.device) if known is not None else (None, only)
+        return wait._replace(stream=handle, stream_id=number, device=device, certainty=Certainty.EXACT)
 
     def graph(self, thread: ThreadSnapshot) -> CudaGraph | None:
         """The graph that the thread's call replays; None where there is none, or where it is not known."""
@@ -284,19 +282,19 @@ class StreamsOfWaits:
                 return wait._replace(stream=handle, stream_id=number, device=device, certainty=Certainty.INFERRED)
         return wait
 
-    def _called(self, thread: ThreadSnapshot, wait: DeviceWait, level: int | None) -> tuple[DeviceWait, bool]:
-        """The wait with the function that the program called, where that is another one than the frame's: it left by a
-        jump, and what the caller passed are the arguments of the first. False where these are not those of CUDA: a
-        function of PyTorch left so."""
+    def _called(self, thread: ThreadSnapshot, wait: DeviceWait, level: int | None) -> tuple[str, DeviceWork, bool]:
+        """The function that the program called, and its work: another one than the frame's where it left by a jump, and
+        what the caller passed are the arguments of the first. False where these are not those of CUDA: a function of
+        PyTorch left so."""
         if level is None or self._sites is None or level + 1 >= len(thread.frames):
-            return wait, False
+            return wait.call, wait.work, False
         target, inner = self._sites.direct_target(thread.stack, level + 1), thread.stack.function(level)
         if target is None or inner is None or inner.start == target:
-            return wait, True
+            return wait.call, wait.work, True
         called = self._sites.function_at(target)
         name = called.demangled[0].split("(")[0] if called is not None and called.start == target else ""
         row = FUNCTIONS.get(plain_name(name))
-        return (wait, False) if row is None else (wait._replace(call=name, work=row.work), True)
+        return (wait.call, wait.work, False) if row is None else (name, row.work, True)
 
     def _argument(self, thread: ThreadSnapshot, level: int, number: int | None) -> int | None:
         if number is None or self._sites is None or level + 1 >= len(thread.frames):
