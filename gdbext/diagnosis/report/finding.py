@@ -82,6 +82,13 @@ class FindingKind:
 
     json_text = property(lambda self: self.value)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.value!r}>"
+
+    def __reduce__(self) -> str:
+        """The name of the constant: copying and unpickling give the very object."""
+        return self.value.upper().replace("-", "_")
+
     def heading(self, finding: Finding) -> str:
         """The first words of a finding of this kind."""
         return self.words

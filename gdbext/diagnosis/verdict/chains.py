@@ -19,7 +19,7 @@ def blocked_chains(seen: Observations, graph: WaitGraph) -> Iterator[Chain]:
 
     One chain for each end: chains that share their end are one finding.
     """
-    runs = _anybody_runs(seen.threads)
+    runs = any(thread.state is RunState.RUNNING for thread in seen.threads)
     hopeless = seen.complete and nobody_goes_on(seen.threads)
     starts: dict[int, tuple[tuple[int, ...], int]] = {}
     for thread, _ in seen.waits:
@@ -102,15 +102,12 @@ def leads_outside(wait: Wait) -> bool:
 def busy_threads(seen: Observations, graph: WaitGraph) -> Iterator[ThreadReport]:
     """Threads inside the dispatcher that run, then those that wait for something that runs."""
     inside = [thread for thread in seen.threads if thread.dispatch]
-    ends = (ChainEnd.RUNNING, ChainEnd.HANDOVER, *((ChainEnd.UNKNOWN,) if _anybody_runs(seen.threads) else ()))
+    runs = any(thread.state is RunState.RUNNING for thread in seen.threads)
+    ends = (ChainEnd.RUNNING, ChainEnd.HANDOVER, *((ChainEnd.UNKNOWN,) if runs else ()))
     running = [thread for thread in inside if thread.state is RunState.RUNNING]
     waiting = [each for each in inside if each.state is RunState.WAITING and graph.tail(each.tid).reason in ends]
     for group in (running, waiting):
         yield from sorted(group, key=lambda thread: (thread.tid != seen.pid, thread.tid))
-
-
-def _anybody_runs(threads: Sequence[ThreadReport]) -> bool:
-    return any(thread.state is RunState.RUNNING for thread in threads)
 
 
 def at_one_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:

@@ -111,9 +111,7 @@ def _common(one: SamplePlace, other: SamplePlace) -> int:
 
 
 def _moved(one: SamplePlace, other: SamplePlace) -> bool:
-    if one.python != other.python:
-        return True
-    return _common(one, other) + INNER < max(len(one.addresses), len(other.addresses))
+    return one.python != other.python or _common(one, other) + INNER < max(len(one.addresses), len(other.addresses))
 
 
 def with_calls(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], calls: int) -> list[ThreadProgress]:

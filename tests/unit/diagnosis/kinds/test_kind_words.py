@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
 import gdbext
 from gdbext.diagnosis.kinds import KINDS, kind_of, rank_of
+from gdbext.diagnosis.report.finding import NOTE, FindingKind
 from support.source.parsed import nodes, sources
 
 pytestmark = pytest.mark.xdist_group("laws")
@@ -34,6 +37,11 @@ def test_a_word_is_in_the_file_of_its_kind() -> None:
 def test_the_order_is_the_strength() -> None:
     assert [kind_of(kind.value) for kind in KINDS] == list(KINDS)
     assert [rank_of(kind.value) for kind in KINDS] == list(range(len(KINDS)))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, NOTE], ids=repr)
+def test_there_is_one_object_of_a_kind(kind: FindingKind) -> None:
+    assert deepcopy(kind) is pickle.loads(pickle.dumps(kind)) is kind
 
 
 def test_a_word_of_a_later_version_is_the_weakest_kind() -> None:
