@@ -131,7 +131,7 @@ def _of_single(owner: type, text: str, limit: int | None) -> Reader | None:
     if isinstance(kind, str):
         return _of_type(owner, kind)
     if hasattr(kind, "json_text"):
-        return lambda value, where: kind(text_of(value, where))
+        return lambda value, where: kind.of_json_text(text_of(value, where))
     return _word_of(kind) if issubclass(kind, Enum) else _record_reader(kind)
 
 

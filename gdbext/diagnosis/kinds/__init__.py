@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gdbext.diagnosis.kinds import blocked, crashed, deadlock, lost, outside, state
-from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.report.finding import NOTE, FindingKind
 
 KINDS = (
     crashed.CRASH,
@@ -37,7 +37,9 @@ class UnknownKind(FindingKind):
 
 def kind_of(word: str) -> FindingKind:
     """The kind with this JSON word."""
-    return KINDS[_RANKS[word]] if word in _RANKS else UnknownKind(word)
+    if word in _RANKS:
+        return KINDS[_RANKS[word]]
+    return NOTE if word == NOTE.value else UnknownKind(word)
 
 
 def rank_of(word: str) -> int:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report import SCHEMA, Report
 from gdbext.engine.formats import parse_json
 from gdbext.engine.targets.budget import no_garbage_collection
@@ -39,4 +40,7 @@ def read(value: object, where: str, *sections: type[Section]) -> Report:
     if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
         raise BadData(f"{where} is not a report of gdbext (schema {SCHEMA})")
     found = [section_from_json(kind, value[kind.name], kind.name) for kind in sections if value.get(kind.name)]
-    return from_json(Report, value, where)._replace(sections=tuple(found))
+    report = from_json(Report, value, where)
+    verdict = report.verdict._replace(kind=kind_of(report.verdict.kind.value)) if report.verdict is not None else None
+    findings = tuple(finding._replace(kind=kind_of(finding.kind.value)) for finding in report.findings)
+    return report._replace(verdict=verdict, findings=findings, sections=tuple(found))

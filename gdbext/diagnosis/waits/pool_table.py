@@ -75,6 +75,11 @@ class Pool(Record):
         """Its name: all that JSON has of it."""
         return self.name
 
+    @classmethod
+    def of_json_text(cls, name: str) -> Pool:
+        """A pool of which only the name is known."""
+        return cls(name)
+
 
 def _cpp(*qualified: str) -> Functions:
     """Functions of C++ or Rust, by the beginnings of their qualified names."""

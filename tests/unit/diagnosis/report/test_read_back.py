@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gdbext.diagnosis.job.collectives_section import CollectivesSection
+from gdbext.diagnosis.kinds import KINDS
 from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.samples import ChildrenSection, KnownBugsSection
 from gdbext.diagnosis.verdict.slowness import ExplanationsSection
 from gdbext.errors import BadData
@@ -49,7 +49,7 @@ def test_words_of_a_later_version_and_members_of_another_type() -> None:
     report = json_report.read(document, "it")
     assert report.verdict is not None
     assert report.verdict.kind.value == "livelock"
-    assert report.verdict.kind not in list(FindingKind)
+    assert report.verdict.kind not in KINDS
     document["threads"][0]["wait"]["address"] = "0xyz"
     with pytest.raises(BadData, match=r"'address' is '0xyz', and must be a number in hexadecimal"):
         json_report.read(document, "it")

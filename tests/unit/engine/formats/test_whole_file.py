@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.kinds.deadlock import DEADLOCK
 from gdbext.diagnosis.report import Report, json_report
-from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
+from gdbext.diagnosis.report.finding import Finding, Verdict
 from gdbext.engine.formats import whole_file, workplace
 from gdbext.engine.formats.whole_file import WholeFile
 from gdbext.engine.formats.workplace import Workplace
@@ -214,7 +215,7 @@ def test_evidence_goes_through_no_link_that_was_laid_for_it(tmp_path: Path, monk
 
     def dispatch(words: list[str]) -> int:
         """As scripts/dispatch: prints a report, and writes a recording and a page where it is told to."""
-        verdict = Verdict.of(Finding(FindingKind.DEADLOCK, "so it is"))
+        verdict = Verdict.of(Finding(DEADLOCK, "so it is"))
         os.write(1, json_report.render(Report("dispatch-diagnose", None, verdict=verdict)).encode())
         for option in {"--record", "--html"} & set(words):
             Path(words[words.index(option) + 1]).write_text(option)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report import Report, json_report
-from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
+from gdbext.diagnosis.report.finding import Finding, Verdict
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait import Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -61,7 +62,7 @@ def waiting(tid: int, kind: str | None) -> ThreadReport:
 def report_on(kind: str, *waits: str | None) -> Report:
     """A report on threads 1, 2, …, which the verdict is about, and on another one."""
     about = tuple(waiting(tid, wait) for tid, wait in enumerate(waits, 1))
-    verdict = Verdict.of(Finding(FindingKind(kind), "so it is", tuple(thread.tid for thread in about)))
+    verdict = Verdict.of(Finding(kind_of(kind), "so it is", tuple(thread.tid for thread in about)))
     return Report("dispatch-diagnose", None, threads=(*about, waiting(99, "sleep")), verdict=verdict)
 
 
