@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.threads.frame_variables import ObjectUsers
+from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.threads.object_users import ObjectUsers
 from gdbext.errors import GdbextError
 
 TYPE_CHECKING = False
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.parking import Parked, ParkingLot
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.cpython.sync.python_wait import PythonWait
-    from gdbext.cpython.tasks.loops import RunningLoop
+    from gdbext.cpython.tasks.awaited import Awaited
+    from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.object_text import HandledError
+    from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.cpython.threads.runtime import NoteError, ThreadTable
 
 
@@ -32,6 +35,7 @@ _LOOKING = 3
 
 _NAMING = 3
 """Innermost Python frames in which the name of a lock is looked for."""
+_ATTRIBUTES = 64
 _MOST_NAMED = 16
 """Most threads of which that is done."""
 
@@ -49,6 +53,10 @@ class PythonWaitView:
     def states(self, tid: int) -> Sequence[ThreadState]:
         """The thread states of a thread."""
         return self._threads.states.get(tid, ())
+
+    def stack(self, tid: int) -> PyStack:
+        """The Python frames of a thread."""
+        return self._threads.frames(tid)
 
     def gils(self) -> Sequence[GilState]:
         """The GILs of all interpreters."""
@@ -96,21 +104,23 @@ class PythonWaitView:
         """The thread that Thread.start() waits for, where it has ended before it began."""
         from gdbext.cpython.sync.helper_threads import never_began
 
-        return never_began(self.runtime, found.address) if found.kind is assumed_names.Waitable.EVENT else None
+        is_event = found.kind is assumed_names.Waitable.EVENT
+        return never_began(self.runtime, PyRef(self.runtime, found.address)) if is_event else None
 
     def lost_executor(self, tid: int, future: int) -> LostHelpers | None:
         """The threads that should run, or hand out, the job of a future, where none of them runs."""
         from gdbext.cpython.sync.helper_threads import lost_executor, lost_loop
 
         state = next(iter(self.states(tid)), None)
-        found = lost_executor(self.runtime, future)
-        return lost_loop(self.runtime, state, future) if found is None and state is not None else found
+        owed = PyRef(self.runtime, future)
+        found = lost_executor(self.runtime, owed)
+        return lost_loop(self.runtime, state, owed) if found is None and state is not None else found
 
     def lost_users(self, address: int) -> Sequence[ThreadObject]:
         """The threads that run no more and still have the object at hand."""
         from gdbext.cpython.sync.helper_threads import lost_users
 
-        return lost_users(self.runtime, address)
+        return lost_users(self.runtime, PyRef(self.runtime, address))
 
     def lost_callers(self, found: PythonWait) -> Sequence[ThreadObject]:
         """The threads that run no more and had a method that ends the wait to call, as a Timer that was cancelled."""
@@ -118,7 +128,7 @@ class PythonWaitView:
         from gdbext.cpython.sync.helper_threads import lost_callers
 
         methods = methods_that_end(found.kind, found.frame.function.rpartition(".")[2])
-        return lost_callers(self.runtime, found.address, methods)
+        return lost_callers(self.runtime, PyRef(self.runtime, found.address), methods)
 
     def ended_processes(self) -> Sequence[EndedProcess]:
         """The processes of multiprocessing that have ended, and were waited for."""
@@ -130,8 +140,7 @@ class PythonWaitView:
         """The pool with jobs and without threads that the thread's innermost functions have at hand; None without."""
         from gdbext.cpython.sync.helper_threads import lost_pool
 
-        stacks = (self.runtime.frames.stack(state).frames[:_LOOKING] for state in self.states(tid))
-        return next((pool for frames in stacks if (pool := lost_pool(self.runtime, frames)) is not None), None)
+        return lost_pool(self.runtime, self.stack(tid).innermost(_LOOKING))
 
     def debtors(self, tid: int, found: PythonWait) -> Debtors | None:
         """The functions that could end the thread's wait, who is in them, and the threads that have ended."""
@@ -157,9 +166,8 @@ class PythonWaitView:
         """The question that the thread's Python functions ask somebody who should type; None for none."""
         from gdbext.cpython.sync.polled_objects import asked_question
 
-        stacks = (self.runtime.frames.stack(state).frames for state in self.states(tid))
-        found = (asked_question(self.runtime, frames) for frames in stacks if frames)
-        return next((each for each in found if each is not None), None)
+        stacks = (self.runtime.stack_of([state]) for state in self.states(tid))
+        return next((found for stack in stacks if (found := asked_question(stack)) is not None), None)
 
     def handled_error(self, tid: int) -> HandledError | None:
         """The exception that the thread handles; None for none."""
@@ -168,12 +176,11 @@ class PythonWaitView:
         found = (handled_error(self.runtime, state) for state in self.states(tid))
         return next((each for each in found if each is not None), None)
 
-    def kept_error(self, thread: int) -> str:
+    def kept_error(self, thread: PyRef) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""
-        from gdbext.cpython.threads.frame_variables import attributes
         from gdbext.cpython.threads.object_text import exception_text
 
-        texts = (exception_text(self.runtime, each) for each in attributes(self.runtime, thread).values())
+        texts = (exception_text(self.runtime, each.address) for each in thread.attributes(_ATTRIBUTES).values())
         return next(filter(None, texts), "")
 
     def caught_error(self, tid: int) -> HandledError | None:
@@ -239,11 +246,11 @@ class PythonWaitView:
 
     def polled_objects(self, tid: int) -> Sequence[PolledObject]:
         """The objects that the code of the thread's innermost Python frames looks at; empty where that is not known."""
-        from gdbext.cpython.sync.polled_objects import polled_objects, sleeps, up_to_callback
+        from gdbext.cpython.sync.polled_objects import polled_objects, up_to_callback
 
         for state in self.states(tid):
-            frames = self.runtime.frames.stack(state).frames[:_LOOKING]
-            for frame in up_to_callback(frames) if frames and sleeps(self.runtime, frames[0]) else ():
+            stack = self.runtime.stack_of([state]).innermost(_LOOKING)
+            for frame in up_to_callback(stack) if stack and "sleep" in stack.used_names(stack[0]) else ():
                 found = polled_objects(self.runtime, frame)
                 if found:
                     return found
@@ -253,7 +260,8 @@ class PythonWaitView:
         """The debtors of results that polled futures or pools stand for; None where there are none, or nobody knows."""
         from gdbext.cpython.sync.python_wait import for_polled
 
-        return for_polled(self.runtime, [each.address for each in seen if each.kind is not None], self.running_jobs)
+        polled = [PyRef(self.runtime, each.address) for each in seen if each.kind is not None]
+        return for_polled(self.runtime, polled, self.running_jobs)
 
     def waiting_loop(self, tid: int) -> str:
         """The line of the loop that repeats the thread's wait, ``train.py:8 (step)``, "" where none is known."""
@@ -273,8 +281,8 @@ class PythonWaitView:
         known."""
         from gdbext.cpython.sync.polled_objects import asked_to_sleep
 
-        frame = self._innermost(tid)
-        return None if frame is None else asked_to_sleep(self.runtime, frame)
+        stack = self.stack(tid)
+        return asked_to_sleep(stack, stack[0]) if stack else None
 
     def loops(self) -> Sequence[RunningLoop]:
         """The event loops of asyncio that have tasks, the runners of trio, and the greenlets."""
@@ -287,11 +295,21 @@ class PythonWaitView:
 
         return [*read_loops(self.runtime), *trio_loops(self.runtime), *greenlet_loops(self.runtime)]
 
+    def awaited(self, loop: RunningLoop, task: RunningTask) -> Awaited:
+        """The object that a task of a loop waits for."""
+        from gdbext.cpython.tasks.awaited import TRIO, awaited_by, trio_awaited
+        from gdbext.cpython.tasks.library_tasks import GREENLET, greenlet_awaited
+
+        if loop.kind.startswith(TRIO):
+            return trio_awaited(self.runtime, task)
+        return (greenlet_awaited if loop.kind == GREENLET else awaited_by)(self.runtime, task)
+
     def loop_owing(self, future: int) -> int | None:
         """The tid of the thread whose event loop alone can complete a concurrent.futures.Future; None without one."""
         from gdbext.cpython.tasks.loops import owes
 
-        loop = next((loop for loop in self._loops if loop.ident and owes(self.runtime, loop, future)), None)
+        owed = PyRef(self.runtime, future)
+        loop = next((loop for loop in self._loops if loop.ident and owes(self.runtime, loop, owed)), None)
         return self.tid_of_ident(loop.ident) if loop is not None and loop.ident else None
 
     def instruction(self, tid: int) -> tuple[int, int] | None:

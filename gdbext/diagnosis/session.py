@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gdbext.cpython.objects.code import PythonFunction
+    from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.cpython.threads.runtime import PythonRuntime, ThreadTable
     from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.diagnosis.report.thread_report import BackwardNode
@@ -324,10 +324,7 @@ class Session:
         layout = self.layout  # without torch nothing of it is imported
         from gdbext.torch.registry import Dispatcher
 
-        return Dispatcher(self.memory, layout, self.symbolizer, self._python_source)
-
-    def _python_source(self, address: int) -> PythonFunction | None:
-        return self.python.functions.source(address) if self.python is not None else None
+        return Dispatcher(self.memory, layout, self.symbolizer, lambda address: self.python_object(address).function)
 
     @cached_property
     def dispatch_stacks(self) -> DispatchStackReader:
@@ -363,7 +360,13 @@ class Session:
         """Reads the thread-local state of dispatch. Raises NotTorch, LayoutError."""
         from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
 
-        return DispatchStateReader(self.memory, self.layout, self.symbolizer, self.dispatch_keys, self._python_type)
+        return DispatchStateReader(
+            self.memory,
+            self.layout,
+            self.symbolizer,
+            self.dispatch_keys,
+            lambda address: self.python_object(address).type,
+        )
 
     @cached_property
     def settings(self) -> SettingsReader:
@@ -384,14 +387,15 @@ class Session:
     @cached_property
     def generated_kernels(self) -> GeneratedKernels:
         """Kernels that Inductor generated and that are loaded. Raises NotTorch without a Python."""
+        from gdbext.torch.compile.dynamo_names import CODE_CACHE, PY_CODE_CACHE
         from gdbext.torch.compile.generated_kernels import GeneratedKernels
 
         if self.python is None or not self.has_torch:
             raise NotTorch("no PyTorch for Python is loaded in this process")
-        return GeneratedKernels(self.python, self.symbolizer)
+        return GeneratedKernels(self.python.globals_of(CODE_CACHE)[PY_CODE_CACHE], self.symbolizer)
 
-    def _python_type(self, address: int) -> str | None:
-        try:
-            return self.python.objects.type_of(address).name if self.python is not None else None
-        except GdbextError:
-            return None
+    def python_object(self, address: int) -> PyRef:
+        """The Python object at an address that structures of C++ have; missing for 0, and without a Python."""
+        from gdbext.cpython.objects.py_ref import PyRef
+
+        return PyRef(self.python, address)

@@ -13,11 +13,11 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gdbext.cpython import objects as python_objects
 from gdbext.cpython.abi import FrameObjects, InterpreterFrames
-from gdbext.cpython.abi.python_structures import PyCodeObject, PyFloatObject, PyInterpreterFrame
+from gdbext.cpython.abi.python_structures import PyInterpreterFrame
 from gdbext.cpython.abi.versions import unsupported
-from gdbext.cpython.threads.frame_variables import locals_of
+from gdbext.cpython.objects.py_ref import PyRef, type_name
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.inspection import inspect_threads
 from gdbext.diagnosis.report.thread_report import FrameKind, RunState
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -37,7 +37,6 @@ from gdbext.tools.family import descendants
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.engine.targets.base_target import Target
 
 VERSION = "py-spy 0.4.3"
@@ -128,14 +127,15 @@ class DumpedProcess:
     def _locals(self, frame: Any) -> list[dict[str, Any]] | None:
         if not self._options.locals:
             return None
+        code, found = PyRef(self._runtime, frame.code).code, PyStack(self._runtime).locals(frame)
+        if code is None or found.fault is not None:
+            return []
         try:
-            count = PyCodeObject(self._runtime.space, frame.code).co_argcount
-            names = self._runtime.codes.get(frame.code).local_names()
-            found = locals_of(self._runtime, frame)
+            count, names = code.argument_count, code.local_names()
         except GdbextError:
             return []
         return [
-            {"name": name, "addr": found[name], "arg": at < count, "repr": _value(self._runtime, found[name])}
+            {"name": name, "addr": found[name].address, "arg": at < count, "repr": _value(found[name])}
             for at, name in enumerate(names)
             if name in found
         ]
@@ -208,42 +208,35 @@ def _executable(target: Target) -> str:
 # --- values --------------------------------------------------------------------------------------
 
 
-def _value(runtime: PythonRuntime, address: int) -> str:
+def _value(value: PyRef) -> str:
     """The value as py-spy writes it: strings in double quotes, objects by type and address."""
     try:
-        text = _text(runtime, address, 0, _LONGEST + 1)
+        text = _text(value, 0, _LONGEST + 1)
     except GdbextError:
         return "?"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def _text(runtime: PythonRuntime, address: int, depth: int, room: int) -> str:
-    """The value at ``address``; of a container only as many items are read as fill ``room`` characters."""
-    objects = runtime.objects
-    info = objects.type_of(address)
-    if info.name == "NoneType":
-        return "None"
-    if info.name == "bool":
-        return str(bool(objects.integer(address)))
-    if info.name == "int":
-        return str(objects.integer(address))
-    if info.name == "float":
-        return repr(PyFloatObject(runtime.space, address).ob_fval)
-    if info.name == "str":
-        text = objects.text(address, _LONGEST).replace("\n", "\\n")
-        return f'"{text}"'
-    if depth < _DEPTH and info.flags & python_objects.FLAG_DICT:
-        items = list(runtime.dicts.items(address, _LONGEST))
-        return f"{{{_joined(items, room, lambda pair, left: _pair(runtime, pair, depth + 1, left))}}}"
-    if depth < _DEPTH and info.name in ("list", "tuple"):
-        found = objects.list_items(address) if info.name == "list" else objects.tuple_items(address)
-        inside = _joined(found[:_LONGEST], room, lambda item, left: _text(runtime, item, depth + 1, left))
-        return f"[{inside}]" if info.name == "list" else f"({inside})"
-    return f"<{info.name} at {address:#x}>"
+def _text(value: PyRef, depth: int, room: int) -> str:
+    """The text of a value; of a container only as many items are read as fill ``room`` characters. Raises
+    GdbextError."""
+    kind = value.read(type_name)
+    if kind in ("NoneType", "bool", "int", "float"):
+        return repr(value.plain())
+    if kind == "str":
+        return '"{}"'.format(str(value.plain(_LONGEST)).replace("\n", "\\n"))
+    if depth < _DEPTH and value.is_dict:
+        pairs = value.items(_LONGEST).checked()
+        return f"{{{_joined(pairs, room, lambda pair, left: _pair(pair, depth + 1, left))}}}"
+    if depth < _DEPTH and kind in ("list", "tuple"):
+        found = value.elements(_LONGEST).checked()
+        inside = _joined(found, room, lambda item, left: _text(item, depth + 1, left))
+        return f"[{inside}]" if kind == "list" else f"({inside})"
+    return f"<{kind} at {value.address:#x}>"
 
 
-def _pair(runtime: PythonRuntime, pair: tuple[int, int], depth: int, room: int) -> str:
-    return ": ".join(_text(runtime, each, depth, room) for each in pair)
+def _pair(pair: tuple[PyRef, PyRef], depth: int, room: int) -> str:
+    return ": ".join(_text(each, depth, room) for each in pair)
 
 
 def _joined(items: Sequence[Any], room: int, text: Callable[[Any, int], str]) -> str:

@@ -29,7 +29,7 @@ from gdbext.live.breakpoint_setter import ALWAYS, Equals, Register
 from gdbext.live.host import HookSpec
 from gdbext.live.operator_functions import OperatorFunctions
 from gdbext.torch import assumed_symbols
-from gdbext.torch.compile.generated_kernels import CPP, LAUNCHING, TRITON, triton_kernels
+from gdbext.torch.compile.generated_kernels import CPP, LAUNCHING, TRITON
 from gdbext.torch.compile.generated_kernels import PREFIX as SHIM
 from gdbext.torch.registry import Operator
 
@@ -254,12 +254,12 @@ def _kernels(session: Session, pattern: str) -> Sequence[tuple[str, int, str]]:
 
 def _launches(session: Session, pattern: str) -> list[GeneratedFunction]:
     """Places that launch kernels of Triton which were launched before: until then, they have no handle."""
-    if session.python is None:
+    if session.python is None or not session.has_torch:
         return []
     arguments = [Register(name) for name in session.memory.architecture.argument_registers]
     return [
         GeneratedFunction(kernel.name, address, f"its launch, in {function}", Equals(arguments[place], handle))
-        for kernel in triton_kernels(session.python)
+        for kernel in session.generated_kernels.triton()
         if fnmatchcase(kernel.name, pattern)
         for function, place in LAUNCHING
         for address in [session.symbolizer.address_of(function)]

@@ -34,9 +34,7 @@ ITEM_LIMIT = 100_000
 DIGIT_LIMIT = 64
 """Most digits (30 bits each) of an int."""
 NAME_LIMIT = 512
-"""Most characters of a tp_name."""
-_SHORT = 128
-"""Most characters of the name of an attribute."""
+"""Most characters of a tp_name, and of the name of a variable."""
 
 # Py_TPFLAGS_*_SUBCLASS and others (Include/object.h), the same in every version that has them.
 FLAG_INLINE_VALUES = 1 << 2
@@ -139,10 +137,11 @@ class ObjectReader:
         return self.memory.read(data, length * kind).decode(codec, "replace")
 
     def name(self, address: int) -> str:
-        """A str that names an attribute or a variable, read once: objects share theirs. Raises as ``text``."""
+        """A str by which variables or attributes are found, cut after 512 characters: it is read once, since all
+        instances of a class share it. Raises MemoryFault, BadData."""
         known = self._names.get(address)
         if known is None:
-            known = self._names[address] = self.text(address, _SHORT)
+            known = self._names[address] = self.text(address, NAME_LIMIT)
         return known
 
     def length(self, address: int) -> int:
@@ -184,25 +183,6 @@ class ObjectReader:
             return self.integer(address)
         return py.PyFloatObject(self.space, address).ob_fval
 
-    def known_text(self, address: int, limit: int = 128) -> str:
-        """The first ``limit`` characters of a str; "" where there is none, or it cannot be read."""
-        try:
-            return self.text(address, limit) if address else ""
-        except GdbextError:
-            return ""
-
-    def known_integer(self, address: int) -> int | None:
-        """The value of an int; None where there is none, or it cannot be read."""
-        number = self.known_number(address)
-        return number if isinstance(number, int) else None
-
-    def known_number(self, address: int) -> float | None:
-        """The value of an int or a float; None where there is none, or it cannot be read."""
-        try:
-            return self.number(address) if address else None
-        except GdbextError:
-            return None
-
     def _digits(self, address: int) -> tuple[int, int, int]:
         """Sign, number of digits and their address."""
         number = py.PyLongObject(self.space, address)
@@ -212,17 +192,19 @@ class ObjectReader:
         tag = number.lv_tag
         return (1, 0, -1)[min(tag & 3, 2)], tag >> 3, number.value_digit
 
-    def tuple_items(self, address: int, limit: int = ITEM_LIMIT) -> tuple[int, ...]:
-        """Addresses of a tuple's items. Raises MemoryFault, BadData when it is none or longer than ``limit``."""
+    def tuple_items(self, address: int, limit: int = ITEM_LIMIT, most: int = ITEM_LIMIT) -> tuple[int, ...]:
+        """Addresses of a tuple's first ``most`` items. Raises MemoryFault, BadData when it is none or longer than
+        ``limit``."""
         if not self.type_of(address).flags & FLAG_TUPLE:
             raise BadData(f"no tuple at {address:#x}")
-        return self.memory.words(address + self._tuple_items, self._count(address, limit))
+        return self.memory.words(address + self._tuple_items, min(self._count(address, limit), most))
 
-    def list_items(self, address: int, limit: int = ITEM_LIMIT) -> tuple[int, ...]:
-        """Addresses of a list's items. Raises MemoryFault, BadData when it is none or longer than ``limit``."""
+    def list_items(self, address: int, limit: int = ITEM_LIMIT, most: int = ITEM_LIMIT) -> tuple[int, ...]:
+        """Addresses of a list's first ``most`` items. Raises MemoryFault, BadData when it is none or longer than
+        ``limit``."""
         if not self.type_of(address).flags & FLAG_LIST:
             raise BadData(f"no list at {address:#x}")
-        count = self._count(address, limit)
+        count = min(self._count(address, limit), most)
         return self.memory.words(self.memory.u64(address + self._list_items), count) if count else ()
 
     def _count(self, address: int, limit: int) -> int:

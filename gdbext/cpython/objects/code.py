@@ -121,6 +121,8 @@ def _signed_varint(table: bytes, position: int) -> int:
     return -(value >> 1) if value & 1 else value >> 1
 
 
+_VARARGS = 0x04
+"""The flag of a code object with ``*args``: CO_VARARGS (Include/cpython/code.h)."""
 _TABLE_LIMIT = 4 << 20
 """Longest line table, in bytes; that of a generated module of 100,000 lines has about one."""
 _NAME_LIMIT = 1024
@@ -219,6 +221,23 @@ class Code:
             return objects.bytes(code, _TABLE_LIMIT)[offset]
         except (GdbextError, IndexError):
             return None
+
+    @property
+    def argument_count(self) -> int:
+        """The number of parameters by position. Raises MemoryFault, LayoutError."""
+        return py.PyCodeObject(self._objects.space, self.address).co_argcount
+
+    @property
+    def keyword_count(self) -> int:
+        """The number of parameters for keywords alone: ``co_kwonlyargcount`` is the second int behind ``co_argcount``
+        (3.8 to 3.14). Raises MemoryFault, LayoutError."""
+        code = py.PyCodeObject(self._objects.space, self.address)
+        return self._objects.memory.u32(code.place(py.PyCodeObject.co_argcount) + 8)
+
+    @property
+    def takes_more(self) -> bool:
+        """It has a parameter ``*args``. Raises MemoryFault, LayoutError."""
+        return bool(py.PyCodeObject(self._objects.space, self.address).co_flags & _VARARGS)
 
     def local_names(self) -> list[str]:
         """Names of the fast locals in the order of their slots: locals, then cells and free variables."""

@@ -1,14 +1,10 @@
-"""Items of sets, deques and ``queue.SimpleQueue``, values of context variables, attributes in C structures, and all
-objects that the garbage collector knows.
+"""Items of sets, deques and ``queue.SimpleQueue``, values of context variables, and attributes in C structures.
 
 SimpleQueue: Modules/_queuemodule.c: a list and the position of the first item up to 3.12, a ring of pointers since
 3.13.
 
 Context variables (contextvars.ContextVar) are in a tree. Layouts: Include/internal/pycore_context.h, pycore_hamt.h,
 Python/hamt.c, the same in 3.8 to 3.13. A node of the tree has pairs: a key with its value, or no key and a node below.
-
-The collector's lists: PyGC_Head (Include/internal/pycore_gc.h: _gc_next, _gc_prev, in front of each object), struct
-gc_generation, of 3.9 to 3.13. A build without the GIL has no such lists, and 3.14 others.
 
 Members of extension classes are read by the class's own description. PyMemberDescrObject
 (Include/cpython/descrobject.h): three pointers behind the head of an object, then the PyMemberDef, whose ``name`` comes
@@ -17,20 +13,15 @@ first and whose ``offset`` is the third word (Include/structmember.h); the same 
 
 from __future__ import annotations
 
-import struct
-
 from gdbext.cpython.abi import python_structures as py
-from gdbext.cpython.abi.python_structures import PyInterpreterState
-from gdbext.cpython.abi.versions import unsupported
-from gdbext.engine.record import Record
-from gdbext.errors import BadData, GdbextError
+from gdbext.errors import BadData
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gdbext.cpython.objects import DictReader, ObjectReader
-    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.engine.layouts.declarations import Place
 
 
@@ -39,7 +30,7 @@ _ENTRY = 16
 """sizeof(setentry): key and hash (Include/cpython/setobject.h)."""
 
 
-def set_items(runtime: PythonRuntime, address: int) -> list[int]:
+def set_items(runtime: PySpace, address: int) -> list[int]:
     """Addresses of a set's items; those of deleted entries are among them, and are no objects of any use.
 
     Raises MemoryFault, BadData.
@@ -54,7 +45,7 @@ def set_items(runtime: PythonRuntime, address: int) -> list[int]:
     return [key for key in words[::2] if key]
 
 
-def deque_items(runtime: PythonRuntime, address: int, limit: int = 256) -> tuple[int, list[int]]:
+def deque_items(runtime: PySpace, address: int, limit: int = 256) -> tuple[int, list[int]]:
     """The number of items of a deque, and the addresses of the first ``limit`` of them. Raises MemoryFault, BadData."""
     if runtime.objects.type_of(address).name != "collections.deque":
         raise BadData(f"no deque at {address:#x}")
@@ -71,21 +62,21 @@ def deque_items(runtime: PythonRuntime, address: int, limit: int = 256) -> tuple
 
 
 _QUEUE_LIMIT = 10_000
-_TYPE = "_queue.SimpleQueue"
+QUEUE_TYPE = "_queue.SimpleQueue"
 
 
-def queued(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
+def queued(runtime: PySpace, address: int) -> tuple[int, ...]:
     """Addresses of the queue's items, the next one first. Raises MemoryFault, BadData: there is no such queue."""
-    if runtime.objects.type_of(address).name != _TYPE:
+    if runtime.objects.type_of(address).name != QUEUE_TYPE:
         raise BadData(f"no SimpleQueue at {address:#x}")
-    (form,) = runtime.layout.abi.lock_types_named(_TYPE)
+    (form,) = runtime.layout.abi.lock_types_named(QUEUE_TYPE)
     if form.struct is py.ParkingQueueObject:
         return _in_ring(runtime, address)
     queue = py.SimpleQueueObject(runtime.space, address)
     return runtime.objects.list_items(queue.lst, _QUEUE_LIMIT)[queue.lst_pos :]
 
 
-def _in_ring(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
+def _in_ring(runtime: PySpace, address: int) -> tuple[int, ...]:
     ring = py.ParkingQueueObject(runtime.space, address)
     first, capacity, count = ring.get_idx, ring.items_cap, ring.num_items
     if not first < capacity <= _QUEUE_LIMIT or count > capacity:
@@ -171,91 +162,3 @@ class ContextReader:
         if count > 2 * _CHILDREN:
             raise BadData(f"node of a context at {node.address:#x} of {count} words")
         return self._memory.words(node.value(words), count)
-
-
-_HEAD = 16
-"""Size of a PyGC_Head in bytes."""
-_POINTER = ~7
-"""The collector keeps flags in the lowest bits of both pointers."""
-_GENERATIONS = 3
-_GENERATION = 24
-"""Number and size of struct gc_generation: a head, threshold and count."""
-_READ = struct.Struct("<2Q8xQ")
-"""The head's pointers, and ob_type behind ob_refcnt."""
-
-
-def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int, int]]:
-    """Address and type of each object in the garbage collector's lists, at most ``limit``; of the youngest generation
-    first.
-
-    Raises PythonUnsupported for a Python whose lists are not known, BadData, MemoryFault.
-    """
-    layout = runtime.layout
-    place = layout.find(py.PyInterpreterState.gc_generations)
-    if place is None or layout.abi.free_threaded or layout.find(py.PyInterpreterState.gc_young) is not None:
-        raise unsupported(f"the lists of Python {runtime.version}'s garbage collector are not known")
-    heads = [
-        interpreter.address + place + number * _GENERATION
-        for interpreter in runtime.interpreters()
-        for number in range(_GENERATIONS)
-    ]
-    read, unpack, size, left = runtime.memory.read, _READ.unpack, _READ.size, limit
-    for head in heads:
-        following, at = head, runtime.memory.u64(head + 8) & _POINTER
-        while at != head and left:
-            after, before, kind = unpack(read(at, size))
-            if after & _POINTER != following or not before:
-                raise BadData(f"the list of collected objects is torn at {at:#x}: a collection runs, or it is damaged")
-            yield at + _HEAD, kind
-            following, at, left = at, before & _POINTER, left - 1
-
-
-_OLDEST = 2
-"""The oldest generation of the garbage collector."""
-
-
-class Collection(Record):
-    """A run of the garbage collector that is not over."""
-
-    generation: int
-    """The oldest generation that it looks at: 0, 1 or 2."""
-    survivors: int
-    """Objects that the last full run left; it is gone through again in each full one."""
-    done: int = 0
-    """Runs over this generation that were over before."""
-
-    @property
-    def is_full(self) -> bool:
-        """It looks at all objects: those of the oldest generation, too."""
-        return self.generation == _OLDEST
-
-    def is_same(self, other: Collection) -> bool:
-        """None of this generation has ended between the two."""
-        return (self.generation, self.done) == (other.generation, other.done)
-
-
-_COLLECTING, _GARBAGE, _LONG_LIVED, _COUNTS, _DONE = 176, 184, 200, 20, 104
-"""Offsets in struct _gc_runtime_state behind its generations (Include/internal/pycore_gc.h, 3.8 to 3.13): three
-generations of 24 bytes, a pointer, the permanent generation, three statistics of 24 bytes, ``collecting``, ``garbage``,
-``callbacks``, ``long_lived_total``. The count of a generation is 0 while it is collected."""
-
-
-def running_collection(runtime: PythonRuntime) -> Collection | None:
-    """The run of the garbage collector; None where none runs, or its state is not known of this version. Raises
-    nothing."""
-    layout = runtime.layout
-    place = layout.find(PyInterpreterState.gc_generations)
-    if place is None or layout.abi.free_threaded or layout.find(PyInterpreterState.gc_young) is not None:
-        return None
-    try:
-        for interpreter in runtime.interpreters():
-            start = interpreter.address + place
-            garbage = runtime.objects.type_of(runtime.memory.u64(start + _GARBAGE)).name
-            if garbage == "list" and runtime.memory.u32(start + _COLLECTING) == 1:
-                older = [runtime.memory.u32(start + _COUNTS + 24 * number) for number in (1, _OLDEST)]
-                generation = next((number for number, count in enumerate(older) if count), _OLDEST)
-                done = runtime.memory.u64(start + _DONE + 24 * generation)
-                return Collection(generation, runtime.memory.u64(start + _LONG_LIVED), done)
-    except GdbextError:
-        pass
-    return None

@@ -100,9 +100,9 @@ def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: C
     """Those who could end the wait of a thread for the object at ``address``. Raises nothing."""
     frames = [each for each in runtime.frames.stack(state).frames if is_of_program(each.file)][:_FRAMES]
     ended = ended_threads(runtime)
-    keepers = {each.address: _names_in(runtime, each.address, address) for each in ended}
+    keepers = {each.value.address: _names_in(runtime, each.value.address, address) for each in ended}
     calls = _Calls(runtime, address, _Holders(runtime, frames, keepers, address), methods)
-    functions = [*_functions(runtime, frames), *_of_threads(runtime, ended)]
+    functions = [*_functions(runtime, frames), *_of_threads(ended)]
     own = {frame.code for frame in frames}
     alike = [each for each in frames if calls.by_frame(each)] if _BY_ALIKE.intersection(methods) else []
     found = [Acting(_function_of(runtime, each), "wait", True) for each in alike]
@@ -117,7 +117,7 @@ def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: C
     named = (*(each for each, _ in functions), *(each.function for each in found))
     known = {each.qualname.rpartition(".")[2]: each.code for each in named}
     leads = _Leads(runtime, codes, known)
-    near = (each for each in ended if not each.function or keepers[each.address] or leads.there(each))
+    near = (each for each in ended if not each.function or keepers[each.value.address] or leads.there(each))
     files = [each.function.file or "" for each in acting]
     folders = {file.rpartition("/")[0] for file in files if any(place in file for place in _PACKAGES)}
     packages = {package_of(file) for file in files} - {""}
@@ -212,10 +212,10 @@ def _states_by_code(runtime: PythonRuntime) -> Mapping[int, Mapping[int, Sequenc
     return found
 
 
-def _of_threads(runtime: PythonRuntime, threads: Iterable[ThreadObject]) -> Iterator[tuple[PythonFunction, int]]:
+def _of_threads(threads: Iterable[ThreadObject]) -> Iterator[tuple[PythonFunction, int]]:
     """The functions that threads have kept."""
     for thread in threads:
-        function = runtime.functions.source(thread.target) if thread.target else None
+        function = thread.target.function
         if function is not None and function.code:
             yield function, 0
 
@@ -247,7 +247,7 @@ class _Leads:
 
     def there(self, thread: ThreadObject) -> bool:
         """The function of the thread acts, or calls what does."""
-        source = self._runtime.functions.source(thread.target) if thread.target else None
+        source = thread.target.function
         code = source.code if source is not None else self._known.get(thread.function.rpartition(".")[2], 0)
         todo, seen = {code} - {0}, set[int]()
         for _ in range(_STEPS):

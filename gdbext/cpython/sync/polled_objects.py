@@ -10,23 +10,11 @@ system's clock, which a core does not have.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_below_library, is_of_program
-from gdbext.cpython.abi.python_structures import PyFunctionObject
-from gdbext.cpython.objects import FLAG_HEAP_TYPE, FLAG_UNICODE
-from gdbext.cpython.threads.frame_variables import (
-    attributes,
-    closure_names,
-    items,
-    local_of,
-    namespace_of,
-    stack_slots,
-    used_names,
-    variables,
-)
+from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.cpython.threads.loop_names import loop_names, names_with_inner
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.engine.record import Enum, Record
 from gdbext.errors import GdbextError
 
@@ -35,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from gdbext.cpython.objects.code import PythonFunction
+    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.loop_names import LoopNames
     from gdbext.cpython.threads.runtime import PythonRuntime
@@ -42,23 +31,16 @@ if TYPE_CHECKING:
 _SLEEP = "sleep"
 
 
-def asked_to_sleep(runtime: PythonRuntime, frame: PythonFrame) -> float | None:
+def asked_to_sleep(stack: PyStack, frame: PythonFrame) -> float | None:
     """Seconds in all; None where the frame does not call ``time.sleep``, or where more than one such call has left its
-    argument on the stack. Raises nothing."""
-    try:
-        slots = stack_slots(runtime, frame)
-        places = [number for number, slot in enumerate(slots[:-1]) if _is_sleep(runtime, slot)]
-        return runtime.objects.number(slots[places[0] + 1]) if len(places) == 1 else None
-    except GdbextError:
-        return None
+    argument on the stack."""
+    slots = stack.slots(frame)
+    places = [number for number, slot in enumerate(slots[:-1]) if _is_builtin(slot, _SLEEP)]
+    return slots[places[0] + 1].float() if len(places) == 1 else None
 
 
-def _is_sleep(runtime: PythonRuntime, address: int) -> bool:
-    return _is_builtin(runtime, address, _SLEEP)
-
-
-def _is_builtin(runtime: PythonRuntime, address: int, name: str) -> bool:
-    found = runtime.functions.source(address)
+def _is_builtin(value: PyRef, name: str) -> bool:
+    found = value.function
     return found is not None and (found.kind, found.qualname) == ("builtin", name)
 
 
@@ -81,30 +63,28 @@ class Question(Record):
     is_debugger: bool = False
 
 
-def asked_question(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Question | None:
-    """The question that the innermost frames ask, None where they do not. Raises nothing.
+def asked_question(stack: PyStack) -> Question | None:
+    """The question that the innermost frames ask, None where they do not.
 
     A debugger is known by the frames of its own files (Lib/pdb.py, Lib/bdb.py, Lib/cmd.py), ``getpass`` by its file and
     its variable ``prompt``, the built-in ``input`` by the call that is still on the value stack of its caller.
     """
-    files = [frame.file.rpartition("/")[2] for frame in frames[:_NEAR]]
+    files = [frame.file.rpartition("/")[2] for frame in stack[:_NEAR]]
     debugger = next((level for level, file in enumerate(files) if file in _DEBUGGERS), None)
     if debugger is not None and all(
-        file in _OF_DEBUGGERS or _is_inside(frames[at]) for at, file in enumerate(files[:debugger])
+        file in _OF_DEBUGGERS or _is_inside(stack[at]) for at, file in enumerate(files[:debugger])
     ):
         outer = next((at for at in range(debugger, len(files)) if files[at] not in _OF_DEBUGGERS), None)
-        return Question(_DEBUGGERS[files[debugger]], frames[outer], is_debugger=True) if outer is not None else None
+        return Question(_DEBUGGERS[files[debugger]], stack[outer], is_debugger=True) if outer is not None else None
     if files[:1] == ["getpass.py"]:
         outer = next((at for at, file in enumerate(files) if file != "getpass.py"), len(files) - 1)
-        return Question("getpass()", frames[outer], _question(runtime, local_of(runtime, frames[0], "prompt")))
-    try:
-        slots = stack_slots(runtime, frames[0]) if frames else ()
-        places = [number for number, slot in enumerate(slots) if _is_builtin(runtime, slot, _ASKS)]
-    except GdbextError:
-        return None
+        return Question("getpass()", stack[outer], stack.locals(stack[0])["prompt"].str(_LONGEST_QUESTION))
+    slots = stack.slots(stack[0]) if stack else []
+    places = [number for number, slot in enumerate(slots) if _is_builtin(slot, _ASKS)]
     if len(places) != 1:
         return None
-    return Question("input()", frames[0], _question(runtime, *slots[places[0] + 1 : places[0] + 2]))
+    prompt = slots[places[0] + 1 : places[0] + 2]
+    return Question("input()", stack[0], prompt[0].str(_LONGEST_QUESTION) if prompt else "")
 
 
 def _is_inside(frame: PythonFrame) -> bool:
@@ -112,13 +92,7 @@ def _is_inside(frame: PythonFrame) -> bool:
     return is_below_library(frame.file)
 
 
-def _question(runtime: PythonRuntime, address: int = 0) -> str:
-    try:
-        return runtime.objects.text(address, _LONGEST_QUESTION) if address else ""
-    except GdbextError:
-        return ""
-
-
+_ATTRIBUTES = 64
 _PATH_LIMIT = 4096
 _LOCK_FILES = (".lock", "/lock")
 """Endings of the names of lock files: those of filelock, of the caches of Hugging Face, Triton and torch's
@@ -208,12 +182,11 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
     """The objects that the loop of the frame looks at, by what it loads, and what the functions load that it calls;
     lock files, which it may look at by any function; flags only where there is nothing else. Empty where the frame is
     in no loop, or nobody can tell."""
-    loop = loop_names(runtime, frame)
+    loop, stack = loop_names(runtime, frame), PyStack(runtime)
     if loop is None:
         return []
-    values = {**variables(runtime, frame)}
-    with suppress(GdbextError):  # what the frame's own code names is an answer, too
-        values.update(_globals(runtime, namespace_of(runtime, frame), loop.variables - values.keys()))
+    values = stack.variables(frame)  # what the frame's own code names
+    values.update(_values_in(stack.globals(frame), loop.variables - values.keys()))
     found: dict[tuple[PolledKind, object], PolledObject] = {}
     flags: dict[int, PolledObject] = {}
     accepts, may_poll = is_of_program if is_below_library(frame.file) else _is_own, not _GIVE_UP.isdisjoint(loop.names)
@@ -241,32 +214,32 @@ def _is_own(file: str) -> bool:
 def _looking(
     runtime: PythonRuntime,
     names: LoopNames,
-    values: Mapping[str, int],
+    values: Mapping[str, PyRef],
     accepts: Callable[[str], bool],
     depth: int = _CALLS,
-) -> Iterator[tuple[LoopNames, Mapping[str, int]]]:
+) -> Iterator[tuple[LoopNames, Mapping[str, PyRef]]]:
     """The names that code loads, and the values of its variables: those of a loop, then those of the functions in files
     that are accepted which it calls."""
     yield names, values
     for name, value in values.items() if depth else ():
-        if name not in names.variables or _is_waited_for(describe(runtime, name, value)):
+        if name not in names.variables or _is_waited_for(describe(name, value)):
             continue
         methods = [method for owner, method in names.pairs if owner == name]
-        for function, own in _functions(runtime, value, methods):
+        for function, own in _functions(value, methods):
             inner = names_with_inner(runtime, function.code) if accepts(function.file or "") else None
             if inner is not None:
-                theirs = _variables_of(runtime, function, inner.variables, value if own else 0)
+                theirs = _variables_of(runtime, function, inner.variables, value if own else None)
                 yield from _looking(runtime, inner, theirs, accepts, depth - 1)
 
 
 def _variables_of(
-    runtime: PythonRuntime, function: PythonFunction, names: Collection[str], first: int
-) -> dict[str, int]:
-    """The globals and the closure of a function, and the ``first`` argument of a method; 0 for none. Raises nothing."""
+    runtime: PythonRuntime, function: PythonFunction, names: Collection[str], first: PyRef | None
+) -> dict[str, PyRef]:
+    """The globals and the closure of a function, and the ``first`` argument of a method."""
+    value = PyRef(runtime, function.address)
+    found = {**_values_in(value["__globals__"], names), **value.closure_variables()}
     try:
-        found = _globals(runtime, PyFunctionObject(runtime.space, function.address).func_globals, names)
-        found.update(closure_names(runtime, function.address))
-        return {**found, runtime.codes.get(function.code).local_names()[0]: first} if first else found
+        return {**found, runtime.codes.get(function.code).local_names()[0]: first} if first is not None else found
     except (GdbextError, IndexError):
         return {}
 
@@ -275,35 +248,19 @@ def _is_waited_for(found: PolledObject | None) -> bool:
     return found is not None and found.polled_as is not PolledKind.FLAG
 
 
-def _functions(runtime: PythonRuntime, value: int, methods: Sequence[str]) -> Iterator[tuple[PythonFunction, bool]]:
+def _functions(value: PyRef, methods: Sequence[str]) -> Iterator[tuple[PythonFunction, bool]]:
     """The Python function that a value is, or its methods of these names; True for one that gets the value itself."""
-    try:
-        info = runtime.objects.type_of(value)
-        if info.name == "function":
-            found = runtime.functions.source(value)
-            yield from [(found, False)] if found is not None and found.code else []
-        elif info.flags & FLAG_HEAP_TYPE:
-            for method in methods:
-                address = runtime.dicts.inherited_attribute(info.address, method)
-                found = runtime.functions.source(address) if address and _is_function(runtime, address) else None
-                yield from [(found, True)] if found is not None and found.code else []
-    except GdbextError:
-        return
+    is_function = value.type == "function"
+    inherited = (value.inherited(method) for method in methods) if value.has_own_class else ()
+    for each in (value,) if is_function else inherited:
+        found = each.function if each.type == "function" else None
+        if found is not None and found.code:
+            yield found, not is_function
 
 
-def _is_function(runtime: PythonRuntime, address: int) -> bool:
-    return runtime.objects.type_of(address).name == "function"
-
-
-def _globals(runtime: PythonRuntime, namespace: int, names: Collection[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name in names if namespace else ():
-        try:
-            value = runtime.dicts.get(namespace, name)
-        except GdbextError:
-            return found
-        found.update({name: value} if value is not None else {})
-    return found
+def _values_in(namespace: PyRef, names: Collection[str]) -> dict[str, PyRef]:
+    found = {name: namespace[name] for name in names}
+    return {name: value for name, value in found.items() if value}
 
 
 def up_to_callback(frames: Sequence[PythonFrame]) -> Iterator[PythonFrame]:
@@ -350,85 +307,71 @@ def _is_looked_at(each: PolledObject, loop: LoopNames, without: frozenset[str]) 
     return bool(wanted & (loop.attributes if each.is_item else methods))
 
 
-def sleeps(runtime: PythonRuntime, frame: PythonFrame) -> bool:
-    """The frame's own code calls ``sleep``."""
-    return "sleep" in used_names(runtime, frame)
-
-
 def _objects_in_reach(
-    runtime: PythonRuntime, values: Mapping[str, int], loop: LoopNames
+    runtime: PythonRuntime, values: Mapping[str, PyRef], loop: LoopNames
 ) -> Iterator[PolledObject | None]:
     for name, value in values.items():
         if name not in loop.variables:
             continue
-        found = describe(runtime, name, value)
+        found = describe(name, value)
         if found is not None:
             yield found
             continue
-        yield from _items(runtime, name, value)
-        for attribute, inner in attributes(runtime, value).items():
+        yield from _items(name, value)
+        for attribute, inner in value.attributes(_ATTRIBUTES).items():
             if (name, attribute) in loop.pairs:
-                yield describe(runtime, attribute, inner)
-                yield from _items(runtime, attribute, inner)
+                yield describe(attribute, inner)
+                yield from _items(attribute, inner)
     for text in loop.texts:
-        yield describe(runtime, "", text)
+        yield describe("", PyRef(runtime, text))
 
 
-def _items(runtime: PythonRuntime, name: str, container: int) -> Iterator[PolledObject | None]:
-    for item in items(runtime, container):
-        found = describe(runtime, name, item)
+def _items(name: str, container: PyRef) -> Iterator[PolledObject | None]:
+    for item in container.parts():
+        found = describe(name, item)
         yield found._replace(is_item=True) if found is not None and found.polled_as is not PolledKind.FLAG else None
 
 
-def describe(runtime: PythonRuntime, name: str, address: int) -> PolledObject | None:
-    """A description of the object, None for what nobody waits for. Raises nothing."""
-    try:
-        info = runtime.objects.type_of(address)
-        if info.name == "bool":
-            return PolledObject(PolledKind.FLAG, name, address, value=bool(runtime.objects.integer(address)))
-        path = _path(runtime, address, info.name, info.flags, info.size)
-        if path:
-            return PolledObject(PolledKind.FILE, name, address, path=path)
-        own = attributes(runtime, address)
-        pid = process_id(runtime, own)
-        if pid:
-            return PolledObject(PolledKind.PROCESS, name, address, pid=pid)
-        kind = next((kind for kind, wanted in assumed_names.OBJECT_KINDS if all(each in own for each in wanted)), None)
-        if kind is Waitable.THREAD:
-            return PolledObject(
-                PolledKind.THREAD, name, address, ident=runtime.objects.integer(own[assumed_names.THREAD_IDENT])
-            )
-        return PolledObject(PolledKind.OBJECT, name, address, kind=kind) if kind is not None else None
-    except GdbextError:
-        return None
+def describe(name: str, value: PyRef) -> PolledObject | None:
+    """A description of the object, None for what nobody waits for."""
+    kind_name = value.type
+    if kind_name == "bool":
+        return PolledObject(PolledKind.FLAG, name, value.address, value=bool(value.int()))
+    path = _path(value, kind_name)
+    if path:
+        return PolledObject(PolledKind.FILE, name, value.address, path=path)
+    own = value.attributes(_ATTRIBUTES)
+    pid = process_id(own)
+    if pid:
+        return PolledObject(PolledKind.PROCESS, name, value.address, pid=pid)
+    kind = next((kind for kind, wanted in assumed_names.OBJECT_KINDS if all(each in own for each in wanted)), None)
+    if kind is Waitable.THREAD:
+        ident = own[assumed_names.THREAD_IDENT].int()
+        return PolledObject(PolledKind.THREAD, name, value.address, ident=ident) if ident is not None else None
+    return PolledObject(PolledKind.OBJECT, name, value.address, kind=kind) if kind is not None else None
 
 
-def _path(runtime: PythonRuntime, address: int, type_name: str, flags: int, size: int) -> str:
+def _path(value: PyRef, kind: str) -> str:
     """A str or pathlib.Path that may be a file's name, "" for anything else."""
-    if flags & FLAG_UNICODE:
-        text = runtime.objects.text(address, _PATH_LIMIT)
+    text = value.str(_PATH_LIMIT)
+    if text:
         named = "/" in text[1:] or text.endswith(_FILE_ENDINGS)
         return text if named and "\n" not in text and "://" not in text and " " not in text else ""
-    if type_name not in assumed_names.PATH_TYPES:
-        return ""
-    texts = []
-    for word in runtime.memory.words(address, min(size // 8, _PATH_WORDS)):
-        try:
-            texts.append(runtime.objects.text(word, _PATH_LIMIT) if word else "")
-        except GdbextError:
-            continue
-    return max(texts, key=len, default="")
+    words: tuple[int, ...] = ()
+    if kind in assumed_names.PATH_TYPES:
+        words = value.read_or(_words_of, words)
+    return max((PyRef(value.python, word).str(_PATH_LIMIT) for word in words), key=len, default="")
 
 
-def process_id(runtime: PythonRuntime, own: Mapping[str, int]) -> int:
+def _words_of(python: PySpace, address: int) -> tuple[int, ...]:
+    return python.memory.words(address, min(python.objects.type_of(address).size // 8, _PATH_WORDS))
+
+
+def process_id(own: PyVariables) -> int:
     """The pid of a subprocess.Popen or a multiprocessing process with these attributes, 0 for anything else."""
-    popen = own.get(assumed_names.PROCESS_POPEN)
-    if popen is not None and assumed_names.PROCESS_PARENT in own:
-        own = attributes(runtime, popen)
+    popen = own[assumed_names.PROCESS_POPEN]
+    if popen and assumed_names.PROCESS_PARENT in own:
+        own = popen.attributes(_ATTRIBUTES)
     elif assumed_names.POPEN_ARGUMENTS not in own:
         return 0
-    pid = own.get(assumed_names.POPEN_PID)
-    try:
-        return runtime.objects.integer(pid) if pid else 0
-    except GdbextError:
-        return 0
+    return own[assumed_names.POPEN_PID].int() or 0

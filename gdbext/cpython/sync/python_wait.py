@@ -17,20 +17,21 @@ from itertools import chain
 from gdbext.cpython.abi import FrameObjects, assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.cpython.objects import FLAG_LONG
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
 from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, is_pending, pending_futures, pool_workers
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
-from gdbext.cpython.threads.frame_variables import attributes, closure_of, items, locals_of, method_owner, stack_slots
 from gdbext.cpython.threads.runtime import PythonRuntime, active_threads
 from gdbext.engine.record import Record
-from gdbext.errors import BadData, GdbextError, MemoryFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gdbext.cpython.objects.py_ref import PyVariables
+    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.sync.helper_threads import PoolHelper
+    from gdbext.cpython.threads.py_stack import PyStack
 
     Jobs = Callable[[], Mapping[int, int]]
 
@@ -80,81 +81,83 @@ def python_wait(
     Without it the frames alone speak, and a thread that has just been woken looks the same. ``jobs`` gives what
     ``running_jobs`` has found.
     """
-    frames = runtime.frames.stack(state).frames[:_DEPTH]
-    wait = _by_frames(runtime, frames, futex, jobs or (lambda: running_jobs(runtime)))
-    if wait is not None or futex is None or not frames:
+    stack = runtime.stack_of([state]).innermost(_DEPTH)
+    wait = _by_frames(runtime, stack, futex, jobs or (lambda: running_jobs(runtime)))
+    if wait is not None or futex is None or not stack:
         return wait
     lock = waited_lock(runtime, state, futex)
     if lock is None:
         return None
-    return PythonWait(lock.kind, lock.address, frames[0], lock, False, lock.owner_ident, lock.owner_tid)
+    return PythonWait(lock.kind, lock.address, stack[0], lock, False, lock.owner_ident, lock.owner_tid)
 
 
-def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | None, jobs: Jobs) -> PythonWait | None:
+def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int | None, jobs: Jobs) -> PythonWait | None:
     """The outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
-    found: tuple[Waitable, int, PythonFrame] | None = None
+    found: tuple[Waitable, PyRef, PythonFrame] | None = None
     lock: LockState | None = None
     reacquiring = False
-    for frame in frames:
+    for frame in stack:
         if not _is_waiting(frame):
-            pending = pending_futures(runtime, frame) if found is not None else ()
+            pending = pending_futures(stack, frame) if found is not None else ()
             if pending:
                 return _for_futures(runtime, frame, pending, jobs())
             break
-        values = _locals(runtime, frame)
-        kind = Waitable.SHUTDOWN if _name(frame) == assumed_names.SHUTDOWN else _kind_of(runtime, values.get("self", 0))
+        own = stack.locals(frame)
+        kind = Waitable.SHUTDOWN if _name(frame) == assumed_names.SHUTDOWN else _kind_of(own["self"])
         if kind is None:
             continue
-        found = kind, values.get("self", 0), frame
+        found = kind, own["self"], frame
         if kind is Waitable.CONDITION and lock is None:
-            lock, reacquiring = _condition_lock(runtime, values, futex)
+            lock, reacquiring = _condition_lock(runtime, own, futex)
     if found is None:
         return None
-    kind, address, frame = found
+    kind, value, frame = found
     if kind is Waitable.SHUTDOWN:
         return PythonWait(kind, 0, frame, awaited=_awaited(runtime))
     if lock is None and futex is not None:
-        lock = find_lock(runtime, futex, _values_and_attributes(runtime, frames[0]))
+        own = stack.locals(stack[0])
+        lock = find_lock(runtime, futex, (each.address for each in (*own.values(), *own["self"].vars().values())))
     if kind is Waitable.FUTURE:
-        return _for_future(runtime, address, frame, jobs().get(address), lock)._replace(reacquiring=reacquiring)
-    owner = _owner(runtime, kind, address, lock)
+        return _for_future(runtime, value, frame, jobs().get(value.address), lock)._replace(reacquiring=reacquiring)
+    owner = _owner(kind, value, lock)
     tid = runtime.tid_of_ident(owner) if owner else None
     of_pool = kind is Waitable.POOL_RESULT
-    pids = pool_workers(runtime, address) if of_pool else ()
-    helpers = _pool_helpers(runtime, address) if of_pool else ()
-    lacks = _lacks(runtime, kind, address, frame)
-    awaited = _jobs_calling(runtime, jobs(), address) if kind in _CALLED_BACK and not reacquiring else ()
-    return PythonWait(kind, address, frame, lock, reacquiring, owner, tid, pids, helpers, awaited=awaited, lacks=lacks)
+    pids = pool_workers(value) if of_pool else ()
+    helpers = _pool_helpers(runtime, value) if of_pool else ()
+    lacks = _lacks(kind, value, frame)
+    awaited = _jobs_calling(runtime, jobs(), value) if kind in _CALLED_BACK and not reacquiring else ()
+    return PythonWait(
+        kind, value.address, frame, lock, reacquiring, owner, tid, pids, helpers, awaited=awaited, lacks=lacks
+    )
 
 
 _CALLED_BACK = (Waitable.QUEUE, Waitable.SIMPLE_QUEUE, Waitable.EVENT, Waitable.CONDITION, Waitable.SEMAPHORE)
 """Objects of which programs hand a method to Future.add_done_callback()."""
 
 
-def _jobs_calling(runtime: PythonRuntime, jobs: Mapping[int, int], address: int) -> tuple[int, ...]:
-    """The tids of the threads that run jobs at whose end a method of the object at ``address`` is called."""
-    idents = (ident for future, ident in jobs.items() if _calls_back(runtime, future, address))
+def _jobs_calling(runtime: PythonRuntime, jobs: Mapping[int, int], value: PyRef) -> tuple[int, ...]:
+    """The tids of the threads that run jobs at whose end a method of an object is called."""
+    idents = (ident for future, ident in jobs.items() if _calls_back(PyRef(runtime, future), value))
     tids = (runtime.tid_of_ident(ident) for ident in dict.fromkeys(idents))
     return tuple(tid for tid in tids if tid is not None)
 
 
-def _calls_back(runtime: PythonRuntime, future: int, address: int) -> bool:
-    callbacks = items(runtime, _attributes(runtime, future).get(assumed_names.FUTURE_CALLBACKS, 0))
-    return any(address in (*method_owner(runtime, each), *closure_of(runtime, each)) for each in callbacks)
+def _calls_back(future: PyRef, value: PyRef) -> bool:
+    callbacks = future.var(assumed_names.FUTURE_CALLBACKS).parts()
+    return any(value == each["__self__"] or value in each.closure for each in callbacks)
 
 
-def _pool_helpers(runtime: PythonRuntime, result: int) -> tuple[PoolHelper, ...]:
+def _pool_helpers(runtime: PythonRuntime, result: PyRef) -> tuple[PoolHelper, ...]:
     from gdbext.cpython.sync.helper_threads import pool_helpers
 
     return pool_helpers(runtime, result)
 
 
-def _lacks(runtime: PythonRuntime, kind: Waitable, address: int, frame: PythonFrame) -> str:
+def _lacks(kind: Waitable, value: PyRef, frame: PythonFrame) -> str:
     """The progress of a queue or a barrier, by the numbers that it keeps."""
     if kind not in assumed_names.COUNTS:
         return ""
-    attributes = _attributes(runtime, address)
-    numbers = [_integer(runtime, attributes.get(name, 0)) for name in assumed_names.COUNTS[kind]]
+    numbers = [value.var(name).int() for name in assumed_names.COUNTS[kind]]
     if None in numbers:
         return ""
     if kind is Waitable.BARRIER:
@@ -165,39 +168,39 @@ def _lacks(runtime: PythonRuntime, kind: Waitable, address: int, frame: PythonFr
 
 
 def _for_futures(
-    runtime: PythonRuntime, frame: PythonFrame, pending: tuple[int, ...], jobs: Mapping[int, int]
+    runtime: PythonRuntime, frame: PythonFrame, pending: Sequence[PyRef], jobs: Mapping[int, int]
 ) -> PythonWait:
     """The wait for one or several futures (concurrent.futures.wait, as_completed)."""
-    address = next((future for future in pending if future in jobs), pending[0])
+    future = next((each for each in pending if each.address in jobs), pending[0])
     if len(pending) == 1:
-        return _for_future(runtime, address, frame, jobs.get(address))
-    idents = dict.fromkeys(jobs[future] for future in pending if future in jobs)
+        return _for_future(runtime, future, frame, jobs.get(future.address))
+    idents = dict.fromkeys(jobs[each.address] for each in pending if each.address in jobs)
     tids = tuple(runtime.tid_of_ident(ident) or 0 for ident in idents)
     lacks = f"{len(pending)} of them are pending"
-    return PythonWait(Waitable.FUTURE, address, frame, awaited=tids, lacks=lacks)
+    return PythonWait(Waitable.FUTURE, future.address, frame, awaited=tids, lacks=lacks)
 
 
-def for_polled(runtime: PythonRuntime, polled: Sequence[int], jobs: Mapping[int, int]) -> PythonWait | None:
+def for_polled(runtime: PythonRuntime, polled: Sequence[PyRef], jobs: Mapping[int, int]) -> PythonWait | None:
     """The wait of a loop that looks whether futures, or results of a multiprocessing.Pool, are there."""
     nowhere = PythonFrame("", "", None, 0, 0)
-    pools = [each for each in polled if _kind_of(runtime, each) is Waitable.POOL_RESULT]
+    pools = [each for each in polled if _kind_of(each) is Waitable.POOL_RESULT]
     if pools:
-        pids = dict.fromkeys(pid for each in pools for pid in pool_workers(runtime, each))
-        return PythonWait(Waitable.POOL_RESULT, pools[0], nowhere, pids=tuple(pids))
-    futures = [each for each in polled if _kind_of(runtime, each) is Waitable.FUTURE and is_pending(runtime, each)]
-    return _for_futures(runtime, nowhere, tuple(futures), jobs) if futures else None
+        pids = dict.fromkeys(pid for each in pools for pid in pool_workers(each))
+        return PythonWait(Waitable.POOL_RESULT, pools[0].address, nowhere, pids=tuple(pids))
+    futures = [each for each in polled if _kind_of(each) is Waitable.FUTURE and is_pending(each)]
+    return _for_futures(runtime, nowhere, futures, jobs) if futures else None
 
 
 def _for_future(
-    runtime: PythonRuntime, address: int, frame: PythonFrame, owner: int | None, lock: LockState | None = None
+    runtime: PythonRuntime, future: PyRef, frame: PythonFrame, owner: int | None, lock: LockState | None = None
 ) -> PythonWait:
     """The wait for one future, whose job the thread ``owner`` runs; else the workers of its pool owe it."""
     tid = runtime.tid_of_ident(owner) if owner else None
-    pids = executor_workers(runtime, address) if owner is None else None
-    exhausted = _exhausted(runtime, address) if owner is None and pids is None else ()
+    pids = executor_workers(runtime, future) if owner is None else None
+    exhausted = _exhausted(runtime, future) if owner is None and pids is None else ()
     return PythonWait(
         Waitable.FUTURE,
-        address,
+        future.address,
         frame,
         lock,
         owner_ident=owner,
@@ -213,7 +216,7 @@ def _awaited(runtime: PythonRuntime) -> tuple[int, ...]:
     return tuple(tid for tid in tids if tid is not None)
 
 
-def _exhausted(runtime: PythonRuntime, future: int) -> tuple[int, ...]:
+def _exhausted(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
     """All of the workers, or none: which thread one of them is may be unknown."""
     tids = [runtime.tid_of_ident(ident) for ident in exhausted_workers(runtime, future)]
     known = tuple(tid for tid in tids if tid is not None)
@@ -228,77 +231,50 @@ def _name(frame: PythonFrame) -> str:
     return frame.function.rpartition(".")[2]
 
 
-def _locals(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
-    try:
-        return locals_of(runtime, frame)
-    except GdbextError:
-        return {}
+def _kind_of(value: PyRef) -> Waitable | None:
+    own = value.vars()
+    names = own.keys() if own.fault is None else ()
+    return next((kind for kind, wanted in assumed_names.OBJECT_KINDS if all(name in names for name in wanted)), None)
 
 
-def _attributes(runtime: PythonRuntime, address: int) -> dict[str, int]:
-    try:
-        return {runtime.objects.name(name): value for name, value in runtime.dicts.attributes(address)}
-    except GdbextError:
-        return {}
-
-
-def _kind_of(runtime: PythonRuntime, address: int) -> Waitable | None:
-    attributes = _attributes(runtime, address) if address else {}
-    return next((kind for kind, names in assumed_names.OBJECT_KINDS if all(name in attributes for name in names)), None)
-
-
-def _condition_lock(runtime: PythonRuntime, values: dict[str, int], futex: int | None) -> tuple[LockState | None, bool]:
+def _condition_lock(runtime: PythonRuntime, own: PyVariables, futex: int | None) -> tuple[LockState | None, bool]:
     """The lock that Condition.wait sleeps on (its own ``waiter``, or the condition's lock after it was notified)."""
-    waiter = read_lock(runtime, values.get(assumed_names.CONDITION_WAITER, 0))
+    waiter = read_lock(runtime, own[assumed_names.CONDITION_WAITER].address)
     words = waited_words(runtime, futex) if futex is not None else ()
     if futex is None or (waiter is not None and waiter.word in words):
         return waiter, False
-    lock = read_lock(runtime, _attributes(runtime, values.get("self", 0)).get(assumed_names.CONDITION_LOCK, 0))
+    lock = read_lock(runtime, own["self"].var(assumed_names.CONDITION_LOCK).address)
     return (lock, True) if lock is not None and lock.word in words else (None, False)
 
 
-def _values_and_attributes(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
-    values = _locals(runtime, frame)
-    return [*values.values(), *_attributes(runtime, values.get("self", 0)).values()]
-
-
-def _owner(runtime: PythonRuntime, kind: Waitable, address: int, lock: LockState | None) -> int | None:
+def _owner(kind: Waitable, value: PyRef, lock: LockState | None) -> int | None:
     """Ident of the thread that must act: the one that is joined, the owner of the lock."""
     if kind is Waitable.THREAD:
-        return _integer(runtime, _attributes(runtime, address).get(assumed_names.THREAD_IDENT, 0))
+        return value.var(assumed_names.THREAD_IDENT).int()
     if kind is Waitable.IMPORT:
-        return _integer(runtime, _attributes(runtime, address).get(assumed_names.MODULE_LOCK_OWNER, 0))
+        return value.var(assumed_names.MODULE_LOCK_OWNER).int()
     if lock is not None and lock.owner_ident:
         return lock.owner_ident
-    if kind is Waitable.RLOCK:
-        return _integer(runtime, _attributes(runtime, address).get(assumed_names.RLOCK_OWNER, 0))
-    return None
+    return value.var(assumed_names.RLOCK_OWNER).int() if kind is Waitable.RLOCK else None
 
 
 def running_jobs(runtime: PythonRuntime) -> dict[int, int]:
-    """Future → ident of the thread that runs its job: _WorkItem.run of Lib/concurrent/futures/thread.py."""
+    """Address of a future → ident of the thread that runs its job (_WorkItem.run of concurrent/futures/thread.py)."""
     found: dict[int, int] = {}
     for state in runtime.thread_states():
-        for frame in runtime.frames.stack(state).frames[-_OUTER:]:
+        stack = runtime.stack_of([state])
+        for frame in stack[-_OUTER:]:
             if _name(frame) == assumed_names.JOB_RUN and frame.file.endswith(assumed_names.FUTURES_FILE):
-                item = _locals(runtime, frame).get("self", 0)
-                future = _attributes(runtime, item).get(assumed_names.JOB_FUTURE) if item else None
-                if future is not None:
-                    found.setdefault(future, state.ident)
+                future = stack.locals(frame)["self"].var(assumed_names.JOB_FUTURE)
+                if future:
+                    found.setdefault(future.address, state.ident)
     return found
 
 
-def _integer(runtime: PythonRuntime, address: int) -> int | None:
-    try:
-        return runtime.objects.integer(address)
-    except GdbextError:
-        return None
-
-
 _SEMAPHORE = "_multiprocessing.SemLock"
-_BOUND = "builtin_function_or_method"
 _SEM_VALUE_MAX = 0x7FFF_FFFF
 """The ``maxvalue`` that SemLock gets for a Semaphore, however many tokens that has (synchronize.py)."""
+_ATTRIBUTES = 64
 _NEAR_CALL = 3
 """Innermost frames: the method of the object, and who called it."""
 
@@ -306,39 +282,32 @@ _NEAR_CALL = 3
 def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> bool:
     """The thread waits for a lock of multiprocessing that has this semaphore, was made with all of its tokens, and is
     not one that this very process has taken. Raises nothing."""
-    frames = runtime.frames.stack(state).frames[:_NEAR_CALL]
-    for value in chain.from_iterable(_values(runtime, frame) for frame in frames):
-        found = _count_and_limit(runtime, value, semaphore)
+    stack = runtime.stack_of([state]).innermost(_NEAR_CALL)
+    for value in chain.from_iterable(_values(stack, frame) for frame in stack):
+        found = _count_and_limit(value, semaphore)
         if found is not None:
             return not found[0] and found[1] != _SEM_VALUE_MAX
     return False
 
 
-def _values(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
+def _values(stack: PyStack, frame: PythonFrame) -> Iterator[PyRef]:
     """The objects that the frame has at hand: its value stack, its variables, and what ``self`` has."""
-    try:
-        yield from stack_slots(runtime, frame)
-        variables = locals_of(runtime, frame)
-        yield from variables.values()
-        yield from attributes(runtime, variables.get("self", 0)).values()
-    except GdbextError:
-        return
+    own = stack.locals(frame)
+    yield from (*stack.slots(frame), *own.values())
+    yield from own["self"].attributes(_ATTRIBUTES).values()
 
 
-def _count_and_limit(runtime: PythonRuntime, value: int, semaphore: int) -> tuple[int, int] | None:
+def _count_and_limit(value: PyRef, semaphore: int) -> tuple[int, int] | None:
     """The number of times that this process has taken a SemLock, or the one whose method it is, and how many tokens
     that may have; None for anything else."""
-    try:
-        kind = runtime.objects.type_of(value).name
-        if kind == _BOUND:
-            value = py.PyCFunctionObject(runtime.space, value).m_self
-            kind = runtime.objects.type_of(value).name if value else ""
-        if kind != _SEMAPHORE:
-            return None
-        lock = py.SemLockObject(runtime.space, value)
-        return (lock.count, lock.maxvalue) if lock.handle == semaphore else None
-    except GdbextError:
-        return None
+    lock = value["__self__"] or value
+    handle, *numbers = lock.read_or(_semaphore, (0, 0, 0)) if lock.type == _SEMAPHORE else (0, 0, 0)
+    return (numbers[0], numbers[1]) if handle == semaphore else None
+
+
+def _semaphore(python: PySpace, address: int) -> tuple[int, int, int]:
+    lock = py.SemLockObject(python.space, address)
+    return lock.handle, lock.count, lock.maxvalue
 
 
 _HANDLER_FRAMES = 32
@@ -349,49 +318,37 @@ _ARGUMENTS = 3
 
 def in_signal_handler(runtime: PythonRuntime, state: ThreadState) -> bool:
     """One of the thread's innermost functions is a signal handler, or was called by one. Raises nothing."""
-    frames = runtime.frames.stack(state).frames[:_HANDLER_FRAMES]
-    return any(_has_frame_of(runtime, handler, caller) for handler, caller in zip(frames, frames[1:]))
+    stack = runtime.stack_of([state]).innermost(_HANDLER_FRAMES)
+    return any(_has_frame_of(stack, handler, caller) for handler, caller in zip(stack, stack[1:]))
 
 
-def _has_frame_of(runtime: PythonRuntime, handler: PythonFrame, caller: PythonFrame) -> bool:
-    try:
-        arguments = list(_arguments(runtime, handler))
-        pairs = zip(arguments, arguments[1:])
-        return any(_is_object_of(runtime, value, caller) and _is_number(runtime, first) for first, value in pairs)
-    except GdbextError:
-        return False
+def _has_frame_of(stack: PyStack, handler: PythonFrame, caller: PythonFrame) -> bool:
+    arguments = list(_arguments(stack, handler))
+    pairs = zip(arguments, arguments[1:])
+    return any(_is_object_of(value, caller) and number.int() is not None for number, value in pairs)
 
 
-def _arguments(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
+def _arguments(stack: PyStack, frame: PythonFrame) -> Iterator[PyRef]:
     """The first locals, which are the arguments, and what ``*arguments`` has collected."""
-    for value in list(locals_of(runtime, frame).values())[:_ARGUMENTS]:
+    for value in list(stack.locals(frame).values())[:_ARGUMENTS]:
         yield value
-        if runtime.objects.type_of(value).name == "tuple":
-            yield from items(runtime, value)
+        if value.type == "tuple":
+            yield from value.elements(_ATTRIBUTES)
 
 
-def _is_number(runtime: PythonRuntime, address: int) -> bool:
-    return runtime.objects.has_flag(address, FLAG_LONG)
-
-
-def _is_object_of(runtime: PythonRuntime, address: int, frame: PythonFrame) -> bool:
+def _is_object_of(value: PyRef, frame: PythonFrame) -> bool:
     """It is the PyFrameObject of that frame (Include/internal/pycore_frame.h: f_frame, since 3.11)."""
-    if runtime.objects.type_of(address).name != "frame":
+    if value.type != "frame" or value.python is None:
         return False
-    if isinstance(runtime.layout.abi.frames, FrameObjects):
-        return address == frame.address
-    return py.PyFrameObject(runtime.space, address).f_frame == frame.address
+    if isinstance(value.python.layout.abi.frames, FrameObjects):
+        return value.address == frame.address
+    return value.read_or(lambda python, at: py.PyFrameObject(python.space, at).f_frame == frame.address, False)
 
 
 def awaited_at_exit(runtime: PythonRuntime) -> list[int]:
     """Idents of the threads that are no daemons: the interpreter waits for their end before its own (_shutdown of
     Lib/threading.py). The main thread is among them. Raises nothing."""
-    found = []
-    for ident, thread in active_threads(runtime):
-        daemon = runtime.dicts.attribute(thread, assumed_names.THREAD_DAEMON)
-        try:
-            if daemon is not None and not runtime.objects.integer(daemon):
-                found.append(runtime.objects.integer(ident))
-        except (BadData, MemoryFault):
-            continue
-    return found
+    threads = (
+        (ident.int(), thread.var(assumed_names.THREAD_DAEMON).int()) for ident, thread in active_threads(runtime)
+    )
+    return [ident for ident, is_daemon in threads if ident is not None and is_daemon == 0]

@@ -12,13 +12,15 @@ from __future__ import annotations
 import math
 
 from gdbext.cpython.abi.python_structures import FutureObj
-from gdbext.cpython.objects.object_items import set_items
-from gdbext.cpython.threads.frame_variables import attributes, closure_of, items, local_of
+from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.engine.record import Enum, Record
-from gdbext.errors import GdbextError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.tasks.loops import RunningTask
     from gdbext.cpython.threads.runtime import PythonRuntime
 
@@ -71,6 +73,8 @@ class Awaited(Record):
     """No worker has begun the job (concurrent.futures.Future._state)."""
 
 
+_ATTRIBUTES, _LONGEST = 64, 32
+"""Most attributes of an object, and characters of the name of a state, that are read."""
 _BY_ATTRIBUTES = (
     (Awaitable.LOCK, ("_locked", "_waiters")),
     (Awaitable.CONDITION, ("_lock", "_waiters")),
@@ -96,42 +100,46 @@ def awaited_by(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task waits for. Raises nothing."""
     found = _awaited(runtime, task)
     timed = found.timed or any(_call(frame.file, frame.function) in _TIMED for frame in task.frames)
-    return found._replace(timed=timed or any(type_name(runtime, each) == "Timeout" for each in task.entered))
+    return found._replace(timed=timed or any(PyRef(runtime, each).type == "Timeout" for each in task.entered))
 
 
 def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     inner = _call(task.frames[0].file, task.frames[0].function) if task.frames else ("", "")
-    awaited = task.waiter or task.awaited
-    if _is_task(runtime, awaited):
-        return Awaited(Awaitable.TASK, awaited, (awaited,))
-    children = items(runtime, attributes(runtime, awaited).get("_children", 0)) if awaited else ()
+    awaited, subject = PyRef(runtime, task.waiter or task.awaited), task.variables["self"]
+    if _is_task(awaited):
+        return Awaited(Awaitable.TASK, awaited.address, (awaited.address,))
+    children = awaited.attributes(_ATTRIBUTES)["_children"].parts()
     if children:
-        return Awaited(Awaitable.TASK, awaited, children)
+        return Awaited(Awaitable.TASK, awaited.address, _addresses(children))
     if inner == ("tasks.py", "sleep"):
-        return Awaited(Awaitable.SLEEP, awaited, delay=_number(runtime, task.variables.get("delay", 0)), timed=True)
-    found = _by_frame(runtime, task, inner, awaited) or _by_callback(runtime, awaited, task.address)
+        return Awaited(Awaitable.SLEEP, awaited.address, delay=task.variables["delay"].float(), timed=True)
+    found = _by_frame(runtime, task, inner, awaited.address) or _by_callback(awaited, task.address)
     if found is not None:
         return found
-    kind = _kind(runtime, task.subject, inner)
-    return Awaited(kind, task.subject if kind is not Awaitable.FUTURE else awaited)
+    kind = _kind(subject, inner)
+    return Awaited(kind, (subject if kind is not Awaitable.FUTURE else awaited).address)
+
+
+def _addresses(values: Iterable[PyRef]) -> tuple[int, ...]:
+    return tuple(value.address for value in values)
 
 
 def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str], awaited: int) -> Awaited | None:
     """The object by the variables of the function of asyncio that waits."""
-    own = task.variables
+    own, subject, stack = task.variables, task.variables["self"], PyStack(runtime, task.frames)
     if inner == ("tasks.py", "_wait"):
-        waited = _tasks_of(runtime, own.get("fs", 0))
-        first = len(waited) > 1 and not _is_text(runtime, own.get("return_when", 0), "ALL_COMPLETED")
-        timed = _number(runtime, own.get("timeout", 0)) is not None
+        waited = _tasks_of(own["fs"])
+        first = len(waited) > 1 and own["return_when"].str(_LONGEST) != "ALL_COMPLETED"
+        timed = own["timeout"].float() is not None
         return Awaited(Awaitable.TASK, awaited, waited, first=first, timed=timed) if waited else None
-    if inner == ("tasks.py", "wait_for") and _is_task(runtime, own.get("fut", 0)):
-        return Awaited(Awaitable.TASK, awaited, (own["fut"],))
+    if inner == ("tasks.py", "wait_for") and _is_task(own["fut"]):
+        return Awaited(Awaitable.TASK, awaited, (own["fut"].address,))
     if inner[0] == "taskgroups.py":
-        waited = _tasks_of(runtime, attributes(runtime, task.subject).get("_tasks", 0))
+        waited = _tasks_of(subject.attributes(_ATTRIBUTES)["_tasks"])
         return Awaited(Awaitable.TASK, awaited, waited) if waited else None
     if inner in _PROCESS_WAITS:
-        return _process(runtime, task.subject, _PROCESS_WAITS[inner], awaited)
-    descriptor = _descriptor(runtime, task, inner[0])
+        return _process(subject, _PROCESS_WAITS[inner], awaited)
+    descriptor = _descriptor(task, inner[0])
     if descriptor is not None:
         return Awaited(Awaitable.DESCRIPTOR, awaited, descriptor=descriptor)
     if inner == ("base_events.py", "shutdown_default_executor"):
@@ -139,107 +147,73 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
     outer = task.frames[1:] if inner[0] == "locks.py" else ()
     barrier = next((frame for frame in outer if frame.function.startswith("Barrier.")), None)
     if barrier is not None:
-        return Awaited(Awaitable.BARRIER, local_of(runtime, barrier, "self"))
+        return Awaited(Awaitable.BARRIER, stack.locals(barrier)["self"].address)
     if outer and _call(outer[0].file, outer[0].function) == ("queues.py", "join"):
-        return Awaited(Awaitable.JOIN, local_of(runtime, outer[0], "self"))
+        return Awaited(Awaitable.JOIN, stack.locals(outer[0])["self"].address)
     return None
 
 
-def _process(runtime: PythonRuntime, subject: int, attribute: str, awaited: int) -> Awaited:
+def _process(subject: PyRef, attribute: str, awaited: int) -> Awaited:
     """A wait for a process, which may have ended: since 3.11 asyncio waits until its pipes are closed, too
     (BaseSubprocessTransport._try_finish of Lib/asyncio/base_subprocess.py)."""
-    own = attributes(runtime, subject)
-    transport = attributes(runtime, own["_transport"]) if "_transport" in own else own
-    status, pid = _number(runtime, transport.get("_returncode", 0)), _number(runtime, own.get(attribute, 0))
-    pipes = []
-    for protocol in items(runtime, transport.get("_pipes", 0)):
-        pipe = attributes(runtime, attributes(runtime, protocol).get("pipe", 0))
-        number = _number(runtime, pipe.get("_fileno", 0))
-        if number is not None:
-            pipes.append(int(number))
-    known = None if status is None else int(status)
-    return Awaited(Awaitable.PROCESS, awaited, pid=int(pid) if pid else None, status=known, pipes=tuple(pipes))
+    own = subject.attributes(_ATTRIBUTES)
+    transport = own["_transport"].attributes(_ATTRIBUTES) if "_transport" in own else own
+    protocols = (protocol.attributes(_ATTRIBUTES) for protocol in transport["_pipes"].parts())
+    numbers = (each["pipe"].attributes(_ATTRIBUTES)["_fileno"].int() for each in protocols)
+    pipes = tuple(number for number in numbers if number is not None)
+    status, pid = transport["_returncode"].int(), own[attribute].int()
+    return Awaited(Awaitable.PROCESS, awaited, pid=pid or None, status=status, pipes=pipes)
 
 
-def _by_callback(runtime: PythonRuntime, future: int, own: int) -> Awaited | None:
+def _by_callback(future: PyRef, own: int) -> Awaited | None:
     """The object by what the function that was first added to a future's callbacks has in its closure: shield() keeps
     the task there, wrap_future() the job of an executor."""
-    if type_name(runtime, future) != "_asyncio.Future":
+    callback = PyRef(future.python, future.read_or(_first_callback, 0)) if future.type == "_asyncio.Future" else None
+    function = callback.function if callback is not None else None
+    if callback is None or function is None or function.qualname not in _KEEPERS:
         return None
-    try:
-        callback = FutureObj(runtime.space, future).fut_callback0
-    except GdbextError:
-        return None
-    function = runtime.functions.source(callback)
-    if function is None or function.qualname not in _KEEPERS:
-        return None
-    for each in closure_of(runtime, callback):
-        if _is_task(runtime, each) and each != own:
-            return Awaited(Awaitable.TASK, future, (each,))
-        kept = attributes(runtime, each)
+    for each in callback.closure:
+        if _is_task(each) and each.address != own:
+            return Awaited(Awaitable.TASK, future.address, (each.address,))
+        kept = each.attributes(_ATTRIBUTES)
         if "_condition" in kept:
-            return Awaited(Awaitable.JOB, each, is_pending=_is_text(runtime, kept.get("_state", 0), "PENDING"))
+            return Awaited(Awaitable.JOB, each.address, is_pending=kept["_state"].str(_LONGEST) == "PENDING")
     return None
 
 
-def _is_task(runtime: PythonRuntime, address: int) -> bool:
-    return type_name(runtime, address) in _TASK_TYPES
+def _first_callback(python: PySpace, future: int) -> int:
+    return FutureObj(python.space, future).fut_callback0
 
 
-def _tasks_of(runtime: PythonRuntime, container: int) -> tuple[int, ...]:
+def _is_task(value: PyRef) -> bool:
+    return value.type in _TASK_TYPES
+
+
+def _tasks_of(container: PyRef) -> tuple[int, ...]:
     """The tasks in a set."""
-    try:
-        found = set_items(runtime, container) if container else []
-    except GdbextError:
-        return ()
-    return tuple(each for each in found if _is_task(runtime, each))
-
-
-def _is_text(runtime: PythonRuntime, address: int, text: str) -> bool:
-    try:
-        return bool(address) and runtime.objects.text_equals(address, text)
-    except GdbextError:
-        return False
-
-
-def _number(runtime: PythonRuntime, address: int) -> float | None:
-    try:
-        return runtime.objects.number(address) if address else None
-    except GdbextError:
-        return None
+    return _addresses(filter(_is_task, container))
 
 
 def _call(file: str, function: str) -> tuple[str, str]:
     return file.rpartition("/")[2], function.rpartition(".")[2]
 
 
-def _kind(runtime: PythonRuntime, subject: int, inner: tuple[str, str]) -> Awaitable:
+def _kind(subject: PyRef, inner: tuple[str, str]) -> Awaitable:
     if inner[0] not in ("locks.py", "queues.py") or not subject:
         return Awaitable.FUTURE
-    own = attributes(runtime, subject)
+    own = subject.attributes(_ATTRIBUTES)
     kind = next((kind for kind, names in _BY_ATTRIBUTES if all(each in own for each in names)), Awaitable.FUTURE)
     return Awaitable.EVENT if kind is Awaitable.SEMAPHORE and inner[1] == "wait" else kind
 
 
-def _descriptor(runtime: PythonRuntime, task: RunningTask, file: str) -> int | None:
+def _descriptor(task: RunningTask, file: str) -> int | None:
     """The descriptor of a socket or pipe that is read or written."""
-    number = task.variables.get("fd", 0) if file == "selector_events.py" else 0
-    if file == "streams.py" and task.subject:
-        transport = attributes(runtime, task.subject).get("_transport", 0)
-        own = attributes(runtime, transport) if transport else {}
-        number = own.get("_sock_fd", own.get("_fileno", 0))
-    try:
-        return runtime.objects.integer(number) if number else None
-    except GdbextError:
+    if file == "selector_events.py":
+        return task.variables["fd"].int()
+    if file != "streams.py":
         return None
-
-
-def type_name(runtime: PythonRuntime, address: int) -> str:
-    """The name of an object's type; "" for no object, and for what cannot be read."""
-    try:
-        return runtime.objects.type_of(address).name if address else ""
-    except GdbextError:
-        return ""
+    own = task.variables["self"].attributes(_ATTRIBUTES)["_transport"].attributes(_ATTRIBUTES)
+    return (own["_sock_fd"] or own["_fileno"]).int()
 
 
 TRIO = "trio"
@@ -251,75 +225,70 @@ def trio_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task waits for. Raises nothing."""
     inner = _call(task.frames[0].file, task.frames[0].function)
     found = _by_trio_call(runtime, task, inner)
-    return found._replace(package=TRIO, timed=found.timed or _has_deadline(runtime, task.address))
+    return found._replace(package=TRIO, timed=found.timed or _has_deadline(PyRef(runtime, task.address)))
 
 
 def _by_trio_call(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str]) -> Awaited:
-    file = inner[0]
+    file, subject, stack = inner[0], task.variables["self"], PyStack(runtime, task.frames)
     if inner == ("_run.py", "_nested_child_finished"):
-        children = task_members(runtime, attributes(runtime, task.subject).get("_children", 0))
-        return Awaited(Awaitable.TASK, task.subject, tuple(children))
+        children = task_members(subject.attributes(_ATTRIBUTES)["_children"])
+        return Awaited(Awaitable.TASK, task.subject, _addresses(children))
     if file == "_channel.py":
-        return Awaited(Awaitable.CHANNEL, attributes(runtime, task.subject).get("_state", 0) or task.subject)
+        return Awaited(Awaitable.CHANNEL, (subject.attributes(_ATTRIBUTES)["_state"] or subject).address)
     if file == "_timeouts.py":
-        return _trio_sleep(runtime, task)
+        return _trio_sleep(stack)
     if inner == ("_sync.py", "wait"):
         return Awaited(Awaitable.EVENT, task.subject)
     if file == "_io_epoll.py":
-        return Awaited(Awaitable.DESCRIPTOR, 0, descriptor=runtime.objects.known_integer(task.variables.get("fd", 0)))
+        return Awaited(Awaitable.DESCRIPTOR, 0, descriptor=task.variables["fd"].int())
     if inner == ("_threads.py", "to_thread_run_sync"):
-        return Awaited(Awaitable.THREAD, task.variables.get("sync_fn", 0))
+        return Awaited(Awaitable.THREAD, task.variables["sync_fn"].address)
     if (
         inner == ("_parking_lot.py", "park")
         and len(task.frames) > 1
         and _call(task.frames[1].file, task.frames[1].function)[0] == "_sync.py"
     ):
-        return _parked(runtime, local_of(runtime, task.frames[1], "self"))
+        return _parked(stack.locals(task.frames[1])["self"])
     return Awaited(Awaitable.FUTURE, task.subject or task.address)
 
 
-def _trio_sleep(runtime: PythonRuntime, task: RunningTask) -> Awaited:
+def _trio_sleep(stack: PyStack) -> Awaited:
     """A sleep until a time is a wait for a deadline; one for ever for being cancelled."""
-    calls = [(_call(frame.file, frame.function)[1], frame) for frame in task.frames[:3]]
+    calls = [(_call(frame.file, frame.function)[1], frame) for frame in stack[:3]]
     if any(name == "sleep_until" for name, _ in calls):
         frame = next((frame for name, frame in calls if name == "sleep"), None)
-        delay = runtime.objects.known_number(local_of(runtime, frame, "seconds")) if frame is not None else None
+        delay = stack.locals(frame)["seconds"].float() if frame is not None else None
         return Awaited(Awaitable.SLEEP, 0, delay=delay, timed=True)
     return Awaited(Awaitable.CANCEL, 0)
 
 
-def _parked(runtime: PythonRuntime, address: int) -> Awaited:
+def _parked(value: PyRef) -> Awaited:
     """The object in whose parking lot the task is, and the task that has it where it keeps that."""
-    own = attributes(runtime, address)
+    own = value.attributes(_ATTRIBUTES)
     if "_owner" in own:
-        owner = own["_owner"] if type_name(runtime, own["_owner"]) == "Task" else 0
-        return Awaited(Awaitable.LOCK, address, holder=owner)
+        return Awaited(Awaitable.LOCK, value.address, holder=own["_owner"].address if _is_trios(own["_owner"]) else 0)
     if "_borrowers" in own:
-        holders = task_members(runtime, own["_borrowers"])
-        return Awaited(Awaitable.LIMITER, address, holder=holders[0] if len(holders) == 1 else 0)
-    kind = Awaitable.CONDITION if "_lock" in own else Awaitable.SEMAPHORE
-    return Awaited(kind, address)
+        holders = task_members(own["_borrowers"])
+        return Awaited(Awaitable.LIMITER, value.address, holder=holders[0].address if len(holders) == 1 else 0)
+    return Awaited(Awaitable.CONDITION if "_lock" in own else Awaitable.SEMAPHORE, value.address)
 
 
-def _has_deadline(runtime: PythonRuntime, task: int) -> bool:
+def _has_deadline(task: PyRef) -> bool:
     """A cancel scope around it has a time at which it ends."""
-    status = attributes(runtime, task).get("_cancel_status", 0)
+    status = task.attributes(_ATTRIBUTES)["_cancel_status"]
     for _ in range(_SCOPES):
-        own = attributes(runtime, status)
-        if not own:
-            return False
-        scope = attributes(runtime, own.get("_scope", 0))
-        deadline = runtime.objects.known_number(scope.get("_registered_deadline", 0))
-        if deadline is not None and math.isfinite(deadline):
-            return True
-        status = own.get("_parent", 0)
+        own = status.attributes(_ATTRIBUTES)
+        deadline = own["_scope"].attributes(_ATTRIBUTES)["_registered_deadline"].float()
+        if not own or (deadline is not None and math.isfinite(deadline)):
+            return bool(own)
+        status = own["_parent"]
     return False
 
 
-def task_members(runtime: PythonRuntime, address: int) -> list[int]:
+def task_members(container: PyRef) -> list[PyRef]:
     """The tasks in a set, deleted entries left out; none where it cannot be read."""
-    try:
-        found = set_items(runtime, address)[:_TASKS] if address else []
-    except GdbextError:
-        return []
-    return [each for each in dict.fromkeys(found) if type_name(runtime, each) == "Task"]
+    return list(filter(_is_trios, dict.fromkeys(container.elements(_TASKS))))
+
+
+def _is_trios(value: PyRef) -> bool:
+    return value.type == "Task"

@@ -25,11 +25,19 @@ from functools import cached_property
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects import base_classes
-from gdbext.cpython.objects.object_items import collected_objects, deque_items
-from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, task_members, type_name
-from gdbext.cpython.tasks.loops import RunningLoop, RunningTask, coroutine_chain, entered_objects, running_frame
+from gdbext.cpython.objects.object_items import deque_items
+from gdbext.cpython.objects.py_ref import PyRef, PyVariables, size_of_deque
+from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, task_members
+from gdbext.cpython.tasks.loops import (
+    RunningLoop,
+    RunningTask,
+    coroutine_chain,
+    entered_objects,
+    running_frame,
+)
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.frame_variables import attributes, local_of, locals_of
+from gdbext.cpython.threads.garbage_collector import collected_objects
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
@@ -43,6 +51,7 @@ _LOOPS = ("run", "unrolled_run")
 _SYSTEM = "/trio/_core/"
 """Tasks whose coroutine is a function in there are trio's own."""
 _WORDS = 64
+_ATTRIBUTES, _LONGEST_NAME = 64, 128
 
 
 def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
@@ -50,11 +59,11 @@ def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
     found = []
     try:
         for state in runtime.thread_states():
-            frames = runtime.frames.stack(state).frames
-            frame = next((each for each in frames if is_runner(each)), None)
-            runner = local_of(runtime, frame, "runner") if frame is not None else 0
+            stack = runtime.stack_of([state])
+            frame = next((each for each in stack if is_runner(each)), None)
+            runner = stack.locals(frame)["runner"] if frame is not None else None
             if runner:
-                found.append(_loop(runtime, state, frames, runner))
+                found.append(_loop(runtime, state, stack, runner))
     except GdbextError:
         pass  # the runners that were read until then
     return found
@@ -65,70 +74,52 @@ def is_runner(frame: PythonFrame) -> bool:
     return frame.file.endswith(_RUN) and frame.function.rpartition(".")[2] in _LOOPS
 
 
-def _loop(runtime: PythonRuntime, state: ThreadState, frames: list[PythonFrame], runner: int) -> RunningLoop:
-    own = attributes(runtime, runner)
+def _loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[PythonFrame], runner: PyRef) -> RunningLoop:
+    own = runner.attributes(_ATTRIBUTES)
     stack = {frame.address for frame in frames}
     tasks, current = [], 0
-    for address in task_members(runtime, own.get("tasks", 0)):
-        found = _task(runtime, address, runner, stack)
+    for member in task_members(own["tasks"]):
+        found = _task(runtime, member, runner, stack)
         if found is not None and (found.outer is None or _SYSTEM not in found.outer.file):
             tasks.append(found)
             if found.outer is not None and found.outer.address in stack:
-                current = address
-    queue = own.get("runq", 0)
+                current = member.address
     return RunningLoop(
-        runner,
+        runner.address,
         f"{TRIO}.run",
         state.ident,
-        queue,
-        _due(runtime, queue),
+        own["runq"].address,
+        own["runq"].read_or(size_of_deque, None),
         current,
         tuple(tasks),
-        _only_itself(runtime, own),
+        _only_itself(own),
     )
 
 
-def _due(runtime: PythonRuntime, queue: int) -> int | None:
-    try:
-        return deque_items(runtime, queue, 0)[0] if queue else None
-    except GdbextError:
-        return None
-
-
-def _only_itself(runtime: PythonRuntime, runner: Mapping[str, int]) -> bool:
+def _only_itself(runner: PyVariables) -> bool:
     """Only the process itself can wake the loop: there is no deadline, and the one descriptor that it watches is that
     of ``TrioToken.run_sync_soon``."""
-    active = attributes(runtime, runner.get("deadlines", 0)).get("_active", 0)
-    watched = attributes(runtime, runner.get("io_manager", 0)).get("_registered", 0)
-    try:
-        count = runtime.objects.integer(active) if active else None
-        return count == 0 and bool(watched) and sum(1 for _ in runtime.dicts.items(watched)) == 1
-    except GdbextError:
+    if runner["deadlines"].attributes(_ATTRIBUTES)["_active"].int() != 0:
         return False
+    watched = runner["io_manager"].attributes(_ATTRIBUTES)["_registered"].keys()
+    return watched.fault is None and len(watched) == 1
 
 
-def _task(runtime: PythonRuntime, address: int, runner: int, stack: set[int]) -> RunningTask | None:
+def _task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[int]) -> RunningTask | None:
     """A task that is not done."""
-    own = attributes(runtime, address)
-    coroutine = own.get("coro", 0)
+    own = task.attributes(_ATTRIBUTES)
+    coroutine = own["coro"].address
     outer = running_frame(runtime, coroutine) if coroutine else None
-    if not coroutine or outer is None:
+    if outer is None:
         return None
     runs = outer.address in stack
     frames = [] if runs else [each for each in coroutine_chain(runtime, coroutine)[0] if not each.file.endswith(_TRAPS)]
-    scheduled = type_name(runtime, own.get("_next_send_fn", 0)) not in ("", "NoneType")
-    variables = _locals(runtime, frames[0]) if frames else {}
+    scheduled = own["_next_send_fn"].type not in ("", "NoneType")
+    variables = PyStack(runtime).locals(frames[0]) if frames else PyVariables(runtime)
     entered = tuple(dict.fromkeys(each for frame in frames for each in entered_objects(runtime, frame)))
-    waiter = 0 if scheduled or runs or not frames else address
-    name = runtime.objects.known_text(own.get("name", 0))
-    return RunningTask(address, name, runner, tuple(frames), waiter, 0, variables, entered, outer)
-
-
-def _locals(runtime: PythonRuntime, frame: PythonFrame) -> Mapping[str, int]:
-    try:
-        return locals_of(runtime, frame)
-    except GdbextError:
-        return {}
+    waiter = 0 if scheduled or runs or not frames else task.address
+    name = own["name"].str(_LONGEST_NAME)
+    return RunningTask(task.address, name, runner.address, tuple(frames), waiter, 0, variables, entered, outer)
 
 
 GREENLET = "greenlet"
@@ -249,7 +240,7 @@ class _Greenlets:
         if not words or words[_SELF // 8] != address:
             return None
         at = next(
-            (at for at, word in enumerate(words) if at > _STACK and type_name(runtime, _object(word)) == "frame"), 0
+            (at for at, word in enumerate(words) if at > _STACK and PyRef(runtime, _object(word)).type == "frame"), 0
         )
         start, _, copy, saved = words[at - _STACK : at - _STACK + 4] if at else (0, 0, 0, 0)
         if not start:
@@ -288,15 +279,16 @@ class _Greenlets:
         called = self._self_of(method)
         if called in self._suspended:
             return [called]
-        waiter = next((each for each in (called, method) if type_name(self._runtime, each).endswith("Waiter")), 0)
+        waiter = next((each for each in (called, method) if PyRef(self._runtime, each).type.endswith("Waiter")), 0)
         return [each for each in self._members(waiter) if each in self._suspended] if waiter else []
 
     def _woken_by(self, candidate: int) -> Iterator[int]:
         """The suspended greenlets that a timer has: among its arguments (gevent's Timeout), or by the method that it
         calls. One that was stopped has neither."""
-        if not type_name(self._runtime, candidate).lower().endswith("timer"):
+        if not PyRef(self._runtime, candidate).type.lower().endswith("timer"):
             return
-        words = [*self._members(candidate), *attributes(self._runtime, candidate).values()]
+        own = PyRef(self._runtime, candidate).attributes(_ATTRIBUTES)
+        words = [*self._members(candidate), *(value.address for value in own.values())]
         for word in map(_object, words):
             for each in (word, *self._items_of(word)):
                 yield from [each] if each in self._suspended else self._switched_by(each)
@@ -304,7 +296,7 @@ class _Greenlets:
     def _items_of(self, address: int) -> Sequence[int]:
         """Those of a tuple; none of anything else."""
         with suppress(GdbextError):
-            if type_name(self._runtime, address) == "tuple":
+            if PyRef(self._runtime, address).type == "tuple":
                 return self._runtime.objects.tuple_items(address)
         return ()
 
@@ -312,7 +304,7 @@ class _Greenlets:
         """The items of an object's lists and queues."""
         for word in self._members(address):
             with suppress(GdbextError):
-                kind = type_name(self._runtime, _object(word))
+                kind = PyRef(self._runtime, _object(word)).type
                 if kind == "list":
                     yield from self._runtime.objects.list_items(word, _LINKS)
                 elif kind == "collections.deque":
@@ -340,10 +332,12 @@ class _Greenlets:
             return None
         inner = found.frames[: found.frames.index(own[0])]
         outer = inner[-1] if inner else own[0] if own[0].file.endswith(assumed_names.THREADING_FILE) else None
-        called = local_of(self._runtime, outer, "self") if outer is not None else 0
-        variables = _locals(self._runtime, inner[-1]) if inner else {}
+        stack = PyStack(self._runtime)
+        called = stack.locals(outer)["self"].address if outer is not None else 0
+        variables = stack.locals(inner[-1]) if inner else PyVariables(self._runtime)
         entered = tuple(dict.fromkeys(each for frame in own for each in entered_objects(self._runtime, frame)))
-        timer, subject = self._timers.get(found.address, found.address), awaited[0] if awaited else called
+        timer = self._timers.get(found.address, found.address)
+        variables["self"] = PyRef(self._runtime, awaited[0] if awaited else called)
         return RunningTask(
             found.address,
             "",
@@ -351,7 +345,7 @@ class _Greenlets:
             own,
             timer,
             called,
-            {**variables, "self": subject},
+            variables,
             entered,
             own[-1],
         )
@@ -384,8 +378,8 @@ def greenlet_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
         return Awaited(Awaitable.TASK, task.subject, (task.subject,), timed=timed, package=package)
     found = next((each for part, each in _KINDS if part in name), None)
     if found is not None:
-        owner = attributes(runtime, task.awaited).get("_owner", 0)
-        holder = runtime.objects.known_integer(owner) or owner  # its ident, that is its address, in a patched RLock
+        owner = PyRef(runtime, task.awaited).attributes(_ATTRIBUTES)["_owner"]
+        holder = owner.int() or owner.address  # its ident, that is its address, in a patched RLock
         return Awaited(found, task.subject, timed=timed, package=package, holder=holder)
-    delay = runtime.objects.known_number(task.variables.get("seconds", 0))
+    delay = task.variables["seconds"].float()
     return Awaited(Awaitable.SWITCH, task.address, delay=delay, timed=timed, package=package)

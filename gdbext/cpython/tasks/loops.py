@@ -6,29 +6,28 @@ that frame's stack what it awaits (_PyGen_yf, Objects/genobject.c).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gdbext.cpython.abi import FrameObjects
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import FUTURE_CALLBACKS
 from gdbext.cpython.abi.python_layout import TASK_LAYOUTS, TaskLayout
-from gdbext.cpython.objects.object_items import deque_items
+from gdbext.cpython.objects.py_ref import PyItems, PyRef, PyVariables, size_of_deque
 from gdbext.cpython.sync.held_locks import entered_in
 from gdbext.cpython.tasks.task_lists import TaskLists, all_tasks, current_tasks, listed_tasks, published_lists, running
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.frame_variables import (
-    attributes,
-    closure_of,
     generator_frame,
-    locals_of,
     objects_at,
     value_stack,
 )
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.threads.frame_reader import Interpreter
     from gdbext.cpython.threads.runtime import PythonRuntime
 
@@ -115,6 +114,7 @@ def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
 
 
 _TASKS = 10_000
+_ATTRIBUTES, _LONGEST_NAME = 64, 128
 _CALLBACKS = 64
 _ENDED = 16
 """Tasks that have ended which are looked at."""
@@ -122,6 +122,8 @@ _DONE = frozenset({"FINISHED", "CANCELLED"})
 _LOOP_WORDS = 256
 _LOWEST = 1 << 16
 """vm.mmap_min_addr: no object lies below it."""
+_HANDLES = 256
+"""Callbacks that are due which are looked at."""
 _HANDLE_WORDS = 8
 """Words of a Handle, which has slots for its callback and arguments (Lib/asyncio/events.py)."""
 
@@ -138,7 +140,7 @@ class RunningTask(Record):
     frames: tuple[PythonFrame, ...]
     waiter: int
     awaited: int
-    variables: Mapping[str, int]
+    variables: PyVariables
     entered: tuple[int, ...]
     outer: PythonFrame | None = None
     """The frame of the task's own coroutine, also while it runs; None where it cannot be read."""
@@ -146,7 +148,7 @@ class RunningTask(Record):
     @property
     def subject(self) -> int:
         """``self`` of the innermost coroutine, 0 where it is no method."""
-        return self.variables.get("self", 0)
+        return self.variables["self"].address
 
 
 class EndedTask(Record):
@@ -191,7 +193,7 @@ def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 def _loops_of(
     runtime: PythonRuntime, interpreter: Interpreter, lists: TaskLists | None, layout: TaskLayout | None
 ) -> Iterator[RunningLoop]:
-    current, addresses = dict(current_tasks(runtime, interpreter)), list(all_tasks(runtime, interpreter))
+    current, addresses = current_tasks(runtime, interpreter), all_tasks(runtime, interpreter)
     idents: dict[int, int] = {}
     if lists is not None:
         for loop, task, ident in running(runtime, lists, interpreter):
@@ -226,7 +228,7 @@ def _failed(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> 
             return
         future = py.FutureObj(runtime.space, address)
         text = exception_text(runtime, future.fut_exception)
-        name = _task_name(runtime, runtime.memory.u64(address + layout.name))
+        name = _task_name(PyRef(runtime, runtime.memory.u64(address + layout.name)))
         if text:
             yield future.fut_loop, EndedTask(name, text, raised_in(runtime, future.fut_exception))
     except GdbextError:
@@ -235,32 +237,35 @@ def _failed(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> 
 
 def loop_at(runtime: PythonRuntime, address: int) -> RunningLoop | None:
     """The loop of asyncio at an address, without its tasks; None for any other object."""
-    own = attributes(runtime, address)
+    own = PyRef(runtime, address).attributes(_ATTRIBUTES)
     if "_ready" not in own or "_thread_id" not in own:
         return None
     return _loop(runtime, address, 0, (), None)
 
 
-def owes(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
+def owes(runtime: PythonRuntime, loop: RunningLoop, future: PyRef) -> bool:
     """Only this loop can complete a concurrent.futures.Future: a callback that is due has it in its closure, or it is
     completed with one of the loop's tasks (run_coroutine_threadsafe; _chain_future of Lib/asyncio/futures.py)."""
-    try:
-        return _schedules(runtime, loop, future) or _follows_task(runtime, loop, future)
-    except GdbextError:
-        return False
+    return _schedules(PyRef(runtime, loop.queue), future) or _follows_task(loop, future)
 
 
-def _schedules(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
-    handles = deque_items(runtime, loop.queue)[1] if loop.queue else ()
-    words = (word for handle in handles for word in runtime.memory.words(handle + 16, _HANDLE_WORDS))
-    return any(future in closure_of(runtime, word) for word in words)
+def _schedules(queue: PyRef, future: PyRef) -> bool:
+    handles = queue.elements(_HANDLES)
+    words = (word for handle in handles for word in handle.read_or(_words_of_handle, _NO_WORDS) if not word & 7)
+    return any(future in PyRef(queue.python, word).closure for word in words)
 
 
-def _follows_task(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
+_NO_WORDS: tuple[int, ...] = ()
+
+
+def _words_of_handle(python: PySpace, handle: int) -> tuple[int, ...]:
+    return python.memory.words(handle + 16, _HANDLE_WORDS)
+
+
+def _follows_task(loop: RunningLoop, future: PyRef) -> bool:
     tasks = {task.address for task in loop.tasks}
-    callbacks = attributes(runtime, future).get(FUTURE_CALLBACKS, 0)
-    functions = runtime.objects.list_items(callbacks, _CALLBACKS) if callbacks and tasks else ()
-    return any(not tasks.isdisjoint(closure_of(runtime, function)) for function in functions)
+    functions = future.attributes(_ATTRIBUTES)[FUTURE_CALLBACKS].elements(_CALLBACKS) if tasks else ()
+    return any(value.address in tasks for function in functions for value in function.closure)
 
 
 def _interpreters(runtime: PythonRuntime) -> list[Interpreter]:
@@ -273,13 +278,13 @@ def _interpreters(runtime: PythonRuntime) -> list[Interpreter]:
 def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs: bool) -> RunningTask | None:
     """A task by its C structure, or by its attributes where it is written in Python; None for one that is done."""
     try:
-        fields = _c_fields(runtime, layout, address) or _python_fields(runtime, address)
+        fields = _c_fields(runtime, layout, address) or _python_fields(PyRef(runtime, address))
         if fields is None:
             return None
         coroutine, waiter, loop, name = fields
         frames, awaited = ([], 0) if runs else coroutine_chain(runtime, coroutine)
         outer = frames[-1] if frames else running_frame(runtime, coroutine)
-        variables = locals_of(runtime, frames[0]) if frames else {}
+        variables = PyStack(runtime).locals(frames[0]).checked() if frames else PyVariables(runtime)
         entered = tuple(dict.fromkeys(each for frame in frames for each in entered_objects(runtime, frame)))
         return RunningTask(address, name, loop, tuple(frames), waiter, awaited, variables, entered, outer)
     except GdbextError:
@@ -305,18 +310,17 @@ def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -
     memory = runtime.memory
     if memory.u32(address + layout.state):
         return None
-    name = memory.u64(address + layout.name)
+    name = PyRef(runtime, memory.u64(address + layout.name))
     coroutine, waiter = memory.u64(address + layout.coroutine), memory.u64(address + layout.waiter)
-    return coroutine, waiter, py.FutureObj(runtime.space, address).fut_loop, _task_name(runtime, name)
+    return coroutine, waiter, py.FutureObj(runtime.space, address).fut_loop, _task_name(name)
 
 
-def _python_fields(runtime: PythonRuntime, address: int) -> tuple[int, int, int, str] | None:
-    own = attributes(runtime, address) if address else {}
-    if "_coro" not in own or "_fut_waiter" not in own or runtime.objects.known_text(own.get("_state", 0)) in _DONE:
+def _python_fields(task: PyRef) -> tuple[int, int, int, str] | None:
+    own = task.attributes(_ATTRIBUTES)
+    coroutine, waiter = own["_coro"], own["_fut_waiter"]
+    if not coroutine or not waiter or own["_state"].str(_LONGEST_NAME) in _DONE:
         return None
-    waiter = own["_fut_waiter"]
-    waiter = 0 if runtime.objects.type_of(waiter).name == "NoneType" else waiter
-    return own["_coro"], waiter, own.get("_loop", 0), _task_name(runtime, own.get("_name", 0))
+    return coroutine.address, 0 if waiter.is_none else waiter.address, own["_loop"].address, _task_name(own["_name"])
 
 
 def entered_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
@@ -330,34 +334,30 @@ def entered_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
 def _loop(
     runtime: PythonRuntime, address: int, current: int, tasks: tuple[RunningTask, ...], ident: int | None
 ) -> RunningLoop:
-    own = attributes(runtime, address)
-    queue, found = own.get("_ready", 0), runtime.objects.known_integer(own.get("_thread_id", 0))
+    loop = PyRef(runtime, address)
+    own = loop.attributes(_ATTRIBUTES)
+    queue, found = own["_ready"].address, own["_thread_id"].int()
     if not queue:
         queue, found = _native_loop(runtime, address)
-    try:
-        ready: int | None = deque_items(runtime, queue, 0)[0]
-    except GdbextError:
-        queue, ready = 0, None
-    try:
-        kind = runtime.objects.type_of(address).name
-    except GdbextError:
-        kind = ""
-    itself = _watches_itself(runtime, own)
-    return RunningLoop(address, kind, ident or found, queue, ready, current, tasks, itself)
+    ready = PyRef(runtime, queue).read_or(size_of_deque, None)
+    itself = _watches_itself(own)
+    return RunningLoop(
+        address, loop.type, ident or found, queue if ready is not None else 0, ready, current, tasks, itself
+    )
 
 
-def _watches_itself(runtime: PythonRuntime, own: Mapping[str, int]) -> bool:
+def _watches_itself(own: PyVariables) -> bool:
     """True if only the process itself can wake the loop, by the attributes that loops of asyncio have in 3.8 to 3.15:
     ``_scheduled`` is a list of timers, ``_ssock`` the socket by which threads wake it, ``_selector._fd_to_key`` what it
     watches."""
-    try:
-        timers, handlers = own["_scheduled"], own["_signal_handlers"]
-        if runtime.objects.list_items(timers, 1) or any(True for _ in runtime.dicts.items(handlers)):
-            return False
-        watched = attributes(runtime, own["_selector"])["_fd_to_key"]
-        return own["_ssock"] != 0 and sum(1 for _ in runtime.dicts.items(watched)) == 1
-    except (GdbextError, KeyError):
+    if not _is_empty(own["_scheduled"].elements(1)) or not _is_empty(own["_signal_handlers"].keys(1)):
         return False
+    watched = own["_selector"].attributes(_ATTRIBUTES)["_fd_to_key"].keys()
+    return bool(own["_ssock"]) and watched.fault is None and len(watched) == 1
+
+
+def _is_empty(items: PyItems[PyRef]) -> bool:
+    return not items and items.fault is None
 
 
 def _native_loop(runtime: PythonRuntime, address: int) -> tuple[int, int | None]:
@@ -376,15 +376,10 @@ def _native_loop(runtime: PythonRuntime, address: int) -> tuple[int, int | None]
 
 
 def _is_deque(runtime: PythonRuntime, address: int) -> bool:
-    try:
-        return address > _LOWEST and not address & 7 and runtime.objects.type_of(address).name == "collections.deque"
-    except GdbextError:
-        return False
+    return address > _LOWEST and not address & 7 and PyRef(runtime, address).type == "collections.deque"
 
 
-def _task_name(runtime: PythonRuntime, address: int) -> str:
+def _task_name(value: PyRef) -> str:
     """A task's name; a number for one whose name was not asked for yet (3.12: ``Task-7``)."""
-    if name := runtime.objects.known_text(address):
-        return name
-    number = runtime.objects.known_integer(address)
-    return f"Task-{number}" if number is not None else ""
+    number = value.int()
+    return f"Task-{number}" if number is not None else value.str(_LONGEST_NAME)

@@ -16,9 +16,6 @@ import struct
 from collections.abc import Iterator
 
 from gdbext.cpython.abi.python_layout import TaskLayout
-from gdbext.cpython.objects.object_items import set_items
-from gdbext.cpython.threads.frame_variables import attributes, referent
-from gdbext.cpython.threads.runtime import module_global
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
@@ -121,35 +118,17 @@ def _ring(runtime: PythonRuntime, lists: TaskLists, head: int) -> Iterator[int]:
 _MODULE = "asyncio.tasks"
 _WEAK_SETS = ("_all_tasks", "_scheduled_tasks")
 _EAGER, _CURRENT = "_eager_tasks", "_current_tasks"
+_ATTRIBUTES = 64
 
 
-def _global(runtime: PythonRuntime, interpreter: Interpreter, name: str) -> int:
-    try:
-        return module_global(runtime, interpreter, _MODULE, name) or 0
-    except GdbextError:
-        return 0
-
-
-def current_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> Iterator[tuple[int, int]]:
+def current_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> dict[int, int]:
     """Loop and task, of each loop that runs one. Raises nothing."""
-    current = _global(runtime, interpreter, _CURRENT)
-    try:
-        yield from runtime.dicts.items(current) if current else ()
-    except GdbextError:
-        return
+    current = runtime.globals_in(interpreter, _MODULE)[_CURRENT].items()
+    return {loop.address: task.address for loop, task in current}
 
 
-def all_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> Iterator[int]:
+def all_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> list[int]:
     """The addresses of the tasks in the weak sets. Raises nothing."""
-    try:
-        for name in _WEAK_SETS:
-            weak = _global(runtime, interpreter, name)
-            data = attributes(runtime, weak).get("data", 0) if weak else 0
-            for reference in set_items(runtime, data) if data else ():
-                task = referent(runtime, reference)
-                if task:
-                    yield task
-        eager = _global(runtime, interpreter, _EAGER)
-        yield from set_items(runtime, eager) if eager else ()
-    except GdbextError:
-        return
+    own = runtime.globals_in(interpreter, _MODULE)
+    references = (reference for name in _WEAK_SETS for reference in own[name].attributes(_ATTRIBUTES)["data"])
+    return [task.address for task in (*(each.referent for each in references), *own[_EAGER]) if task]

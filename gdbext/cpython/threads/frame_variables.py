@@ -7,10 +7,8 @@ has globals and attributes alike (Objects/codeobject.c).
 f_localsplus (frameobject.h) and localsplus (pycore_frame.h): first the fast locals, cells and free variables, then
 the value stack of at most co_stacksize slots.
 
-Threads that have an object among the variables of their frames may put into the queue or set the event; that search
-decodes as little as it can: words instead of variables, and what is true of a code object once. A signal handler gets
-the signal's number and the frame that it interrupted (Modules/signalmodule.c), so that a function whose arguments are a
-number and the frame object of its caller is one. That needs no names of C functions.
+A signal handler gets the signal's number and the frame that it interrupted (Modules/signalmodule.c), so that a function
+whose arguments are a number and the frame object of its caller is one. That needs no names of C functions.
 """
 
 from __future__ import annotations
@@ -18,24 +16,24 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import chain
 
-from gdbext.cpython.abi import FrameObjects, InterpreterFrames, assumed_names
+from gdbext.cpython.abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE, slot_attributes
-from gdbext.engine.record import Record
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.errors import GdbextError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
-    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.objects.py_space import PySpace
+    from gdbext.cpython.threads.frame_reader import PythonFrame
 
 _LOCALS_LIMIT = 10_000
 _STACK_LIMIT = 1_000
 
 
-def locals_of(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
+def locals_of(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
     """Fast locals that are set, by name: address of the object; cells are opened. Raises MemoryFault, BadData.
 
     Globals and the variables of class bodies and exec() are not fast locals.
@@ -46,40 +44,18 @@ def locals_of(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
     return {name: value for name, value in found if value}
 
 
-def local_of(runtime: PythonRuntime, frame: PythonFrame, name: str) -> int:
-    """Address of one fast local; 0 where it is not set or nothing can be read."""
-    try:
-        return locals_of(runtime, frame).get(name, 0)
-    except GdbextError:
-        return 0
-
-
-_WEAK_REFERENCES = ("weakref", "weakref.ReferenceType", "ReferenceType")
-
-
-def referent(runtime: PythonRuntime, address: int) -> int:
-    """The object that a weak reference refers to; 0 for any other object, and where nothing can be read. None once it
-    is gone."""
-    try:
-        if runtime.objects.type_of(address).name in _WEAK_REFERENCES:
-            return py.PyWeakReference(runtime.space, address).wr_object
-    except GdbextError:
-        pass
-    return 0
-
-
-def namespace_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
+def namespace_of(runtime: PySpace, frame: PythonFrame) -> int:
     """Address of the dict of the frame's global variables. Raises MemoryFault, LayoutError."""
     return _structure(runtime, frame).f_globals
 
 
-def _structure(runtime: PythonRuntime, frame: PythonFrame) -> py.PyFrameObject | py.PyInterpreterFrame:
+def _structure(runtime: PySpace, frame: PythonFrame) -> py.PyFrameObject | py.PyInterpreterFrame:
     if isinstance(runtime.layout.abi.frames, FrameObjects):
         return py.PyFrameObject(runtime.space, frame.address)
     return py.PyInterpreterFrame(runtime.space, frame.address)
 
 
-def stack_slots(runtime: PythonRuntime, frame: PythonFrame) -> tuple[int, ...]:
+def stack_slots(runtime: PySpace, frame: PythonFrame) -> tuple[int, ...]:
     """All objects on the value stack, also above its top: what is used and what is left over cannot be
     distinguished while C code runs, so whoever asks must prove what he finds. Raises MemoryFault, BadData."""
     size = py.PyCodeObject(runtime.space, frame.code).co_stacksize
@@ -87,7 +63,7 @@ def stack_slots(runtime: PythonRuntime, frame: PythonFrame) -> tuple[int, ...]:
     return tuple(word for word in words if word)
 
 
-def objects_at(runtime: PythonRuntime, address: int, count: int) -> tuple[int, ...]:
+def objects_at(runtime: PySpace, address: int, count: int) -> tuple[int, ...]:
     """The objects that ``count`` slots of a frame refer to; 0 for an empty slot, and for a number that stands in the
     slot itself. Raises MemoryFault."""
     words = runtime.memory.words(address, count) if count else ()
@@ -98,7 +74,7 @@ def objects_at(runtime: PythonRuntime, address: int, count: int) -> tuple[int, .
     return tuple(0 if word & tag_bits == tag_bits else word & ~tag_bits for word in words)
 
 
-def value_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
+def value_stack(runtime: PySpace, frame: PythonFrame) -> int:
     """Address of the first slot of the value stack. Raises MemoryFault."""
     found = _structure(runtime, frame)
     if isinstance(found, py.PyFrameObject):
@@ -106,7 +82,7 @@ def value_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
     return found.localsplus + 8 * py.PyCodeObject(runtime.space, frame.code).co_nlocalsplus
 
 
-def instruction(runtime: PythonRuntime, frame: PythonFrame) -> int:
+def instruction(runtime: PySpace, frame: PythonFrame) -> int:
     """The position of the frame in its code: f_lasti, or the address of an instruction; 0 where it cannot be read."""
     form = runtime.layout.abi.frames
     try:
@@ -117,7 +93,7 @@ def instruction(runtime: PythonRuntime, frame: PythonFrame) -> int:
         return 0
 
 
-def generator_frame(runtime: PythonRuntime, generator: int) -> PythonFrame | None:
+def generator_frame(runtime: PySpace, generator: int) -> PythonFrame | None:
     """The frame of a coroutine or generator; None for one that has ended. Raises MemoryFault, BadData."""
     from gdbext.cpython.threads.frame_reader import PythonFrame
 
@@ -135,13 +111,13 @@ def generator_frame(runtime: PythonRuntime, generator: int) -> PythonFrame | Non
     return PythonFrame(code.name, code.file, line, inner.address, code.address)
 
 
-def slots_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
+def slots_of(runtime: PySpace, frame: PythonFrame) -> int:
     """Address of the first fast local."""
     found = _structure(runtime, frame)
     return found.f_localsplus if isinstance(found, py.PyFrameObject) else found.localsplus
 
 
-def _open_cell(runtime: PythonRuntime, address: int) -> int:
+def _open_cell(runtime: PySpace, address: int) -> int:
     try:
         if runtime.objects.type_of(address).name == "cell":
             return py.PyCellObject(runtime.space, address).ob_ref
@@ -154,41 +130,40 @@ _NAMES = 500
 _GLOBALS = 5_000
 _ATTRIBUTES = 64
 _ITEMS = 32
-_CELLS = 16
-"""Most names, globals, attributes, items and cells of a closure that are read."""
+"""Most names, globals, attributes and items that are read."""
 
 
-def used_names(runtime: PythonRuntime, frame: PythonFrame) -> frozenset[str]:
+def used_names(runtime: PySpace, frame: PythonFrame) -> frozenset[str]:
     """The globals and attributes that the frame's code uses (co_names); empty where they cannot be read."""
     return names_used(runtime, frame.code)
 
 
-def names_used(runtime: PythonRuntime, code: int) -> frozenset[str]:
+def names_used(runtime: PySpace, code: int) -> frozenset[str]:
     """The same of a code object."""
     return runtime.once(_names_used, code)
 
 
-def _names_used(runtime: PythonRuntime, code: int) -> frozenset[str]:
+def _names_used(runtime: PySpace, code: int) -> frozenset[str]:
     try:
         names = py.PyCodeObject(runtime.space, code).co_names
-        return frozenset(runtime.objects.text(name, 128) for name in runtime.objects.tuple_items(names, _NAMES))
+        return frozenset(runtime.objects.name(name) for name in runtime.objects.tuple_items(names, _NAMES))
     except GdbextError:
         return frozenset()
 
 
-def variables(runtime: PythonRuntime, frame: PythonFrame) -> Mapping[str, int]:
+def variables(runtime: PySpace, frame: PythonFrame) -> Mapping[str, int]:
     """Name → address of the object: the globals that the code uses, then its locals. Raises nothing."""
     return runtime.once(_variables, frame)
 
 
-def _variables(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
+def _variables(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
     found = global_variables(runtime, frame)
     with suppress(GdbextError):  # the globals alone are an answer, too
         found.update(locals_of(runtime, frame))
     return found
 
 
-def name_of(runtime: PythonRuntime, frame: PythonFrame, address: int) -> str:
+def name_of(runtime: PySpace, frame: PythonFrame, address: int) -> str:
     """The variable of a frame that is the object, or the attribute of its ``self``; "" where none is. Raises
     nothing."""
     found = variables(runtime, frame)
@@ -203,7 +178,7 @@ def name_of(runtime: PythonRuntime, frame: PythonFrame, address: int) -> str:
 _SELF = "self"
 
 
-def global_variables(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
+def global_variables(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
     """The variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
     names = used_names(runtime, frame)
     found: dict[str, int] = {}
@@ -213,7 +188,7 @@ def global_variables(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, in
     return found
 
 
-def _namespace(runtime: PythonRuntime, frame: PythonFrame, is_local: bool) -> Mapping[str, int]:
+def _namespace(runtime: PySpace, frame: PythonFrame, is_local: bool) -> Mapping[str, int]:
     try:
         found = _structure(runtime, frame)
         address = found.f_locals if is_local else found.f_globals
@@ -222,7 +197,7 @@ def _namespace(runtime: PythonRuntime, frame: PythonFrame, is_local: bool) -> Ma
     return runtime.once(_all_named, address) if address else {}
 
 
-def _all_named(runtime: PythonRuntime, namespace: int) -> Mapping[str, int]:
+def _all_named(runtime: PySpace, namespace: int) -> Mapping[str, int]:
     """The variables that a dict has; threads share their modules'."""
     try:
         return dict(_named(runtime, runtime.dicts.items(namespace, _GLOBALS)))
@@ -230,7 +205,7 @@ def _all_named(runtime: PythonRuntime, namespace: int) -> Mapping[str, int]:
         return {}
 
 
-def _named(runtime: PythonRuntime, entries: Iterator[tuple[int, int]]) -> Iterator[tuple[str, int]]:
+def _named(runtime: PySpace, entries: Iterator[tuple[int, int]]) -> Iterator[tuple[str, int]]:
     for key, value in entries:
         try:
             yield runtime.objects.name(key), value
@@ -238,7 +213,7 @@ def _named(runtime: PythonRuntime, entries: Iterator[tuple[int, int]]) -> Iterat
             continue
 
 
-def attributes(runtime: PythonRuntime, address: int) -> Mapping[str, int]:
+def attributes(runtime: PySpace, address: int) -> Mapping[str, int]:
     """The attributes of an instance by name, those in slots included; empty where there are none or they cannot be
     read."""
     found: dict[str, int] = {}
@@ -254,7 +229,7 @@ def attributes(runtime: PythonRuntime, address: int) -> Mapping[str, int]:
     return found
 
 
-def items(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
+def items(runtime: PySpace, address: int) -> tuple[int, ...]:
     """The first items of a list or tuple, the first values of a dict; empty for anything else."""
     objects = runtime.objects
     try:
@@ -270,104 +245,6 @@ def items(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
     return ()
 
 
-def closure_of(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
-    """Addresses of what a function has in its closure; nothing for what is no function."""
-    try:
-        if not address or address & 7 or runtime.objects.type_of(address).name != "function":
-            return ()
-        closure = py.PyFunctionObject(runtime.space, address).func_closure
-        cells = runtime.objects.tuple_items(closure, _CELLS) if closure else ()
-        return tuple(py.PyCellObject(runtime.space, cell).ob_ref for cell in cells)
-    except GdbextError:
-        return ()
-
-
-def closure_names(runtime: PythonRuntime, address: int) -> Mapping[str, int]:
+def closure_names(runtime: PySpace, address: int) -> Mapping[str, int]:
     """The variables that a function has in its closure, by name; empty for what is no function."""
-    values = closure_of(runtime, address)
-    try:
-        code = py.PyFunctionObject(runtime.space, address).func_code if values else 0
-        names = runtime.codes.get(code).local_names() if values else []
-    except GdbextError:
-        return {}
-    return dict(zip(names[-len(values) :], values)) if values else {}
-
-
-def method_owner(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
-    """The object that a bound method belongs to; empty for anything else."""
-    try:
-        if not address or runtime.objects.type_of(address).name != "method":
-            return ()
-        return (py.PyMethodObject(runtime.space, address).im_self,)
-    except GdbextError:
-        return ()
-
-
-_FRAMES = 16
-"""Innermost frames of each thread that are read."""
-_THREADS = 300
-"""Most threads that are read: a process with more has pools of equal ones."""
-_ATTRIBUTES = 64
-
-
-class _Code(Record):
-    """Facts on all frames of a code object: how many fast locals it has, whether they include cells, whether
-    the first one is ``self``, and the objects that its globals are."""
-
-    locals: int
-    has_cells: bool
-    is_method: bool
-    globals: frozenset[int]
-
-
-class ObjectUsers:
-    """Collects the objects of one process."""
-
-    def __init__(self, runtime: PythonRuntime) -> None:
-        self._runtime = runtime
-        self._codes: dict[int, _Code] = {}
-
-    def of(self, states: Mapping[int, Sequence[ThreadState]]) -> dict[int, list[int]]:
-        """Address of an object → tids of the threads that have it as a variable, or as an attribute of ``self``."""
-        found: dict[int, list[int]] = {}
-        for tid in list(states)[:_THREADS]:
-            for address in set(self._at_hand(states[tid])):
-                found.setdefault(address, []).append(tid)
-        return found
-
-    def _at_hand(self, states: Sequence[ThreadState]) -> Iterator[int]:
-        for state in states:
-            for frame in self._runtime.frames.stack(state).frames[:_FRAMES]:
-                if frame.file.endswith(assumed_names.THREADING_FILE):
-                    continue  # how a thread begins and waits, the same in all of them
-                try:
-                    yield from self._values(frame)
-                except GdbextError:
-                    continue
-
-    def _values(self, frame: PythonFrame) -> Iterator[int]:
-        code = self._codes.get(frame.code)
-        if code is None:
-            code = self._codes[frame.code] = self._read(frame)
-        words = objects_at(self._runtime, slots_of(self._runtime, frame), code.locals)
-        yield from words
-        yield from code.globals
-        if code.has_cells:
-            yield from locals_of(self._runtime, frame).values()
-        if code.is_method and words[0]:
-            for number, (_, value) in enumerate(self._runtime.dicts.attributes(words[0])):
-                if number >= _ATTRIBUTES:
-                    return
-                yield value
-
-    def _read(self, frame: PythonFrame) -> _Code:
-        names = self._runtime.codes.get(frame.code).local_names()
-        known = frozenset(global_variables(self._runtime, frame).values())
-        return _Code(len(names), self._has_cells(frame), names[:1] == ["self"], known)
-
-    def _has_cells(self, frame: PythonFrame) -> bool:
-        runtime, code = self._runtime, py.PyCodeObject(self._runtime.space, frame.code)
-        if isinstance(runtime.layout.abi.frames, FrameObjects):
-            return any(each and runtime.objects.tuple_items(each) for each in (code.co_cellvars, code.co_freevars))
-        counts = (py.PyCodeObject.co_ncellvars, py.PyCodeObject.co_nfreevars)
-        return any(not code.has(each) or code.value(each) for each in counts)
+    return {name: value.address for name, value in PyRef(runtime, address).closure_variables().items()}

@@ -29,8 +29,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.threads.frame_reader import PythonFrame
-    from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.engine.layouts.declarations import U64
 
 _CODE_LIMIT = 1 << 16
@@ -80,7 +80,7 @@ class LoopNames(Record):
         )
 
 
-def loop_names(runtime: PythonRuntime, frame: PythonFrame) -> LoopNames | None:
+def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:
     """The names that the innermost loop around the frame's instruction loads, those in its lambdas, generators and
     comprehensions included; None where it is in none, or nobody can tell."""
     form = BYTECODES.get(runtime.layout.abi.version)
@@ -98,7 +98,7 @@ def loop_names(runtime: PythonRuntime, frame: PythonFrame) -> LoopNames | None:
         return None
 
 
-def is_in_loop_of(runtime: PythonRuntime, frame: PythonFrame, at: int) -> bool:
+def is_in_loop_of(runtime: PySpace, frame: PythonFrame, at: int) -> bool:
     """The instruction at byte ``at`` of the frame's code is in a loop around the frame's own one."""
     form = BYTECODES.get(runtime.layout.abi.version)
     if form is None:
@@ -114,7 +114,7 @@ _INNER = 16
 """Functions inside of a function that are read."""
 
 
-def _with_inner(runtime: PythonRuntime, code: int, numbers: Sequence[int], names: LoopNames) -> LoopNames:
+def _with_inner(runtime: PySpace, code: int, numbers: Sequence[int], names: LoopNames) -> LoopNames:
     """The names, with those of the code objects among these constants of a function, and the texts, as far as they can
     be read."""
     try:
@@ -128,7 +128,7 @@ def _with_inner(runtime: PythonRuntime, code: int, numbers: Sequence[int], names
     return names
 
 
-def names_with_inner(runtime: PythonRuntime, code: int) -> LoopNames | None:
+def names_with_inner(runtime: PySpace, code: int) -> LoopNames | None:
     """Names as ``names_of_code`` has them, with those in its lambdas, generators and comprehensions."""
     form, names = BYTECODES.get(runtime.layout.abi.version), names_of_code(runtime, code)
     try:
@@ -138,12 +138,12 @@ def names_with_inner(runtime: PythonRuntime, code: int) -> LoopNames | None:
         return None
 
 
-def names_of_code(runtime: PythonRuntime, code: int) -> LoopNames | None:
+def names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
     """The names that the code object at an address loads anywhere; None where nobody can tell."""
     return runtime.once(_names_of_code, code)
 
 
-def _names_of_code(runtime: PythonRuntime, code: int) -> LoopNames | None:
+def _names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
         loads = all_loads(form, _bytes_of(runtime, code)) if form is not None else None
@@ -163,7 +163,7 @@ class CalledMethod(Record):
     line: int | None = None
 
 
-def called_methods(runtime: PythonRuntime, frame: PythonFrame) -> list[CalledMethod]:
+def called_methods(runtime: PySpace, frame: PythonFrame) -> list[CalledMethod]:
     """The methods named before the frame's instruction, in order; empty where nobody can tell."""
     try:
         return runtime.once(_methods_before, frame.code, _offset_of(runtime, frame))
@@ -171,7 +171,7 @@ def called_methods(runtime: PythonRuntime, frame: PythonFrame) -> list[CalledMet
         return []
 
 
-def _methods_before(runtime: PythonRuntime, code: int, at: int) -> list[CalledMethod]:
+def _methods_before(runtime: PySpace, code: int, at: int) -> list[CalledMethod]:
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
         tables, lines = _NameTables(runtime, code), runtime.codes.get(code)
@@ -190,19 +190,19 @@ def _methods_before(runtime: PythonRuntime, code: int, at: int) -> list[CalledMe
         return []
 
 
-def line_of_block(runtime: PythonRuntime, frame: PythonFrame, handler: int) -> int | None:
+def line_of_block(runtime: PySpace, frame: PythonFrame, handler: int) -> int | None:
     """The line of the ``with`` whose handler a block of the frame names (3.8 to 3.10). Raises GdbextError."""
     form = BYTECODES.get(runtime.layout.abi.version)
     at = enters_with(form, _bytes_of(runtime, frame.code), handler) if form is not None else None
     return runtime.codes.get(frame.code).line(at) if at is not None else None
 
 
-def _code_of(runtime: PythonRuntime, frame: PythonFrame) -> tuple[bytes, int]:
+def _code_of(runtime: PySpace, frame: PythonFrame) -> tuple[bytes, int]:
     """The code of a frame, and the offset of its instruction. Raises GdbextError."""
     return _bytes_of(runtime, frame.code), _offset_of(runtime, frame)
 
 
-def _offset_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
+def _offset_of(runtime: PySpace, frame: PythonFrame) -> int:
     abi, place = runtime.layout.abi, instruction(runtime, frame)
     if abi.code_form is CodeForm.INLINE:
         return runtime.codes.get(frame.code).offset_of(place)
@@ -210,7 +210,7 @@ def _offset_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
     return place * abi.frames.lasti_unit
 
 
-def _bytes_of(runtime: PythonRuntime, code: int) -> bytes:
+def _bytes_of(runtime: PySpace, code: int) -> bytes:
     """The instructions of a code object. Raises GdbextError."""
     found = PyCodeObject(runtime.space, code)
     if runtime.layout.abi.code_form is CodeForm.INLINE:
@@ -222,7 +222,7 @@ def _bytes_of(runtime: PythonRuntime, code: int) -> bytes:
 class _NameTables:
     """The names that loads count in. Raises GdbextError."""
 
-    def __init__(self, runtime: PythonRuntime, code: int) -> None:
+    def __init__(self, runtime: PySpace, code: int) -> None:
         members = (PyCodeObject.co_names, *runtime.layout.abi.local_names)
         names, *tables = (_texts(runtime, code, member) for member in members)
         self._tables: dict[LoadKind, Sequence[str]] = dict.fromkeys(LoadKind, names)
@@ -234,7 +234,7 @@ class _NameTables:
         return self._tables[load.kind][load.number]
 
 
-def _texts(runtime: PythonRuntime, code: int, member: U64) -> list[str]:
+def _texts(runtime: PySpace, code: int, member: U64) -> list[str]:
     items = PyCodeObject(runtime.space, code).value(member)
     return [runtime.objects.text(each, 128) for each in runtime.objects.tuple_items(items, _NAMES)] if items else []
 

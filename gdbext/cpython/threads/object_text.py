@@ -8,6 +8,7 @@ from gdbext.cpython import objects as python_objects
 from gdbext.cpython.abi import FrameObjects
 from gdbext.cpython.abi.python_structures import PyFloatObject, PyInterpreterFrame, PyThreadState, PyTracebackObject
 from gdbext.cpython.objects import classes_of
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
@@ -18,10 +19,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
 
-    SpecialText = Callable[[int, python_objects.TypeInfo], str]
+    SpecialText = Callable[[PyRef], str]
     """The text of an object that somebody else knows better (a tensor), "" for any other. Raises GdbextError."""
 
 WIDTH = 80
@@ -40,17 +42,18 @@ _ROOM = 24
 """Characters that a cut text leaves for its length."""
 
 
-def describe(runtime: PythonRuntime, address: int, width: int = WIDTH, special: SpecialText | None = None) -> str:
-    """The object at ``address`` in at most ``width`` characters; "<unreadable 0x...>" where there is none, "<not in the
-    recording>" where a replay lacks it."""
-    text = _Describer(runtime, width, special).describe(address, 0)
-    return cut(text, width)
+def describe(value: PyRef, width: int = WIDTH, special: SpecialText | None = None) -> str:
+    """The object in at most ``width`` characters; "<unreadable 0x...>" where there is none, "<not in the recording>"
+    where a replay lacks it."""
+    if value.python is None:
+        return "<NULL>"
+    return cut(_Describer(value.python, width, special).describe(value.address, 0), width)
 
 
 class _Describer:
     """Describes one object and what it contains."""
 
-    def __init__(self, runtime: PythonRuntime, width: int, special: SpecialText | None) -> None:
+    def __init__(self, runtime: PySpace, width: int, special: SpecialText | None) -> None:
         self._runtime = runtime
         self._width = width
         self._special = special
@@ -61,9 +64,8 @@ class _Describer:
             return "<NULL>"
         try:
             info = self._runtime.objects.type_of(address)
-            return (self._special(address, info) if self._special is not None else "") or self._value(
-                address, info, depth
-            )
+            special = self._special(PyRef(self._runtime, address)) if self._special is not None else ""
+            return special or self._value(address, info, depth)
         except MemoryFault as fault:
             return f"<{NOT_RECORDED}>" if fault.reason == NOT_RECORDED else f"<unreadable {address:#x}>"
         except GdbextError:
@@ -205,7 +207,7 @@ def exception_text(runtime: PythonRuntime, address: int) -> str:
         if info is None or not info.flags & python_objects.FLAG_EXCEPTION:
             return ""
         arguments = runtime.objects.tuple_items(runtime.memory.u64(address + _EXCEPTION_ARGS))
-        return f"{info.name}({', '.join(describe(runtime, each) for each in arguments[:_ITEMS])})"
+        return f"{info.name}({', '.join(describe(PyRef(runtime, each)) for each in arguments[:_ITEMS])})"
     except GdbextError:
         return ""
 

@@ -23,22 +23,21 @@ from gdbext.cpython.abi.versions import (
     unsupported,
     version_text,
 )
-from gdbext.cpython.objects import DictReader, ObjectReader
-from gdbext.cpython.objects.code import CodeCache, FunctionReader
-from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, PythonFrame, ThreadState
+from gdbext.cpython.objects.object_items import ContextReader
+from gdbext.cpython.objects.py_ref import PyItems, PyRef, integer
+from gdbext.cpython.objects.py_space import PySpace
+from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, ThreadState
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-    from typing import Any, TypeVar
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gdbext.engine.glibc.pthread import PthreadTids
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer
-
-    _T = TypeVar("_T")
 
     NoteError = Callable[[GdbextError, str], None]
     """Called with what could not be read, and where."""
@@ -52,25 +51,18 @@ class TornListError(BadData):
     """A list of the interpreter is none, though its layout is right: threads came or went while it was read."""
 
 
-class PythonRuntime:
+class PythonRuntime(PySpace):
     """A running CPython: ``version`` is like "3.11.7" ("3.13.5t": free-threaded), ``address`` that of _PyRuntime."""
 
     def __init__(self, memory: Memory, location: RuntimeLocation, layout: PythonLayout) -> None:
-        self.memory = memory
+        super().__init__(memory, layout)
         self._location = location
         self.module: Module = location.module
         self.address = location.address
         self.modules: ModuleTable | None = None
         """All modules of the process, where it was found in one."""
-        self.layout = layout
         self.version = layout.abi.text
-        self.objects = ObjectReader(memory, layout)
-        self.space = self.objects.space
-        self.dicts = DictReader(self.objects)
-        self.codes = CodeCache(self.objects)
-        self.functions = FunctionReader(self.objects, self.dicts, self.codes)
         self.frames = FrameReader(memory, layout, self.codes)
-        self._found: dict[Hashable, Any] = {}
         self._states: list[ThreadState] | None = None
         self._known_tids: set[int] | None = None
         self._pthreads: PthreadTids | None = None
@@ -82,13 +74,21 @@ class PythonRuntime:
         other.frames = FrameReader(self.memory, self.layout, self.codes)
         return other
 
-    def once(self, find: Callable[..., _T], *args: Hashable) -> _T:
-        """Call ``find(self, *args)`` once in this moment, and return the same again however often it is asked for."""
-        key = (find, *args)
-        if key not in self._found:
-            self._found[key] = find(self, *args)
-        found: _T = self._found[key]
-        return found
+    def stack_of(self, states: Iterable[ThreadState]) -> PyStack:
+        """The Python frames of a thread, innermost first, interpreter by interpreter."""
+        return PyStack(self, [frame for state in states for frame in self.frames.stack(state).frames])
+
+    def globals_of(self, module: str) -> PyRef:
+        """The dict of an imported module's variables, in the newest interpreter that has the module. Raises nothing."""
+        return self.once(_globals_of, module)
+
+    def globals_in(self, interpreter: Interpreter, module: str) -> PyRef:
+        """The same in one interpreter."""
+        return PyRef(self, interpreter.address).at(lambda _, __: _namespace(self, interpreter, module))
+
+    def context_of(self, state: ThreadState) -> PyItems[tuple[PyRef, PyRef]]:
+        """The context variables of a thread with their values."""
+        return PyItems(PyRef(self, state.address), _context_variables)
 
     @classmethod
     def detect(cls, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime | None:
@@ -294,6 +294,31 @@ class PythonRuntime:
         return self.pthreads.complete and ident not in self.pthreads.tids
 
 
+def _context_variables(runtime: PySpace, state: int) -> Iterator[tuple[PyRef, PyRef]]:
+    found = ContextReader(runtime.objects).of_thread(state)
+    return ((PyRef(runtime, key), PyRef(runtime, value)) for key, value in found.items())
+
+
+def _globals_of(runtime: PythonRuntime, module: str) -> PyRef:
+    missing = PyRef(runtime, 0)
+    try:
+        for interpreter in runtime.interpreters():
+            found = runtime.globals_in(interpreter, module)
+            if found:
+                return found
+            missing = missing if found.is_absent else found
+    except GdbextError as error:
+        return PyRef(runtime, 0, error)
+    return missing
+
+
+def _namespace(runtime: PythonRuntime, interpreter: Interpreter, module: str) -> int:
+    """The address of the dict of a module's variables; 0 where it is not imported. Raises BadData, MemoryFault."""
+    modules = PyInterpreterState(runtime.space, interpreter.address).value(runtime.layout.abi.modules)
+    found = runtime.dicts.get(modules, module) if modules else None
+    return PyModuleObject(runtime.space, found).md_dict if found is not None else 0
+
+
 def _states_by_ident(runtime: PythonRuntime) -> Mapping[int, ThreadState]:
     return {state.ident: state for state in reversed(runtime.thread_states())}
 
@@ -309,67 +334,34 @@ def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
     """
     names: dict[int, str] = {}
     for ident, thread in active_threads(runtime):
-        _add_name(runtime, names, ident, thread)
+        name = thread.var(assumed_names.THREAD_NAME)
+        with suppress(GdbextError):
+            names.setdefault(ident.read(integer), name.read(lambda python, at: python.objects.text(at, NAME_LIMIT)))
     return names
 
 
 def read_native_ids(runtime: PythonRuntime) -> dict[int, int]:
     """Thread ident to the Thread's native_id; what cannot be read is left out. Raises nothing."""
-    found: dict[int, int] = {}
-    for ident, thread in active_threads(runtime):
-        native = runtime.dicts.attribute(thread, assumed_names.THREAD_NATIVE_ID)
-        try:
-            if native is not None:
-                found[runtime.objects.integer(ident)] = runtime.objects.integer(native)
-        except (BadData, MemoryFault):
-            continue
-    return found
+    threads = (
+        (ident.int(), thread.var(assumed_names.THREAD_NATIVE_ID).int()) for ident, thread in active_threads(runtime)
+    )
+    return {ident: native for ident, native in threads if ident is not None and native is not None}
 
 
-def active_threads(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
-    """(ident, Thread) objects of threading._active, the main interpreter's first. Raises nothing."""
+def active_threads(runtime: PythonRuntime) -> Iterator[tuple[PyRef, PyRef]]:
+    """(ident, Thread) of threading._active, the main interpreter's first. Raises nothing."""
     for active in module_globals(runtime, assumed_names.THREADING, assumed_names.ACTIVE_THREADS):
-        try:
-            yield from list(runtime.dicts.items(active))
-        except GdbextError:
-            continue
+        yield from active.items()
 
 
-def module_globals(runtime: PythonRuntime, module: str, name: str) -> Iterator[int]:
+def module_globals(runtime: PythonRuntime, module: str, name: str) -> Iterator[PyRef]:
     """That variable of an imported module in each interpreter, the main one first. Raises nothing."""
     try:
         interpreters = runtime.interpreters()
     except (BadData, MemoryFault):
         return
-    for interpreter in reversed(interpreters):
-        try:
-            found = module_global(runtime, interpreter, module, name)
-        except GdbextError:
-            continue
-        if found:
-            yield found
-
-
-def _add_name(runtime: PythonRuntime, names: dict[int, str], ident: int, thread: int) -> None:
-    try:
-        name = runtime.dicts.attribute(thread, assumed_names.THREAD_NAME)
-        if name is not None:
-            names.setdefault(runtime.objects.integer(ident), runtime.objects.text(name, NAME_LIMIT))
-    except (BadData, MemoryFault):
-        return
-
-
-def module_global(runtime: PythonRuntime, interpreter: Interpreter, module: str, name: str) -> int | None:
-    """Address of a global of an imported module (sys.modules); None where it is not imported or has no such name.
-
-    Raises BadData, MemoryFault.
-    """
-    modules = PyInterpreterState(runtime.space, interpreter.address).value(runtime.layout.abi.modules)
-    found = runtime.dicts.get(modules, module) if modules else None
-    if found is None:
-        return None
-    namespace = PyModuleObject(runtime.space, found).md_dict
-    return runtime.dicts.get(namespace, name) if namespace else None
+    found = (runtime.globals_in(interpreter, module)[name] for interpreter in reversed(interpreters))
+    yield from filter(None, found)
 
 
 class ThreadTable:
@@ -388,10 +380,9 @@ class ThreadTable:
             self._note(error, "python threads")
             return {}
 
-    def frames(self, tid: int) -> list[PythonFrame]:
+    def frames(self, tid: int) -> PyStack:
         """The Python frames of a thread, innermost first, interpreter by interpreter; none of a thread of C's."""
-        stack = self.runtime.frames.stack
-        return [frame for state in self.states.get(tid, ()) for frame in stack(state).frames]
+        return self.runtime.stack_of(self.states.get(tid, ()))
 
     @cached_property
     def names(self) -> Mapping[int, str]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gdbext.cpython.threads.runtime import module_global
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.pool_table import BACKENDS, PoolFunction
 from gdbext.engine.numbers import number
-from gdbext.errors import GdbextError
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.diagnosis.job.collectives_section import JobRank
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.recognise import State
@@ -64,21 +63,22 @@ _LONGEST = 4_096
 def environment(session: Session) -> Mapping[str, str]:
     """The environment as the program has it now: Python's os.environ, else the one that it was started with."""
     found = dict(session.target.environ())
-    runtime = session.python
-    if runtime is None:
+    if session.python is None:
         return found
-    try:
-        for interpreter in runtime.interpreters()[:1]:
-            environ = module_global(runtime, interpreter, _OS, _ENVIRON)
-            entries = runtime.dicts.attribute(environ, _ENTRIES) if environ else None
-            for key, value in runtime.dicts.items(entries, _VARIABLES) if entries else ():
-                name = runtime.objects.bytes(key, _LONGEST).decode("utf-8", "replace")
-                if name in _READ:
-                    found[name] = runtime.objects.bytes(value, _LONGEST).decode("utf-8", "replace")
-    except GdbextError as error:
-        if session.target.recorded is None:  # else it was recorded before this was read
-            session.errors.note(error, "os.environ")
+    environ = session.python.globals_of(_OS)[_ENVIRON][_ENTRIES]
+    entries = environ.items(_VARIABLES)
+    for key, value in entries:
+        name = _decoded(key)
+        if name in _READ:
+            found[name] = _decoded(value)
+    recorded = session.target.recorded is not None  # perhaps before this was read
+    if entries.fault is not None and not environ.is_absent and not recorded:
+        session.errors.note(entries.fault, "os.environ")
     return found
+
+
+def _decoded(value: PyRef) -> str:
+    return (value.bytes(_LONGEST) or b"").decode("utf-8", "replace")
 
 
 def from_environment(session: Session) -> JobRank:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.threads.frame_variables import locals_of
-from gdbext.diagnosis.job.collectives import before_torch, read_collectives
+from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.diagnosis.job.collectives import before_torch, group_reader, read_collectives
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed.gloo_transfers import rank_of_worker, waiting_transfer, worker_that_owes
-from gdbext.torch.distributed.process_groups import ProcessGroupReader
 from gdbext.torch.distributed.python_calls import absent_workers, group_argument, store_meeting
 from gdbext.torch.torch_symbol import (
     DISTRIBUTED_FILE,
@@ -29,8 +28,7 @@ from gdbext.torch.torch_symbol import (
 from gdbext.torch.values.containers import string_reader
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.frame_reader import PythonFrame
-    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.diagnosis.job.collectives_section import Collective, CollectivesSection, ProcessGroup
     from gdbext.diagnosis.report.wait import Wait
     from gdbext.diagnosis.session import Session
@@ -102,9 +100,9 @@ _MEETS = (WaitKind.SLEEP, WaitKind.IO, WaitKind.COLLECTIVE)
 
 def _meeting_at_store(session: Session, thread: ThreadSnapshot, wait: Wait) -> CollectiveWait | None:
     """The meeting of all ranks at the store that a thread is in, with who is missing; None for any other."""
-    if wait.kind not in _MEETS or session.python is None:
+    if wait.kind not in _MEETS:
         return None
-    found = store_meeting(session.python, _frames(session, thread)[:1])
+    found = store_meeting(_stack(session, thread))
     is_waiting = wait.collective is not None and wait.collective.is_store
     if found is None or not (is_waiting or found.rank):
         return None
@@ -114,13 +112,13 @@ def _meeting_at_store(session: Session, thread: ThreadSnapshot, wait: Wait) -> C
 
 def _name_shared_groups(session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]) -> None:
     """Threads that use one group at the same time."""
-    groups: dict[int, list[tuple[ThreadSnapshot, State, Wait, CollectiveWait]]] = {}
+    groups: dict[PyRef, list[tuple[ThreadSnapshot, State, Wait, CollectiveWait]]] = {}
     for thread in process.threads:
         state = states[thread.tid]
         wait = state.wait if state is not None else None
-        if state is None or wait is None or wait.kind is not WaitKind.COLLECTIVE or session.python is None:
+        if state is None or wait is None or wait.kind is not WaitKind.COLLECTIVE:
             continue
-        known, group = wait.collective, group_argument(session.python, _frames(session, thread))
+        known, group = wait.collective, group_argument(_stack(session, thread))
         if known is not None and group is not None and not known.is_store and known.peer is None:
             groups.setdefault(group, []).append((thread, state, wait, known))
     for users in groups.values():
@@ -130,10 +128,9 @@ def _name_shared_groups(session: Session, process: ProcessSnapshot, states: Muta
             states[thread.tid] = state._replace(wait=wait._replace(collective=shared))
 
 
-def _frames(session: Session, thread: ThreadSnapshot) -> list[PythonFrame]:
-    """The Python frames of a thread, with what is needed to read their variables."""
-    table = session.python_threads
-    return table.frames(thread.tid) if table is not None else []
+def _stack(session: Session, thread: ThreadSnapshot) -> PyStack:
+    """The Python frames of a thread; none without Python."""
+    return session.python_threads.frames(thread.tid) if session.python_threads is not None else PyStack()
 
 
 def _handling(thread: ThreadSnapshot) -> str:
@@ -145,9 +142,9 @@ def _handling(thread: ThreadSnapshot) -> str:
 
 def _absent_workers(session: Session, thread: ThreadSnapshot) -> str:
     """The wait in rpc.shutdown with the names of the workers that have not called it; "" for any other."""
-    if session.python is None or not any(frame.file.endswith(RPC_FILE) for frame in thread.python[:_DEPTH]):
+    if not any(frame.file.endswith(RPC_FILE) for frame in thread.python[:_DEPTH]):
         return ""
-    names = absent_workers(session.python, _frames(session, thread))
+    names = absent_workers(_stack(session, thread))
     has = "has" if len(names) == 1 else "have"
     return f"rpc.shutdown, which {listed(names, _SHOWN)} {has} not called" if names else ""
 
@@ -189,61 +186,49 @@ def _oldest(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWa
 
 def _point_to_point(session: Session, thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
     """The send or recv whose Python function is on the stack: its arguments name the other end."""
-    runtime, table = session.python, session.python_threads
-    if runtime is None or table is None:
-        return None
-    for state in table.states.get(thread.tid, ()):
-        for frame in runtime.frames.stack(state).frames[:_DEPTH]:
-            names = POINT_TO_POINT.get(frame.function) if frame.file.endswith(DISTRIBUTED_FILE) else None
-            if names is None:
-                continue
-            try:
-                found = locals_of(runtime, frame)
-                numbers = [_integer(session, found.get(name, 0)) for name in names]
-            except GdbextError:
-                continue
-            peer = numbers[0] if numbers[0] is not None else _in_job(numbers[1], section.groups)
-            from_any = peer is None and all(_is_none(session, found.get(name, 0)) for name in names)
-            group = section.groups[0].label if from_any and len(section.groups) == 1 else ""
-            tag = _integer(session, found.get("tag", 0))
-            return CollectiveWait(frame.function, group=group, peer=peer, tag=tag, from_any=from_any)
+    stack = _stack(session, thread)
+    for frame in stack[:_DEPTH]:
+        names = POINT_TO_POINT.get(frame.function) if frame.file.endswith(DISTRIBUTED_FILE) else None
+        if names is None:
+            continue
+        given = stack.locals(frame)
+        if given.fault is not None:
+            continue
+        rank, group_rank = (given[name].int() for name in names)
+        peer = rank if rank is not None else _in_job(group_rank, section.groups)
+        from_any = peer is None and all(not given[name] or given[name].is_none for name in names)
+        group = section.groups[0].label if from_any and len(section.groups) == 1 else ""
+        return CollectiveWait(frame.function, group=group, peer=peer, tag=given["tag"].int(), from_any=from_any)
     return None
 
 
 def _remote_call(session: Session, thread: ThreadSnapshot) -> CollectiveWait | None:
     """The call of another rank's worker whose answer is waited for."""
-    runtime, table = session.python, session.python_threads
-    if runtime is None or table is None:
-        return None
-    for frame in table.frames(thread.tid)[:_DEPTH]:
-        if frame.function == RPC_CALL and frame.file.endswith(RPC_FILE):
-            try:
-                return CollectiveWait(RPC_CALL, peer=_worker(session, locals_of(runtime, frame).get(RPC_WORKER, 0)))
-            except GdbextError:
-                return CollectiveWait(RPC_CALL)
-    return _owed_answer(session, runtime, thread)
+    stack = _stack(session, thread).innermost(_DEPTH)
+    if any(frame.function == RPC_CALL and frame.file.endswith(RPC_FILE) for frame in stack):
+        return CollectiveWait(RPC_CALL, peer=_worker(session, stack.locals_of(RPC_CALL, RPC_FILE)[RPC_WORKER]))
+    return _owed_answer(session, thread)
 
 
-def _owed_answer(session: Session, runtime: PythonRuntime, thread: ThreadSnapshot) -> CollectiveWait | None:
+def _owed_answer(session: Session, thread: ThreadSnapshot) -> CollectiveWait | None:
     """The wait for a future that another rank's answer ends; None for any other."""
     agent, call = RPC_AGENT.address(session.symbolizer), thread.syscall
     if agent is None or call is None or call.name != "futex" or not thread.python:
         return None
-    reader = ProcessGroupReader(session.memory, session.layout, session.symbolizer, runtime)
+    reader = group_reader(session)
     peer = worker_that_owes(session.memory, reader.class_of, agent, call.arguments[0])
     functions = (thread.stack.function(level) for level in range(min(_DEPTH, len(thread.frames))))
     fetches = any(function is not None and _FETCHES in function.name for function in functions)
     return None if peer is None else CollectiveWait(RPC_FETCH if fetches else RPC_ASYNC, peer=peer)
 
 
-def _worker(session: Session, address: int) -> int | None:
-    """The rank of a worker, which a program names by that or by a string. Raises GdbextError: by an object."""
-    rank = _integer(session, address)
-    agent = RPC_AGENT.address(session.symbolizer)
-    if rank is not None or agent is None or session.python is None or not address:
+def _worker(session: Session, named: PyRef) -> int | None:
+    """The rank of a worker, which a program names by that or by a string; None where it does so by an object."""
+    rank, agent = named.int(), RPC_AGENT.address(session.symbolizer)
+    if rank is not None or agent is None or not named:
         return rank
-    name = session.python.objects.text(address)
-    return rank_of_worker(session.memory, string_reader(session.memory, session.layout), agent, name)
+    strings = string_reader(session.memory, session.layout)
+    return rank_of_worker(session.memory, strings, agent, named.str())
 
 
 def _unnumbered(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
@@ -264,30 +249,15 @@ def _one_end(
     if op is None or not thread.python:
         return None
     call = thread.syscall
-    if call is None or call.name != "futex" or session.python is None:
+    if call is None or call.name != "futex":
         return CollectiveWait(op)
-    reader = ProcessGroupReader(session.memory, session.layout, session.symbolizer, session.python)
+    reader = group_reader(session)
     found = waiting_transfer(session.memory, reader.class_of, call.arguments[0])
     if found is None:
         return CollectiveWait(op)
     alike = {group.ranks for group in section.groups if (group.rank, group.size) == (found.rank, found.size)}
     peers = {ranks[found.peer] for ranks in alike if found.peer < len(ranks)}
     return CollectiveWait(op, peer=peers.pop() if len(peers) == 1 else None, tag=found.tag)
-
-
-def _integer(session: Session, address: int) -> int | None:
-    try:
-        return session.python.objects.integer(address) if session.python is not None and address else None
-    except GdbextError:  # None, of which most arguments are
-        return None
-
-
-def _is_none(session: Session, address: int) -> bool:
-    """The argument is None, or the function has none of that name."""
-    try:
-        return not address or session.python is None or session.python.objects.type_of(address).name == "NoneType"
-    except GdbextError:
-        return False
 
 
 def _in_job(rank: int | None, groups: tuple[ProcessGroup, ...]) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.diagnosis.job import environment, from_environment
 from gdbext.diagnosis.job.collectives_section import (
     Collective,
@@ -25,7 +26,7 @@ from gdbext.torch.distributed.group_structures import ProcessGroupStruct
 from gdbext.torch.distributed.nccl_communicators import Communicator, CommunicatorReader, release_of
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
 from gdbext.torch.distributed.python_calls import GivenRank, given_rank
-from gdbext.torch.torch_symbol import TORCH_FILES
+from gdbext.torch.torch_symbol import DISTRIBUTED, TORCH_FILES
 from gdbext.torch.values.containers import string_reader
 from gdbext.torch.values.value_text import python_name
 
@@ -88,12 +89,18 @@ class KnownGroups(Record):
     objects: dict[str, GroupObject]
 
 
+def group_reader(session: Session) -> ProcessGroupReader:
+    """The reader of the groups that torch.distributed keeps. Raises LayoutError."""
+    distributed = session.python.globals_of(DISTRIBUTED) if session.python is not None else PyRef(None, 0)
+    return ProcessGroupReader(session.memory, session.layout, session.symbolizer, distributed)
+
+
 def known_groups(session: Session) -> KnownGroups:
     """The groups that torch.distributed keeps; none without Python."""
     if session.python is None:
         return KnownGroups(None, {})
     try:
-        reader = ProcessGroupReader(session.memory, session.layout, session.symbolizer, session.python)
+        reader = group_reader(session)
         objects = {group.name: group for group in reader.groups()}
     except GdbextError as error:
         session.errors.note(error, "process groups")
@@ -316,9 +323,7 @@ def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
 def _given(session: Session) -> GivenRank | None:
     """The arguments of init_process_group, where a thread is in it."""
     table = session.python_threads
-    if table is None or session.python is None:
-        return None
-    found = (given_rank(session.python, table.frames(tid)) for tid in table.states)
+    found = (given_rank(table.frames(tid)) for tid in table.states) if table is not None else ()
     return next((each for each in found if each is not None), None)
 
 

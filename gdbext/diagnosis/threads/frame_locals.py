@@ -13,12 +13,13 @@ names of parameters are the schema's in another order, nothing tells which is wh
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import islice
 
 from gdbext.cpython.abi.assumed_names import EVENT_FLAG, Waitable
-from gdbext.cpython.abi.python_structures import PyCodeObject, PyObject, PyTypeObject
-from gdbext.cpython.objects.object_items import deque_items, set_items
+from gdbext.cpython.objects import base_classes
+from gdbext.cpython.objects.py_ref import PyRef, integer, size_of_deque
 from gdbext.cpython.sync.locks import read_lock
-from gdbext.cpython.threads.frame_variables import attributes, global_variables, locals_of
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.report.thread_report import Frame, LocalVariable, ThreadReport
 from gdbext.diagnosis.threads.thread_reporting import tensor_text
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
@@ -32,9 +33,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from gdbext.cpython import objects as python_objects
+    from gdbext.cpython.objects.code import Code
+    from gdbext.cpython.objects.py_ref import PyVariables
+    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.threads.frame_reader import PythonFrame
-    from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.torch.stack import Argument, DispatchFrame
@@ -53,18 +55,17 @@ _WORDS = 2
 """Words behind a tensor object's header among which its at::Tensor is (THPVariable::cdata, a MaybeOwned in some
 versions: torch/csrc/autograd/python_variable.h)."""
 _KEYSET_CLASS = "DispatchKeySet"
-_TAKES_MORE = 0x04
-"""The flag of a code object with ``*args``: CO_VARARGS (Include/cpython/code.h)."""
+_ATTRIBUTES = 64
 _HELD = {True: "held", False: "free"}
 
 
 class FrameLocals:
-    """Reads the variables of one session's Python frames; ``runtime`` is its interpreter."""
+    """Reads the variables of one session's Python frames."""
 
-    def __init__(self, session: Session, runtime: PythonRuntime) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._runtime = runtime
-        self._tensor_types: dict[int, bool] = {}
+        self._stack = PyStack(session.python)
+        self._tensor_types: dict[PyRef, bool] = {}
 
     def shown(self, thread: ThreadReport, every: bool = False) -> ThreadReport:
         """The report with the variables of the innermost frame of the user's, or of ``every`` one of them; of a thread
@@ -91,7 +92,8 @@ class FrameLocals:
         """Position in ``shown`` → the interpreter's frame of it."""
         table = self._session.python_threads
         states = table.states.get(tid, ()) if table is not None else ()
-        frames = [frame for group in self._runtime.frames.groups(states) for frame in group]
+        groups = table.runtime.frames.groups(states) if table is not None else ()
+        frames = [frame for group in groups for frame in group]
         found: dict[int, PythonFrame] = {}
         position = 0
         for number, frame in enumerate(shown):
@@ -108,7 +110,7 @@ class FrameLocals:
     def _with_variables(self, frame: Frame, source: PythonFrame, most: int) -> Frame:
         try:
             named = self._named(frame, source)
-            found = tuple(LocalVariable(name, kind, self._shown(name, address)) for name, kind, address in named[:most])
+            found = tuple(LocalVariable(name, value.type, self._shown(name, value)) for name, value in named[:most])
         except MemoryFault as fault:
             return frame._replace(hidden_variables=fault.reason if fault.reason == NOT_RECORDED else fault.what)
         except GdbextError as error:
@@ -119,78 +121,55 @@ class FrameLocals:
         more = f"{len(named) - most} more (dispatch-bt --locals)" if len(named) > most else ""
         return frame._replace(variables=found, hidden_variables=more)
 
-    def _named(self, frame: Frame, source: PythonFrame) -> list[tuple[str, str, int]]:
-        """(name, type, object) of each variable. Raises GdbextError where the frame itself cannot be read."""
+    def _named(self, frame: Frame, source: PythonFrame) -> list[tuple[str, PyRef]]:
+        """The variables by name. Raises GdbextError where the frame itself cannot be read."""
         if frame.function != _MODULE:
-            return [
-                (name, self._type_name(address), address)
-                for name, address in locals_of(self._runtime, source).items()
-                if name[:1] != "."  # the iterator of a comprehension
-            ]
-        used = sorted(global_variables(self._runtime, source).items())
-        kinds = [(name, self._type_name(address), address) for name, address in used]
-        return [each for each in kinds if each[0][:2] != "__" and each[1] not in _NOT_VALUES]
+            found = self._stack.locals(source).checked()
+            return [(name, value) for name, value in found.items() if name[:1] != "."]  # a comprehension's iterator
+        used = sorted(self._stack.used_globals(source).items())
+        return [(name, value) for name, value in used if name[:2] != "__" and value.type not in _NOT_VALUES]
 
-    def _shown(self, name: str, address: int) -> str:
-        return HIDDEN if is_secret(name) else self.text(address)
+    def _shown(self, name: str, value: PyRef) -> str:
+        return HIDDEN if is_secret(name) else self.text(value)
 
-    def text(self, address: int) -> str:
+    def text(self, value: PyRef) -> str:
         """The short text of an object. Raises nothing."""
         from gdbext.cpython.threads.object_text import describe
 
-        return describe(self._runtime, address, _WIDTH, self._special)
-
-    def _type_name(self, address: int) -> str:
-        try:
-            return self._runtime.objects.type_of(address).name
-        except GdbextError:
-            return ""
+        return describe(value, _WIDTH, self._special)
 
     # --- what object_text does not know -----------------------------------------------------------
 
-    def _special(self, address: int, info: python_objects.TypeInfo) -> str:
-        if self._session.has_torch and self._is_tensor_type(info):
-            return self._tensor(address)
-        lock = read_lock(self._runtime, address)
+    def _special(self, value: PyRef) -> str:
+        if self._session.has_torch and self._is_tensor(value):
+            return self._tensor(value)
+        lock = read_lock(self._session.python, value.address) if self._session.python is not None else None
         if lock is not None and lock.kind is not Waitable.SIMPLE_QUEUE:
             owner = f" by thread {lock.owner_tid}" if lock.locked and lock.owner_tid else ""
             held = bool(lock.depth) if lock.kind is Waitable.RLOCK else lock.locked
             return f"<{lock.kind.value} {_HELD[held]}{owner}>"
-        if info.name in ("set", "frozenset"):
-            return f"<{info.name} of {len(set_items(self._runtime, address))}>"
-        if info.name == "collections.deque":
-            return f"<deque of {deque_items(self._runtime, address)[0]}>"
-        return self._event(address, info)
+        kind = value.type
+        if kind in ("set", "frozenset"):
+            return f"<{kind} of {len(value.elements().checked())}>"
+        if kind == "collections.deque":
+            return f"<deque of {value.read(size_of_deque)}>"
+        flag = value.attributes(_ATTRIBUTES)[EVENT_FLAG] if kind == "Event" else None
+        return f"<Event {'set' if flag.read(integer) else 'not set'}>" if flag else ""
 
-    def _event(self, address: int, info: python_objects.TypeInfo) -> str:
-        """Say of a threading.Event whether it is set."""
-        if info.name != "Event":
-            return ""
-        flag = attributes(self._runtime, address).get(EVENT_FLAG)
-        return "" if flag is None else f"<Event {'set' if self._runtime.objects.integer(flag) else 'not set'}>"
-
-    def _is_tensor_type(self, info: python_objects.TypeInfo) -> bool:
-        """The class is derived from torch's C++ class of tensors."""
-        known = self._tensor_types.get(info.address)
+    def _is_tensor(self, value: PyRef) -> bool:
+        """Its class is derived from torch's C++ class of tensors."""
+        kind = value.of_class
+        known = self._tensor_types.get(kind)
         if known is None:
-            known = self._tensor_types[info.address] = any(each.name == TENSOR_CLASS for each in self._bases(info))
+            known = self._tensor_types[kind] = kind.read(_is_derived_from_tensor)
         return known
 
-    def _bases(self, info: python_objects.TypeInfo) -> Iterator[python_objects.TypeInfo]:
-        objects = self._runtime.objects
-        for _ in range(_BASES):
-            yield info
-            base = PyTypeObject(self._runtime.space, info.address).tp_base
-            if not base:
-                return
-            info = objects.type_info(base)
-
-    def _tensor(self, address: int) -> str:
+    def _tensor(self, value: PyRef) -> str:
         """``f32[8, 16] cpu``; "" where no tensor is behind the object."""
         if self._session.layout_if_known is None:
             return ""
         tensors = self._session.tensors
-        for word in self._runtime.memory.words(address + self._runtime.layout.size(PyObject), _WORDS):
+        for word in value.read(lambda python, _: python.memory.words(value.body, _WORDS)):
             if word > _WORDS and not word & 7:
                 try:
                     return tensor_text(tensors.read_alive(word))
@@ -221,55 +200,52 @@ class FrameLocals:
         return thread._replace(dispatch=tuple(steps))
 
     def _with_arguments(self, step: DispatchFrame, source: PythonFrame) -> DispatchFrame:
+        code, values = self._stack.code(source), self._stack.locals(source)
+        if code is None or step.kernel is None or values.fault is not None:
+            return step
+        if step.kernel.function != f"{code.name} at {code.file}:{code.first_line}":
+            return step
         try:
-            code = self._runtime.codes.get(source.code)
-            if step.kernel is None or step.kernel.function != f"{code.name} at {code.file}:{code.first_line}":
-                return step
-            schema = [each.name for each in step.arguments]
-            values = locals_of(self._runtime, source)
-            variables = self._variables(source.code, schema, values)
+            variables = argument_variables(code, [each.name for each in step.arguments], values)
         except GdbextError:
             return step
-        found = (self._argument(each, name, values.get(name, 0)) for each, name in zip(step.arguments, variables))
+        found = (self._argument(each, name, values[name]) for each, name in zip(step.arguments, variables))
         return step._replace(arguments=tuple(found))
 
-    def _variables(self, code: int, schema: Sequence[str], values: dict[str, int]) -> list[str]:
-        """The variable that has each of the schema's arguments, "" for one that none has for sure; what ``*args`` holds
-        joins ``values``. Raises GdbextError."""
-        known = self._runtime.codes.get(code).local_names()
-        count, by_keyword = self._parameters(code)
-        behind = self._behind(code, known[count + by_keyword :], values)
-        has_keyset = count > 0 and self._type_name(values.get(known[0], 0)).rpartition(".")[2] == _KEYSET_CLASS
-        positions = (*known[has_keyset:count], *behind)
-        if any(name in schema and schema.index(name) != at for at, name in enumerate(positions)):
-            return []  # what the schema has for keywords alone is given by name, whatever the order
-        keywords = known[count : count + by_keyword]
-        return [
-            name if name in keywords else positions[at] if at < len(positions) else "" for at, name in enumerate(schema)
-        ]
-
-    def _behind(self, code: int, names: Sequence[str], values: dict[str, int]) -> list[str]:
-        """``args[0]``, ``args[1]``: what the parameter holds that takes all other positions; [] for a function without.
-        Raises GdbextError."""
-        if not PyCodeObject(self._runtime.space, code).co_flags & _TAKES_MORE or not names or names[0] not in values:
-            return []
-        items = {f"{names[0]}[{at}]": one for at, one in enumerate(self._runtime.objects.tuple_items(values[names[0]]))}
-        values.update(items)
-        return [*items]
-
-    def _parameters(self, code: int) -> tuple[int, int]:
-        """The number of parameters that a code object has, and of those for keywords alone. Raises GdbextError.
-
-        ``co_kwonlyargcount`` is the second int behind ``co_argcount`` (Include/cpython/code.h, 3.8 to 3.14).
-        """
-        space = self._runtime.space
-        place = code + PyCodeObject.co_argcount.offset(space) + 8
-        return PyCodeObject(space, code).co_argcount, self._runtime.memory.u32(place)
-
-    def _argument(self, argument: Argument, name: str, address: int) -> Argument:
-        if not _lacks_value(argument) or not address:
+    def _argument(self, argument: Argument, name: str, value: PyRef) -> Argument:
+        if not _lacks_value(argument) or not value:
             return argument
-        return argument._replace(text=self._shown(name, address), confidence=Certainty.INFERRED, variable=name)
+        return argument._replace(text=self._shown(name, value), confidence=Certainty.INFERRED, variable=name)
+
+
+def argument_variables(code: Code, schema: Sequence[str], values: PyVariables) -> list[str]:
+    """The variable that has each of the schema's arguments, "" for one that none has for sure; what ``*args`` holds
+    joins ``values``. Raises GdbextError."""
+    known, count, by_keyword = code.local_names(), code.argument_count, code.keyword_count
+    behind = _behind(code, known[count + by_keyword :], values)
+    has_keyset = count > 0 and values[known[0]].type.rpartition(".")[2] == _KEYSET_CLASS
+    positions = (*known[has_keyset:count], *behind)
+    if any(name in schema and schema.index(name) != at for at, name in enumerate(positions)):
+        return []  # what the schema has for keywords alone is given by name, whatever the order
+    keywords = known[count : count + by_keyword]
+    return [
+        name if name in keywords else positions[at] if at < len(positions) else "" for at, name in enumerate(schema)
+    ]
+
+
+def _behind(code: Code, names: Sequence[str], values: PyVariables) -> list[str]:
+    """``args[0]``, ``args[1]``: what the parameter holds that takes all other positions; [] for a function without.
+    Raises GdbextError."""
+    if not code.takes_more or not names or names[0] not in values:
+        return []
+    items = {f"{names[0]}[{at}]": one for at, one in enumerate(values[names[0]].elements().checked())}
+    values.update(items)
+    return [*items]
+
+
+def _is_derived_from_tensor(python: PySpace, kind: int) -> bool:
+    names = (python.objects.type_info(each).name for each in base_classes(python.objects, kind))
+    return TENSOR_CLASS in islice(names, _BASES)
 
 
 def _lacks_value(argument: Argument) -> bool:
@@ -296,26 +272,21 @@ def _is_same(frame: Frame, source: PythonFrame) -> bool:
 
 def with_locals(session: Session, threads: Sequence[ThreadReport], every: bool = False) -> tuple[ThreadReport, ...]:
     """The reports with variables; as they are where there is no Python."""
-    runtime = session.python
-    if runtime is None:
+    if session.python is None:
         return tuple(threads)
-    reader = FrameLocals(session, runtime)
+    reader = FrameLocals(session)
     return tuple(reader.shown(thread, every) if thread.python_frames else thread for thread in threads)
 
 
 def with_kernel_arguments(session: Session, thread: ThreadReport) -> ThreadReport:
     """The report with the arguments of Python kernels from their frames."""
-    runtime = session.python
-    return (
-        thread
-        if runtime is None or not thread.python_frames
-        else FrameLocals(session, runtime).with_kernel_arguments(thread)
-    )
+    is_plain = session.python is None or not thread.python_frames
+    return thread if is_plain else FrameLocals(session).with_kernel_arguments(thread)
 
 
 def python_frames_of(session: Session, thread: ThreadSnapshot) -> list[tuple[Frame, PythonFrame]]:
     """The Python frames of a thread, innermost first, each with the interpreter's; [] without Python."""
-    return [] if session.python is None else FrameLocals(session, session.python).placed(thread)
+    return [] if session.python is None else FrameLocals(session).placed(thread)
 
 
 _LINE = 100

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.engine.repetitions import longest
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
-    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.torch.stack import DispatchFrame
@@ -75,22 +73,15 @@ class RepeatedArguments:
 
     def _of_python(self, times: int) -> bool:
         """The same functions were called with the same objects, over and over."""
-        runtime, states = self._python()
-        if runtime is None:
+        table = self._session.python_threads
+        if table is None:
             return False
-        frames = [frame for state in states for frame in runtime.frames.stack(state).frames][:_MOST_FRAMES]
-        calls = list(_calls(runtime, frames))
+        calls = list(_calls(table.frames(self._snapshot.tid).innermost(_MOST_FRAMES)))
         found = longest(calls, _PYTHON_PERIOD)
         if found is None or found.times * 2 < times:
             return False
         repeated = calls[found.start : found.start + found.period]
         return any(objects for _, objects in repeated)
-
-    def _python(self) -> tuple[PythonRuntime | None, Sequence[ThreadState]]:
-        python = self._session.python
-        if python is None:
-            return None, ()
-        return python, python.threads_by_tid().get(self._snapshot.tid, [])
 
 
 def _differ(column: Sequence[DispatchFrame]) -> bool:
@@ -109,13 +100,8 @@ def _is_known(step: DispatchFrame) -> bool:
     return bool(step.arguments) and all(argument.text for argument in step.arguments)
 
 
-def _calls(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _calls(stack: PyStack) -> Iterator[tuple[int, tuple[int, ...]]]:
     """(code, objects that it was called with) of each frame; nothing of those that only pass arguments on."""
-    from gdbext.cpython.threads.frame_variables import objects_at, slots_of
-
-    for frame in frames:
-        objects: tuple[int, ...] = ()
-        if not any(part in frame.file for part in _OF_TORCH):
-            count = PyCodeObject(runtime.space, frame.code).co_argcount
-            objects = objects_at(runtime, slots_of(runtime, frame), min(count, _MOST_ARGUMENTS))
-        yield frame.code, objects
+    for frame in stack:
+        passes_on = any(part in frame.file for part in _OF_TORCH)
+        yield frame.code, () if passes_on else stack.arguments(frame, _MOST_ARGUMENTS)

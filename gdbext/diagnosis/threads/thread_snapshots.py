@@ -20,7 +20,7 @@ from collections import Counter
 from contextlib import suppress
 from functools import cached_property
 
-from gdbext.cpython.threads.frame_reader import ThreadState, place_groups
+from gdbext.cpython.threads.frame_reader import place_groups
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.record import Record
@@ -30,9 +30,9 @@ from gdbext.errors import GdbextError, StacklessCore, SymbolFileError, TargetGon
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
-    from gdbext.cpython.threads.runtime import PythonRuntime, ThreadTable
+    from gdbext.cpython.threads.runtime import ThreadTable
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer
@@ -261,30 +261,30 @@ def _file_error(module: Module) -> SymbolFileError:
     return SymbolFileError(module.problem)
 
 
-def python_frames(
-    runtime: PythonRuntime, states: Sequence[ThreadState], stack: NativeStack
-) -> tuple[tuple[Frame, ...], tuple[str, ...]]:
+def python_frames(table: ThreadTable, tid: int, stack: NativeStack) -> tuple[tuple[Frame, ...], tuple[str, ...]]:
     """(the Python frames innermost first, each at the level of the native frame that evaluates it; what could not be
     read). Raises MemoryFault, BadData."""
-    problems = [runtime.frames.stack(state).problem for state in states]
-    groups = runtime.frames.groups(states) if states else []
+    frames, states = table.runtime.frames, table.states.get(tid, ())
+    problems = [frames.stack(state).problem for state in states]
+    groups = frames.groups(states) if states else []
     spans = [(frame.sp, frame.cfa) for frame in stack.frames]
-    placed = place_groups(groups, spans, lambda level: _is_loop(runtime, stack, level))
+    evaluates = table.runtime.layout.abi.evaluates
+    placed = place_groups(groups, spans, lambda level: _is_loop(stack, level, evaluates))
     if not placed and any(groups):
         placed = [(max(0, len(spans) - 1), group) for group in groups]
         problems.append("no native frame is known to evaluate them; they stand at the outermost one")
-    frames = tuple(
+    placed_frames = tuple(
         Frame(level, FrameKind.PYTHON, None, frame.function, file=frame.file, line=frame.line)
         for level, group in placed
         for frame in group
     )
-    return frames, tuple(f"Python frames: {problem}" for problem in problems if problem)
+    return placed_frames, tuple(f"Python frames: {problem}" for problem in problems if problem)
 
 
-def _is_loop(runtime: PythonRuntime, stack: NativeStack, level: int) -> bool:
+def _is_loop(stack: NativeStack, level: int, evaluates: Callable[[Iterable[str]], bool]) -> bool:
     """The native frame runs Python code, by the name of its function."""
     function = stack.function(level)
-    return function is not None and runtime.layout.abi.evaluates(function.names)
+    return function is not None and evaluates(function.names)
 
 
 def _lacks_registers(stack: NativeStack, dispatch: Sequence[DispatchFrame], kept: Collection[str]) -> bool:
@@ -375,7 +375,7 @@ class ThreadSnapshots:
         if self._python is None:
             return (), ()
         try:
-            return python_frames(self._python.runtime, self._python.states.get(thread.tid, ()), stack)
+            return python_frames(self._python, thread.tid, stack)
         except TargetGone:
             raise
         except GdbextError as error:

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gdbext.cpython.objects.object_items import Collection
+    from gdbext.cpython.threads.garbage_collector import Collection
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.system.surroundings import Surroundings
     from gdbext.engine.vocabulary import Internal

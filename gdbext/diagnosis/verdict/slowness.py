@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import ClassVar
 
-    from gdbext.cpython.objects.object_items import Collection
+    from gdbext.cpython.threads.garbage_collector import Collection
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.system import control_groups as groups
@@ -169,7 +169,7 @@ def _explained(
         lambda: _own_threads(session),
         lambda: _collection(session),
         lambda tid: _compiling_since(session, process, tid),
-        lambda tid: _expression_size(session, process, tid),
+        lambda tid: _expression_size(process, tid),
     )
     found = explanations(facts)
     collector = next((each.tid for each in facts.running if is_collecting(facts, each)), None)
@@ -258,31 +258,28 @@ def _own_threads(session: Session) -> int | None:
 def _collection(session: Session) -> Collection | None:
     if session.python is None:
         return None
-    from gdbext.cpython.objects.object_items import running_collection
+    from gdbext.cpython.threads.garbage_collector import running_collection
 
     return running_collection(session.python)
 
 
 def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> float | None:
     """Seconds by the clock of this machine, None for a core; a recording keeps the time at which it was made."""
-    if session.python is None or process.python is None:
+    if process.python is None:
         return None
     from gdbext.torch.compile.dynamo_reader import compilation_began
 
-    stacks = (session.python.frames.stack(state).frames for state in process.python.states(tid))
-    began = next((each for frames in stacks if (each := compilation_began(session.python, frames))), None)
+    began = compilation_began(process.python.stack(tid))
     now = session.target.files.clock(CLOCK_REALTIME) if began is not None else None
     return now - began if now is not None and began is not None and now >= began else None
 
 
-def _expression_size(session: Session, process: ProcessSnapshot, tid: int) -> int | None:
-    if session.python is None or process.python is None:
+def _expression_size(process: ProcessSnapshot, tid: int) -> int | None:
+    if process.python is None:
         return None
     from gdbext.torch.compile.dynamo_reader import expression_size
 
-    stacks = (session.python.frames.stack(state).frames for state in process.python.states(tid))
-    found = (expression_size(session.python, frames) for frames in stacks)
-    return next((each for each in found if each is not None), None)
+    return expression_size(process.python.stack(tid))
 
 
 def _recompilations(session: Session) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, awaited_by, trio_awaited
-from gdbext.cpython.tasks.library_tasks import GREENLET, greenlet_awaited
+from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, RunState, TaskState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.report.wait_kind import SelfWait, WaitKind
@@ -113,10 +112,7 @@ def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
 
 def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
     assert process.python is not None
-    runtime = process.python.runtime
-    is_trio = loop.kind.startswith(TRIO)
-    awaited_in = trio_awaited if is_trio else greenlet_awaited if loop.kind == GREENLET else awaited_by
-    awaited = {task.address: awaited_in(runtime, task) for task in loop.tasks if task.waiter}
+    awaited = {task.address: process.python.awaited(loop, task) for task in loop.tasks if task.waiter}
     names = {task.address: _label(task) for task in loop.tasks}
     inside: dict[int, list[RunningTask]] = {}
     for task in loop.tasks:
@@ -128,6 +124,7 @@ def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
     itself = loop.watches_itself and _no_handler_wakes(process, {each.kind for each in awaited.values()})
     by_name = tuple(sorted(tasks, key=lambda task: task.name))
     ended = tuple(map(_ended, loop.ended))
+    is_trio = loop.kind.startswith(TRIO)
     return EventLoop(by_name, loop.address, loop.kind, tid, loop.ready, itself, is_trio, ended)
 
 

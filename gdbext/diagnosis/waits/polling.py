@@ -147,8 +147,7 @@ def _meeting(thread: ThreadSnapshot, python: PythonView) -> str:
         return ""
     from gdbext.torch.distributed.python_calls import meeting
 
-    stacks = (python.runtime.frames.stack(state).frames for state in python.states(thread.tid))
-    found = next((each for each in (meeting(python.runtime, frames) for frames in stacks) if each is not None), None)
+    found = meeting(python.stack(thread.tid))
     return found.phrase if found is not None else ""
 
 

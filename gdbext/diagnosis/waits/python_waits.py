@@ -406,7 +406,7 @@ def _left_behind(thread: ThreadSnapshot, python: PythonView, found: PythonWait, 
     if not fork_evidence(thread.process):
         return None
     users = [each for each in python.lost_users(found.address) if loss_of(thread, (each,)) is Loss.LEFT_BEHIND]
-    source = python.runtime.functions.source(users[0].target) if users and users[0].target else None
+    source = users[0].target.function if users else None
     place = f"{(source.file or '').rpartition('/')[2]}:{source.line}" if source is not None else ""
     does = f"had it at hand in {users[0].function}{f' ({place})' if place else ''}" if users else ""
     return LostThread(tuple(each.name for each in users), Loss.LEFT_BEHIND, does=does) if users else None
@@ -460,7 +460,7 @@ def _lost(
     if not known.functions or (may_be_handled and not named and _may_be_set_by_handler(thread)):
         return None
     clause = _nobody(known, named, nobody, sets)
-    error = next((text for each in ended if (text := python.kept_error(each.address))), "")
+    error = next((text for each in ended if (text := python.kept_error(each.value))), "")
     if not ended:
         error = python.error_in_future(thread.tid, {each.function.code for each in known.functions})
     proven = bool(named)

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.sync.locks import GilState
 from gdbext.cpython.sync.python_wait import PythonWait
-from gdbext.cpython.tasks.loops import RunningLoop
-from gdbext.cpython.threads.frame_reader import ThreadState
-from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.tasks.awaited import Awaited
+from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.waits.pool_table import Pool
 from gdbext.engine.process.modules import Module
@@ -153,6 +154,9 @@ class PythonView(Protocol):
     def loops(self) -> Sequence[RunningLoop]:
         """The event loops of asyncio that have tasks, and the runners of trio."""
 
+    def awaited(self, loop: RunningLoop, task: RunningTask) -> Awaited:
+        """The object that a task of a loop waits for."""
+
     def loop_owing(self, future: int) -> int | None:
         """The tid of the thread whose event loop alone can complete a concurrent.futures.Future; None without one."""
 
@@ -191,7 +195,7 @@ class PythonView(Protocol):
         """The exception that the loop which the thread sleeps in has caught in an earlier turn, and kept in a variable;
         None for none."""
 
-    def kept_error(self, thread: int) -> str:
+    def kept_error(self, thread: PyRef) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""
 
     def error_in_future(self, tid: int, codes: Collection[int]) -> str:
@@ -207,12 +211,8 @@ class PythonView(Protocol):
     def has_no_thread(self, ident: int) -> bool:
         """No thread of the process has that threading.get_ident(); False where not all of them could be read."""
 
-    @property
-    def runtime(self) -> PythonRuntime:
-        """The interpreter itself, for what only one recogniser asks of it."""
-
-    def states(self, tid: int) -> Sequence[ThreadState]:
-        """The thread states of a thread."""
+    def stack(self, tid: int) -> PyStack:
+        """The Python frames of a thread, with the interpreter that reads their variables."""
 
 
 class ProcInfo(Protocol):

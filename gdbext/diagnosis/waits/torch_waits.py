@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 
 from gdbext.cpython.abi.assumed_names import POPEN_PID, POPEN_WAITS, PROCESS_POPEN
-from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.diagnosis.report.wait import CollectiveWait, OwnerCertainty, OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
@@ -29,7 +28,6 @@ from gdbext.diagnosis.waits.pool_workers import native_pool_of, runs
 from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
-from gdbext.errors import GdbextError
 from gdbext.torch.torch_symbol import (
     LOADER_FILE,
     LOADER_IN_ORDER,
@@ -44,8 +42,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from gdbext.cpython.threads.frame_reader import ThreadState
-    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.objects.py_ref import PyRef, PyVariables
+    from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.diagnosis.waits.snapshot import Tag
 
 _LONGEST = 512
@@ -106,58 +104,35 @@ class AwaitedBatch(Record):
     """The batch's number, counted from 0; None where it is not known, and so whose it is."""
 
 
-def awaited_batch(runtime: PythonRuntime, states: Sequence[ThreadState]) -> AwaitedBatch | None:
-    """Read the batch that is waited for, from the loader's innermost frame on the thread; None where it has none.
-
-    Raises nothing: a frame that cannot be read is passed over.
-    """
-    for state in states:
-        for frame in runtime.frames.stack(state).frames[:LOADER_DEPTH]:
-            if is_loader_file(frame.file):
-                try:
-                    found = _batch_of(runtime, locals_of(runtime, frame).get("self", 0))
-                except GdbextError:
-                    continue
-                if found is not None:
-                    return found
-    return None
+def awaited_batch(stack: PyStack) -> AwaitedBatch | None:
+    """The batch that is waited for, by the loader's innermost frame on the stack; None where it has none."""
+    iterators = (stack.locals(frame)["self"] for frame in stack[:LOADER_DEPTH] if is_loader_file(frame.file))
+    return next(filter(None, map(_batch_of, iterators)), None)
 
 
-def _batch_of(runtime: PythonRuntime, iterator: int) -> AwaitedBatch | None:
+def _batch_of(iterator: PyRef) -> AwaitedBatch | None:
     """The batch that the iterator gives next, with the worker that makes it, or with all of them."""
-    workers = runtime.dicts.attribute(iterator, LOADER_WORKERS) if iterator else None
-    if not workers:
-        return None
-    pids = [_pid_of(runtime, process) for process in runtime.objects.list_items(workers)[:_MAX_WORKERS]]
-    try:
-        number, worker = _next_task(runtime, iterator)
-    except (GdbextError, ValueError):  # also what was not recorded, and a task that is none
-        number, worker = None, 0
+    pids = [_pid_of(process) for process in iterator[LOADER_WORKERS].elements(_MAX_WORKERS)]
+    number, worker = _next_task(iterator.variables()) if pids else (None, 0)
     if number is not None and 0 <= worker < len(pids) and pids[worker]:
         return AwaitedBatch((pids[worker],), number)
     return AwaitedBatch(tuple(pid for pid in pids if pid)) if any(pids) else None
 
 
-def _pid_of(runtime: PythonRuntime, process: int) -> int:
+def _pid_of(process: PyRef) -> int:
     """The pid of the child that a multiprocessing.Process started, 0 where it has none."""
-    popen = runtime.dicts.attribute(process, PROCESS_POPEN)
-    pid = runtime.dicts.attribute(popen, POPEN_PID) if popen else None
-    return runtime.objects.integer(pid) if pid else 0
+    return process[PROCESS_POPEN][POPEN_PID].int() or 0
 
 
-def _next_task(runtime: PythonRuntime, iterator: int) -> tuple[int | None, int]:
+def _next_task(own: PyVariables) -> tuple[int | None, int]:
     """The number of the next batch and of the worker that has to bring it; (None, 0) where that cannot be known."""
-    attributes = {runtime.objects.text(name): value for name, value in runtime.dicts.attributes(iterator)}
-    number, tasks = attributes.get(LOADER_NEXT), attributes.get(LOADER_TASKS)
-    any_order = LOADER_IN_ORDER in attributes and not runtime.objects.integer(attributes[LOADER_IN_ORDER])
-    if number is None or tasks is None or any_order:
+    number, in_order = own[LOADER_NEXT].int(), own[LOADER_IN_ORDER]
+    if number is None or (in_order and not in_order.int()):
         return None, 0
-    wanted = runtime.objects.integer(number)
-    for key, task in runtime.dicts.items(tasks):
-        if runtime.objects.integer(key) == wanted:
-            worker, *batch = runtime.objects.tuple_items(task)
-            return (None, 0) if batch else (wanted, runtime.objects.integer(worker))
-    return None, 0
+    task = next((task for key, task in own[LOADER_TASKS].items() if key.int() == number), None)
+    parts = task.elements() if task is not None else ()
+    worker = parts[0].int() if len(parts) == 1 else None
+    return (None, 0) if worker is None else (number, worker)
 
 
 _BELOW = (WaitKind.IO, WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SLEEP)
@@ -168,21 +143,16 @@ _JOIN_DEPTH = 6
 """Innermost Python frames in which it is looked for who waits for the end of processes."""
 
 
-def joined_processes(runtime: PythonRuntime, states: Sequence[ThreadState]) -> tuple[int, ...]:
+def joined_processes(stack: PyStack) -> tuple[int, ...]:
     """The pids whose end is waited for through their pipes (join of multiprocessing with a limit, or of torch's spawn);
-    () where that is not what the thread does. Raises nothing."""
-    for state in states:
-        for frame in runtime.frames.stack(state).frames[:_JOIN_DEPTH]:
-            try:
-                if _is_join(frame.file, frame.function, POPEN_WAITS):
-                    pid = runtime.dicts.attribute(locals_of(runtime, frame).get("self", 0), POPEN_PID)
-                    return (runtime.objects.integer(pid),) if pid else ()
-                if _is_join(frame.file, frame.function, SPAWN_JOINS):
-                    processes = runtime.dicts.attribute(locals_of(runtime, frame).get("self", 0), SPAWN_PROCESSES)
-                    listed_ones = runtime.objects.list_items(processes)[:_MAX_WORKERS] if processes else ()
-                    return tuple(pid for pid in (_pid_of(runtime, each) for each in listed_ones) if pid)
-            except GdbextError:
-                continue
+    () where that is not what the thread does."""
+    for frame in stack[:_JOIN_DEPTH]:
+        if _is_join(frame.file, frame.function, POPEN_WAITS):
+            pid = stack.locals(frame)["self"][POPEN_PID].int()
+            return (pid,) if pid else ()
+        if _is_join(frame.file, frame.function, SPAWN_JOINS):
+            processes = stack.locals(frame)["self"][SPAWN_PROCESSES].elements(_MAX_WORKERS)
+            return tuple(filter(None, map(_pid_of, processes)))
     return ()
 
 
@@ -200,7 +170,7 @@ def for_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
     ):
         return wait
     python = thread.process.python
-    children = _children(thread, joined_processes(python.runtime, python.states(thread.tid)))
+    children = _children(thread, joined_processes(python.stack(thread.tid)))
     if not children:
         return wait
     resource = Resource(
@@ -234,7 +204,7 @@ def _awaited_batch(thread: ThreadSnapshot) -> AwaitedBatch | None:
     python = thread.process.python
     if python is None or not any(is_loader_file(frame.file) for frame in thread.python[:LOADER_DEPTH]):
         return None
-    return awaited_batch(python.runtime, python.states(thread.tid))
+    return awaited_batch(python.stack(thread.tid))
 
 
 _OUTSIDE = {

@@ -12,17 +12,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from gdbext.cpython.abi.versions import unsupported
-from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.object_text import describe
 from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
 from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import CallLimits
-from gdbext.errors import GdbextError, UsageError
+from gdbext.errors import UsageError
 from gdbext.hosts.library import notebook
 
 if TYPE_CHECKING:
+    from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.cpython.threads.frame_reader import PythonFrame
-    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.diagnosis.session import Session
 
 
@@ -150,9 +150,8 @@ class Python:
             raise unsupported("there is no Python in this process that can be read")
         if tid not in table.states:
             raise UsageError(f"thread {tid} runs no Python")
-        runtime = table.runtime
-        frames = [frame for state in table.states[tid] for frame in runtime.frames.stack(state).frames]
-        return PythonVariables(runtime, frames[index], self._limits)
+        stack = table.frames(tid)
+        return PythonVariables(stack, stack[index], self._limits)
 
     def __repr__(self) -> str:
         return f"<Python {self.version}>"
@@ -161,8 +160,8 @@ class Python:
 class PythonVariables:
     """One frame: where it is, and its local variables."""
 
-    def __init__(self, runtime: PythonRuntime, frame: PythonFrame, limits: CallLimits) -> None:
-        self._runtime = runtime
+    def __init__(self, stack: PyStack, frame: PythonFrame, limits: CallLimits) -> None:
+        self._stack = stack
         self._frame = frame
         self._limits = limits
 
@@ -185,18 +184,15 @@ class PythonVariables:
     def locals(self) -> dict[str, Variable]:
         """Name → local variable, of those that are set. Raises GdbextError."""
         with self._limits.watch():
-            found = locals_of(self._runtime, self._frame)
-            return {name: self._variable(name, address) for name, address in found.items()}
-
-    def _variable(self, name: str, address: int) -> Variable:
-        try:
-            kind = self._runtime.objects.type_of(address).name
-        except GdbextError:
-            kind = "?"
-        return Variable(name, kind, address, notebook.plain(describe(self._runtime, address)))
+            found = self._stack.locals(self._frame).checked()
+            return {name: _variable(name, value) for name, value in found.items()}
 
     def __repr__(self) -> str:
         return f"<Python frame {notebook.plain(f'{self.function} at {self.file}:{self.line}')}>"
 
     def _repr_html_(self) -> str:
         return notebook.facts(self.function, [(name, each.text) for name, each in self.locals.items()])
+
+
+def _variable(name: str, value: PyRef) -> Variable:
+    return Variable(name, value.type or "?", value.address, notebook.plain(describe(value)))

@@ -13,10 +13,9 @@ will raise "one of the variables needed for gradient computation has been modifi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.threads.frame_variables import attributes, closure_of, items
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.autograd.autograd_section import NOTHING_SAVED, HookKind, NodeHook, SavedTensor
@@ -30,7 +29,7 @@ from gdbext.torch.values.cpp_objects import ClassNames
 
 if TYPE_CHECKING:
     from gdbext.cpython.objects.code import PythonFunction
-    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.objects.py_ref import PyRef
 
 _POINTER = 8
 _HOOK_LIMIT = 1000
@@ -51,13 +50,13 @@ class FoundHook(Record):
 
 
 class HookReader:
-    """Reads the hooks of nodes and tensors; ``python``: None where Python cannot be read."""
+    """Reads the hooks of nodes and tensors; ``object_at`` gives the Python object at an address."""
 
-    def __init__(self, nodes: NodeReader, classes: ClassNames, python: PythonRuntime | None) -> None:
+    def __init__(self, nodes: NodeReader, classes: ClassNames, object_at: Callable[[int], PyRef]) -> None:
         self._nodes = nodes
         self._memory = nodes.memory
         self._classes = classes
-        self._python = python
+        self._object_at = object_at
 
     def of_node(self, address: int) -> Iterator[FoundHook]:
         """All hooks of a node, as the engine calls them. Raises LayoutError, BadData, MemoryFault."""
@@ -93,41 +92,39 @@ class HookReader:
         """The functions of one hook object: those in its dict, else the object's class."""
         try:
             names = self._classes.of(hook)
-            functions = list(self._python_functions(hook)) if names and names[0].startswith(_PYTHON_HOOKS) else []
+            functions = self._python_functions(hook) if names and names[0].startswith(_PYTHON_HOOKS) else []
         except GdbextError:
             return
-        for address in functions:
-            yield from self._described(address, kind)
+        for function in functions:
+            yield from _described(function, kind)
         if not functions and names:
             yield FoundHook(NodeHook(kind, names[0]), 0)
 
-    def _python_functions(self, hook: int) -> Iterator[int]:
-        held = self._memory.u64(hook + _POINTER)
-        if self._python is not None and self._python.objects.is_dict(held):
-            yield from (value for _key, value in self._python.dicts.items(held, _HOOK_LIMIT))
+    def _python_functions(self, hook: int) -> list[PyRef]:
+        held = self._object_at(self._memory.u64(hook + _POINTER))
+        return [value for _, value in held.items(_HOOK_LIMIT).checked()] if held.is_dict else []
 
-    def _described(self, address: int, kind: HookKind) -> Iterator[FoundHook]:
-        """The function; of one that calls the hooks of a module, those."""
-        assert self._python is not None
-        found = self._python.functions.source(address)
-        if found is None:
-            yield FoundHook(NodeHook(kind, f"the Python object at {address:#x}"), 0)
-            return
-        own = self._of_module(address) if found.qualname == MODULE_HOOK else ()
-        if own:
-            yield from (_found(each, HookKind.MODULE) for each in own)
-        else:
-            yield _found(found, kind)
 
-    def _of_module(self, address: int) -> list[PythonFunction]:
-        """The hooks of a module, which the function at ``address`` calls; none where they cannot be read."""
-        assert self._python is not None
-        python = self._python
-        for each in closure_of(python, address):
-            functions = items(python, attributes(python, each).get(MODULE_HOOKS, 0))
-            if functions:
-                return [found for found in map(python.functions.source, functions) if found is not None]
-        return []
+def _described(value: PyRef, kind: HookKind) -> Iterator[FoundHook]:
+    """The function; of one that calls the hooks of a module, those."""
+    found = value.function
+    if found is None:
+        yield FoundHook(NodeHook(kind, f"the Python object at {value.address:#x}"), 0)
+        return
+    own = _of_module(value) if found.qualname == MODULE_HOOK else ()
+    if own:
+        yield from (_found(each, HookKind.MODULE) for each in own)
+    else:
+        yield _found(found, kind)
+
+
+def _of_module(value: PyRef) -> list[PythonFunction]:
+    """The hooks of a module, which a function calls; none where they cannot be read."""
+    for each in value.closure:
+        functions = each[MODULE_HOOKS].parts()
+        if functions:
+            return [found for function in functions if (found := function.function) is not None]
+    return []
 
 
 def _found(function: PythonFunction, kind: HookKind) -> FoundHook:

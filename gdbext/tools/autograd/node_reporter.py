@@ -21,13 +21,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from gdbext.cpython.abi.python_structures import PyObject
-from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.objects.py_ref import PyRef, type_name
 from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.layouts import store
 from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
-from gdbext.errors import BadData, GdbextError, LayoutError
+from gdbext.errors import GdbextError, LayoutError
 from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.hooks import HookReader, SavedTensorReader
 from gdbext.tools.tensor.tensor_fields import TensorFields
@@ -56,9 +55,10 @@ class NodeReporter:
         self._made_by = made_by
         self.classes = classes = ClassNames(session.memory, session.symbolizer)
         self.nodes = NodeReader(session.memory, session.layout, classes)
-        self.hooks = HookReader(self.nodes, classes, session.python)
+        self.hooks = HookReader(self.nodes, classes, session.python_object)
         self._fields = TensorFields(session.memory, session.layout, classes)
-        self._lines = ForwardLineReader(self.nodes, classes, session.python) if session.python is not None else None
+        has_python = session.python is not None
+        self._lines = ForwardLineReader(self.nodes, classes, session.python_object) if has_python else None
         self._problems: list[str] = []
         self._stale: dict[int, tuple[autograd_section.StaleTensor, ...]] = {}
 
@@ -213,10 +213,10 @@ class ForwardLine(Record):
 class ForwardLineReader:
     """Reads forward lines with the help of one Python."""
 
-    def __init__(self, nodes: NodeReader, classes: ClassNames, python: PythonRuntime) -> None:
+    def __init__(self, nodes: NodeReader, classes: ClassNames, object_at: Callable[[int], PyRef]) -> None:
         self._nodes = nodes
         self._classes = classes
-        self._python = python
+        self._object_at = object_at
 
     def of(self, node: int) -> ForwardLine | None:
         """The line, None where nobody wrote it down. Raises BadData, MemoryFault, LayoutError."""
@@ -224,18 +224,15 @@ class ForwardLineReader:
 
     def python_class(self, node: int) -> str:
         """The name of a node that Python defines. Raises BadData, MemoryFault."""
-        return self._python.objects.type_of(self._nodes.python_object(node)).name
+        return self._object_at(self._nodes.python_object(node)).read(type_name)
 
     def _from_anomaly_mode(self, node: int) -> ForwardLine | None:
         metadata = self._nodes.anomaly_metadata(node)
         if not metadata or _ANOMALY not in self._classes.of(metadata):
             return None
         kept = self._nodes.memory.u64(metadata + AnomalyMetadata.size(self._nodes.space))
-        lines = self._python.dicts.get(kept, ANOMALY_TRACEBACK) if self._python.objects.is_dict(kept) else None
-        if not lines:
-            return None
-        texts = (self._python.objects.text(each) for each in self._python.objects.list_items(lines, _LINES_LIMIT)[::-1])
-        found = [match for match in map(_LINE.match, texts) if match]
+        lines = self._object_at(kept)[ANOMALY_TRACEBACK].elements(_LINES_LIMIT)
+        found = [match for line in lines[::-1] if (match := _LINE.match(line.str()))]
         own = [match for match in found if not any(part in match["file"] for part in _LIBRARY)]
         return _forward_line((own or found)[0]) if found else None
 
@@ -244,28 +241,12 @@ class ForwardLineReader:
         ``of``."""
         if self._nodes.class_of(node) != PYTHON_NODE:
             return None
-        kind = self._python.objects.type_of(self._nodes.python_object(node))
-        forward_class = self._python.dicts.class_attribute(kind.address, FUNCTION_FORWARD_CLASS)
-        if not forward_class:
-            return None
-        function = self._function_of(forward_class)
-        found = self._python.functions.source(function) if function else None
+        value = self._object_at(self._nodes.python_object(node))
+        forward = value.checked().of_class[FUNCTION_FORWARD_CLASS][FUNCTION_FORWARD]
+        found = (forward["__func__"] or forward).function
         if found is None or found.file is None:
             return None
         return ForwardLine(found.file, found.line, found.qualname, "", FUNCTION)
-
-    def _function_of(self, forward_class: int) -> int | None:
-        """The function in a staticmethod named ``forward``."""
-        held = self._python.dicts.class_attribute(forward_class, FUNCTION_FORWARD)
-        if held is None:
-            return None
-        objects = self._python.objects
-        if objects.type_of(held).name == "function":
-            return held
-        if objects.type_of(held).name != "staticmethod":
-            raise BadData("forward is not a function")
-        inner = self._python.memory.u64(held + self._python.layout.size(PyObject))
-        return inner if objects.type_of(inner).name == "function" else None
 
 
 def _forward_line(match: re.Match[str]) -> ForwardLine:

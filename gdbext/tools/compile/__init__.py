@@ -29,8 +29,7 @@ from gdbext.torch.compile.generated_kernels import fused_operators
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from gdbext.cpython.threads.frame_reader import PythonFrame
-    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
 
@@ -40,18 +39,17 @@ _FRAME_LIMIT = 2000
 
 def read_compilation(session: Session) -> compile_section.CompileSection:
     """All of it; what cannot be read is one of the problems. Raises NotTorch without torch or Python."""
-    runtime = session.python
-    if runtime is None or not session.has_torch:
+    if session.python is None or not session.has_torch:
         raise NotTorch("no PyTorch for Python is loaded in this process")
     version = torch_version(session) or "unknown"
-    reader = DynamoReader(runtime)
+    reader = DynamoReader(session.python)
     if not reader.imported:
-        return _not_used(session, runtime)
+        return _not_used(session)
     if not names.is_known(version):
         compared = ", ".join(names.compared())
         problem = f"what torch.compile did: known for torch {compared}, and this is {version}"
         return _nothing(session, imported=True, known=False, problems=(problem,))
-    return _recorded(session, runtime, reader)
+    return _recorded(session, reader)
 
 
 def _nothing(
@@ -79,18 +77,18 @@ def _nothing(
     )
 
 
-def _not_used(session: Session, runtime: PythonRuntime) -> compile_section.CompileSection:
+def _not_used(session: Session) -> compile_section.CompileSection:
     """The section without torch.compile; a thread may still compile a kernel of Triton's own."""
-    threads = _Threads(session, runtime, CompiledFrames(runtime, {}, (), KernelComments(session.target)))
+    threads = _Threads(session, CompiledFrames({}, (), KernelComments(session.target)))
     plain = _nothing(session, imported=False, known=True)
     return replace(plain, frames=tuple(threads.frames), now=tuple(threads.compiling))
 
 
-def _recorded(session: Session, runtime: PythonRuntime, reader: DynamoReader) -> compile_section.CompileSection:
+def _recorded(session: Session, reader: DynamoReader) -> compile_section.CompileSection:
     counters, compilations, originals = reader.counters(), reader.compilations(), reader.original_codes()
     dynamo, inductor = reader.options(names.CONFIG), reader.inductor_options()
     comments = KernelComments(session.target)
-    threads = _Threads(session, runtime, CompiledFrames(runtime, originals, compilations, comments))
+    threads = _Threads(session, CompiledFrames(originals, compilations, comments))
     enabled, disabled_by = _enabled(session.target.environ(), dynamo.values, bool(counters))
     return compile_section.CompileSection(
         imported=True,
@@ -152,27 +150,26 @@ def _enabled(
 class _Threads:
     """The Python frames of all threads that have to do with torch.compile."""
 
-    def __init__(self, session: Session, runtime: PythonRuntime, compiled: CompiledFrames) -> None:
-        self._runtime = runtime
+    def __init__(self, session: Session, compiled: CompiledFrames) -> None:
         self._compiled = compiled
         self.frames: list[compile_section.CompileFrame] = []
         self.compiling: list[compile_section.CompilingThread] = []
         self.truncated: list[str] = []
         self.pools: list[compile_section.CompilePool] = []
-        for tid, frames in python_stacks(session):
-            self._add(tid, frames)
+        for tid, stack in python_stacks(session):
+            self._add(tid, stack)
 
-    def _add(self, tid: int, frames: list[PythonFrame]) -> None:
-        found = self._compiled.of_thread(tid, frames[:_FRAME_LIMIT])
-        pool = pool_of(self._runtime, tid, frames)
+    def _add(self, tid: int, stack: PyStack) -> None:
+        found = self._compiled.of_thread(tid, stack.innermost(_FRAME_LIMIT))
+        pool = pool_of(tid, stack)
         self.pools += [pool] if pool is not None else []
         if all(each.state is compile_section.FrameState.EAGER for each in found):
             return
         kept = found[: _FRAME_LIMIT - len(self.frames)]
         self.frames += kept
-        if len(kept) < len(frames) and not self.truncated:
+        if len(kept) < len(stack) and not self.truncated:
             self.truncated.append(f"frames, truncated at {_FRAME_LIMIT}")
-        work = at_work(self._runtime, tid, frames)
+        work = at_work(tid, stack)
         self.compiling += [work] if work is not None else []
 
 

@@ -8,12 +8,11 @@ Processes that compile for a process, and the lock files of Inductor's cache tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.frame_variables import attributes, local_of
-from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import GdbextError
 from gdbext.tools.compile.compiled_frames import is_compiler, stage
 from gdbext.torch.compile import compile_section
@@ -24,47 +23,30 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.system.peer import ChildProcess
 
 
-def at_work(runtime: PythonRuntime, tid: int, frames: Sequence[PythonFrame]) -> compile_section.CompilingThread | None:
+def at_work(tid: int, stack: PyStack) -> compile_section.CompilingThread | None:
     """The work of the innermost call of a compiler; None where there is none on the stack."""
-    inner = next((index for index, frame in enumerate(frames) if is_compiler(frame)), None)
+    inner = next((index for index, frame in enumerate(stack) if is_compiler(frame)), None)
     if inner is None:
         return None
-    part = stage(frames[: inner + 1])
-    for frame in frames[inner:]:
-        found = _compiled(runtime, frame) if is_compiler(frame) else None
+    part = stage(stack[: inner + 1])
+    for frame in stack[inner:]:
+        found = _compiled(stack, frame) if is_compiler(frame) else None
         if found is not None:
             return compile_section.CompilingThread(tid, part, found.function, found.file, found.line)
     return compile_section.CompilingThread(tid, part, "", None, None)
 
 
-def _compiled(runtime: PythonRuntime, frame: PythonFrame) -> compile_section.SourcePlace | None:
-    """The work of one call of a compiler, as far as its variables say."""
-    try:
-        if frame.file.endswith(names.COMPILER[0]):
-            return _code(runtime, local_of(runtime, frame, names.COMPILED_LOCAL))
-        if frame.file.endswith(names.TRITON_COMPILER[0]):
-            return _kernel(runtime, frame)
-    except GdbextError:
-        pass  # another release's variables: the stage alone is an answer
+def _compiled(stack: PyStack, frame: PythonFrame) -> compile_section.SourcePlace | None:
+    """The work of one call of a compiler, as far as its variables say: those of another release say nothing."""
+    if frame.file.endswith(names.COMPILER[0]):
+        code = stack.locals(frame)[names.COMPILED_LOCAL].code
+        return compile_section.SourcePlace(code.name, code.file, code.first_line) if code is not None else None
+    if frame.file.endswith(names.TRITON_COMPILER[0]):  # the function behind its JITFunction, which its source has
+        kernel = stack.locals(frame)[names.TRITON_SOURCE][names.TRITON_FUNCTION]
+        found = kernel[names.TRITON_FUNCTION].function
+        if found is not None and found.file:
+            return compile_section.SourcePlace(found.qualname, found.file, found.line)
     return None
-
-
-def _code(runtime: PythonRuntime, address: int) -> compile_section.SourcePlace | None:
-    found = runtime.codes.get(address) if address else None
-    return compile_section.SourcePlace(found.name, found.file, found.first_line) if found is not None else None
-
-
-def _kernel(runtime: PythonRuntime, frame: PythonFrame) -> compile_section.SourcePlace | None:
-    """The function behind Triton's JITFunction, which its source has."""
-    source = local_of(runtime, frame, names.TRITON_SOURCE)
-    kernel = attributes(runtime, source).get(names.TRITON_FUNCTION, 0) if source else 0
-    function = attributes(runtime, kernel).get(names.TRITON_FUNCTION, 0) if kernel else 0
-    found = runtime.functions.source(function) if function else None
-    return (
-        compile_section.SourcePlace(found.qualname, found.file, found.line)
-        if found is not None and found.file
-        else None
-    )
 
 
 _PENDING = 100_000
@@ -89,16 +71,10 @@ def work_of(pid: int) -> compile_section.CompilingThread | None:
 
 
 def _works(session: Session) -> Iterator[compile_section.CompilingThread]:
-    runtime = session.python
-    if runtime is None:
-        return
-    for tid, frames in python_stacks(session):
-        found = at_work(runtime, tid, frames)
-        if found is not None:
-            yield found
+    return (found for tid, stack in python_stacks(session) if (found := at_work(tid, stack)) is not None)
 
 
-def python_stacks(session: Session) -> Iterator[tuple[int, list[PythonFrame]]]:
+def python_stacks(session: Session) -> Iterator[tuple[int, PyStack]]:
     """The Python frames of each thread; one that cannot be read is among the session's errors."""
     table = session.python_threads
     if table is None:
@@ -110,25 +86,19 @@ def python_stacks(session: Session) -> Iterator[tuple[int, list[PythonFrame]]]:
             session.errors.note(error, f"thread {thread.tid}")
 
 
-def pool_of(runtime: PythonRuntime, tid: int, frames: list[PythonFrame]) -> compile_section.CompilePool | None:
+def pool_of(tid: int, stack: PyStack) -> compile_section.CompilePool | None:
     """The pool for whose results a thread waits; None for any other thread."""
     file, function = names.POOL_READER
-    for frame in frames:
-        if frame.file.endswith(file) and frame.function.rpartition(".")[2] == function:
-            return _pool(runtime, tid, local_of(runtime, frame, "self"))
-    return None
-
-
-def _pool(runtime: PythonRuntime, tid: int, address: int) -> compile_section.CompilePool | None:
-    found = attributes(runtime, address) if address else {}
-    process = attributes(runtime, found[names.POOL_PROCESS]) if names.POOL_PROCESS in found else {}
-    try:
-        jobs = found.get(names.POOL_PENDING, 0)
-        pending = sum(1 for _ in runtime.dicts.items(jobs, _PENDING)) if jobs else None
-        pid = runtime.objects.integer(process["pid"]) if "pid" in process else None
-    except GdbextError:
+    readers = (each for each in stack if each.file.endswith(file) and each.function.rpartition(".")[2] == function)
+    reader = next(readers, None)
+    if reader is None:
         return None
-    return compile_section.CompilePool(tid, pid, pending)
+    pool = stack.locals(reader)["self"]
+    process, pending = pool[names.POOL_PROCESS]["pid"], pool[names.POOL_PENDING]
+    jobs = pending.keys(_PENDING)
+    if pending and jobs.fault is not None:
+        return None
+    return compile_section.CompilePool(tid, process.int(), len(jobs) if pending else None)
 
 
 _COMMAND = 300

@@ -21,18 +21,15 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.objects.object_items import c_member
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.frame_variables import local_of, used_names
-from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine import numbers
 from gdbext.engine.record import Record
-from gdbext.errors import BadData, GdbextError
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.compile_section import Compilation, CompileFrame, FrameState, SourcePlace
 from gdbext.torch.compile.dynamo_names import GRAPH_ID, SOURCE_NODES
-from gdbext.torch.compile.dynamo_reader import PythonValues
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target
@@ -78,58 +75,33 @@ _TEXT = 16_384
 _PLACE = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<function>[^\n]*)', re.M)
 
 
-class GraphLines:
-    """Finds them in one process."""
-
-    def __init__(self, runtime: PythonRuntime) -> None:
-        self._runtime = runtime
-        self._values = PythonValues(runtime)
-
-    def source(self, frame: PythonFrame) -> SourcePlace | None:
-        """The line that is behind the one at which a graph's function is; None where that is not recorded."""
-        try:
-            return self._source(frame)
-        except GdbextError:
-            return None
-
-    def _source(self, frame: PythonFrame) -> SourcePlace | None:
-        module = local_of(self._runtime, frame, "self")
-        first = self._runtime.codes.get(frame.code).first_line
-        if not module or frame.line is None or first is None:
-            return None
-        number = self._node_number(module, frame.line - first)
-        graph = self._attribute(module, names.GRAPH)
-        if number is None or not graph:
-            return None
-        meta = self._attribute(self._node(graph, number), names.NODE_META)
-        trace = dict(self._values.items(meta)).get(names.STACK_TRACE) if meta else None
-        return _innermost(self._runtime.objects.text(trace, _TEXT)) if trace else None
-
-    def _node_number(self, module: int, line: int) -> int | None:
-        """The number of the node that a line, counted from that of the function, belongs to."""
-        lines = self._attribute(module, names.GRAPH_LINES)
-        objects = self._runtime.objects
-        for key, value in self._runtime.dicts.items(lines, _NODES) if lines else ():
-            if objects.type_of(key).name == "int" and objects.integer(key) == line:
-                return objects.integer(value) if objects.type_of(value).name == "int" else None
+def graph_source(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
+    """The line that is behind the one at which a graph's function is; None where that is not recorded."""
+    module, code = stack.locals(frame)["self"], stack.code(frame)
+    if code is None or frame.line is None:
         return None
+    line = frame.line - code.first_line
+    lines = _attribute(module, names.GRAPH_LINES).items(_NODES)
+    number = next((value.int() for key, value in lines if key.int() == line), None)
+    node = graph_node(_attribute(module, names.GRAPH), number)
+    return _innermost(_attribute(node, names.NODE_META)[names.STACK_TRACE].str(_TEXT))
 
-    def _node(self, graph: int, number: int) -> int:
-        """The node with that number. Raises BadData for one that the graph does not have."""
-        root = node = self._attribute(graph, names.GRAPH_ROOT)
-        if not 0 <= number < _NODES:
-            raise BadData(f"the graph at {graph:#x} has no node {number}")
-        for _ in range(number + 1):
-            node = self._attribute(node, names.NEXT_NODE) if node else 0
-            if not node or node == root:
-                raise BadData(f"the graph at {graph:#x} has no node {number}")
-        return node
 
-    def _attribute(self, address: int, name: str) -> int:
-        """An attribute of an instance, by its dict or by its class's description; 0 for none. Raises MemoryFault,
-        BadData."""
-        found = self._values.attributes(address).get(name, 0)
-        return found or c_member(self._runtime.objects, self._runtime.dicts, address, name)
+def graph_node(graph: PyRef, number: int | None) -> PyRef:
+    """The node with that number, counted from behind the root; missing where the graph has none."""
+    root = node = _attribute(graph, names.GRAPH_ROOT)
+    if number is None or not 0 <= number < _NODES:
+        return PyRef(None, 0)
+    for _ in range(number + 1):
+        node = _attribute(node, names.NEXT_NODE)
+        if not node or node == root:
+            return PyRef(None, 0)
+    return node
+
+
+def _attribute(value: PyRef, name: str) -> PyRef:
+    """An attribute of an instance, by its dict or by its class's description."""
+    return value[name] or value.member(name)
 
 
 def _innermost(trace: str) -> SourcePlace | None:
@@ -231,45 +203,41 @@ class CompiledFrames:
 
     def __init__(
         self,
-        runtime: PythonRuntime,
-        originals: Mapping[int, int],
+        originals: Mapping[int, PyRef],
         compilations: Sequence[Compilation],
         comments: KernelComments,
     ) -> None:
-        self._runtime = runtime
         self._originals = originals
         self._compilations = compilations
         self._comments = comments
-        self._lines = GraphLines(runtime)
 
-    def of_thread(self, tid: int, frames: Sequence[PythonFrame]) -> list[CompileFrame]:
+    def of_thread(self, tid: int, stack: PyStack) -> list[CompileFrame]:
         """All frames of a thread, innermost first."""
         found = []
         graph = _UNKNOWN
-        for level, (frame, state) in reversed(list(enumerate(zip(frames, states(frames, self._originals.keys()))))):
+        for level, (frame, state) in reversed(list(enumerate(zip(stack, states(stack, self._originals.keys()))))):
             plain = CompileFrame(tid, level, state, frame.function, frame.file, frame.line)
             if frame.code in self._originals:
-                graph = self._graph(frame)
-            found.append(self._made_of(frame, plain, graph) if state is FrameState.COMPILED else plain)
+                graph = self._graph(stack, frame)
+            found.append(self._made_of(stack, frame, plain, graph) if state is FrameState.COMPILED else plain)
         return found[::-1]
 
-    def _made_of(self, frame: PythonFrame, plain: CompileFrame, graph: _Graph) -> CompileFrame:
+    def _made_of(self, stack: PyStack, frame: PythonFrame, plain: CompileFrame, graph: _Graph) -> CompileFrame:
         """The frame with the graph of the bytecode that called it, and the line where one is known."""
         source, nodes, name = graph.source, "", graph.name
         if names.GRAPH_FILE in frame.file:
-            source = self._lines.source(frame) or source
+            source = graph_source(stack, frame) or source
         elif frame.code not in self._originals:
             name = self._comments.graph(frame.file) or name
             nodes = self._comments.at(frame.file, frame.line) if frame.line is not None else ""
         return plain._replace(graph=name, compile_id=graph.compile_id, source=source, source_nodes=nodes)
 
-    def _graph(self, frame: PythonFrame) -> _Graph:
+    def _graph(self, stack: PyStack, frame: PythonFrame) -> _Graph:
         """The graph of TorchDynamo's bytecode, which calls one graph at most."""
-        called = [name for name in used_names(self._runtime, frame) if name.startswith(names.COMPILED_GRAPH)]
+        called = [name for name in stack.used_names(frame) if name.startswith(names.COMPILED_GRAPH)]
         name = called[0] if len(called) == 1 else ""
-        try:
-            code = self._runtime.codes.get(self._originals[frame.code])
-        except GdbextError:
+        code = self._originals[frame.code].code
+        if code is None:
             return _Graph(name, None, None)
         ids = [
             each.compile_id

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from gdbext.cpython.abi.python_structures import PyTypeObject
-from gdbext.cpython.objects.object_items import collected_objects
-from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.threads.garbage_collector import objects_of
 from gdbext.diagnosis.report import Report
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section, byte_size, counted
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 OBJECTS, TENSORS, MODULES = 250_000, 8_000, 2_000
 """Objects, tensors and modules that are read at most: half a second of work."""
 _SHOWN = 20
-_BASES = 64
 
 
 class HeldMemory(Record):
@@ -75,37 +73,37 @@ def read_memory(session: Session) -> MemorySection:
     """All of it. Raises NotTorch without torch or Python, LayoutError, PythonUnsupported."""
     if session.python is None or not session.has_torch:
         raise NotTorch("no PyTorch for Python is loaded in this process")
-    return _HeldMemory(session, session.python).section()
+    return _HeldMemory(session).section(objects_of(session.python, OBJECTS, _kind_of))
 
 
 class _HeldMemory:
     """Collects it from one process."""
 
-    def __init__(self, session: Session, runtime: PythonRuntime) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._runtime = runtime
         self._tensors = TensorReporter(session)
         self._fields = self._tensors.fields
-        self._kinds: dict[int, str] = {}
         self._storages: dict[int, tuple[int, int, str, str]] = {}
-        self._modules: list[int] = []
+        self._modules: list[PyRef] = []
         self._unread = 0
 
-    def section(self) -> MemorySection:
-        """Walks the objects, then names the largest storages."""
+    def section(self, known: Iterator[tuple[PyRef, str] | None]) -> MemorySection:
+        """Walks the objects that Python knows, then names the largest storages."""
         objects = tensors = 0
         truncated = []
-        for address, kind in collected_objects(self._runtime, OBJECTS):
+        for found in known:
             objects += 1
-            what = self._kind(kind)
-            if what == TENSOR_CLASS:
+            value, kind = found or (None, "")
+            if value is None:
+                continue
+            if kind == TENSOR_CLASS:
                 if tensors == TENSORS:
                     truncated.append(f"tensors, truncated at {TENSORS}")
                     break
                 tensors += 1
-                self._add(address)
-            elif what == MODULE_CLASS and len(self._modules) < MODULES:
-                self._modules.append(address)
+                self._add(value)
+            elif len(self._modules) < MODULES:
+                self._modules.append(value)
         if objects == OBJECTS:
             truncated.append(f"Python objects, truncated at {OBJECTS}")
         cuda, unknown = self._cuda()
@@ -136,32 +134,9 @@ class _HeldMemory:
             return (), (f"what CUDA's caching allocator holds: {error.what}",)
         return found, () if found else ("CUDA's caching allocator has no device: CUDA was not initialised",)
 
-    def _kind(self, kind: int) -> str:
-        """TENSOR_CLASS, MODULE_CLASS or "", by the names of the type and its bases."""
-        if kind not in self._kinds:
-            try:
-                self._kinds[kind] = self._read_kind(kind)
-            except GdbextError:
-                self._kinds[kind] = ""
-        return self._kinds[kind]
-
-    def _read_kind(self, kind: int) -> str:
-        objects = self._runtime.objects
-        mro = PyTypeObject(self._runtime.space, kind).tp_mro
-        for base in objects.tuple_items(mro, _BASES) if mro else ():
-            name = objects.type_info(base).name
-            if name == TENSOR_CLASS or (name == MODULE_CLASS and self._is_of_torch(base)):
-                return name
-        return ""
-
-    def _is_of_torch(self, kind: int) -> bool:
-        """A class in Python has a bare tp_name, and its module among its attributes."""
-        module = self._runtime.dicts.class_attribute(kind, "__module__")
-        return module is not None and self._runtime.objects.text(module, 100).startswith("torch.nn.")
-
-    def _add(self, address: int) -> None:
+    def _add(self, value: PyRef) -> None:
         try:
-            tensor = self._tensors.python.tensor_of(address) if self._tensors.python is not None else None
+            tensor = self._tensors.python.tensor_of(value)
             storage = self._fields.storage(tensor) if tensor is not None else None
             if tensor is None or storage is None:
                 self._unread += 1
@@ -184,29 +159,33 @@ class _HeldMemory:
 
     def _largest(self) -> Iterator[LargeStorage]:
         chosen = heapq.nlargest(_SHOWN, self._storages.items(), key=lambda item: item[1][0])
-        names = self._names({self._fields.python_object(tensor) for _, (_, tensor, _, _) in chosen})
+        names = self._names({self._object_of(tensor) for _, (_, tensor, _, _) in chosen})
         for storage, (size, tensor, _, _) in chosen:
             short = self._session.tensors.read(tensor).short
-            name = names.get(self._fields.python_object(tensor), "")
+            name = names.get(self._object_of(tensor), "")
             yield LargeStorage(storage, size, short, name)
 
-    def _names(self, wanted: set[int]) -> dict[int, str]:
+    def _object_of(self, tensor: int) -> PyRef:
+        return self._session.python_object(self._fields.python_object(tensor))
+
+    def _names(self, wanted: set[PyRef]) -> dict[PyRef, str]:
         """Names of tensor objects: the class of the module that has it, and its name there."""
-        found: dict[int, str] = {}
+        found: dict[PyRef, str] = {}
         for module in self._modules:
             for owned in (PARAMETERS, BUFFERS):
-                table = self._runtime.dicts.attribute(module, owned)
-                for key, value in self._items(table) if table else ():
+                for key, value in module[owned].items(1000):
                     if value in wanted:
-                        name = self._runtime.objects.type_of(module).name
-                        found.setdefault(value, f"{name}.{self._runtime.objects.text(key, 200)}")
+                        found.setdefault(value, f"{module.type}.{key.str(200)}")
         return found
 
-    def _items(self, table: int) -> list[tuple[int, int]]:
-        try:
-            return list(self._runtime.dicts.items(table, 1000))
-        except GdbextError:
-            return []
+
+def _kind_of(kind: PyRef) -> str:
+    """TENSOR_CLASS, MODULE_CLASS or "" for a class, by its name and those of its bases. A class in Python has a bare
+    tp_name, and its module among its attributes."""
+    for name, base in kind.bases:
+        if name == TENSOR_CLASS or (name == MODULE_CLASS and base["__module__"].str(100).startswith("torch.nn.")):
+            return name
+    return ""
 
 
 def render(report: Report, style: Style) -> Iterator[str]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.python_structures import PyObject
 from gdbext.cpython.abi.versions import unsupported
+from gdbext.cpython.objects.py_ref import type_name
 from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.targets.system import linux
 from gdbext.errors import BadData, GdbextError
@@ -83,8 +83,7 @@ class ThreadSettings:
 
     def _function(self, address: int) -> str:
         """A Python function with its place."""
-        python = self._session.python
-        found = python.functions.source(address) if python is not None else None
+        found = self._session.python_object(address).function
         if found is None:
             return f"the Python object at {address:#x}"
         return f"{found.qualname} ({found.place})" if found.place else found.qualname
@@ -92,13 +91,10 @@ class ThreadSettings:
     def default_device(self, pointer: int) -> str:
         """torch.get_default_device() of the thread with its control block there, without the index of a device that
         has none. Raises GdbextError."""
-        python = self._session.python
-        for mode in reversed(self._states.function_modes(pointer)):
-            if python is None or python.objects.type_of(mode).name != DEVICE_MODE:
-                continue
-            device = python.dicts.attribute(mode, "device")
+        for mode in map(self._session.python_object, reversed(self._states.function_modes(pointer))):
+            device = mode["device"] if mode.python is not None and mode.read(type_name) == DEVICE_MODE else None
             if device:
-                return self._device(device + python.layout.size(PyObject))
+                return self._device(device.body)
         return "cpu"
 
     def _device(self, address: int) -> str:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.objects import ITEM_LIMIT, slot_attributes
-from gdbext.cpython.objects.object_items import deque_items
-from gdbext.cpython.threads.frame_variables import locals_of, namespace_of
+from gdbext.cpython.objects.py_ref import PyRef, type_name
 from gdbext.diagnosis.report.thread_report import is_users_file
 from gdbext.engine.numbers import integer, number
 from gdbext.engine.record import Record
-from gdbext.errors import GdbextError, UsageError
+from gdbext.errors import UsageError
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
-    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.threads.frame_reader import PythonFrame
+    from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import TargetThread
 
@@ -74,7 +71,7 @@ def parse(path: str) -> tuple[str, tuple[Step, ...]]:
 class FoundVariable(Record):
     """An object, and the frame whose variable led to it."""
 
-    address: int
+    value: PyRef
     frame: PythonFrame
     is_global: bool = False
 
@@ -86,16 +83,12 @@ class FoundVariable(Record):
 
 
 class VariableFinder:
-    """Finds variables in the frames of one thread, innermost first; those of ``frames`` where they are given."""
+    """Finds variables in the frames of one thread, innermost first."""
 
-    def __init__(
-        self, runtime: PythonRuntime, states: Sequence[ThreadState], frames: Sequence[PythonFrame] | None = None
-    ) -> None:
-        self._runtime = runtime
-        known = (frame for state in states for frame in runtime.frames.stack(state).frames)
-        self._frames = list(known if frames is None else frames)
+    def __init__(self, stack: PyStack) -> None:
+        self._stack = stack
 
-    def find(self, path: str, is_wanted: Callable[[int], bool] = bool) -> FoundVariable:
+    def find(self, path: str, is_wanted: Callable[[PyRef], bool] = bool) -> FoundVariable:
         """The object, in the innermost frame that has the whole path: many of them have a ``self``. Where some of these
         objects are wanted ones (tensors: an optimizer's own ``loss`` is None), the innermost of those.
 
@@ -106,200 +99,135 @@ class VariableFinder:
         first: FoundVariable | None = None
         for variable in self._variables(name):
             try:
-                found = variable._replace(address=self._walk(variable.address, name, steps))
+                found = variable._replace(value=_walk(variable.value, name, steps))
             except UsageError as error:
                 refusal = refusal or error
                 continue
-            if is_wanted(found.address):
+            if is_wanted(found.value):
                 return found
             first = first or found
         if first is not None:
             return first
         raise refusal or self._unknown(name)
 
-    def _walk(self, found: int, done: str, steps: Sequence[Step]) -> int:
-        """Follow the steps from an object. Raises UsageError."""
-        for step in steps:
-            following = self._follow(found, step)
-            if following is None:
-                raise self._no_step(found, done, step)
-            found, done = following, f"{done}{step}"
-        return found
-
-    def hint(self, path: str, address: int) -> str:
-        """A hint at what can be asked of an object that is no tensor."""
-        items = self._sequence(address)
-        if items is not None:
-            return f"it has {len(items)} items: --py '{path}[0]'" if items else "it is empty"
-        names = [name for name in self._attributes(address) if not name.startswith("_")]
-        if names:
-            return f"its attributes are: {', '.join(names[:_NAMES_SHOWN])} (--py {path}.{names[0]})"
-        keys = self._keys(address)
-        return f"its keys are: {', '.join(keys[:_NAMES_SHOWN])}" if keys else ""
-
     def _variables(self, name: str) -> Iterator[FoundVariable]:
         """The objects of that name, each once, from the innermost frame on: all frames' own variables first, then
         their modules'."""
-        seen: set[int] = set()
-        for variables in (self._locals, self._globals):
-            for frame in self._frames:
-                found = variables(frame).get(name)
+        seen: set[PyRef] = set()
+        for is_global in (False, True):
+            for frame in self._stack:
+                found = self._stack.globals(frame)[name] if is_global else self._stack.locals(frame)[name]
                 if found and found not in seen:
                     seen.add(found)
-                    yield FoundVariable(found, frame, variables == self._globals)
-
-    def _locals(self, frame: PythonFrame) -> dict[str, int]:
-        try:
-            return locals_of(self._runtime, frame)
-        except GdbextError:
-            return {}
-
-    def _globals(self, frame: PythonFrame) -> dict[str, int]:
-        try:
-            namespace = namespace_of(self._runtime, frame)
-            return dict(self._named(self._runtime.dicts.items(namespace, _NAMES_READ)))
-        except GdbextError:
-            return {}
-
-    def _named(self, items: Iterable[tuple[int, int]]) -> Iterator[tuple[str, int]]:
-        """Items whose key is a str."""
-        for key, value in items:
-            try:
-                yield self._runtime.objects.text(key, 200), value
-            except GdbextError:
-                continue
-
-    # --- one step --------------------------------------------------------------------------------
-
-    def _follow(self, address: int, step: Step) -> int | None:
-        if step.kind == "attribute":
-            return self._attributes(address).get(step.text)
-        objects = self._runtime.objects
-        if objects.is_dict(address):
-            return self._item(address, step)
-        items = None if step.kind == "key" else self._sequence(address)
-        if items is None:
-            return self._module_item(address, step)
-        index = integer(step.text)
-        return items[index] if -len(items) <= index < len(items) else None
-
-    def _module_item(self, address: int, step: Step) -> int | None:
-        """The item of an nn.Sequential, ModuleList, ModuleDict, ParameterList or ParameterDict."""
-        held = self._held(address)
-        if step.kind == "index" and integer(step.text) < 0:  # they are called by their numbers
-            return held.get(str(sum(name.isdecimal() for name in held) + integer(step.text)))
-        return held.get(step.text)
-
-    def _sequence(self, address: int) -> Sequence[int] | None:
-        objects = self._runtime.objects
-        for read in (objects.list_items, objects.tuple_items, lambda at: deque_items(self._runtime, at, ITEM_LIMIT)[1]):
-            try:
-                return read(address)
-            except GdbextError:
-                continue
-        return None
-
-    def _item(self, address: int, step: Step) -> int | None:
-        for key, value in self._runtime.dicts.items(address):
-            if self._is_key(key, step):
-                return value
-        return None
-
-    def _is_key(self, key: int, step: Step) -> bool:
-        objects = self._runtime.objects
-        if step.kind == "key":
-            return objects.text_equals(key, step.text)
-        try:
-            return objects.integer(key) == integer(step.text)
-        except GdbextError:
-            return False
-
-    def _keys(self, address: int) -> list[str]:
-        """Those keys of a dict that are str; [] for anything else."""
-        if not self._runtime.objects.is_dict(address):
-            return []
-        items = islice(self._runtime.dicts.items(address, _NAMES_READ), _NAMES_READ)
-        return [name for name, _ in self._named(items)]
-
-    def _attributes(self, address: int) -> dict[str, int]:
-        """The object's own attributes, the fields of a named tuple, and what a torch.nn.Module has in its
-        dictionaries."""
-        found = self._own_attributes(address)
-        for name, value in (*self._fields(address), *self._held(address, found).items()):
-            found.setdefault(name, value)
-        return found
-
-    def _own_attributes(self, address: int) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for attributes in (self._runtime.dicts.attributes(address), slot_attributes(self._runtime.objects, address)):
-            try:
-                found.update(self._named(islice(attributes, _NAMES_READ)))
-            except GdbextError:
-                continue
-        return found
-
-    def _held(self, address: int, attributes: dict[str, int] | None = None) -> dict[str, int]:
-        """The members that a torch.nn.Module holds, by name; {} for anything else."""
-        attributes = self._own_attributes(address) if attributes is None else attributes
-        found: dict[str, int] = {}
-        for name in _MODULE_DICTS:
-            held = attributes.get(name)
-            if held and self._runtime.objects.is_dict(held):
-                found.update(self._named(self._runtime.dicts.items(held, _NAMES_READ)))
-        return found
-
-    def _fields(self, address: int) -> Iterator[tuple[str, int]]:
-        """The items of a named tuple."""
-        objects, dicts = self._runtime.objects, self._runtime.dicts
-        try:
-            items, kind = objects.tuple_items(address, _NAMES_READ), objects.type_of(address)
-            where = "__match_args__" if kind.name.startswith(_RETURN_TYPES) else "_fields"
-            fields = dicts.inherited_attribute(kind.address, where)
-            names = objects.tuple_items(fields) if fields else ()
-            yield from ((objects.text(name, 200), item) for name, item in zip(names, items))
-        except GdbextError:
-            return
-
-    # --- what to say when there is none ----------------------------------------------------------
+                    yield FoundVariable(found, frame, is_global)
 
     def _unknown(self, name: str) -> UsageError:
-        if not self._frames:
+        if not self._stack:
             return UsageError(
                 f"there is no Python variable {name!r}: the thread runs no Python code",
                 help="choose a thread with: --thread TID   (all-threads lists them)",
             )
-        own_first = sorted(self._frames, key=lambda frame: not is_users_file(frame.file))
-        values: dict[str, int] = {}
-        for frame in own_first:
-            values = {**values, **{known: value for known, value in self._locals(frame).items() if known not in values}}
-        for frame in self._frames:
-            values.update((known, value) for known, value in self._globals(frame).items() if known not in values)
-        names = sorted(
-            (known for known in values if not known.startswith("__")), key=lambda each: not self._holds(values[each])
-        )
+        values: dict[str, PyRef] = {}
+        own_first = sorted(self._stack, key=lambda frame: not is_users_file(frame.file))
+        known = (self._stack.locals(frame) for frame in own_first)
+        for found in (*known, *(self._stack.globals(frame).variables(_NAMES_READ) for frame in self._stack)):
+            for known_name, value in found.items():
+                values.setdefault(known_name, value)
+        own = (each for each in values if not each.startswith("__"))
+        names = sorted(own, key=lambda each: values[each].type not in _TENSORS)
         return _nearest(f"there is no Python variable {name!r} in the frames of this thread", name, names)
 
-    def _holds(self, address: int) -> bool:
-        """The object is a tensor, by the name of its class: only for the order of what is suggested."""
-        try:
-            return self._runtime.objects.type_of(address).name in _TENSORS
-        except GdbextError:
-            return False
 
-    def _no_step(self, address: int, done: str, step: Step) -> UsageError:
-        kind = self._runtime.objects.type_of(address).name
-        if step.kind == "attribute":
-            what = f"{done} (a {kind}) has no attribute {step.text!r} that can be read"
-            keys = self._keys(address)
-            if step.text in keys:
-                return UsageError(what, why="it is a key", help=f"--py \"{done}['{step.text}']\"")
-            return _nearest(what, step.text, list(self._attributes(address)) or keys)
-        keys = self._keys(address) or list(self._held(address))
-        if keys:
-            return _nearest(f"{done} (a {kind}) has no item {step}", step.text, keys)
-        items = self._sequence(address)
-        size = f"; it has {len(items)} items" if items is not None else ""
-        return UsageError(f"{done} (a {kind}) has no item {step}{size}", help=f"see what it is: --py {done}")
+def _walk(value: PyRef, done: str, steps: Sequence[Step]) -> PyRef:
+    """Follow the steps from an object. Raises UsageError."""
+    for step in steps:
+        following = _follow(value, step)
+        if not following:
+            raise _no_step(value, done, step)
+        value, done = following, f"{done}{step}"
+    return value
+
+
+def hint_at(path: str, value: PyRef) -> str:
+    """A hint at what can be asked of an object that is no tensor."""
+    items = _sequence(value)
+    if items is not None:
+        return f"it has {len(items)} items: --py '{path}[0]'" if items else "it is empty"
+    names = [name for name in _attributes(value) if not name.startswith("_")]
+    if names:
+        return f"its attributes are: {', '.join(names[:_NAMES_SHOWN])} (--py {path}.{names[0]})"
+    keys = _keys(value)
+    return f"its keys are: {', '.join(keys[:_NAMES_SHOWN])}" if keys else ""
+
+
+def _follow(value: PyRef, step: Step) -> PyRef | None:
+    if step.kind == "attribute":
+        return _attributes(value).get(step.text)
+    if value.is_dict and step.kind == "key":
+        return value[step.text]
+    if value.is_dict:
+        return next((each for key, each in value.items() if key.int() == integer(step.text)), None)
+    items = None if step.kind == "key" else _sequence(value)
+    if items is None:
+        return _module_item(value, step)
+    index = integer(step.text)
+    return items[index] if -len(items) <= index < len(items) else None
+
+
+def _sequence(value: PyRef) -> Sequence[PyRef] | None:
+    """The items of a list, a tuple or a deque; None for anything else."""
+    items = value.elements()
+    return None if items.fault is not None or value.type in ("set", "frozenset") else items
+
+
+def _module_item(value: PyRef, step: Step) -> PyRef | None:
+    """The item of an nn.Sequential, ModuleList, ModuleDict, ParameterList or ParameterDict."""
+    held = _held(value)
+    if step.kind == "index" and integer(step.text) < 0:  # they are called by their numbers
+        return held.get(str(sum(name.isdecimal() for name in held) + integer(step.text)))
+    return held.get(step.text)
+
+
+def _keys(value: PyRef) -> list[str]:
+    """Those keys of a dict that are str; [] for anything else."""
+    return list(value.variables(_NAMES_READ)) if value.is_dict else []
+
+
+def _attributes(value: PyRef) -> dict[str, PyRef]:
+    """The object's own attributes, the fields of a named tuple, and what a torch.nn.Module has in its dictionaries."""
+    found = {**value.vars(_NAMES_READ), **value.attributes(_NAMES_READ)}
+    for name, each in (*_fields(value).items(), *_held(value).items()):
+        found.setdefault(name, each)
+    return found
+
+
+def _held(value: PyRef) -> dict[str, PyRef]:
+    """The members that a torch.nn.Module holds, by name; {} for anything else."""
+    own = value.attributes(_NAMES_READ)
+    tables = (own[name].variables(_NAMES_READ) for name in _MODULE_DICTS if own[name].is_dict)
+    return {name: held for table in tables for name, held in table.items()}
+
+
+def _fields(value: PyRef) -> dict[str, PyRef]:
+    """The items of a named tuple."""
+    names = value.inherited("__match_args__" if value.type.startswith(_RETURN_TYPES) else "_fields")
+    return {name.str(200): item for name, item in zip(names, value.elements(_NAMES_READ))} if names else {}
+
+
+def _no_step(value: PyRef, done: str, step: Step) -> UsageError:
+    kind = value.read(type_name)
+    if step.kind == "attribute":
+        what = f"{done} (a {kind}) has no attribute {step.text!r} that can be read"
+        keys = _keys(value)
+        if step.text in keys:
+            return UsageError(what, why="it is a key", help=f"--py \"{done}['{step.text}']\"")
+        return _nearest(what, step.text, list(_attributes(value)) or keys)
+    keys = _keys(value) or list(_held(value))
+    if keys:
+        return _nearest(f"{done} (a {kind}) has no item {step}", step.text, keys)
+    items = _sequence(value)
+    size = f"; it has {len(items)} items" if items is not None else ""
+    return UsageError(f"{done} (a {kind}) has no item {step}{size}", help=f"see what it is: --py {done}")
 
 
 def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) -> list[PythonFrame] | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gdbext.cpython.objects.py_ref import type_name
 from gdbext.engine.layouts.declarations import Inner, Member
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.contents import VALUES_LIMIT, NothingToRead
@@ -145,9 +146,8 @@ class TensorDescription:
         if not node:
             return None
         found = self._fields.node(node)
-        if found.name == "PyNode" and self._reporter.python is not None:
-            return found._replace(name=self._reporter.python.type_name(self._fields.node_object(node)))
-        return found
+        name = self._session.python_object(self._fields.node_object(node)).type if found.name == "PyNode" else ""
+        return found._replace(name=name) if name else found
 
     def _grad(self) -> str | None:
         grad = self._fields.grad(self._address)
@@ -156,10 +156,8 @@ class TensorDescription:
         return self._reporter.short(grad)
 
     def _python_type(self) -> str | None:
-        found = self._fields.python_object(self._address)
-        if not found or self._reporter.python is None:
-            return None
-        return self._reporter.python.type_name(found)
+        found = self._session.python_object(self._fields.python_object(self._address))
+        return found.read(type_name) if found and found.python is not None else None
 
     # --- wrappers and parts ----------------------------------------------------------------------
 
@@ -177,12 +175,12 @@ class TensorDescription:
         return self._fields.held(self._address, member)
 
     def _python_wraps(self) -> Iterator[Part]:
-        python, found = self._reporter.python, 0
+        python = self._reporter.python
         try:
-            found = self._fields.python_object(self._address)
-            if not found or python is None or python.type_name(found) in ("Tensor", "Parameter"):
+            found = self._session.python_object(self._fields.python_object(self._address))
+            if found.python is None or not found or found.read(type_name) in ("Tensor", "Parameter"):
                 return
-            if python.type_name(found) in _UNINITIALIZED:
+            if found.type in _UNINITIALIZED:
                 self._notes.append("nothing to read: a lazy module gives it its sizes in the first forward pass")
             for name, address in python.wrapped(found):
                 yield self._part(name, address)

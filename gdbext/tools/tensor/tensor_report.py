@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from gdbext.cpython.abi.python_structures import PyObject
-from gdbext.cpython.objects import slot_attributes
-from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.objects.py_ref import PyRef, integer, text, type_name
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead, Progress, fits, no_progress
 from gdbext.tools.tensor.elements import element_type
@@ -49,12 +48,9 @@ class TensorReporter:
     # --- Python ----------------------------------------------------------------------------------
 
     @cached_property
-    def python(self) -> PythonTensors | None:
-        """Tensors as Python objects; None without Python."""
-        runtime = self._session.python
-        if runtime is None:
-            return None
-        return PythonTensors(runtime, self.is_tensor, self.fields.python_object, self.fields.device_at)
+    def python(self) -> PythonTensors:
+        """Tensors as Python objects."""
+        return PythonTensors(self.is_tensor, self.fields.python_object, self.fields.device_at)
 
     def is_tensor(self, address: int) -> bool:
         """True if there is a TensorImpl."""
@@ -219,23 +215,26 @@ ObjectOf = Callable[[int], int]
 
 
 class PythonTensors:
-    """Reads the tensors of one Python."""
+    """Reads the tensors behind Python objects."""
 
-    def __init__(
-        self, runtime: PythonRuntime, is_tensor: IsTensor, object_of: ObjectOf, device_text: DeviceText
-    ) -> None:
-        self._runtime = runtime
+    def __init__(self, is_tensor: IsTensor, object_of: ObjectOf, device_text: DeviceText) -> None:
         self._is_tensor = is_tensor
         self._object_of = object_of
         self._device_text = device_text
 
-    def tensor_of(self, address: int) -> int | None:
+    def tensor_of(self, value: PyRef) -> int | None:
         """The TensorImpl behind a Python object; None where it is no tensor. Raises MemoryFault, BadData."""
-        start = address + self._runtime.layout.size(PyObject)
-        for word in self._runtime.memory.words(start, _WORDS):
-            if word and not word & 7 and self._belongs(word, address):
+        for word in value.read(lambda python, _: python.memory.words(value.body, _WORDS)):
+            if word and not word & 7 and self._belongs(word, value.address):
                 return word
         return None
+
+    def tensor_or_none(self, value: PyRef) -> int | None:
+        """The same, and None where it cannot be read."""
+        try:
+            return self.tensor_of(value)
+        except GdbextError:
+            return None
 
     def _belongs(self, word: int, address: int) -> bool:
         try:
@@ -243,64 +242,37 @@ class PythonTensors:
         except GdbextError:
             return False
 
-    def type_name(self, address: int) -> str:
-        """The name of an object's class. Raises MemoryFault, BadData."""
-        return self._runtime.objects.type_of(address).name
+    def wrapped(self, value: PyRef) -> Iterator[tuple[str, int]]:
+        """(attribute, TensorImpl) of each tensor among a tensor's own attributes. Raises MemoryFault, BadData."""
+        own = value.variables(_ATTRIBUTE_LIMIT)
+        tensors = ((name, self.tensor_or_none(each)) for name, each in own.items())
+        yield from islice(((name, tensor) for name, tensor in tensors if tensor is not None), _WRAPPED_LIMIT)
+        own.checked()
 
-    def wrapped(self, address: int) -> Iterator[tuple[str, int]]:
-        """(attribute, TensorImpl) of each tensor among a tensor object's own attributes."""
-        count = 0
-        for number, (name, value) in enumerate(self._attributes(address)):
-            if number >= _ATTRIBUTE_LIMIT or count >= _WRAPPED_LIMIT:
-                return
-            tensor = self._quietly(value)
-            if tensor is not None:
-                count += 1
-                yield self._runtime.objects.text(name, 64), tensor
+    def attribute_text(self, value: PyRef, name: str) -> str | None:
+        """A simple attribute of a tensor object for people: a str, an int, a device, or the class of what it is; None
+        for none. Raises MemoryFault, BadData."""
+        found = value[name]
+        return None if found.is_absent else self.brief(found)
 
-    def _quietly(self, value: int) -> int | None:
-        try:
-            return self.tensor_of(value)
-        except GdbextError:
-            return None
+    def placements(self, value: PyRef) -> str | None:
+        """The layout of a DTensor over its mesh (torch/distributed/tensor/_dtensor_spec.py); None for another one.
+        Raises MemoryFault, BadData."""
+        found = value["_spec"]["placements"]
+        return None if found.is_absent else ", ".join(map(self._placement, found.elements().checked()))
 
-    def _attributes(self, address: int) -> Iterator[tuple[int, int]]:
-        """(name, value) of those in its dict and in the ``__slots__`` of its class."""
-        yield from self._runtime.dicts.attributes(address)
-        yield from slot_attributes(self._runtime.objects, address)
+    def _placement(self, value: PyRef) -> str:
+        name, dimension = value.read(type_name).rpartition(".")[2], value["dim"]
+        return name if dimension.is_absent else f"{name}({self.brief(dimension)})"
 
-    def attribute(self, address: int, name: str) -> int | None:
-        """An attribute of an object, None where it has none of that name. Raises MemoryFault, BadData."""
-        equals = self._runtime.objects.text_equals
-        return next((value for key, value in self._attributes(address) if equals(key, name)), None)
-
-    def attribute_text(self, address: int, name: str) -> str | None:
-        """A simple attribute of a tensor object for people: a str, an int, a device, or the class of what it is."""
-        found = self.attribute(address, name)
-        return None if found is None else self.brief(found)
-
-    def placements(self, address: int) -> str | None:
-        """The layout of a DTensor over its mesh (torch/distributed/tensor/_dtensor_spec.py); None for another one."""
-        specification = self.attribute(address, "_spec")
-        found = self.attribute(specification, "placements") if specification else None
-        if not found:
-            return None
-        return ", ".join(self._placement(each) for each in self._runtime.objects.tuple_items(found))
-
-    def _placement(self, address: int) -> str:
-        dimension = self.attribute(address, "dim")
-        name = self.type_name(address).rpartition(".")[2]
-        return name if dimension is None else f"{name}({self.brief(dimension)})"
-
-    def brief(self, address: int) -> str:
-        """A str, int or device as Python shows it, anything else by its class."""
-        objects = self._runtime.objects
-        for read in (objects.text, objects.integer):
+    def brief(self, value: PyRef) -> str:
+        """A str, int or device as Python shows it, anything else by its class. Raises MemoryFault, BadData."""
+        for read in (text, integer):
             try:
-                return repr(read(address))
+                return repr(value.read(read))
             except BadData:
                 continue
-        kind = objects.type_of(address).name
+        kind = value.read(type_name)
         if kind == _DEVICE:
-            return self._device_text(address + self._runtime.layout.size(PyObject))
+            return self._device_text(value.body)
         return kind

@@ -12,6 +12,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.objects.py_ref import type_name
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.reporting import make_report, page_origin
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, WORD, number, register_value
@@ -222,7 +224,7 @@ def tensor_at(session: Session, reporter: TensorReporter, address: int) -> int:
     pointed = session.memory.try_u64(address)
     if pointed and reporter.is_tensor(pointed):
         return pointed
-    found = _of_object(reporter, address)
+    found = reporter.python.tensor_or_none(session.python_object(address))
     if found is not None:
         return found
     if pointed is None:
@@ -239,42 +241,36 @@ def tensor_at(session: Session, reporter: TensorReporter, address: int) -> int:
     )
 
 
-def _of_object(reporter: TensorReporter, address: int) -> int | None:
-    try:
-        return reporter.python.tensor_of(address) if reporter.python is not None else None
-    except GdbextError:
-        return None
-
-
 def tensor_named(
     session: Session, reporter: TensorReporter, name: str, thread: TargetThread | None, frame: str | None = None
 ) -> tuple[int, FoundVariable]:
     """The TensorImpl of a Python variable in the thread's frames, or in the ``frame`` that is named, and whose variable
     it is. Raises UsageError with the nearest names."""
-    from gdbext.tools.tensor.python_variable import VariableFinder, chosen_frames
+    from gdbext.tools.tensor.python_variable import VariableFinder, chosen_frames, hint_at
 
     table = session.python_threads
-    if table is None or reporter.python is None:
+    if table is None:
         raise UsageError("there is no Python in this process that can be read", help="see why: dispatch-info")
     if thread is None:
         raise UsageError("no thread is selected", help="choose one with: dispatch-tensor --py NAME --thread TID")
     frames = chosen_frames(session, thread, frame)
-    variables = VariableFinder(table.runtime, table.states.get(thread.tid, ()), frames)
+    python, stack = reporter.python, table.frames(thread.tid)
+    variables = VariableFinder(stack if frames is None else PyStack(stack.python, frames))
     owner = name[: -len(_GRAD)] if name.endswith(_GRAD) else ""
     if owner:
         held = variables.find(owner)
-        tensor = reporter.python.tensor_of(held.address)
+        tensor = python.tensor_of(held.value)
         if tensor is not None:
             return _grad_of(reporter, owner, tensor), held
-    python = reporter.python
-    found = variables.find(name, lambda address: python.tensor_of(address) is not None)
-    tensor = python.tensor_of(found.address)
+    found = variables.find(name, lambda value: python.tensor_of(value) is not None)
+    tensor = python.tensor_of(found.value)
     if tensor is None:
-        if _is_tensor_class(python.type_name(found.address)):
+        class_name = found.value.read(type_name)
+        if _is_tensor_class(class_name):
             what = f"{name} is a tensor that was just being made or replaced: its memory cannot be read"
             raise UsageError(what, why="the process runs meanwhile", help="look again")
-        kind = "None" if python.type_name(found.address) == "NoneType" else f"a {python.type_name(found.address)}"
-        hint = variables.hint(name, found.address)
+        kind = "None" if class_name == "NoneType" else f"a {class_name}"
+        hint = hint_at(name, found.value)
         raise UsageError(f"{name} is not a tensor but {kind}", why=f"it is that of {found.whose}", help=hint)
     return tensor, found
 

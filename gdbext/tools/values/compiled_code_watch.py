@@ -229,13 +229,12 @@ class CompiledCodeWatch:
             yield each.name, each.parameter, self._kernel_value(each, word)
 
     def _kernel_value(self, argument: KernelArgument, word: int | None) -> Value | None:
-        python = self._reporter.python
-        if word is None or python is None:
+        if word is None:
             return None
         if "*" not in argument.parameter and argument.parameter:
             return _number(_plain(argument.parameter), word)
         try:
-            tensor = python.tensor_of(argument.object) if argument.object else None
+            tensor = self._reporter.python.tensor_or_none(argument.value)
             if tensor is None or self._reporter.contents(self._reporter.facts(tensor)).geometry.address != word:
                 return None
             return self._values.tensor(tensor)

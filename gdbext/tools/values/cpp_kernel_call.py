@@ -20,7 +20,8 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.threads.frame_variables import locals_of
+from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine.record import Record
 from gdbext.engine.unwind import NativeStack
@@ -150,11 +151,11 @@ def _one_of(tensors: Collection[TensorFacts], dtype: str) -> TensorFacts | None:
 
 class KernelArgument(Record):
     """``name`` is that of the Python variable, ``parameter`` as the kernel's source has it ("" where it is not known),
-    ``object`` the PyObject, 0 where there is none of that name."""
+    ``value`` the object, missing where there is none of that name."""
 
     name: str
     parameter: str
-    object: int
+    value: PyRef
 
 
 class KernelCall(Record):
@@ -173,20 +174,17 @@ class KernelCalls:
 
     def of(self, session: Session, tid: int) -> KernelCall | None:
         """The call that the thread's innermost Python frame makes; None where that cannot be read."""
-        try:
-            table = session.python_threads
-            frame = next(iter(table.frames(tid)), None) if table is not None else None
-            if table is None or frame is None or not frame.line:
-                return None
-            found = generated_kernels.called_kernel(self._line(session, frame))
-            if found is None:
-                return None
-            kernel, names = found
-            variables = locals_of(table.runtime, frame)
-            kinds = self._kinds(frame.file, kernel, len(names))
-        except GdbextError:
+        table = session.python_threads
+        stack = table.frames(tid) if table is not None else PyStack()
+        found = generated_kernels.called_kernel(self._line(session, stack[0])) if stack else None
+        if found is None:
             return None
-        return KernelCall(kernel, tuple(KernelArgument(*each, variables.get(each[0], 0)) for each in zip(names, kinds)))
+        kernel, names = found
+        variables, kinds = stack.locals(stack[0]), self._kinds(stack[0].file, kernel, len(names))
+        if variables.fault is not None:
+            return None
+        arguments = (KernelArgument(name, kind, variables[name]) for name, kind in zip(names, kinds))
+        return KernelCall(kernel, tuple(arguments))
 
     def _line(self, session: Session, frame: PythonFrame) -> str:
         if frame.file not in self._sources:

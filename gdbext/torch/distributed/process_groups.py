@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gdbext.cpython.threads.runtime import PythonRuntime, module_global
+from gdbext.cpython.objects.py_ref import PyRef, integer, text
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.layouts import Layout, store
 from gdbext.engine.layouts.declarations import OffsetShapes, Space
@@ -28,7 +28,7 @@ from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.distributed import group_structures as structures
 from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
-from gdbext.torch.torch_symbol import DISTRIBUTED, GROUP_MAP, GROUP_NAMES, GROUP_RANKS
+from gdbext.torch.torch_symbol import GROUP_MAP, GROUP_NAMES, GROUP_RANKS
 from gdbext.torch.values import containers
 
 GROUP, WORK, STATUS = structures.NcclGroupStruct.OF, structures.NcclWorkStruct.OF, structures.ProcessGroupStatus.OF
@@ -144,60 +144,41 @@ class GroupObject(Record):
 
 
 class ProcessGroupReader:
-    """Reads them. ``problems`` says what could not be read."""
+    """Reads them, by the variables of torch.distributed's module. ``problems`` says what could not be read."""
 
-    def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer, runtime: PythonRuntime) -> None:
+    def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer, distributed: PyRef) -> None:
         self._memory = memory
         self._layout = layout
         self._space = Space(memory, layout)
         self._symbolizer = symbolizer
-        self._runtime = runtime
+        self._distributed = distributed
         self._strings = containers.string_reader(memory, layout)
         self.problems: list[GdbextError] = []
 
     def groups(self) -> list[GroupObject]:
         """All groups, in the order in which they were made; empty before init_process_group()."""
-        for interpreter in self._runtime.interpreters():
-            try:
-                found = {n: module_global(self._runtime, interpreter, DISTRIBUTED, n) for n in _GLOBALS}
-            except GdbextError as error:
-                self.problems.append(error)
-                continue
-            if found[GROUP_MAP]:
-                return [group for group in self._groups(found) if group is not None]
-        return []
+        found = [self._distributed[name] for name in (GROUP_MAP, GROUP_NAMES, GROUP_RANKS)]
+        faults = [each.fault for each in found if each.fault is not None]
+        self.problems += faults[:1]
+        if faults or not found[0]:
+            return []
+        groups, names, ranks = (dict(each.items(GROUP_LIMIT).checked()) if each else {} for each in found)
+        read = (self._named(group, value, names.get(group), ranks.get(group)) for group, value in groups.items())
+        return [group for group in read if group is not None]
 
-    def _groups(self, found: Mapping[str, int | None]) -> Iterator[GroupObject | None]:
-        runtime = self._runtime
-        names = self._items(found[GROUP_NAMES])
-        ranks = self._items(found[GROUP_RANKS])
-        for group, value in self._items(found[GROUP_MAP]).items():
-            try:
-                items = runtime.objects.tuple_items(value, 4)
-                backend = runtime.objects.text(items[0]) if items else None
-                name = runtime.objects.text(names[group]) if group in names else ""
-                yield self._group(group, name, backend, self._members(ranks.get(group, 0)))
-            except GdbextError as error:
-                self.problems.append(error)
-                yield None
+    def _named(self, group: PyRef, kinds: PyRef, name: PyRef | None, ranks: PyRef | None) -> GroupObject | None:
+        try:
+            backends = kinds.elements(1).checked()
+            backend = backends[0].read(text) if backends else None
+            return self._group(group, name.read(text) if name else "", backend, _members(ranks) if ranks else ())
+        except GdbextError as error:
+            self.problems.append(error)
+            return None
 
-    def _items(self, dictionary: int | None) -> dict[int, int]:
-        return dict(self._runtime.dicts.items(dictionary, GROUP_LIMIT)) if dictionary else {}
-
-    def _members(self, dictionary: int) -> tuple[int, ...]:
-        """The ranks in the job by the rank in the group: a dict from the one to the other."""
-        if not dictionary:
-            return ()
-        integer = self._runtime.objects.integer
-        found = {integer(v): integer(k) for k, v in self._runtime.dicts.items(dictionary, RANK_LIMIT)}
-        if not all(0 <= rank < RANK_LIMIT for rank in found.values()):
-            raise BadData(f"the members of a process group at {dictionary:#x} are no ranks")
-        return tuple(found[rank] for rank in sorted(found))
-
-    def _group(self, group: int, name: str, backend: str | None, ranks: tuple[int, ...]) -> GroupObject:
+    def _group(self, group: PyRef, name: str, backend: str | None, ranks: tuple[int, ...]) -> GroupObject:
         unread = GroupObject(name, backend, "", None, None, ranks, 0)
         try:
-            found = structures.ProcessGroupStruct(self._space, self._memory.u64(group + _HEAD))
+            found = structures.ProcessGroupStruct(self._space, self._memory.u64(group.address + _HEAD))
             of_nccl = self._backend(found, GROUP)
             gloo, nccl = self._of_gloo(found), self._of_nccl(of_nccl)
             described = found.pg_desc_ if found.has(structures.ProcessGroupStruct.pg_desc_) else 0
@@ -297,7 +278,12 @@ def _of_device(work: NcclWork) -> QueuedWork:
     return QueuedWork(work.seq, f"nccl:{work.op}", work.timeout_ms, in_progress=False, began=work.began)
 
 
-_GLOBALS = (GROUP_MAP, GROUP_NAMES, GROUP_RANKS)
+def _members(ranks: PyRef) -> tuple[int, ...]:
+    """The ranks in the job by the rank in the group: a dict from the one to the other."""
+    found = {own.read(integer): rank.read(integer) for rank, own in ranks.items(RANK_LIMIT).checked()}
+    if not all(0 <= rank < RANK_LIMIT for rank in found.values()):
+        raise BadData(f"the members of a process group at {ranks.address:#x} are no ranks")
+    return tuple(found[rank] for rank in sorted(found))
 
 
 _NESTING = 16

@@ -10,17 +10,14 @@ torch/distributed/launcher/api.py and torch/distributed/elastic/rendezvous/dynam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.threads.frame_variables import attributes, locals_of
 from gdbext.engine.record import Record
-from gdbext.errors import GdbextError
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.frame_reader import PythonFrame
-    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.objects.py_ref import PyRef
+    from gdbext.cpython.threads.py_stack import PyStack
 
 _RENDEZVOUS = "elastic/rendezvous/dynamic_rendezvous.py"
 _LAUNCHER = "torch/distributed/launcher/api.py"
@@ -37,48 +34,33 @@ class GivenRank(Record):
     """``init_method``, "" where it is not given."""
 
 
-def given_rank(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> GivenRank | None:
+def given_rank(stack: PyStack) -> GivenRank | None:
     """The rank that a call of init_process_group on the stack was given; None without one."""
-    for frame in frames:
-        if frame.function != "init_process_group" or not frame.file.endswith(DISTRIBUTED_FILE):
-            continue
-        found = _locals(runtime, frame)
-        rank, size = _integer(runtime, found.get("rank", 0)), _integer(runtime, found.get("world_size", 0))
-        if rank is not None and rank >= 0:
-            known_size = size if size is not None and size > 0 else None
-            return GivenRank(rank, known_size, _text(runtime, found.get("init_method", 0)))
-    return None
+    given = stack.locals_of("init_process_group", DISTRIBUTED_FILE)
+    rank, size = given["rank"].int(), given["world_size"].int()
+    if rank is None or rank < 0:
+        return None
+    return GivenRank(rank, size if size is not None and size > 0 else None, given["init_method"].str(_LONGEST))
 
 
-def group_argument(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> int | None:
-    """The address of the group (None's, for the whole job) that the collective on the stack was called with."""
-    for frame in frames:
-        if frame.file.endswith(DISTRIBUTED_FILE):
-            group = _locals(runtime, frame).get("group")
-            if group is not None:
-                return group
-    return None
+def group_argument(stack: PyStack) -> PyRef | None:
+    """The group (None's, for the whole job) that the collective on the stack was called with."""
+    groups = (stack.locals(frame)["group"] for frame in stack if frame.file.endswith(DISTRIBUTED_FILE))
+    return next(filter(None, groups), None)
 
 
-def absent_workers(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> tuple[str, ...]:
+def absent_workers(stack: PyStack) -> tuple[str, ...]:
     """The names of the workers that the leader of rpc.shutdown waits for, or of the leader; empty for any other
     call."""
-    from gdbext.cpython.objects.object_items import set_items
-
-    for frame in frames:
-        if frame.function != "_all_gather" or not frame.file.endswith(RPC_FILE):
-            continue
-        found = _locals(runtime, frame)
-        try:
-            names = {runtime.objects.text(each, _LONGEST) for each in set_items(runtime, found.get("worker_names", 0))}
-            states = attributes(runtime, found.get("states", 0))
-            gathered = runtime.dicts.items(states["gathered_objects"])
-            come = {runtime.objects.text(name, _LONGEST) for name, _ in gathered}
-        except (GdbextError, KeyError):
-            return ()
-        leader, own = _text(runtime, found.get("leader_name", 0)), _text(runtime, found.get("self_name", 0))
-        return tuple(sorted(names - come)) if leader == own else (leader,)
-    return ()
+    own = stack.locals_of("_all_gather", RPC_FILE)
+    workers, come = own["worker_names"].elements(), own["states"]["gathered_objects"].keys()
+    if not workers or come.fault is not None:
+        return ()
+    leader = own["leader_name"].str(_LONGEST)
+    if leader != own["self_name"].str(_LONGEST):
+        return (leader,)
+    absent = {each.str(_LONGEST) for each in workers} - {each.str(_LONGEST) for each in come}
+    return tuple(sorted(filter(None, absent)))
 
 
 class Meeting(Record):
@@ -98,19 +80,20 @@ class Meeting(Record):
         return f"the rendezvous {self.name!r}{at}, which {self.come} of {self.least}{most} nodes have joined"
 
 
-def meeting(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Meeting | None:
+def meeting(stack: PyStack) -> Meeting | None:
     """The rendezvous that is not complete and in which an agent waits; None for any other wait."""
-    run = next((each for each in frames if _RENDEZVOUS in each.file and each.function.endswith("run")), None)
-    own = attributes(runtime, _locals(runtime, run).get("self", 0)) if run is not None else {}
-    state, settings = attributes(runtime, own.get("_state", 0)), attributes(runtime, own.get("_settings", 0))
-    least, most = _integer(runtime, settings.get("min_nodes", 0)), _integer(runtime, settings.get("max_nodes", 0))
-    if "participants" not in state or least is None or most is None:
+    run = next((each for each in stack if _RENDEZVOUS in each.file and each.function.endswith("run")), None)
+    if run is None:
         return None
-    try:
-        come = sum(1 for _ in runtime.dicts.items(state["participants"]))
-    except GdbextError:
+    own = stack.locals(run)["self"]
+    settings, come = own["_settings"].variables(), own["_state"]["participants"].keys()
+    least, most = settings["min_nodes"].int(), settings["max_nodes"].int()
+    if come.fault is not None or least is None or most is None:
         return None
-    return Meeting(come, least, most, _text(runtime, settings.get("run_id", 0)), _endpoint(runtime, frames))
+    outer = next((each for each in stack if each.file.endswith(_LAUNCHER)), None)
+    launched = stack.locals(outer)["rdzv_parameters"]["endpoint"] if outer is not None else None
+    endpoint = launched.str(_LONGEST) if launched else ""
+    return Meeting(len(come), least, most, settings["run_id"].str(_LONGEST), endpoint)
 
 
 class StoreMeeting(Record):
@@ -122,42 +105,9 @@ class StoreMeeting(Record):
     """The address of the store: ``node0:29500``."""
 
 
-def store_meeting(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> StoreMeeting | None:
+def store_meeting(stack: PyStack) -> StoreMeeting | None:
     """The store that the innermost Python function makes or connects to; None for any other function."""
-    frame = frames[0] if frames else None
-    if frame is None or frame.function != _MAKES_STORE or not frame.file.endswith(_STORE_FILE):
-        return None
-    found = _locals(runtime, frame)
-    rank, size, port = (_integer(runtime, found.get(name, 0)) for name in ("rank", "world_size", "port"))
-    host = _text(runtime, found.get("hostname", 0))
+    given = stack.innermost(1).locals_of(_MAKES_STORE, _STORE_FILE)
+    rank, size, port = (given[name].int() for name in ("rank", "world_size", "port"))
+    host = given["hostname"].str(_LONGEST)
     return None if rank is None or size is None or not host else StoreMeeting(rank, size, f"{host}:{port}")
-
-
-def _endpoint(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> str:
-    for frame in frames:
-        if frame.file.endswith(_LAUNCHER):
-            parameters = attributes(runtime, _locals(runtime, frame).get("rdzv_parameters", 0))
-            if "endpoint" in parameters:
-                return _text(runtime, parameters["endpoint"])
-    return ""
-
-
-def _locals(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
-    try:
-        return locals_of(runtime, frame)
-    except GdbextError:
-        return {}
-
-
-def _integer(runtime: PythonRuntime, address: int) -> int | None:
-    try:
-        return runtime.objects.integer(address) if address else None
-    except GdbextError:
-        return None
-
-
-def _text(runtime: PythonRuntime, address: int) -> str:
-    try:
-        return runtime.objects.text(address, _LONGEST) if address else ""
-    except GdbextError:
-        return ""

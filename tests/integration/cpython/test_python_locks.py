@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.sync import locks
 from gdbext.cpython.sync.locks import GilPart, read_gils
 from gdbext.cpython.sync.python_wait import PythonWait, python_wait
@@ -122,13 +123,13 @@ def test_descriptions(view: View) -> None:
     expected["plain"] = f"<Plain at {addresses['plain']:#x}>"
     expected["builtin"] = "<builtin_function_or_method len>"
     for name, text in expected.items():
-        assert describe(view.runtime, addresses[name]) == text
-    assert describe(view.runtime, addresses["nested"]).startswith("[[<list at 0x")
-    long = describe(view.runtime, addresses["long"])
+        assert describe(PyRef(view.runtime, addresses[name])) == text
+    assert describe(PyRef(view.runtime, addresses["nested"])).startswith("[[<list at 0x")
+    long = describe(PyRef(view.runtime, addresses["long"]))
     assert re.fullmatch(r"'x+…' \(300 characters\)", long)
     assert len(long) <= 80
-    assert describe(view.runtime, 0) == "<NULL>"
-    assert describe(view.runtime, NOWHERE) == f"<unreadable {NOWHERE:#x}>"
+    assert describe(PyRef(view.runtime, 0)) == "<NULL>"
+    assert describe(PyRef(view.runtime, NOWHERE)) == f"<unreadable {NOWHERE:#x}>"
 
 
 def test_functions(view: View) -> None:

@@ -21,6 +21,7 @@ from gdbext.cpython.abi.python_structures import (
 )
 from gdbext.cpython.abi.versions import SUPPORTED, version_text
 from gdbext.cpython.objects import ObjectReader
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.sync import locks
 from gdbext.cpython.sync.locks import read_gils
 from gdbext.cpython.sync.python_wait import python_wait
@@ -78,7 +79,7 @@ def test_nothing_but_typed_errors(abi: PythonAbi, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(120):
         address = BASE + chance.randrange(0, SIZE, 8)
-        assert len(describe(runtime, address)) <= 80
+        assert len(describe(PyRef(runtime, address))) <= 80
         runtime.functions.source(address)
         locks.read_lock(runtime, address)
         state = ThreadState(address, Interpreter(address, 0), 1, None)
@@ -93,9 +94,20 @@ def test_nothing_but_typed_errors(abi: PythonAbi, seed: int) -> None:
             with_errors(method, address)
         for method in (dicts.items, dicts.attributes):
             with_errors(lambda at: list(method(at)), address)  # noqa: B023
+        assert_reads_nothing_but_values(PyRef(runtime, address))
     read_thread_names(runtime)
     with_errors(read_gils, runtime)
     with_errors(runtime.interpreters)
+
+
+def assert_reads_nothing_but_values(value: PyRef) -> None:
+    """Reading a value raises nothing."""
+    for found in (value["name"], value.referent, *value.elements(4), *value.keys(4), *value.variables(4).values()):
+        assert found or found.why
+        assert isinstance(found.str(16) + found.type + repr(found.bytes(16)), str)
+        assert isinstance(found.float() or found.int() or 0, (int, float))
+    assert value.code is None
+    assert value.function is None or value.function.qualname is not None
 
 
 def with_errors(function: Any, *arguments: Any) -> None:

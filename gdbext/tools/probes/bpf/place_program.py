@@ -27,8 +27,8 @@ from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.values.key_names import KeysetTest
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.layouts.declarations import Space
 
 
 class FramePath(Record):
@@ -52,7 +52,7 @@ class PythonLines:
         form = runtime.layout.abi.frames if runtime is not None else None
         if runtime is None or not isinstance(form, InterpreterFrames):
             raise unsupported("lines are known for CPython 3.11 and later only")
-        self.path = _path(runtime, form)
+        self.path = _path(runtime.space, form)
         self._lines: dict[tuple[int, int], str | None] = {}
 
     def thread_states(self) -> dict[int, int]:
@@ -79,8 +79,7 @@ class PythonLines:
             return None
 
 
-def _path(runtime: PythonRuntime, form: InterpreterFrames) -> FramePath:
-    space = runtime.space
+def _path(space: Space, form: InterpreterFrames) -> FramePath:
     by_c_frame = form.anchor is LoopAnchor.C_FRAME
     if by_c_frame:
         c_frame: int | None = PyThreadState.cframe.offset(space)

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from gdbext.cpython.objects import FLAG_TUPLE
+from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.diagnosis.threads import frame_locals
-from gdbext.diagnosis.threads.frame_locals import FrameLocals, _handed_on
+from gdbext.diagnosis.threads.frame_locals import FrameLocals, _handed_on, argument_variables
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.stack import Argument, DispatchEvent
 
@@ -17,20 +19,14 @@ KEYSET, TENSOR, REST = 0x100, 0x200, 0x300
 ITEMS = {REST: (0x41, 0x42, 0x43)}
 
 
-def kernel(
-    monkeypatch: pytest.MonkeyPatch, count: int, keywords: int, takes_more: bool, names: Sequence[str]
-) -> FrameLocals:
-    code = SimpleNamespace(co_flags=0x04 if takes_more else 0)
-    monkeypatch.setattr(frame_locals, "PyCodeObject", lambda *_: code)
-    monkeypatch.setattr(FrameLocals, "_parameters", lambda *_: (count, keywords))
+def python() -> Any:
+    """An interpreter with objects by their addresses."""
     names_of_types = {KEYSET: "torch._C.DispatchKeySet"}
     objects = SimpleNamespace(
-        type_of=lambda address: SimpleNamespace(name=names_of_types.get(address, "Tensor")),
-        tuple_items=ITEMS.__getitem__,
+        type_of=lambda at: SimpleNamespace(name=names_of_types.get(at, "Tensor"), flags=FLAG_TUPLE),
+        tuple_items=lambda at, most: ITEMS[at][:most],
     )
-    codes = SimpleNamespace(get=lambda _: SimpleNamespace(local_names=lambda: tuple(names)))
-    unused: Any = None
-    return FrameLocals(unused, SimpleNamespace(space=None, codes=codes, objects=objects))  # type: ignore[arg-type]
+    return SimpleNamespace(objects=objects)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +45,15 @@ def kernel(
     ],
 )
 def test_the_variable_of_each_argument(
-    monkeypatch: pytest.MonkeyPatch, count: int, keywords: int, names: str, values: dict[str, int], found: list[str]
+    count: int, keywords: int, names: str, values: dict[str, int], found: list[str]
 ) -> None:
-    reader = kernel(monkeypatch, count, keywords, "args" in names, names.split())
-    assert reader._variables(0, ("a", "n", "t"), values) == found
-    assert ("args[1]" in values) == ("args" in values)
+    code: Any = SimpleNamespace(
+        argument_count=count, keyword_count=keywords, takes_more="args" in names, local_names=names.split
+    )
+    known = PyVariables(python())
+    known.update({name: PyRef(known.python, address) for name, address in values.items()})
+    assert argument_variables(code, ("a", "n", "t"), known) == found
+    assert ("args[1]" in known) == ("args" in values)
 
 
 class Placed:
@@ -83,8 +83,8 @@ def test_a_stack_is_walked_once_for_all_its_kernels(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(FrameLocals, "_with_arguments", lambda _, step, kernel: (step, kernel))
     monkeypatch.setattr(frame_locals, "_handed_on", lambda step, _: step)
     monkeypatch.setattr(Placed, "asked", 0)
-    unused: Any = None
-    found: Any = FrameLocals(unused, unused).with_kernel_arguments(thread)
+    session: Any = SimpleNamespace(python=None)
+    found: Any = FrameLocals(session).with_kernel_arguments(thread)
     assert list(found) == [step if at % 2 else (step, frames[3 * at + 1]) for at, step in enumerate(steps)]
     assert Placed.asked <= 2 * (len(steps) + len(frames))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.cpython.objects.object_items import Collection
+from gdbext.cpython.threads.garbage_collector import Collection
 from gdbext.diagnosis.kinds.deadlock import SELF_DEADLOCK
 from gdbext.diagnosis.kinds.state import BUSY as RUNS
 from gdbext.diagnosis.kinds.state import SLOW, STARVED

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.diagnosis.report.thread_report import BackwardNode
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
@@ -257,7 +258,7 @@ class Process:
         return NodeReader(Memory(FakeTarget({HEAP: bytes(self.bytes)})), self, self)  # type: ignore[arg-type]
 
     def hooks(self) -> HookReader:
-        return HookReader(self.nodes(), self, None)  # type: ignore[arg-type]
+        return HookReader(self.nodes(), self, lambda address: PyRef(None, address))  # type: ignore[arg-type]
 
 
 @pytest.fixture

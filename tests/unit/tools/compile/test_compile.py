@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.engine.targets.system.peer import ChildProcess
-from gdbext.errors import BadData
 from gdbext.tools.compile import graph_breaks, resumptions
 from gdbext.tools.compile.compile_workers import compile_locks, compiling_processes
-from gdbext.tools.compile.compiled_frames import GraphLines, _above_lines, _graph, _innermost, stage, states
+from gdbext.tools.compile.compiled_frames import _above_lines, _graph, _innermost, graph_node, stage, states
 from gdbext.torch.compile import compile_section as section
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.compile_section import CompilingProcess, CompilingThread, FrameState, Resumption
+from support.fakes.own_python import own_python
 
 SITE = "/site-packages/torch/"
 COMPILED, COMPILING, EAGER = FrameState.COMPILED, FrameState.COMPILING, FrameState.EAGER
@@ -73,23 +74,22 @@ def test_graph_breaks_and_where_code_goes_on() -> None:
     assert (graph_breaks({}), resumptions({}, ())) == ((), ())
 
 
-GRAPH, ROOT, FIRST, SECOND = range(8, 40, 8)
+class Linked:
+    """A graph, which has a root, or a node, which has a next one."""
 
 
-def lines(closed: bool) -> GraphLines:
-    """Of a graph whose nodes are a ring behind the root; ``closed``: its last node leads back there."""
-    following = {ROOT: FIRST, FIRST: SECOND, SECOND: ROOT if closed else FIRST}
-    attributes = {GRAPH: {names.GRAPH_ROOT: ROOT}, **{node: {names.NEXT_NODE: following[node]} for node in following}}
-    found: Any = GraphLines.__new__(GraphLines)
-    found._runtime, found._values = SimpleNamespace(), SimpleNamespace(attributes=attributes.__getitem__)
-    return found  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(("number", "closed"), [(2, True), (-1, True), (1 << 60, True), (1 << 60, False)])
-def test_a_number_that_no_node_has(number: int, closed: bool) -> None:
-    with pytest.raises(BadData, match=f"has no node {number}"):
-        lines(closed)._node(GRAPH, number)
-    assert [lines(closed)._node(GRAPH, each) for each in (0, 1)] == [FIRST, SECOND], "counted from behind the root"
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_number_that_no_node_has(closed: bool) -> None:
+    """Nodes are a ring behind the root; of one that is not closed, the last does not lead back there."""
+    graph, root, first, second = linked = [Linked() for _ in range(4)]
+    setattr(graph, names.GRAPH_ROOT, root)
+    for one, following in zip(linked[1:], (first, second, root if closed else first)):
+        setattr(one, names.NEXT_NODE, following)
+    with own_python() as python:
+        found = PyRef(python, id(graph))
+        assert [graph_node(found, number).address for number in (0, 1)] == [id(first), id(second)]
+        assert not any(graph_node(found, number) for number in (None, -1, 1 << 60))
+        assert bool(graph_node(found, 2)) is not closed
 
 
 MODULE = """# AOT ID: ['1_backward']

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from gdbext.cpython.objects.py_ref import PyRef, PyVariables
+from gdbext.cpython.objects.py_space import PySpace
+from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.engine.layouts.store import load, of_release
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, TargetError, UsageError
@@ -17,13 +23,14 @@ from gdbext.tools.tensor.contents import Geometry, NothingToRead
 from gdbext.tools.tensor.cpp_object import SUMMARIZED_TYPES, CppObject, summarized_type
 from gdbext.tools.tensor.cpp_summaries import TypeSummaries
 from gdbext.tools.tensor.elements import element_type
-from gdbext.tools.tensor.python_variable import Step, VariableFinder, chosen_frames, parse
+from gdbext.tools.tensor.python_variable import Step, VariableFinder, chosen_frames, hint_at, parse
 from gdbext.tools.tensor.tensor_fields import TensorFields
 from gdbext.tools.tensor.tensor_report import TensorReporter, _check_channels, _check_storage
 from gdbext.tools.values.launch import BEFORE, KernelLaunch
 from gdbext.tools.values.values_section import ValueFiles
 from gdbext.torch.values.value_text import Quantization, StorageReport
 from support.fakes.fake_target import FakeTarget
+from support.fakes.own_python import own_python
 from support.recorded.recordings import Replay
 
 
@@ -122,6 +129,16 @@ def test_folders_and_files_that_cannot_be_made(tmp_path: Path, monkeypatch: pyte
     assert (files.count, list(folder.iterdir())) == (0, [])
 
 
+class Linked:
+    """An object with attributes."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
 @pytest.mark.parametrize(
     ("path", "name", "steps"),
     [
@@ -144,32 +161,72 @@ def test_what_would_need_the_program_to_run() -> None:
         assert "--py self.weight" in caught.value.help
 
 
-class Frames(VariableFinder):
-    """Of frames that are dicts of their variables; an object is its attributes' dict, by address."""
+class Frames(PyStack):
+    """Of frames that have objects of the Python that runs the tests."""
 
-    def __init__(self, frames: list[dict[str, int]], objects: dict[int, dict[str, int]]) -> None:
-        self._frames: list[Any] = list(frames)
-        self._objects = objects
+    def __init__(self, python: PySpace, frames: Sequence[dict[str, object]]) -> None:
+        super().__init__(python, [PythonFrame("step", "train.py", 1, number, 0) for number in range(len(frames))])
+        self._values = frames
 
-    def _locals(self, frame: Any) -> dict[str, int]:
-        return dict(frame)
+    def locals(self, frame: PythonFrame) -> PyVariables:
+        found = PyVariables(self.python)
+        for name, value in self._values[frame.address].items():
+            found[name] = PyRef(self.python, id(value))
+        return found
 
-    def _globals(self, frame: Any) -> dict[str, int]:
-        return {"torch": 9} if frame else {}
+    def globals(self, frame: PythonFrame) -> PyRef:
+        return PyRef(self.python, id(globals()) if frame.address == 0 else 0)
 
-    def _follow(self, address: int, step: Step) -> int | None:
-        return self._objects[address].get(step.text)
 
-    def _no_step(self, address: int, done: str, step: Step) -> UsageError:
-        return UsageError(f"{done} at {address} has no {step.text}")
+class Point(NamedTuple):
+    x: int
+    y: int
 
 
 def test_the_innermost_frame_that_has_the_whole_path() -> None:
-    objects = {1: {"op": 4}, 2: {"w": 6}, 3: {"w": 7}}
-    frames = Frames([{"self": 1}, {"self": 1, "x": 5}, {"self": 2}, {"self": 3}], objects)
-    assert [frames.find(path).address for path in ("self", "self.op", "self.w", "x", "torch")] == [1, 4, 6, 5, 9]
-    with pytest.raises(UsageError, match=r"^self at 1 has no b$"):
-        frames.find("self.b")
+    one, two, three = SimpleNamespace(op="4"), Linked(w="6"), Linked(w="7")
+    frames: list[Any] = [{"self": one}, {"self": one, "x": "5"}, {"self": two}, {"self": three}]
+    with own_python() as python:
+        finder = VariableFinder(Frames(python, frames))
+        found = [finder.find(path).value for path in ("self", "self.w", "x", "MM")]
+        assert found == [PyRef(python, id(each)) for each in (one, two.w, frames[1]["x"], MM)]
+        with pytest.raises(UsageError, match=r"^self \(a Linked\) has no attribute 'b' that can be read$") as caught:
+            VariableFinder(Frames(python, frames[2:])).find("self.b")
+        assert caught.value.help == "there is: w"
+        with pytest.raises(UsageError, match="no Python variable 'sell'") as caught:
+            finder.find("sell")
+        assert caught.value.why == "did you mean self?"
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        *(("items[-1]", "c"), ("queue[1]", "e"), ("table[7]", "f"), ("table['key']", "g"), ("table[key]", "g")),
+        *(("point.y", 2), ("module.held.weight", "h"), ("module.weight", "h"), ("layers[-2]", "i"), ("layers.1", "j")),
+    ],
+)
+def test_a_step(path: str, found: Any) -> None:
+    module, layers = Linked(_parameters={"weight": "h"}), Linked(_modules={"0": "i", "1": "j"})
+    module.held = module
+    values: list[Any] = [
+        {"items": ["a", "c"], "queue": deque("de"), "table": {7: "f", "key": "g"}, "point": Point(1, 2)},
+        {"module": module, "layers": layers},
+    ]
+    with own_python() as python:
+        value = VariableFinder(Frames(python, values)).find(path).value
+        assert (value.str() or value.int()) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        *(([1], "it has 1 items: --py 'x[0]'"), ((), "it is empty"), ({1, 2}, "")),
+        *((Linked(a=1, _b=2), "its attributes are: a (--py x.a)"), ({"k": 1, 2: 3}, "its keys are: k")),
+    ],
+)
+def test_a_hint_at_what_can_be_asked(value: Any, hint: str) -> None:
+    with own_python() as python:
+        assert hint_at("x", PyRef(python, id(value))) == hint
 
 
 def test_the_frame_that_is_selected_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

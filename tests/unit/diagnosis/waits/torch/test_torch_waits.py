@@ -8,7 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from gdbext.cpython.threads import py_stack
 from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.report.wait import CollectiveWait, OwnerCertainty, OwnerThread
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -145,10 +147,8 @@ STOPPED = ChildProcess(50, "python", ProcessState.STOPPED)
 
 
 class PythonWithThreads(Python):
-    runtime = None
-
-    def states(self, _tid):
-        return ()
+    def stack(self, _tid):
+        return PyStack()
 
 
 def polls(*files):
@@ -184,7 +184,7 @@ def test_what_ends_the_wait_is_a_worker(monkeypatch, batch, name):
     ],
 )
 def test_who_joins_processes_through_their_pipes_waits_for_them(monkeypatch, file, function):
-    monkeypatch.setattr(torch_waits, "joined_processes", lambda _runtime, _states: (50, 51))
+    monkeypatch.setattr(torch_waits, "joined_processes", lambda _stack: (50, 51))
     wait = polls(CONNECTION, (file, function), "train.py")
     assert (wait.kind, wait.children) == (WaitKind.CHILD_PROCESS, (STOPPED, ChildProcess(51)))
     assert wait.resource.name == "child processes 50 (python, stopped) and 51"
@@ -228,14 +228,15 @@ def test_what_is_no_text_is_no_key(raw):
 )
 def test_who_meets_whom_at_the_store(rank, text, monkeypatch):
     """The function that makes the store, or connects to it, keeps its arguments; no other one is asked."""
-    values = {"rank": rank, "world_size": 4, "port": 29500, "hostname": "node0"}
-    monkeypatch.setattr(python_calls, "locals_of", lambda _runtime, _frame: {name: name for name in values})
-    read = SimpleNamespace(integer=lambda name: values[name], text=lambda name, _limit: values[name])
-    runtime = cast(Any, SimpleNamespace(objects=read))
+    values = {1: rank, 2: 4, 3: 29500, 4: "node0"}
+    names = ("rank", "world_size", "port", "hostname")
+    monkeypatch.setattr(py_stack, "locals_of", lambda _python, _frame: dict(zip(names, values)))
+    read = SimpleNamespace(integer=values.__getitem__, text=lambda at, _limit: values[at])
     file = "/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
     frames = [PythonFrame("_create_c10d_store", file, 199, 0x1000, 0x1000), PythonFrame("main", "/a.py", 1, 1, 1)]
-    found = python_calls.store_meeting(runtime, frames)
+    python = cast(Any, SimpleNamespace(objects=read))
+    found = python_calls.store_meeting(PyStack(python, frames))
     assert found is not None
     wait = CollectiveWait("c10d::TCPStore::wait", is_store=True, server=found.server, rank=found.rank, size=found.size)
     assert wait.phrase == text
-    assert python_calls.store_meeting(runtime, frames[::-1]) is None
+    assert python_calls.store_meeting(PyStack(python, frames[::-1])) is None

@@ -1,0 +1,117 @@
+"""All objects that the garbage collector knows, and a run of it that is not over.
+
+The collector's lists: PyGC_Head (Include/internal/pycore_gc.h: _gc_next, _gc_prev, in front of each object), struct
+gc_generation, of 3.9 to 3.13. A build without the GIL has no such lists, and 3.14 others.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+from gdbext.cpython.abi.python_structures import PyInterpreterState
+from gdbext.cpython.abi.versions import unsupported
+from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.engine.record import Record
+from gdbext.errors import BadData, GdbextError
+
+_HEAD = 16
+"""Size of a PyGC_Head in bytes."""
+_POINTER = ~7
+"""The collector keeps flags in the lowest bits of both pointers."""
+_GENERATIONS = 3
+_GENERATION = 24
+"""Number and size of struct gc_generation: a head, threshold and count."""
+_READ = struct.Struct("<2Q8xQ")
+"""The head's pointers, and ob_type behind ob_refcnt."""
+
+
+def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int, int]]:
+    """Address and type of each object in the garbage collector's lists, at most ``limit``; of the youngest generation
+    first.
+
+    Raises PythonUnsupported for a Python whose lists are not known, BadData, MemoryFault.
+    """
+    layout = runtime.layout
+    place = layout.find(PyInterpreterState.gc_generations)
+    if place is None or layout.abi.free_threaded or layout.find(PyInterpreterState.gc_young) is not None:
+        raise unsupported(f"the lists of Python {runtime.version}'s garbage collector are not known")
+    heads = [
+        interpreter.address + place + number * _GENERATION
+        for interpreter in runtime.interpreters()
+        for number in range(_GENERATIONS)
+    ]
+    read, unpack, size, left = runtime.memory.read, _READ.unpack, _READ.size, limit
+    for head in heads:
+        following, at = head, runtime.memory.u64(head + 8) & _POINTER
+        while at != head and left:
+            after, before, kind = unpack(read(at, size))
+            if after & _POINTER != following or not before:
+                raise BadData(f"the list of collected objects is torn at {at:#x}: a collection runs, or it is damaged")
+            yield at + _HEAD, kind
+            following, at, left = at, before & _POINTER, left - 1
+
+
+def objects_of(
+    runtime: PythonRuntime, limit: int, kind_of: Callable[[PyRef], str]
+) -> Iterator[tuple[PyRef, str] | None]:
+    """The same objects, each with what ``kind_of`` says of its class: it is asked once for each class. None for an
+    object of whose class it says nothing. Raises as ``collected_objects``."""
+    kinds: dict[int, str] = {}
+    for address, kind in collected_objects(runtime, limit):
+        known = kinds.get(kind)
+        if known is None:
+            known = kinds[kind] = kind_of(PyRef(runtime, kind))
+        yield (PyRef(runtime, address), known) if known else None
+
+
+_OLDEST = 2
+"""The oldest generation of the garbage collector."""
+
+
+class Collection(Record):
+    """A run of the garbage collector that is not over."""
+
+    generation: int
+    """The oldest generation that it looks at: 0, 1 or 2."""
+    survivors: int
+    """Objects that the last full run left; it is gone through again in each full one."""
+    done: int = 0
+    """Runs over this generation that were over before."""
+
+    @property
+    def is_full(self) -> bool:
+        """It looks at all objects: those of the oldest generation, too."""
+        return self.generation == _OLDEST
+
+    def is_same(self, other: Collection) -> bool:
+        """None of this generation has ended between the two."""
+        return (self.generation, self.done) == (other.generation, other.done)
+
+
+_COLLECTING, _GARBAGE, _LONG_LIVED, _COUNTS, _DONE = 176, 184, 200, 20, 104
+"""Offsets in struct _gc_runtime_state behind its generations (Include/internal/pycore_gc.h, 3.8 to 3.13): three
+generations of 24 bytes, a pointer, the permanent generation, three statistics of 24 bytes, ``collecting``, ``garbage``,
+``callbacks``, ``long_lived_total``. The count of a generation is 0 while it is collected."""
+
+
+def running_collection(runtime: PythonRuntime) -> Collection | None:
+    """The run of the garbage collector; None where none runs, or its state is not known of this version. Raises
+    nothing."""
+    layout = runtime.layout
+    place = layout.find(PyInterpreterState.gc_generations)
+    if place is None or layout.abi.free_threaded or layout.find(PyInterpreterState.gc_young) is not None:
+        return None
+    try:
+        for interpreter in runtime.interpreters():
+            start = interpreter.address + place
+            garbage = runtime.objects.type_of(runtime.memory.u64(start + _GARBAGE)).name
+            if garbage == "list" and runtime.memory.u32(start + _COLLECTING) == 1:
+                older = [runtime.memory.u32(start + _COUNTS + 24 * number) for number in (1, _OLDEST)]
+                generation = next((number for number, count in enumerate(older) if count), _OLDEST)
+                done = runtime.memory.u64(start + _DONE + 24 * generation)
+                return Collection(generation, runtime.memory.u64(start + _LONG_LIVED), done)
+    except GdbextError:
+        pass
+    return None
