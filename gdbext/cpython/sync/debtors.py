@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.loop_names import LoopNames, NamedMember
     from gdbext.cpython.threads.runtime import PythonRuntime
 
+    _StatesByCode = dict[int, set[int]]
+    _FramesByCode = dict[int, dict[int, list[PythonFrame]]]
+
 _ENDED_BY: Mapping[Waitable, frozenset[str]] = {
     Waitable.EVENT: frozenset({"set"}),
     Waitable.CONDITION: frozenset({"notify", "notify_all", "notifyAll"}),
@@ -112,8 +115,7 @@ def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: C
     acting = tuple(sorted(likely or found, key=lambda each: not each.by_name))
     codes = {each.function.code for each in acting}
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
-    inside = _states_in(runtime, codes, calls)
-    idents = tuple(other.ident for other in others if other.address in inside)
+    idents = _idents_in(runtime, others, codes, calls)
     named = (*(each for each, _ in functions), *(each.function for each in found))
     known = {each.qualname.rpartition(".")[2]: each.code for each in named}
     leads = _Leads(runtime, codes, known)
@@ -135,9 +137,8 @@ def flag_debtors(runtime: PythonRuntime, state: ThreadState, name: str) -> Debto
     functions = [each for each, _ in _functions(runtime, frames) if not each.qualname.endswith("__init__")]
     acting = tuple(Acting(each, "", True) for each in functions if each.code not in own and _sets(runtime, each, name))
     codes = {each.function.code for each in acting}
-    inside = _states_in(runtime, codes)
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
-    idents = tuple(other.ident for other in others if other.address in inside)
+    idents = _idents_in(runtime, others, codes)
     leads = _Leads(runtime, codes, {each.qualname.rpartition(".")[2]: each.code for each in functions})
     ended = ended_threads(runtime)
     return Debtors(acting, idents, tuple(each for each in ended if not each.function or leads.there(each)))
@@ -189,27 +190,31 @@ def _sets(runtime: PythonRuntime, function: PythonFunction, name: str) -> bool:
     return loaded is not None and name not in loaded.names and name in names_used(runtime, function.code)
 
 
-def _states_in(runtime: PythonRuntime, codes: Collection[int], calls: _Calls | None = None) -> set[int]:
-    """Addresses of the states of threads that are in one of the functions, or in other code that calls the object's
-    method."""
-    inside: set[int] = set()
-    for code, states in runtime.once(_states_by_code).items():
-        if code in codes:
-            inside.update(states)
-        elif calls is not None and calls.names_method(code):
-            inside.update(state for state, frames in states.items() if any(map(calls.by_frame, frames)))
-    return inside
+def _idents_in(
+    runtime: PythonRuntime, others: Sequence[ThreadState], codes: Collection[int], calls: _Calls | None = None
+) -> tuple[int, ...]:
+    """Idents of those threads that are in one of the functions, or in other code that calls the object's method."""
+    anywhere, near = runtime.once(_states_by_code)
+    inside = {state for code in codes for state in anywhere.get(code, ())}
+    asked = {other.address for other in others}
+    for code, frames in near.items():
+        left = [state for state in frames if state in asked and state not in inside]
+        if calls is not None and left and calls.names_method(code):
+            inside.update(state for state in left if any(map(calls.by_frame, frames[state])))
+    return tuple(other.ident for other in others if other.address in inside)
 
 
-def _states_by_code(runtime: PythonRuntime) -> Mapping[int, Mapping[int, Sequence[PythonFrame]]]:
-    """Code → address of the state of each thread that is in it → its innermost frames there, those of programs."""
-    found: dict[int, dict[int, list[PythonFrame]]] = {}
+def _states_by_code(runtime: PythonRuntime) -> tuple[_StatesByCode, _FramesByCode]:
+    """(code → addresses of the states of threads that are in it; code → address → its frames among the innermost ones,
+    of a program)."""
+    anywhere: _StatesByCode = {}
+    near: _FramesByCode = {}
     for state in runtime.thread_states():
         for number, frame in enumerate(runtime.frames.stack(state).frames):
-            frames = found.setdefault(frame.code, {}).setdefault(state.address, [])
+            anywhere.setdefault(frame.code, set()).add(state.address)
             if number < _FRAMES and is_of_program(frame.file):
-                frames.append(frame)
-    return found
+                near.setdefault(frame.code, {}).setdefault(state.address, []).append(frame)
+    return anywhere, near
 
 
 def _of_threads(threads: Iterable[ThreadObject]) -> Iterator[tuple[PythonFunction, int]]:
