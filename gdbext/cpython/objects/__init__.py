@@ -361,11 +361,12 @@ class DictReader:
     def attribute(self, address: int, name: str) -> int | None:
         """An instance's own attribute (not of its class), None if it has none or it cannot be read."""
         try:
-            return next((value for key, value in self.attributes(address) if self._is_called(key, name)), None)
+            return next((value for key, value in self.attributes(address) if self.is_called(key, name)), None)
         except GdbextError:
             return None
 
-    def _is_called(self, key: int, name: str) -> bool:
+    def is_called(self, key: int, name: str) -> bool:
+        """The name of an attribute is this one; False for anything else, also for what cannot be read."""
         known = self._compared.get((key, name))
         if known is None:
             known = self._compared[key, name] = self._objects.text_equals(key, name)

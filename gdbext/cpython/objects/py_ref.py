@@ -403,8 +403,8 @@ def _member(python: PySpace, address: int, name: str) -> int:
     if name in _SPECIAL:
         reader = _SPECIAL[name].get(type_name(python, address))
         return reader(python, address) if reader is not None else 0
-    equals = python.objects.text_equals
-    return next((value for key, value in _fields(python, address) if equals(key, name)), 0)
+    is_called = python.dicts.is_called
+    return next((value for key, value in _fields(python, address) if is_called(key, name)), 0)
 
 
 def _fields(python: PySpace, address: int) -> Iterator[Item]:
