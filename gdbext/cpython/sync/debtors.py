@@ -234,7 +234,7 @@ def _function_of(runtime: PythonRuntime, frame: PythonFrame) -> PythonFunction:
 
 def _names_in(runtime: PythonRuntime, holder: int, address: int) -> frozenset[str]:
     """The attributes under which an object keeps another one."""
-    return frozenset(name for name, each in attributes(runtime, holder).items() if each == address)
+    return frozenset(name for name, each in runtime.once(attributes, holder).items() if each == address)
 
 
 _STEPS = 3
@@ -272,7 +272,7 @@ def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterato
     for frame in frames:
         try:
             namespace = namespace_of(runtime, frame)
-            found = [*_of_module(runtime, locals_of(runtime, frame).values(), namespace, frame.file)]
+            found = [*runtime.once(_in_frame, frame, namespace)]
             if namespace not in seen:
                 seen.add(namespace)
                 found += runtime.once(_in_module, namespace, frame.file)
@@ -284,6 +284,11 @@ def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterato
                 yield function, namespace
         if len(seen) > _FUNCTIONS:
             return
+
+
+def _in_frame(runtime: PythonRuntime, frame: PythonFrame, namespace: int) -> Sequence[PythonFunction]:
+    """The functions that the local variables of a frame have."""
+    return [*_of_module(runtime, locals_of(runtime, frame).values(), namespace, frame.file)]
 
 
 def _in_module(runtime: PythonRuntime, namespace: int, file: str) -> Sequence[PythonFunction]:
