@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,6 +15,9 @@ from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.samples import ChildrenSection, KnownBugsSection
 from gdbext.diagnosis.verdict.slowness import ExplanationsSection
 from gdbext.errors import BadData
+from gdbext.tools.known import report_facts
+from gdbext.tools.ranks.rank_report_reader import read
+from support.recorded import jobs
 from support.recorded.recordings import Replay
 
 SECTIONS = (CollectivesSection, KnownBugsSection, ChildrenSection, ExplanationsSection)
@@ -53,3 +59,26 @@ def test_words_of_a_later_version_and_members_of_another_type() -> None:
     document["threads"][0]["wait"]["address"] = "0xyz"
     with pytest.raises(BadData, match=r"'address' is '0xyz', and must be a number in hexadecimal"):
         json_report.read(document, "it")
+
+
+WRONG = [None, True, -1, 1 << 70, 1.5, "", "x", "0x" + "f" * 40, [], {}, [[1]], [None], {"a": 1}]
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each object and array of a document, with a name or a place in it."""
+    for key, item in [*value.items()] if isinstance(value, dict) else [*enumerate(value[:6])]:
+        yield value, key
+        if isinstance(item, (dict, list)):
+            yield from places(item)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whatever_is_wrong_in_a_document_is_refused_or_costs_nothing(seed: int) -> None:
+    chance = random.Random(seed)
+    document = jobs.documents(jobs.NAMES[seed % len(jobs.NAMES)])[0]
+    owner, key = chance.choice([*places(document)])
+    owner[key] = chance.choice(WRONG)
+    with suppress(BadData):
+        read(document, "it")
+    with suppress(BadData):
+        report_facts(json_report.read(document, "it", *SECTIONS))
