@@ -17,6 +17,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 SIZE = 1 << 20
 RELEASES = []
+SEMAPHORES = []
 RESULTS = {}
 
 
@@ -65,8 +66,7 @@ def begin():
     semaphore = libc.semget(0, 1, 0o600)
     RELEASES.append(lambda: libc.semop(semaphore, ctypes.create_string_buffer(struct.pack("<HhH", 0, 1, 0)), 1))
     yield call("semop", libc.semop, semaphore, ctypes.create_string_buffer(struct.pack("<HhH", 0, -1, 0)), 1)
-
-    RELEASES.append(lambda: libc.semctl(semaphore, 0, 0))
+    SEMAPHORES.append(semaphore)
 
 
 threads = list(begin())
@@ -76,4 +76,6 @@ for release in RELEASES:
     threading.Thread(target=release, daemon=True).start()  # what a call cut short never writes is waited for in vain
 for thread in threads:
     thread.join()
+for semaphore in SEMAPHORES:
+    libc.semctl(semaphore, 0, 0)  # IPC_RMID: who waits for one that is removed is told so
 print(json.dumps(RESULTS), flush=True)
