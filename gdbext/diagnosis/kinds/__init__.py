@@ -26,20 +26,11 @@ KINDS = (
 _RANKS = {kind.value: rank for rank, kind in enumerate(KINDS)}
 
 
-class UnknownKind(FindingKind):
-    """The kind of a word that is not known: of a later version, or "" where there is no verdict."""
-
-    is_hang = False
-
-    def __init__(self, word: str) -> None:
-        self.value = self.words = word
-
-
 def kind_of(word: str) -> FindingKind:
     """The kind with this JSON word."""
     if word in _RANKS:
         return KINDS[_RANKS[word]]
-    return NOTE if word == NOTE.value else UnknownKind(word)
+    return NOTE if word == NOTE.value else FindingKind.of_json_text(word)
 
 
 def rank_of(word: str) -> int:

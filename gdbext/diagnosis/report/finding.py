@@ -84,9 +84,10 @@ class FindingKind:
 
     @classmethod
     def of_json_text(cls, word: str) -> FindingKind:
-        """A kind of which only the word is known (json_report.read puts the very kinds in their places)."""
+        """A kind of which only the word is known: that of a later version, or "" where there is no verdict."""
         kind = cls()
         kind.value = kind.words = word
+        kind.is_hang = False
         return kind
 
     def __repr__(self) -> str:

@@ -139,14 +139,12 @@ def report_facts(report: Report) -> ProcessFacts:
     if target is None:
         raise BadData("the report is about no process")
     crashed = {tid for finding in report.findings if finding.kind is CRASH for tid in finding.threads}
-    versions = {
-        "torch": target.torch.version if target.torch is not None else "unknown",
-        "python": target.python.version if target.python is not None else "unknown",
-    }
+    parts = {"torch": target.torch, "python": target.python}
+    versions = {name: part.version for name, part in parts.items() if part is not None and part.version != "unknown"}
     threads = [_thread(thread, target.pid, crashed) for thread in report.threads]
     return ProcessFacts(
         threads,
-        lambda package: None if versions.get(package) == "unknown" else versions.get(package),
+        versions.get,
         relation=partial(_relation, report),
         architecture=target.architecture,
     )

@@ -10,47 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.render import Style, escape, short_name
-from gdbext.torch.registry.kernel import RegisteredKernel
+from gdbext.torch.registry.kernel import KernelFacts, RegisteredKernel
 from gdbext.torch.registry.operator_names import matcher, split, unknown_operator
 
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
-
-
-class KernelFacts:
-    """The facts of ``kernel`` under the names that a JSON document has beside it."""
-
-    kernel: RegisteredKernel
-
-    @property
-    def function(self) -> str | None:
-        """The kernel's function, None where there is none."""
-        return self.kernel.function
-
-    @property
-    def valid(self) -> bool:
-        """True if there is a kernel."""
-        return self.kernel.valid
-
-    @property
-    def boxed(self) -> bool:
-        """It can be called with a stack."""
-        return self.kernel.boxed
-
-    @property
-    def unboxed(self) -> bool:
-        """It can be called with C++ arguments."""
-        return self.kernel.unboxed
-
-    @property
-    def sym_unboxed(self) -> bool:
-        """It can be called with C++ arguments, SymInts among them."""
-        return self.kernel.sym_unboxed
-
-    @property
-    def fallthrough(self) -> bool:
-        """The dispatcher passes it over."""
-        return self.kernel.fallthrough
 
 
 @dataclass(frozen=True)

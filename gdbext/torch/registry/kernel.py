@@ -91,6 +91,42 @@ class RegisteredKernel(Record):
     """Other functions whose code the linker folded into the same address."""
 
 
+class KernelFacts:
+    """The facts of ``kernel`` under the names that a JSON document has beside it."""
+
+    kernel: RegisteredKernel
+
+    @property
+    def function(self) -> str | None:
+        """The kernel's function, None where there is none."""
+        return self.kernel.function
+
+    @property
+    def valid(self) -> bool:
+        """True if there is a kernel."""
+        return self.kernel.valid
+
+    @property
+    def boxed(self) -> bool:
+        """It can be called with a stack."""
+        return self.kernel.boxed
+
+    @property
+    def unboxed(self) -> bool:
+        """It can be called with C++ arguments."""
+        return self.kernel.unboxed
+
+    @property
+    def sym_unboxed(self) -> bool:
+        """It can be called with C++ arguments, SymInts among them."""
+        return self.kernel.sym_unboxed
+
+    @property
+    def fallthrough(self) -> bool:
+        """The dispatcher passes it over."""
+        return self.kernel.fallthrough
+
+
 class KernelReader:
     """Reads and names kernels. ``python_source`` is used for kernels written in Python; None shows them as such."""
 

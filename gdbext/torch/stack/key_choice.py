@@ -17,6 +17,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, VIEW_KERNELS
+from gdbext.torch.registry.kernel import KernelFacts
 from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame, DispatchKeySet
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall
@@ -162,9 +163,7 @@ _PEELS = ("FuncTorch", "Batched", "VmapMode", "Functionalize")
 _PYTHON_KEYS = ("Python", "PythonDispatcher", "PreDispatch", "Fake")
 
 
-class ChosenKernel(Record):
-    """The kernel of a table entry."""
-
+class _Choice(Record):
     kernel: Inline[RegisteredKernel]
     registered_at: str | None
     reason: str
@@ -175,10 +174,9 @@ class ChosenKernel(Record):
     consistent: Internal[bool]
     """The table in memory holds what the registrations lead to."""
 
-    @property
-    def function(self) -> str | None:
-        """The kernel's function, None where there is none."""
-        return self.kernel.function
+
+class ChosenKernel(_Choice, KernelFacts):
+    """The kernel of a table entry."""
 
 
 class ExpectedLookup(Record):

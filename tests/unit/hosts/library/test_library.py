@@ -18,6 +18,7 @@ from gdbext.engine.targets import budget
 from gdbext.hosts.library import process as library_process
 from gdbext.hosts.library.threads import Threads
 from gdbext.render import plain_json
+from gdbext.tools.operators.lookup import LookupSection
 from tests.unit.render.test_pages import Tags
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -97,6 +98,11 @@ def test_an_operator_has_the_fields_of_the_document() -> None:
         for registration, entry in zip(operator.registrations, theirs["registrations"]):
             check(registration, entry, *KERNEL, "key", "alias", "active", "inferred_schema")
         assert tags_of(operator._repr_html_()) <= {"b", "table", "tr", "th", "td"}
+        answer = process.run("dispatch-lookup", "aten::mm", "Meta,AutogradMeta")
+        links, theirs = answer.report.section(LookupSection).chain, answer.document["lookup"]["chain"]
+        for link, entry in zip(links, theirs):
+            check(link.kernel, entry["kernel"], *KERNEL[:-1], "registered_at", "reason", "path")
+        assert len(links) == len(theirs) > 1
         assert "aten::mm" in process.torch.operators
         with pytest.raises(KeyError):
             process.torch.operators["aten::nothing"]
