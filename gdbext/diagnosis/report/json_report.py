@@ -39,8 +39,8 @@ def read(value: object, where: str, *sections: type[Section]) -> Report:
 
     if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
         raise BadData(f"{where} is not a report of gdbext (schema {SCHEMA})")
-    found = [section_from_json(kind, value[kind.name], kind.name) for kind in sections if value.get(kind.name)]
+    present = [section_from_json(kind, value[kind.name], kind.name) for kind in sections if value.get(kind.name)]
     report = from_json(Report, value, where)
     verdict = report.verdict._replace(kind=kind_of(report.verdict.kind.value)) if report.verdict is not None else None
     findings = tuple(finding._replace(kind=kind_of(finding.kind.value)) for finding in report.findings)
-    return report._replace(verdict=verdict, findings=findings, sections=tuple(found))
+    return report._replace(verdict=verdict, findings=findings, sections=tuple(present))

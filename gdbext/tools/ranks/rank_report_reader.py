@@ -21,7 +21,7 @@ from gdbext.known.signatures import KnownBugReport
 from gdbext.render.json_reader import amount, count, optional
 from gdbext.tools.ranks.job_report import MAX_PATH, MAX_RANK_GROUPS, GroupState, Issued, RankReport, Unreached
 from gdbext.tools.ranks.report_parser import Members
-from gdbext.torch.distributed.nccl_communicators import ProxyTransfer, TransferWait
+from gdbext.torch.distributed.nccl_communicators import Communicator, ProxyTransfer, TransferWait
 from gdbext.torch.stack import DispatchFrame
 from gdbext.torch.torch_symbol import RPC_CALLS, RPC_SERVER
 
@@ -104,30 +104,35 @@ def _nccl(groups: Sequence[ProcessGroup]) -> Iterator[str]:
         for communicator in group.communicators:
             if communicator.error:
                 yield f"has the error {_text(communicator.error)!r} (group {name})"
-            yield from _transfers(communicator.transfers[:MAX_TRANSFERS], group.ranks, name)
+            yield from _transfers(communicator, group.ranks, name)
 
 
-def _transfers(transfers: Sequence[ProxyTransfer], members: Sequence[int], group: str) -> Iterator[str]:
-    """The other ends that transfers wait for, each with its channels."""
+def _transfers(communicator: Communicator, members: Sequence[int], group: str) -> Iterator[str]:
+    """The other ends that its transfers wait for, each with its channels."""
     channels: dict[tuple[int, bool, str], set[int]] = {}
-    for each in transfers:
-        if each.waits_for is TransferWait.PEER and each.peer is not None:
-            channels.setdefault((each.peer, each.is_send, _text(each.operation)), set()).add(each.channel)
-    for (peer, is_send, operation), found in channels.items():
+    for peer, transfer in _waiting_for_peers(communicator):
+        channels.setdefault((peer, transfer.is_send, _text(transfer.operation)), set()).add(transfer.channel)
+    for (peer, is_send, operation), numbers in channels.items():
         what = f"until {_end(peer, members)} takes what was sent" if is_send else f"for data of {_end(peer, members)}"
         where = ", ".join(filter(None, (operation, f"group {group}")))
-        yield f"waits {what} on channel{'s' if len(found) > 1 else ''} {fold(found)} ({where})"
+        yield f"waits {what} on channel{'s' if len(numbers) > 1 else ''} {fold(numbers)} ({where})"
+
+
+def _waiting_for_peers(communicator: Communicator) -> Iterator[tuple[int, ProxyTransfer]]:
+    """The transfers that wait for their other end, and that end's rank in the communicator."""
+    for transfer in communicator.transfers[:MAX_TRANSFERS]:
+        if transfer.waits_for is TransferWait.PEER and transfer.peer is not None:
+            yield transfer.peer, transfer
 
 
 def _proxies_wait_for(groups: Sequence[ProcessGroup]) -> tuple[int, ...]:
     """The ranks of the job that transfers of NCCL wait for, each once, in order."""
-    found: set[int] = set()
+    waited_for: set[int] = set()
     for group in groups[:MAX_RANK_GROUPS]:
-        transfers = (each for communicator in group.communicators for each in communicator.transfers[:MAX_TRANSFERS])
-        peers = {each.peer for each in transfers if each.waits_for is TransferWait.PEER and each.peer is not None}
+        peers = {peer for communicator in group.communicators for peer, _ in _waiting_for_peers(communicator)}
         ranks = sorted(group.ranks) if peers else ()
-        found.update(ranks[peer] for peer in peers if peer < len(ranks))
-    return tuple(sorted(found))[:MAX_TRANSFERS]
+        waited_for.update(ranks[peer] for peer in peers if peer < len(ranks))
+    return tuple(sorted(waited_for))[:MAX_TRANSFERS]
 
 
 def _device(wait: DeviceWait | None) -> str:
@@ -178,8 +183,8 @@ def _for_ranks(threads: Sequence[ThreadReport], main: ThreadReport | None, verdi
     an asynchronous checkpoint, or the training of an actor. None where the main thread says more."""
     if main is None or main.state is RunState.RUNNING or verdict.kind.is_defect or _collective(main) is not None:
         return None
-    found = ((thread, _collective(thread)) for thread in threads)
-    return next((thread for thread, wait in found if wait is not None and not wait.is_store), None)
+    waits = ((thread, _collective(thread)) for thread in threads)
+    return next((thread for thread, wait in waits if wait is not None and not wait.is_store), None)
 
 
 def _collective(thread: ThreadReport) -> CollectiveWait | None:
@@ -188,11 +193,11 @@ def _collective(thread: ThreadReport) -> CollectiveWait | None:
 
 def _path(thread: ThreadReport) -> Iterator[str]:
     """The path from the outermost frame on: Python lines and operators by their native levels, then the wait."""
-    found = [(frame.level, 1, _frame(frame)) for frame in thread.python_frames]
-    found += [(step.level, 0, _step(step)) for step in thread.dispatch]
+    entries = [(frame.level, 1, _frame(frame)) for frame in thread.python_frames]
+    entries += [(step.level, 0, _step(step)) for step in thread.dispatch]
     # Python frames of one native level come innermost first, and the sort keeps their order.
-    found.sort(key=lambda each: each[0])
-    for _, _, text in reversed(found):
+    entries.sort(key=lambda entry: entry[0])
+    for _, _, text in reversed(entries):
         yield text
     if thread.wait is not None:
         yield _wait_text(thread.wait)
@@ -230,16 +235,16 @@ def _cut(wait: CollectiveWait) -> CollectiveWait:
 
 def _working(threads: Sequence[ThreadReport]) -> list[ThreadReport]:
     """The threads that work on calls of other ranks."""
-    return [each for each in threads if each.name == RPC_SERVER and each.state is not RunState.IDLE]
+    return [thread for thread in threads if thread.name == RPC_SERVER and thread.state is not RunState.IDLE]
 
 
 def _answers(threads: Sequence[ThreadReport], working: Sequence[ThreadReport]) -> bool:
     """There are threads that answer calls of other ranks; all are free, or one works on a call and waits for no other
     rank."""
-    by_tid = {each.tid: each for each in threads}
-    if not any(each.name == RPC_SERVER for each in threads):
+    by_tid = {thread.tid: thread for thread in threads}
+    if not any(thread.name == RPC_SERVER for thread in threads):
         return False
-    return not working or not all(_ends_at_call(each, by_tid) for each in working)
+    return not working or not all(_ends_at_call(thread, by_tid) for thread in working)
 
 
 def _ends_at_call(thread: ThreadReport, by_tid: Mapping[int, ThreadReport]) -> bool:
@@ -262,10 +267,10 @@ def _owner(wait: Wait | None) -> int:
 
 def _serving(working: Sequence[ThreadReport]) -> str:
     """``a call of another rank runs work (train.py:7) in thread 77, waits: condvar``; "" where none does."""
-    for each in working:
-        if each.user_frame is not None:
-            wait = f", {_wait_text(each.wait)}" if each.wait is not None else ""
-            return f"a call of another rank runs {_frame(each.user_frame)} in thread {each.tid}{wait}"
+    for thread in working:
+        if thread.user_frame is not None:
+            wait = f", {_wait_text(thread.wait)}" if thread.wait is not None else ""
+            return f"a call of another rank runs {_frame(thread.user_frame)} in thread {thread.tid}{wait}"
     return ""
 
 
@@ -295,12 +300,12 @@ def _through_worker(wait: Wait, threads: Sequence[ThreadReport], groups: Sequenc
 
 
 def _group(group: ProcessGroup) -> GroupState:
-    numbered = [(each, each.state != "completed") for each in group.recent[-_ISSUED:]]
-    numbered += [(each, True) for each in group.pending[:_ISSUED]]
+    numbered = [(collective, collective.state != "completed") for collective in group.recent[-_ISSUED:]]
+    numbered += [(collective, True) for collective in group.pending[:_ISSUED]]
     issued = {
-        each.seq: _issued(each, each.seq, is_pending)
-        for each, is_pending in numbered
-        if each.seq is not None and not each.is_p2p
+        collective.seq: _issued(collective, collective.seq, is_pending)
+        for collective, is_pending in numbered
+        if collective.seq is not None and not collective.is_p2p
     }
     return GroupState(
         _text(group.name),
@@ -319,14 +324,14 @@ def _folded(ranks: tuple[int, ...]) -> str:
     return fold([count(rank, "ranks") for rank in ranks])
 
 
-def _issued(each: Collective, seq: int, is_pending: bool) -> Issued:
+def _issued(collective: Collective, seq: int, is_pending: bool) -> Issued:
     return Issued(
         seq,
-        _text(each.op),
-        each.sizes,
-        tuple(map(_text, each.dtypes)),
-        each.output_sizes,
-        tuple(map(_text, each.output_dtypes)),
+        _text(collective.op),
+        collective.sizes,
+        tuple(map(_text, collective.dtypes)),
+        collective.output_sizes,
+        tuple(map(_text, collective.output_dtypes)),
         is_pending,
     )
 
