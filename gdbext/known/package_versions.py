@@ -32,6 +32,11 @@ _HIGHEST = 6
 _METADATA = late_pattern(r"(.+?)-(\d[^-]*)(?:-py\d[^-]*)?\.(?:dist|egg)-info")
 
 
+def without_unknown(versions: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The table without the packages whose version a report calls "unknown"."""
+    return {package: text for package, text in versions.items() if text != "unknown"}
+
+
 class PackageVersions:
     """``paths``: of Python files that are loaded. ``known``: versions that are known already, None for what is not
     there."""
@@ -42,7 +47,7 @@ class PackageVersions:
         self._modules = modules
         self._files = files
         self._paths = paths
-        self._known = {package: text for package, text in known.items() if text != "unknown"}
+        self._known = without_unknown(known)
 
     def version(self, package: str) -> str | None:
         """The version of a package; None where it cannot be known."""

@@ -19,6 +19,7 @@ from gdbext.engine.formats import read_file
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import AddOnError, BadData, UsageError
 from gdbext.known import catalogue
+from gdbext.known.package_versions import without_unknown
 from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, child_relation, matches
 from gdbext.render import Style, escape
 from gdbext.render.plain_json import plain
@@ -140,7 +141,7 @@ def report_facts(report: Report) -> ProcessFacts:
         raise BadData("the report is about no process")
     crashed = {tid for finding in report.findings if finding.kind is CRASH for tid in finding.threads}
     parts = {"torch": target.torch, "python": target.python}
-    versions = {name: part.version for name, part in parts.items() if part is not None and part.version != "unknown"}
+    versions = without_unknown({name: part.version for name, part in parts.items() if part is not None})
     threads = [_thread(thread, target.pid, crashed) for thread in report.threads]
     return ProcessFacts(
         threads,
