@@ -48,7 +48,7 @@ class QuickImport:
                 importing(parent)
             if name not in sys.modules:
                 made = self._load(name, f"{_ROOM}/{parent.replace('.', '/')}", own)
-                if made is not None:
+                if made:
                     setattr(sys.modules[parent], own, made)
                     return made
         return self._python(name, importing)
@@ -64,7 +64,7 @@ class QuickImport:
                 continue
             except (ValueError, EOFError, TypeError):
                 return None
-            return _run(name, code, source, cached, package) if code is not None else None
+            return _run(name, code, source, cached, package) if code else None
         return None
 
 

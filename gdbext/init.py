@@ -18,8 +18,8 @@ if __name__ == "__main__":
             del sys.modules[name]
         start = os.path.join(folder, "__init__.py")  # noqa: PTH118
         spec = importlib.util.spec_from_file_location("gdbext", start, submodule_search_locations=[folder])
-        assert spec is not None, start
-        assert spec.loader is not None, start
+        assert spec, start
+        assert spec.loader, start
         package = importlib.util.module_from_spec(spec)
         sys.modules["gdbext"] = package
         spec.loader.exec_module(package)

@@ -96,7 +96,7 @@ class PythonWaitView:
             except GdbextError as error:
                 self._note(error, f"Python objects of thread {tid}")
                 continue
-            if found is not None:
+            if found:
                 return found
         return None
 
@@ -114,7 +114,7 @@ class PythonWaitView:
         state = next(iter(self.states(tid)), None)
         owed = PyRef(self.runtime, future)
         found = lost_executor(self.runtime, owed)
-        return lost_loop(self.runtime, state, owed) if found is None and state is not None else found
+        return lost_loop(self.runtime, state, owed) if not found and state else found
 
     def lost_users(self, address: int) -> Sequence[ThreadObject]:
         """The threads that run no more and still have the object at hand."""
@@ -148,7 +148,7 @@ class PythonWaitView:
 
         methods = methods_that_end(found.kind, found.frame.function.rpartition(".")[2])
         state = next(iter(self.states(tid)), None)
-        if state is None or not methods:
+        if not state or not methods:
             return None
         known = debtors(self.runtime, state, found.address, methods)
         if known.functions or found.kind not in _TAKEN:
@@ -160,21 +160,21 @@ class PythonWaitView:
         from gdbext.cpython.sync.debtors import flag_debtors
 
         state = next(iter(self.states(tid)), None)
-        return flag_debtors(self.runtime, state, name) if state is not None else None
+        return flag_debtors(self.runtime, state, name) if state else None
 
     def question(self, tid: int) -> Question | None:
         """The question that the thread's Python functions ask somebody who should type; None for none."""
         from gdbext.cpython.sync.polled_objects import asked_question
 
         stacks = (self.runtime.stack_of([state]) for state in self.states(tid))
-        return next((found for stack in stacks if (found := asked_question(stack)) is not None), None)
+        return next((found for stack in stacks if (found := asked_question(stack))), None)
 
     def handled_error(self, tid: int) -> HandledError | None:
         """The exception that the thread handles; None for none."""
         from gdbext.cpython.threads.object_text import handled_error
 
         found = (handled_error(self.runtime, state) for state in self.states(tid))
-        return next((each for each in found if each is not None), None)
+        return next((each for each in found if each), None)
 
     def kept_error(self, thread: PyRef) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""
@@ -190,7 +190,7 @@ class PythonWaitView:
 
         for state in self.states(tid):
             frame = waiting_loop(self.runtime, self.runtime.frames.stack(state).frames)
-            if frame is not None:
+            if frame:
                 return caught_error(self.runtime, frame)
         return None
 
@@ -200,21 +200,21 @@ class PythonWaitView:
         from gdbext.cpython.threads.object_text import exception_text
 
         state = next(iter(self.states(tid)), None)
-        error = error_in_future(self.runtime, state, codes) if state is not None else 0
+        error = error_in_future(self.runtime, state, codes) if state else 0
         return exception_text(self.runtime, error) if error else ""
 
     def parked(self, tid: int, futex: int) -> Parked | None:
         """The object that the thread which sleeps on ``futex`` is parked on, in a free-threaded build."""
         lot = self._parking_lot
         try:
-            return lot.parked(self.states(tid), futex) if lot is not None else None
+            return lot.parked(self.states(tid), futex) if lot else None
         except GdbextError as error:
             self._note(error, f"what thread {tid} is parked on")
             return None
 
     def stopping(self, tid: int) -> Parked | None:
         """The threads that the thread waits for which stops the world, in a free-threaded build."""
-        return self._parking_lot.stopping(self.states(tid)) if self._parking_lot is not None else None
+        return self._parking_lot.stopping(self.states(tid)) if self._parking_lot else None
 
     @cached_property
     def _parking_lot(self) -> ParkingLot | None:
@@ -260,7 +260,7 @@ class PythonWaitView:
         """The debtors of results that polled futures or pools stand for; None where there are none, or nobody knows."""
         from gdbext.cpython.sync.python_wait import for_polled
 
-        polled = [PyRef(self.runtime, each.address) for each in seen if each.kind is not None]
+        polled = [PyRef(self.runtime, each.address) for each in seen if each.kind]
         return for_polled(self.runtime, polled, self.running_jobs)
 
     def waiting_loop(self, tid: int) -> str:
@@ -268,7 +268,7 @@ class PythonWaitView:
         from gdbext.cpython.sync.polled_objects import waiting_loop
 
         loops = (waiting_loop(self.runtime, self.runtime.frames.stack(state).frames) for state in self.states(tid))
-        return next((f"{each.file}:{each.line} ({each.function})" for each in loops if each is not None), "")
+        return next((f"{each.file}:{each.line} ({each.function})" for each in loops if each), "")
 
     def in_signal_handler(self, tid: int) -> bool:
         """A signal handler runs in the thread, and has interrupted other Python code."""
@@ -310,14 +310,14 @@ class PythonWaitView:
 
         owed = PyRef(self.runtime, future)
         loop = next((loop for loop in self._loops if loop.ident and owes(self.runtime, loop, owed)), None)
-        return self.tid_of_ident(loop.ident) if loop is not None and loop.ident else None
+        return self.tid_of_ident(loop.ident) if loop and loop.ident else None
 
     def instruction(self, tid: int) -> tuple[int, int] | None:
         """The address of the thread's innermost Python frame, and its instruction; None where there is none."""
         from gdbext.cpython.threads.frame_variables import instruction
 
         frame = self._innermost(tid)
-        return None if frame is None else (frame.address, instruction(self.runtime, frame))
+        return (frame.address, instruction(self.runtime, frame)) if frame else None
 
     def _innermost(self, tid: int) -> PythonFrame | None:
         stacks = (self.runtime.frames.stack(state) for state in self.states(tid))
@@ -364,7 +364,7 @@ class PythonWaitView:
         words = waited_words(self.runtime, futex)
         states = self._threads.states.get(tid, ())
         places = (where_entered(self.runtime, state, word) for state in states for word in words)
-        return next((f"{each.file}:{each.line} ({each.function})" for each in places if each is not None), "")
+        return next((f"{each.file}:{each.line} ({each.function})" for each in places if each), "")
 
     def variable_of(self, tid: int, address: int) -> str:
         """The variable by which the code of that thread's innermost frames has the object: ``stats_lock``,

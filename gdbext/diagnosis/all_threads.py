@@ -87,15 +87,15 @@ _MAX_TASKS = 200
 
 def render(report: Report, style: Style) -> Iterator[str]:
     """Render the verdict, the findings and all threads."""
-    if report.verdict is not None:
+    if report.verdict:
         yield from verdict_lines(report.verdict, style)
     for finding in report.findings:
-        if report.verdict is None or not report.verdict.is_about(finding):
+        if not report.verdict or not report.verdict.is_about(finding):
             yield from finding_lines(finding, style, report.why)
     yield ""
     yield from threads_lines(report.threads, style, report.why)
     dot = report.find_section(DotSection)
-    if dot is not None:
+    if dot:
         yield ""
         yield f"The wait-for graph is in {escape(', '.join(dot.files))}."
 
@@ -137,13 +137,13 @@ def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
 
 
 def _fold_key(thread: ThreadReport) -> object:
-    if thread.pool is not None:
+    if thread.pool:
         return ("pool", thread.pool)
-    if thread.signal or thread.holds or thread.loop is not None or not thread.stack_key or thread.notes:
+    if thread.signal or thread.holds or thread.loop or not thread.stack_key or thread.notes:
         return thread.tid
     wait = thread.wait
-    kind = (*_what(wait), wait.owners, wait.being_released) if wait is not None else None
-    address = wait.resource.address if wait is not None and wait.owners else 0
+    kind = (*_what(wait), wait.owners, wait.being_released) if wait else None
+    address = wait.resource.address if wait and wait.owners else 0
     return (thread.stack_key, thread.state, kind, address)
 
 
@@ -153,14 +153,14 @@ def _what(wait: Wait) -> tuple[object, ...]:
     resource, peer = wait.resource, wait.peer
     if resource.kind is WaitKind.SLEEP:
         return (resource.kind, wait.looks_for)
-    if resource.kind is WaitKind.IO and peer is not None:
+    if resource.kind is WaitKind.IO and peer:
         return (resource.kind, peer.kind, peer.state, peer.own, *(each.pid for each in peer.processes))
     return (resource.kind, resource.name)
 
 
 def whose_numbers(group: Sequence[ThreadReport]) -> str:
     """The thread whose descriptors and seconds are shown for all of a group, where those of others differ."""
-    told = {(each.wait.name, each.wait.seconds) for each in group if each.wait is not None}
+    told = {(each.wait.name, each.wait.seconds) for each in group if each.wait}
     return f" (numbers of {group[0].tid})" if len(told) > 1 else ""
 
 
@@ -168,7 +168,7 @@ def _group_lines(
     group: Sequence[ThreadReport], threads: Sequence[ThreadReport], style: Style, why: bool
 ) -> Iterator[str]:
     first = group[0]
-    if first.pool is not None:
+    if first.pool:
         yield f"{style(_title(group), 'bold')}: idle, {escape(first.pool.name)} worker{'s' if len(group) > 1 else ''}"
         return
     yield style(_title(group), "bold") + f": {escape(state_text(first, threads) + whose_numbers(group))}"
@@ -183,7 +183,7 @@ def _group_lines(
         if held:
             yield f"    {word} {escape(listed([each.phrase for each in held], 8))}"
     yield from (f"    {line}" for line in _task_lines(first))
-    if first.wait is not None and why:
+    if first.wait and why:
         for text in first.wait.evidence:
             yield style(f"    because: {escape(text)}", "dim")
     for note in first.notes:
@@ -195,7 +195,7 @@ def _group_lines(
 def _task_lines(thread: ThreadReport) -> Iterator[str]:
     """The tasks of the thread's event loop: what each does, and where."""
     loop = thread.loop
-    if loop is None:
+    if not loop:
         return
     ready = f", {counted(loop.ready, 'callback')} due" if loop.ready is not None else ""
     yield f"event loop ({escape(loop.kind)}): {len(loop.tasks)} task{'s' if len(loop.tasks) != 1 else ''}{ready}"
@@ -210,10 +210,10 @@ def _task_lines(thread: ThreadReport) -> Iterator[str]:
 def python_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_SOURCES) -> Iterator[str]:
     """``at FILE:LINE (FUNCTION)``, and the user's own line where that is another one; each with its source."""
     innermost, own = thread.python_frames[0] if thread.python_frames else None, thread.user_frame
-    if innermost is not None:
+    if innermost:
         yield f"at {escape(innermost.place)}"
         yield from source_text(innermost, style, sources)
-    if own is not None and own is not innermost:
+    if own and own is not innermost:
         yield f"from {escape(own.place)}"
         yield from source_text(own, style, sources)
 
@@ -244,7 +244,7 @@ def python_stack_lines(
 
 
 def _waits(threads: Sequence[ThreadReport]) -> Iterator[Wait]:
-    yield from (thread.wait for thread in threads if thread.wait is not None)
+    yield from (thread.wait for thread in threads if thread.wait)
 
 
 def _is_guessed_owner(wait: Wait, tid: int) -> bool:
@@ -262,15 +262,15 @@ def _title(group: Sequence[ThreadReport]) -> str:
 
 def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
     """``waits for the GIL, which MainThread (tid 1) holds``, ``runs``."""
-    if thread.wait is None:
+    if not thread.wait:
         if thread.signal:
             return f"stopped by {thread.signal}"
         return "runs" if thread.state is RunState.RUNNING else thread.state.value
     known = {each.tid: each for each in threads}
     text = thread.wait.phrase
-    if thread.wait.lost is not None:
+    if thread.wait.lost:
         return f"{text}, but {thread.wait.lost.summary}"
-    if thread.wait.missing_workers is not None:
+    if thread.wait.missing_workers:
         return f"{text}, but {thread.wait.missing_workers.sentence}"
     if thread.tid in thread.wait.owner_tids:
         return f"{text}, which it holds itself"
@@ -281,7 +281,7 @@ def step_text(thread: ThreadReport) -> str:
     """``aten::mm, key Meta, in-kernel (3 levels)``."""
     step = thread.dispatch[0]
     key = f", key {step.key}" if step.key else ""
-    keyset = f", DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset is not None else ""
+    keyset = f", DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset else ""
     callers = [each for each in dict.fromkeys(s.qualified for s in thread.dispatch[1:]) if each != step.qualified]
     below = f"; called from {listed(callers)}" if callers else ""
     return f"{step.qualified}{key}, {step.stage.value}{keyset}{below}"

@@ -151,7 +151,7 @@ def source_text(frame: Frame, style: Style, sources: SourceLines) -> Iterator[st
     """The line of source that a Python frame is at, with a warning where the file is another one by now; its variables,
     where they were asked for."""
     source = sources.get((frame.file, frame.line or 0))
-    if source is not None:
+    if source:
         doubt = style(f"  [{escape(source.changed)}]", "yellow") if source.changed else ""
         yield f"{_SOURCE}{python_source(source.text, style)}{doubt}"
     if frame.variables or frame.hidden_variables:
@@ -211,7 +211,7 @@ def _step_block(step: DispatchFrame, style: Style, why: bool) -> Block:
     lines = [style(first, "bold") + f"  {step.stage.value}, {step.confidence.value}"]
     lines += (f"{_PASS}   {escape(line)}" for line in _argument_lines(step.arguments))
     lines.append(f"{_PASS}   {_keyset_line(step)}")
-    if step.kernel is not None:
+    if step.kernel:
         lines.extend(f"{_PASS}   {line}" for line in _kernel_lines(step))
     if step.never_entered:
         lines.append(style(f"{_PASS}   never entered: {step.never_entered}", "yellow"))
@@ -246,13 +246,13 @@ def _argument_lines(arguments: Sequence[Argument]) -> Iterator[str]:
     from_frame = "  as the kernel's frame has them now" if any(each.variable for each in arguments) else ""
     yield f"({', '.join(map(_argument_text, arguments))}){from_frame}"
     for argument in arguments:
-        yield from (_tensor_line(argument.name, each) for each in argument.tensors if each.statistics is not None)
+        yield from (_tensor_line(argument.name, each) for each in argument.tensors if each.statistics)
 
 
 def _tensor_line(name: str, tensor: ArgumentTensor) -> str:
     from gdbext.torch.values.value_text import statistics_text
 
-    assert tensor.statistics is not None
+    assert tensor.statistics
     return f"  {name}: {tensor.short} at {tensor.address:#x}: {statistics_text(tensor.statistics)}"
 
 
@@ -262,7 +262,7 @@ def _argument_text(argument: Argument) -> str:
 
 
 def _keyset_line(step: DispatchFrame) -> str:
-    if step.keyset is None:
+    if not step.keyset:
         return "DispatchKeySet unknown"
     text = step.keyset_text
     index = f", table index {step.table_index}" if step.table_index is not None else ""
@@ -271,7 +271,7 @@ def _keyset_line(step: DispatchFrame) -> str:
 
 def _kernel_lines(step: DispatchFrame) -> Iterator[str]:
     kernel = step.kernel
-    assert kernel is not None
+    assert kernel
     if kernel.valid is False:
         yield "kernel missing"
         return
@@ -285,7 +285,7 @@ def _kernel_lines(step: DispatchFrame) -> Iterator[str]:
 def _frame_block(frame: Frame, style: Style, sources: SourceLines) -> Block:
     function = escape(frame.function)
     if frame.kind is FrameKind.PYTHON:
-        text = f"py    {function} at {escape(frame.file)}:{frame.line if frame.line else '?'}"
+        text = f"py    {function} at {escape(frame.file)}:{frame.line or '?'}"
         return text, (style(text, "cyan"), *source_text(frame, style, sources))
     role = f"  [{frame.role}]" if frame.role else ""
     module = f"  {escape(frame.module)}" if frame.module else ""

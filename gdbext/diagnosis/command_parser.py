@@ -86,7 +86,7 @@ class ArgparseParser(argparse.ArgumentParser):
                 option = next(
                     (each for each in self.options() if word in each.option_strings and each.nargs != 0), None
                 )
-            elif option is not None:
+            elif option:
                 option = option if option.nargs in _ALL else None
             elif arguments and arguments[0].nargs not in _ALL:
                 del arguments[0]

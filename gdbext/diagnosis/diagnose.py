@@ -86,7 +86,7 @@ class Diagnose(Tool):
 
     def exit_status(self, report: Report, args: Namespace) -> int:
         """The verdict as a number, where --exit-code asks for it."""
-        if not args.exit_code or report.verdict is None:
+        if not args.exit_code or not report.verdict:
             return 0
         kind = report.verdict.finding.kind
         if kind is CRASH:
@@ -131,7 +131,7 @@ class Diagnose(Tool):
         shown = {session.target.pid, *verdict.finding.threads}
         involved = [thread for thread in found.threads if thread.tid in shown]
         children = children_of(session, args.children, awaited_children(session, verdict.finding))
-        if children is not None:
+        if children:
             sections = (*sections, children)
             verdict = with_cause(verdict, children)
         if args.device:
@@ -139,7 +139,7 @@ class Diagnose(Tool):
 
             sections = (*sections, system_section(session.target, session.procfs))
         told = _told(session, found, args, called, children)
-        if found.device is not None:
+        if found.device:
             told = (*told, *found.device.advice)
         report = make_report(
             self,
@@ -172,12 +172,12 @@ def _told(
 
     used = [option for option, given in ((SAMPLES, args.samples is not None), (CHILDREN, args.children)) if given]
     finding, target = found.judgement.verdict.finding, session.target
-    stop = next((each.stop for each in found.judgement.findings if each.stop is not None), None)
+    stop = next((each.stop for each in found.judgement.findings if each.stop), None)
     told = advice(finding, found.threads, target.pid, target.is_core, called, target.debugger, stop, used)
-    if children is not None and not children.are_known:
+    if children and not children.are_known:
         told = (*of_parent(finding, called, used), *told)
-    if children is not None:
-        awaited = {child.pid for child in finding.wait.children} if finding.wait is not None else set()
+    if children:
+        awaited = {child.pid for child in finding.wait.children} if finding.wait else set()
         told = (*of_child(each.kind for each in children.children if each.pid in awaited), *told)
     stands = finding.kind.is_hang or finding.kind is IDLE
     if stands and called.may_run and not target.is_core and _is_of_job(session, children):
@@ -193,7 +193,7 @@ def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
 
     if is_one_of_several(session.target.environ()):
         return True
-    if children is None or session.target.recorded is not None:  # those of a recording are none of this machine's
+    if not children or session.target.recorded:  # those of a recording are none of this machine's
         return False
     if any(child.is_rank for child in children.children):
         return True
@@ -211,11 +211,11 @@ def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
         from gdbext.diagnosis.samples import KnownBugsSection
 
         yield KnownBugsSection.of(found.known)
-    if found.slowness is not None:
+    if found.slowness:
         yield from found.slowness.sections
-    if found.device is not None:
+    if found.device:
         yield found.device
-    if found.collectives is not None:
+    if found.collectives:
         yield found.collectives
     if args.html:
         from gdbext.diagnosis.samples import PageSection
@@ -272,7 +272,7 @@ def _with_innermost_arguments(
     process, involved = session.threads.all(), set(finding.threads)
     return tuple(
         with_arguments(session, report, thread.stack, limit=1)
-        if report.tid in involved and report.dispatch and (thread := process.thread(report.tid)) is not None
+        if report.tid in involved and report.dispatch and (thread := process.thread(report.tid))
         else report
         for report in threads
     )
@@ -321,8 +321,8 @@ def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
     """Pids of the children that the verdict's wait is for, the stuck ones first; empty where no process may be looked
     at: in a core, in a recording, and where nobody is to be stopped."""
     target = session.target
-    children = finding.wait.children if finding.wait is not None else ()
-    if not children or target.is_core or target.recorded is not None:
+    children = finding.wait.children if finding.wait else ()
+    if not children or target.is_core or target.recorded:
         return ()
     from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 
@@ -335,7 +335,7 @@ def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
     """The verdict, with the cause that was found in a child that the process waits for; where it waits for that child
     alone, at least with the program's line that it is at, or with what is said of it."""
     wait = verdict.finding.wait
-    awaited = {child.pid for child in wait.children} if wait is not None else set()
+    awaited = {child.pid for child in wait.children} if wait else set()
     looked_at = [each for each in children.children if each.pid in awaited and each.verdict]
     found = [each for each in looked_at if each.is_stuck]
     if found:
@@ -351,13 +351,13 @@ def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
 def children_of(session: Session, examine: bool, awaited: Collection[int] = ()) -> ChildrenSection | None:
     """The children; None where there are none, or nobody knows (a core). ``examine``: each is read as the process
     itself is, and stopped where it does not sleep; else those that are ``awaited``."""
-    known = session.procfs.children() if session.procfs is not None else {}
+    known = session.procfs.children() if session.procfs else {}
     children = [known[pid] for pid in sorted(known)]
     if not children:
         return None
     from gdbext.diagnosis.samples import ChildrenSection
 
-    assert session.procfs is not None
+    assert session.procfs
     theirs = session.procfs.grandchildren()
     family: list[tuple[ChildProcess, int | None]] = []
     for child in children:
@@ -412,7 +412,7 @@ def _looked_at(known: ChildReport) -> ChildReport:
     finally:
         target.close()
     main = next((thread for thread in found.threads if thread.tid == known.pid), None)
-    line = (main.user_line or main.python_line) if main is not None else ""
+    line = (main.user_line or main.python_line) if main else ""
     finding = found.judgement.verdict.finding
     stands = main is not None and main.stands
     is_rank = found.collectives is not None

@@ -49,14 +49,14 @@ def without_values(report: Report) -> Report:
 
 
 def _title(report: Report) -> str:
-    pid = f" of process {report.target.pid}" if report.target is not None else ""
-    kind = report.verdict.finding.heading if report.verdict is not None else "no verdict"
+    pid = f" of process {report.target.pid}" if report.target else ""
+    kind = report.verdict.finding.heading if report.verdict else "no verdict"
     return f"Diagnosis{pid}: {kind}"
 
 
 def _body(report: Report, origin: Origin) -> Iterator[str]:
     yield f"<h1>{text(_title(report))}</h1>"
-    if report.verdict is not None:
+    if report.verdict:
         yield from _verdict(report.verdict, report)
     yield from facts(_facts(report.target, origin))
     yield from drawing(report.threads)
@@ -81,12 +81,12 @@ def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
 
 def _facts(target: TargetReport | None, origin: Origin) -> Iterator[tuple[str, str]]:
     yield from origin.facts
-    if target is not None:
-        kind = "a recording" if target.recording is not None else "a core" if target.kind == "core" else "live"
+    if target:
+        kind = "a recording" if target.recording else "a core" if target.kind == "core" else "live"
         yield "looked at", f"process {target.pid}, {kind}"
-        yield "recorded", target.recording.taken if target.recording is not None else ""
-        yield "PyTorch", target.torch.version if target.torch is not None else ""
-        yield "Python", target.python.version if target.python is not None else ""
+        yield "recorded", target.recording.taken if target.recording else ""
+        yield "PyTorch", target.torch.version if target.torch else ""
+        yield "Python", target.python.version if target.python else ""
         if target.paused_ms:
             yield "stood still for", f"{target.paused_ms:,.1f} ms"
 
@@ -105,14 +105,14 @@ def text_lines(lines: Sequence[str]) -> str:
 
 def _other_findings(report: Report) -> Iterator[str]:
     for finding in report.findings:
-        if report.verdict is None or not report.verdict.says(finding):
+        if not report.verdict or not report.verdict.says(finding):
             yield from finding_lines(finding, Style(False), why=False)
 
 
 def _threads(report: Report) -> Iterator[str]:
     """Each group of equal threads behind a fold; those of the verdict are open."""
     groups = folded(report.threads)
-    involved = set(report.verdict.finding.threads) if report.verdict is not None else set()
+    involved = set(report.verdict.finding.threads) if report.verdict else set()
     yield f"<h2>{len(report.threads):,} thread{'' if len(report.threads) == 1 else 's'}</h2>"
     for group in groups[:MOST_LISTED]:
         first = group[0]
@@ -136,7 +136,7 @@ def drawing(threads: Sequence[ThreadReport]) -> Iterator[str]:
     edges = [
         (thread.tid, tid)
         for thread in threads
-        if thread.wait is not None and thread.pool is None
+        if thread.wait and not thread.pool
         for tid in thread.wait.owner_tids
         if tid in known
     ]
@@ -164,7 +164,7 @@ def drawing(threads: Sequence[ThreadReport]) -> Iterator[str]:
 
 def _box(thread: ThreadReport, row: int) -> Iterator[str]:
     top = row * _STEP + 4
-    wait = thread.wait.phrase if thread.wait is not None else thread.state.value
+    wait = thread.wait.phrase if thread.wait else thread.state.value
     yield f'<rect x="2" y="{top}" width="{_BOX - 4}" height="{_BOX_HEIGHT}" rx="4"/>'
     yield f'<text x="10" y="{top + 18}">{text(cut(thread.label, _LETTERS))}</text>'
     yield f'<text class="wait" x="10" y="{top + 35}">{text(cut(wait, _LETTERS))}</text>'

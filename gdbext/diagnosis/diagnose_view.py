@@ -39,7 +39,7 @@ _MAX_CRASH_LINES = 11
 def render(report: Report, style: Style) -> Iterator[str]:
     """Verdict, cycle or chain, operator path, the other findings and threads, advice."""
     verdict = report.verdict
-    if verdict is None:
+    if not verdict:
         return
     yield from verdict_lines(verdict, style)
     yield from map(escape, known_bug_lines(report))
@@ -69,7 +69,7 @@ def _page(report: Report) -> Iterator[str]:
     from gdbext.diagnosis.samples import PageSection
 
     section = report.find_section(PageSection)
-    if section is not None:
+    if section:
         yield ""
         yield f"The page with all of this is {escape(section.file)}."
 
@@ -81,7 +81,7 @@ def known_bug_lines(report: Report) -> Iterator[str]:
     from gdbext.diagnosis.samples import KnownBugsSection
 
     section = report.find_section(KnownBugsSection)
-    for match in section.matches if section is not None else ():
+    for match in section.matches if section else ():
         yield match.line
         if report.why:
             yield from (f"    {text}" for text in match.evidence)
@@ -94,7 +94,7 @@ def explanation_lines(report: Report) -> Iterator[str]:
     from gdbext.diagnosis.verdict.slowness import ExplanationsSection
 
     section = report.find_section(ExplanationsSection)
-    listed = [each for each in section.found if report.why or not each.proven] if section is not None else []
+    listed = [each for each in section.found if report.why or not each.proven] if section else []
     for each in listed[:_MAX_FINDINGS]:
         yield f"  - {each.summary}"
         if report.why:
@@ -109,7 +109,7 @@ def device_lines(report: Report) -> tuple[str, ...]:
     from gdbext.diagnosis.job.devices import DeviceSection, DeviceSystemSection
 
     found = (report.find_section(DeviceSection), report.find_section(DeviceSystemSection))
-    return tuple(line for each in found if each is not None for line in each.lines)
+    return tuple(line for each in found if each for line in each.lines)
 
 
 def _titled(title: str, lines: Iterable[str], style: Style) -> Iterator[str]:
@@ -128,7 +128,7 @@ def child_lines(report: Report) -> Iterator[str]:
     from gdbext.diagnosis.samples import ChildrenSection
 
     section = report.find_section(ChildrenSection)
-    if section is None:
+    if not section:
         return
     for child in section.children[:_MAX_CHILDREN]:
         indent = "  " if child.parent is None else "    "
@@ -159,9 +159,9 @@ def _how_held(wait: Wait, owner: str) -> str:
 def _evidence(report: Report, involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
     if not report.why:
         return
-    texts = [text for thread in involved if thread.wait is not None for text in thread.wait.evidence]
+    texts = [text for thread in involved if thread.wait for text in thread.wait.evidence]
     for finding in report.findings:
-        if report.verdict is not None and report.verdict.is_about(finding):
+        if report.verdict and report.verdict.is_about(finding):
             known = set(texts)
             texts += (each for each in dict.fromkeys(finding.evidence) if each not in known)
     if texts:
@@ -185,7 +185,7 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
         if thread.frames and not thread.dispatch:
             yield ""
             yield from _stack(thread, style, report)
-    pid = report.target.pid if report.target is not None else 0
+    pid = report.target.pid if report.target else 0
     for thread, others in _alike(_with_main(involved, report.threads, pid), pid):
         if not thread.dispatch and thread.python_line:
             if not thread.frames:
@@ -229,7 +229,7 @@ def _with_main(involved: Sequence[ThreadReport], threads: Sequence[ThreadReport]
 
 
 def _other_findings(report: Report, style: Style) -> Iterator[str]:
-    others = [each for each in report.findings if report.verdict is None or not report.verdict.says(each)]
+    others = [each for each in report.findings if not report.verdict or not report.verdict.says(each)]
     if others:
         yield ""
         yield style("Also found", "bold")
@@ -263,11 +263,11 @@ def _other_threads(report: Report, involved: Sequence[ThreadReport], style: Styl
         yield style(_others_heading(sum(map(len, groups)), len(threads)), "bold")
     for group in groups[:_MAX_OTHERS]:
         first = group[0]
-        what = state_text(first, threads) if first.pool is None else _idle_workers(first.pool, len(group))
-        what += whose_numbers(group) if first.pool is None else ""
+        what = _idle_workers(first.pool, len(group)) if first.pool else state_text(first, threads)
+        what += "" if first.pool else whose_numbers(group)
         operator = f", in {first.dispatch[0].qualified}" if first.dispatch else ""
         who = f"{len(group)} × " if len(group) > 1 else f"{first.label}: "
-        line = f", at {first.user_line}" if first.pool is None and first.user_line else ""
+        line = f", at {first.user_line}" if not first.pool and first.user_line else ""
         yield f"  {escape(who + what + operator + line)}"
     if len(groups) > _MAX_OTHERS:
         yield f"  … and {sum(map(len, groups[_MAX_OTHERS:]))} more: {report.called.command('all-threads')}"

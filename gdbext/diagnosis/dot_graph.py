@@ -25,10 +25,10 @@ def graph(threads: Sequence[ThreadReport]) -> str:
     """A digraph: threads are boxes, resources ellipses; thread → resource → owner. Cycles are red."""
     red = {(edge.tid, edge.held_by) for cycle in WaitGraph(threads).cycles() for edge in cycle}
     lines = ["digraph waits {", "  rankdir=LR;", '  node [fontname="monospace", fontsize=10];']
-    lines.extend(_thread_line(thread) for thread in threads if thread.pool is None)
+    lines.extend(_thread_line(thread) for thread in threads if not thread.pool)
     drawn: set[str] = set()
     for thread in threads:
-        if thread.wait is not None and thread.pool is None:
+        if thread.wait and not thread.pool:
             lines.extend(_wait_lines(thread, red, drawn))
     lines.append("}")
     return "\n".join(lines) + "\n"
@@ -82,7 +82,7 @@ def _thread_line(thread: ThreadReport) -> str:
 
 def _wait_lines(thread: ThreadReport, red: set[tuple[int, int]], drawn: set[str]) -> Iterator[str]:
     wait = thread.wait
-    if wait is None:
+    if not wait:
         return
     node = _resource_id(wait.resource, thread.tid)
     if node not in drawn:

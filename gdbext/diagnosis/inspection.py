@@ -60,11 +60,11 @@ def observe(
 ) -> Observations:
     """``threads`` are the reports of all of the process's snapshots; ``thrown`` is asked of threads that terminated,
     ``repeated`` of those that repeat themselves."""
-    crashes = {each.tid: crash for each in process.threads if (crash := _crash(each, target.maps, thrown)) is not None}
+    crashes = {each.tid: crash for each in process.threads if (crash := _crash(each, target.maps, thrown))}
     loops = {}
     for each in process.threads:
         loop = _recursion(each, crashes, repeated(each))
-        if loop is not None:
+        if loop:
             loops[each.tid] = loop
     return Observations(
         tuple(threads),
@@ -99,7 +99,7 @@ def _process_stop(process: ProcessSnapshot, target: Target) -> ProcessStop | Non
 def _crash(snapshot: ThreadSnapshot, maps: MemoryMaps, thrown: ThrownBy) -> Crash | None:
     """The crash of the thread, None where it did not crash."""
     stop = _stop(snapshot)
-    if stop is None:
+    if not stop:
         return None
     from gdbext.diagnosis.verdict.crash import describe
 
@@ -110,7 +110,7 @@ def _crash(snapshot: ThreadSnapshot, maps: MemoryMaps, thrown: ThrownBy) -> Cras
 
 def _stop(snapshot: ThreadSnapshot) -> SignalStop | None:
     """The place and the signal by which the thread was stopped, None where no signal stopped it."""
-    if snapshot.signal is None:
+    if not snapshot.signal:
         return None
     from gdbext.diagnosis.verdict.crash import ABORTS, SignalStop
 
@@ -175,7 +175,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     states = {thread.tid: _state(thread, session) for thread in process.threads}
     for thread in process.threads:
         tid, state = thread.tid, states[thread.tid]
-        if state is not None and (_lacks_owner(state) or is_of_two_moments(thread, state.wait)):
+        if state and (_lacks_owner(state) or is_of_two_moments(thread, state.wait)):
             session.target.need_registers(tid)  # one that a function keeps may tell whose it is
     collectives = _collectives(session, process, states)
     device = _device(session, process, states)
@@ -198,11 +198,11 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
 
 def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
     """Find what may slow the process down; nothing is imported or read for one in which all threads wait."""
-    if session.procfs is None:
+    if not session.procfs:
         return _slowness_of_core(session, process, threads)
     if not (session.target.files.are_here or session.target.files.kept("machine")):
         return None
-    ordinary = all(each.kernel_side is None and each.kernel_state != "R" for each in process.threads)
+    ordinary = all(not each.kernel_side and each.kernel_state != "R" for each in process.threads)
     is_whole = len(process.threads) == len(process.tids)  # else one had no turn in which to stop, perhaps
     rests = ordinary and is_whole and all(_waits_for_others(each) for each in threads)
     if rests and not (any(map(_takes_connections, threads)) and session.procfs.machine.lacks_descriptors()):
@@ -215,7 +215,7 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
 def _slowness_of_core(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
     """The same of a core that was taken of a process which went on: what its memory alone tells."""
     stops = (_stop(each) for each in process.threads)
-    if all(map(_waits_for_others, threads)) or any(stop is not None and stop.is_fatal for stop in stops):
+    if all(map(_waits_for_others, threads)) or any(stop and stop.is_fatal for stop in stops):
         return None
     from gdbext.diagnosis.verdict.slowness import slowness_of_core
 
@@ -239,7 +239,7 @@ def with_known_bugs(session: Session, found: Inspection) -> Inspection:
     """The inspection with the bugs of other projects that fit. They are looked for where a thread waits for something,
     or the program crashed: healthy programs pay nothing for it."""
     crashed = found.judgement.verdict.kind is CRASH
-    if not crashed and all(thread.wait is None or thread.state is RunState.IDLE for thread in found.threads):
+    if not crashed and all(not thread.wait or thread.state is RunState.IDLE for thread in found.threads):
         return found
     from gdbext.diagnosis.verdict.known_bugs import known_bugs
 
@@ -265,7 +265,7 @@ def _lacks_owner(state: State) -> bool:
     """The thread waits for what may be a lock, and nothing that was read tells who has it. Whose a Python lock is, only
     Python's objects and frames tell, and no register."""
     wait = state.wait
-    if wait is None or state.state is RunState.IDLE or wait.owners or wait.being_released:
+    if not wait or state.state is RunState.IDLE or wait.owners or wait.being_released:
         return False
     return wait.missing_workers is None and wait.kind.traits.may_be_lock and wait.kind is not WaitKind.PYTHON_LOCK
 
@@ -281,7 +281,7 @@ def _collectives(
 
 
 def _device(session: Session, process: ProcessSnapshot, states: dict[int, State | None]) -> DeviceSection | None:
-    if not any(state is not None and state.wait is not None and state.wait.device for state in states.values()):
+    if not any(state and state.wait and state.wait.device for state in states.values()):
         return None
     from gdbext.diagnosis.job.devices import name_devices
 
@@ -297,7 +297,7 @@ def _report_threads(
         from gdbext.diagnosis.waits.event_loops import asks_itself
 
         states = {**states, **dict(asks_itself(process, states, loops))}
-    held = held_resources((state.wait for state in states.values() if state is not None), process.gils)
+    held = held_resources((state.wait for state in states.values() if state), process.gils)
     return tuple(
         report_thread(
             thread,
@@ -362,5 +362,5 @@ def _place(thread: ThreadSnapshot) -> SamplePlace:
     lines = tuple((frame.function, frame.line) for frame in thread.python)
     python = thread.process.python
     instruction = python.instruction(thread.tid) if python is not None and thread.python else None
-    inner = range(min(len(thread.frames), _NAMED)) if thread.syscall is None else ()
+    inner = () if thread.syscall else range(min(len(thread.frames), _NAMED))
     return SamplePlace(addresses, lines, instruction, tuple(native_place(thread, level) for level in inner))

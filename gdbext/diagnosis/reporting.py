@@ -45,7 +45,7 @@ def keep_origin(session: Session) -> None:
 def _program_and_machine(session: Session) -> tuple[str, str]:
     """The program that was looked at and its machine; "" each where that is not known."""
     files = session.target.files
-    if session.target.is_core or session.procfs is None:
+    if session.target.is_core or not session.procfs:
         return "", ""
     if not files.are_here:
         program, _, machine = files.kept(_ORIGIN).partition("\n")
@@ -63,20 +63,20 @@ def page_origin(session: Session, command: str) -> Origin:
 def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
     """The facts that a core lacks, each with the threads whose waits it would explain; empty where nothing
     is."""
-    waiting = [thread for thread in threads if thread.wait is not None and thread.state is not RunState.IDLE]
+    waiting = [thread for thread in threads if thread.wait and thread.state is not RunState.IDLE]
     found = []
     for concerns, what in _LIMITS:
-        concerned = [thread for thread in waiting if thread.wait is not None and concerns(thread.wait)]
+        concerned = [thread for thread in waiting if thread.wait and concerns(thread.wait)]
         if concerned:
             found.append(f"{what}, for {listed([thread.label for thread in concerned])}")
     found += _children(waiting)
-    if len(threads) == 1 and any(thread.wait is not None and _may_come_of_fork(thread.wait) for thread in waiting):
+    if len(threads) == 1 and any(thread.wait and _may_come_of_fork(thread.wait) for thread in waiting):
         found.append("whether the process was forked from another one, whose threads it lacks")
     return found
 
 
 def _children(waiting: Sequence[ThreadReport]) -> Iterator[str]:
-    waits = [thread.wait for thread in waiting if thread.wait is not None]
+    waits = [thread.wait for thread in waiting if thread.wait]
     pids = sorted({child.pid for wait in waits for child in wait.children})
     if pids:
         names = listed([str(pid) for pid in pids])
@@ -130,14 +130,14 @@ _RECORD_AGAIN = "record the process again with this very command: a recording ho
 def report_target(session: Session) -> TargetReport:
     """The process, with the torch and the Python in it."""
     target, layout, version = session.target, session.layout_if_known, torch_version(session)
-    found = LayoutReport(layout.id, layout.match) if layout is not None else LayoutReport(None, "none")
+    found = LayoutReport(layout.id, layout.match) if layout else LayoutReport(None, "none")
     return TargetReport(
         kind=target.kind,
         pid=target.pid,
         debugger=target.debugger,
         architecture=target.architecture.name,
         torch=TorchReport(version, found) if version is not None else None,
-        python=PythonReport(session.python.version) if session.python is not None and session.python.version else None,
+        python=PythonReport(session.python.version) if session.python and session.python.version else None,
         paused_ms=None if target.paused_ms is None else round(target.paused_ms, 3),
         moved=tuple(target.threads_that_ran()),
         stops=target.stops,
@@ -172,7 +172,7 @@ def torch_version(session: Session) -> str | None:
     if not session.has_torch:
         return None
     layout = session.layout_if_known
-    measured = layout.version if layout is not None and layout.match == "exact" else ""
+    measured = layout.version if layout and layout.match == "exact" else ""
     return layout_choice.torch_version(session.modules) or measured or "unknown"
 
 
@@ -199,7 +199,7 @@ def make_report(
     threads = [each.of_two_moments() if each.tid in shown.moved else each for each in threads]
     leaves_process = ending is None or ending.kind.leaves_process
     unread = session.errors.reports() if leaves_process else ()  # of a process that has ended nothing is missed
-    failed = () if ending is None or ending.error is None else (ErrorReport.of(ending.error, tool.name),)
+    failed = () if not ending or not ending.error else (ErrorReport.of(ending.error, tool.name),)
     if session.target.is_truncated and not args.why:
         errors = unread = ()  # each may be for what the core lacks
     return Report(
@@ -230,7 +230,7 @@ def _withheld(target: Target, threads: Sequence[ThreadReport]) -> int:
 def dispatcher_errors(session: Session) -> tuple[ErrorReport, ...]:
     """The reason why nothing is known of the dispatcher; empty where it can be read."""
     error = None if session.target.unreadable else session.dispatcher_error
-    return () if error is None else (ErrorReport.of(error, "torch"),)
+    return (ErrorReport.of(error, "torch"),) if error else ()
 
 
 def with_arguments(
@@ -242,7 +242,7 @@ def with_arguments(
     """
     from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 
-    if session.dispatcher_error is not None:
+    if session.dispatcher_error:
         return report
     found = ArgumentReporter(session, statistics).frames(stack, limit)
     frames = (old._replace(arguments=new.arguments) for old, new in zip(report.dispatch, found))

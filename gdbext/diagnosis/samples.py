@@ -171,7 +171,7 @@ def sample(session: Session, host: CanPause, count: int, interval: float) -> tup
 
     Raises UsageError for a core, for senseless numbers, and where the process cannot be let go.
     """
-    if session.target.is_core or session.target.recorded is not None:
+    if session.target.is_core or session.target.recorded:
         raise UsageError("--samples needs a live process: a core or a recording shows one moment only")
     if not 1 < count <= MAX_SAMPLES or not 0 < interval <= MAX_INTERVAL:
         raise UsageError(f"--samples takes 2 to {MAX_SAMPLES} looks, --interval up to {MAX_INTERVAL:.0f} seconds")
@@ -206,7 +206,7 @@ def _sampled(
     looks: Sequence[Inspection], done: Sequence[Mapping[int, progress.Done]], ran: float, elapsed: float
 ) -> Sampled:
     last = looks[-1]
-    waking = {thread.tid for thread in last.threads if thread.wait is not None and thread.wait.wakes_by_itself}
+    waking = {thread.tid for thread in last.threads if thread.wait and thread.wait.wakes_by_itself}
     found = progress.compare([look.places for look in looks], done, ran, waking)
     slowness, collector = _slowness(looks, ran / (len(looks) - 1))
     found = progress.with_collections(found, collector)
@@ -219,7 +219,7 @@ def _sampled(
 
 def _slowness(looks: Sequence[Inspection], interval: float) -> tuple[Slowness | None, int | None]:
     """Find what slows the process down by all looks, and the thread that collects garbage again and again."""
-    if looks[-1].slowness is None:
+    if not looks[-1].slowness:
         return None, None
     from gdbext.diagnosis.verdict.slowness import collects_again, over_samples
 

@@ -59,7 +59,7 @@ class LazyResult(Generic[Made]):
     @property
     def error(self) -> GdbextError | None:
         """The reason why there is no result, None where there is one."""
-        if not self._made and self._error is None:
+        if not self._made and not self._error:
             try:
                 self._made.append(self._make())
             except GdbextError as error:
@@ -68,7 +68,7 @@ class LazyResult(Generic[Made]):
 
     def get(self) -> Made:
         """The result. Raises the error that ``make`` raised."""
-        if self.error is not None:
+        if self.error:
             raise self.error
         return self._made[0]
 
@@ -80,7 +80,7 @@ class LoadedFiles:
     """
 
     def __init__(self, target: Target, memory: Memory, earlier: LoadedFiles | None = None) -> None:
-        known: Sequence[Module] = earlier.modules.modules if earlier is not None else ()
+        known: Sequence[Module] = earlier.modules.modules if earlier else ()
         self.modules: ModuleTable = ModuleTable(target, memory, known)
         self._memory = memory
         self._earlier = earlier if self.modules.modules == known else None
@@ -88,14 +88,14 @@ class LoadedFiles:
     @cached_property
     def symbolizer(self) -> Symbolizer:
         """Names of addresses, addresses of names."""
-        if self._earlier is not None:
+        if self._earlier:
             return self._earlier.symbolizer
         return Symbolizer(self.modules, self.modules.files.symbols)
 
     @cached_property
     def steps(self) -> FrameSteps:
         """The knowledge of code addresses."""
-        return self._earlier.steps if self._earlier is not None else FrameSteps(self._memory, self.modules)
+        return self._earlier.steps if self._earlier else FrameSteps(self._memory, self.modules)
 
 
 TORCH_LIBRARY = "libtorch_cpu.so"
@@ -150,7 +150,7 @@ class Session:
         self.symbolizer = self.files.symbolizer
         self.unwinder = Unwinder(self.memory, self.modules, self.files.steps)
         self.errors = ErrorLog()
-        self._layout = LazyResult(self._choose_layout if layout is None else lambda: layout)
+        self._layout = LazyResult((lambda: layout) if layout else self._choose_layout)
         self._dispatcher = LazyResult(self._read_dispatcher)
         self.extras: Extras = NO_EXTRAS
         """The additions of tools to reports; whoever runs tools sets them."""
@@ -183,9 +183,9 @@ class Session:
             except (MemoryFault, BadData, UsageError) as error:  # of two moments, where something moved
                 failure = error
             later = session.retake(in_doubt=failure is not None)
-            if later is not None:
+            if later:
                 session = later
-            elif failure is not None:
+            elif failure:
                 raise failure
             else:
                 return session, cast("Made", made)
@@ -263,14 +263,14 @@ class Session:
         """Thread states and names; None without ``python``."""
         from gdbext.cpython.threads.runtime import ThreadTable
 
-        return ThreadTable(self.python, self.errors.note) if self.python is not None else None
+        return ThreadTable(self.python, self.errors.note) if self.python else None
 
     @cached_property
     def python_waits(self) -> PythonWaitView | None:
         """The waits of threads, as Python's objects tell them; None without ``python``."""
         from gdbext.cpython.wait_view import PythonWaitView
 
-        return PythonWaitView(self.python_threads, self.errors.note) if self.python_threads is not None else None
+        return PythonWaitView(self.python_threads, self.errors.note) if self.python_threads else None
 
     # --- torch -----------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class Session:
     @property
     def layout_if_known(self) -> Layout | None:
         """The torch layout, None where there is none that fits."""
-        return self._layout.get() if self._layout.error is None else None
+        return None if self._layout.error else self._layout.get()
 
     def _choose_layout(self) -> Layout:
         """Once: before it is refused, a compiler may have run for a minute. Raises NotTorch, LayoutError."""
@@ -331,7 +331,7 @@ class Session:
         """Reads the dispatcher's frames on stacks; by names alone where the dispatcher cannot be read."""
         from gdbext.torch.stack.dispatch_stack import DispatchStackReader
 
-        tables = self.tables if self.dispatcher_error is None else None
+        tables = None if self.dispatcher_error else self.tables
         return DispatchStackReader(self.memory, self.symbolizer, tables, self.errors.note)
 
     @cached_property
@@ -390,7 +390,7 @@ class Session:
         from gdbext.torch.compile.dynamo_names import CODE_CACHE, PY_CODE_CACHE
         from gdbext.torch.compile.generated_kernels import GeneratedKernels
 
-        if self.python is None or not self.has_torch:
+        if not self.python or not self.has_torch:
             raise NotTorch("no PyTorch for Python is loaded in this process")
         return GeneratedKernels(self.python.globals_of(CODE_CACHE)[PY_CODE_CACHE], self.symbolizer)
 

@@ -38,11 +38,11 @@ def register_value(session: Session, expression: str, instead: str) -> int | Non
     Raises UsageError, MemoryFault.
     """
     found = _REGISTER.fullmatch(expression)
-    if found is None:
+    if not found:
         return None
     star, name, sign, offset = found.groups()
     thread = session.target.selected_thread()
-    if thread is None:
+    if not thread:
         raise UsageError("no thread is selected, so there are no registers", help=f"give {instead} itself")
     registers = thread.registers()
     if name not in registers:
@@ -261,6 +261,6 @@ def chosen_threads(target: Target, args: argparse.Namespace, command: str) -> li
     if args.thread is not None:
         return [find_thread(target, args.thread)]
     selected = target.selected_thread()
-    if selected is None:
+    if not selected:
         raise UsageError("no thread is selected", help=f"choose one with: {command} --thread TID, or use --all")
     return [selected]

@@ -45,9 +45,9 @@ def longest(items: Sequence[Hashable], max_period: int) -> Repetition | None:
     for period in range(1, min(max_period, len(codes) // 2) + 1):
         start, end = max(_stretches(codes, period), key=lambda stretch: stretch[1] - stretch[0], default=(0, 0))
         found = Repetition(start, period, (end - start) // period + 1)
-        if end - start >= period and (best is None or found.length > best.length + period):
+        if end - start >= period and (not best or found.length > best.length + period):
             best = found
-        if best is not None and best.length * 2 > len(codes):
+        if best and best.length * 2 > len(codes):
             break
     return best
 
@@ -60,7 +60,7 @@ def fold(items: Sequence[Hashable], max_period: int = FOLD_PERIOD) -> Iterator[R
     plain = position = 0
     while position < len(codes):
         found = _best_at(position, ahead)
-        if found is None:
+        if not found:
             position = min((stretches[0][0] for stretches in ahead.values() if stretches), default=len(codes))
             continue
         if plain < position:
@@ -87,7 +87,7 @@ def _best_at(position: int, ahead: Mapping[int, deque[tuple[int, int]]]) -> Repe
             stretches.popleft()
         if stretches and stretches[0][0] <= position:
             found = Repetition(position, period, (stretches[0][1] - position) // period + 1)
-            if best is None or found.length > best.length:
+            if not best or found.length > best.length:
                 best = found
     return best
 

@@ -121,7 +121,7 @@ class HangWatcher:
         waits = [0, *_process_descriptor(self._pid)]
         while self._goes_on(waits, handled):
             test = self._board.running()
-            if test is None or test[0] == handled:
+            if not test or test[0] == handled:
                 continue
             if prepared != test[0] and time.monotonic() - test[1] > self._threshold / 2:
                 prepared = test[0]
@@ -141,7 +141,7 @@ class HangWatcher:
     def _pause(self, handled: int) -> float:
         """Seconds until the board is looked at again: at the latest when the test that runs exceeds its time."""
         test = self._board.running()
-        if test is None or test[0] == handled:
+        if not test or test[0] == handled:
             return _POLL
         return min(_POLL, max(0.01, test[1] + self._threshold - time.monotonic()))
 
@@ -221,7 +221,7 @@ class HangWatcher:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             test = self._board.running()
-            if test is None or test[0] != number or not _is_alive(self._pid):
+            if not test or test[0] != number or not _is_alive(self._pid):
                 return True
             time.sleep(0.02)
         return False

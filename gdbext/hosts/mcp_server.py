@@ -134,7 +134,7 @@ class McpTools:
     def replay(self, recording: str, command: str = "dispatch-diagnose") -> str:
         """Run any reading command with its options on a recording: "dispatch-info --settings"."""
         words = command.split()
-        if not words or not table.is_command(words[0]) or table.program(words[0]) is not None:
+        if not words or not table.is_command(words[0]) or table.program(words[0]):
             return "The first word must be a command: dispatch-info --settings."
         wrong = launcher_words(words)
         if wrong:
@@ -171,11 +171,11 @@ class McpTools:
         except GdbextError:
             return "No report was made."
         verdict, known = report.verdict, report.find_section(KnownBugsSection)
-        if verdict is None:
+        if not verdict:
             lines = [f"error: {error.what}; {error.help}" for error in report.errors]
             return self._cut("\n".join(map(escape, lines)))
         lines = [f"{verdict.kind.value}: {verdict.summary}"]
-        for bug in known.reports if known is not None else ():
+        for bug in known.reports if known else ():
             lines.append(f"known bug: {bug.title} ({bug.url}); {bug.cure}")
         findings = [each for each in report.findings if (each.kind, each.threads) != (verdict.kind, verdict.threads)]
         lines += [f"also: {each.kind.value}: {each.summary}" for each in findings[:_FINDINGS]]

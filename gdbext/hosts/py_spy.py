@@ -59,7 +59,7 @@ class DumpedProcess:
         session, self._inspected = Session(target).settled(inspect_threads)
         self._session = session
         table = session.python_threads
-        if table is None or session.python is None:
+        if not table or not session.python:
             raise unsupported(f"process {self.pid} runs no Python that can be read")
         self.version = session.python.version or "?"
         self._runtime = table.runtime
@@ -82,7 +82,7 @@ class DumpedProcess:
         return {
             "pid": self.pid,
             "thread_id": state.ident,
-            "thread_name": report.python_name if report is not None else None,
+            "thread_name": report.python_name if report else None,
             "os_thread_id": tid,
             "active": report is not None and report.state is RunState.RUNNING,
             "owns_gil": report is not None and any(each.kind is WaitKind.GIL for each in report.holds),
@@ -128,7 +128,7 @@ class DumpedProcess:
         if not self._options.locals:
             return None
         code, found = PyRef(self._runtime, frame.code).code, PyStack(self._runtime).locals(frame)
-        if code is None or found.fault is not None:
+        if not code or found.fault:
             return []
         try:
             count, names = code.argument_count, code.local_names()
@@ -143,7 +143,7 @@ class DumpedProcess:
     def _with_native(self, tid: int, python: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The stack with its native frames; those of the interpreter's own evaluation are the Python frames."""
         thread = next((each for each in self._session.target.threads() if each.tid == tid), None)
-        if thread is None:
+        if not thread:
             return python
         left, merged = list(python), []
         for frame in all_frames(self._session, self._session.threads.of(thread)):
@@ -169,7 +169,7 @@ class DumpedProcess:
         """The lines of the process and of its threads, the oldest first."""
         yield f"Process {self.pid}: {self.command}"
         yield f"Python v{self.version} ({_executable(self._session.target)})"
-        if parent is not None:
+        if parent:
             yield f"Parent Process {parent.pid}: {parent.command}"
         yield ""
         for trace in reversed(self.traces):

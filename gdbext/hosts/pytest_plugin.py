@@ -113,12 +113,12 @@ class HangPlugin:
         """Tell it that the last test has ended, the others end when the next one begins; and that it is to end, so that
         nobody has to wait for it later."""
         self.pause()
-        if self._board is not None and self._pid == os.getpid():
+        if self._board and self._pid == os.getpid():
             self._end_watcher()
 
     def pause(self) -> None:
         """Stop the clock until the next test begins."""
-        if self._board is not None:
+        if self._board:
             self._board.end()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -144,7 +144,7 @@ class HangPlugin:
 
     def pytest_unconfigure(self) -> None:
         """Wait until the watcher has gone."""
-        if self._board is not None and self._pid == os.getpid():
+        if self._board and self._pid == os.getpid():
             self._end_watcher()
             _watcher_module().has_ended(self._watcher, _LOOK_PATIENCE)
             os.close(self._orders)
@@ -193,7 +193,7 @@ class HangPlugin:
 
     def _finish_start(self) -> None:
         """Wait for the shell that starts the watcher."""
-        if self._starter is None:
+        if not self._starter:
             return
         told, _ = self._starter.communicate()
         self._group, self._starter = self._starter.pid, None
@@ -214,7 +214,7 @@ class HangPlugin:
             raise pytest.UsageError("--gdbext-kill needs pytest to run in the main thread") from error
 
     def _fail(self, *_: object) -> None:
-        if self._board is not None and self._board.looks() and self._board.running() is not None:
+        if self._board and self._board.looks() and self._board.running():
             pytest.fail(f"ran longer than {self._threshold:g} s (--gdbext-threshold)")
 
 
@@ -273,8 +273,8 @@ def _watcher_module() -> ModuleType:
     name = "gdbext.hosts.hang_watcher"
     if name not in sys.modules:
         spec = PathFinder.find_spec(name, gdbext.hosts.__path__)
-        assert spec is not None
-        assert spec.loader is not None
+        assert spec
+        assert spec.loader
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     return sys.modules[name]

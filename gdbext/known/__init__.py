@@ -71,11 +71,11 @@ _BEYOND = 1 << 70
 def version_key(version: str) -> tuple[tuple[int, ...], bool]:
     """Versions in their order: ``2.9`` < ``2.10.0rc1`` < ``2.10`` = ``2.10.0+cpu``."""
     found = re.match(r"\d+(?:\.\d+)*", version)
-    parts = found.group().split(".") if found is not None else []
+    parts = found.group().split(".") if found else []
     numbers = [_BEYOND if (value := number(part)) is None else value for part in parts]
     while numbers and not numbers[-1]:
         numbers.pop()
-    rest = version[found.end() :] if found is not None else version
+    rest = version[found.end() :] if found else version
     return tuple(numbers), re.match(r"[._-]?(a|b|c|rc|alpha|beta|dev|pre)\d*", rest) is None
 
 

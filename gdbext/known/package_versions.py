@@ -58,7 +58,7 @@ class PackageVersions:
     def _read(self, package: str) -> str | None:
         if package == "glibc":
             module = self._modules.named("libc.so.6")
-            return libc_version(module) if module is not None else None
+            return libc_version(module) if module else None
         if package == "nccl":
             return nccl_version(self._modules)
         wanted = _normal(package)
@@ -72,14 +72,14 @@ class PackageVersions:
         found: dict[str, None] = {}
         for path in paths:
             site = _SITE.match(path)
-            found.update(dict.fromkeys([site.group(1)] if site is not None else _above(path)))
+            found.update(dict.fromkeys([site.group(1)] if site else _above(path)))
         return list(found)
 
     def _installed(self, folder: str) -> Iterator[tuple[str, str]]:
         """(name, version) of each package that is installed there."""
         for name in self._files.foreign_names(folder):
             found = _METADATA.fullmatch(name)
-            if found is not None:
+            if found:
                 yield _normal(found.group(1)), found.group(2)
 
 
@@ -112,8 +112,8 @@ def nccl_version(modules: ModuleTable) -> str | None:
 def _banner(module: Module, beginning: bytes, pattern: re.Pattern[bytes]) -> str | None:
     """The version in the first text of the library's constants that fits the pattern."""
     image = module.image
-    section = image.sections.get(".rodata") if image is not None else None
-    if image is None or section is None:
+    section = image.sections.get(".rodata") if image else None
+    if not image or not section:
         return None
     place = image.find(beginning, section.address, section.address + section.size)
     for _ in range(_MOST_TEXTS):

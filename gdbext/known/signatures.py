@@ -354,7 +354,7 @@ def _variable_holds(condition: str, process: ProcessFacts) -> bool | None:
     """True if the environment is as the condition says; None where that is not known."""
     name, equals, value = condition.lstrip("!").partition("=")
     known = process.variable(name)
-    if known is None:
+    if not known:
         return None
     is_set, there = known
     return (is_set and (not equals or there == value)) is not condition.startswith("!")

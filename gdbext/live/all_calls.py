@@ -104,7 +104,7 @@ class AllCalls:
         extensions = self._extensions
         callers = (self._shared_callers(module) for module in self.modules() if module not in extensions)
         found = map(self._shared_lookup, chain.from_iterable(callers))
-        return [shared for shared in found if shared is not None]
+        return [shared for shared in found if shared]
 
     def _shared_callers(self, module: Module) -> list[Function]:
         """The functions of a library that ask for step callbacks and belong to no single operator."""
@@ -146,7 +146,7 @@ class AllCalls:
         """Tell where the function around a lookup is still inside of what it dispatches then: not behind the call of
         the kernel. None for an operator's own function, which does nothing else."""
         function = self._session.dispatch_stacks.sites.function_at(lookup)
-        if function is None or classify(function).role is Role.OPERATOR:
+        if not function or classify(function).role is Role.OPERATOR:
             return None
         if function.start not in self._behind:
             self._behind[function.start] = _Behind(function, self._functions.finder)
@@ -161,7 +161,7 @@ class AllCalls:
                 size = self._session.memory.architecture.call_pushes
                 frame = frame_at(self._session.memory.architecture, finder.tables, one.end, size)
                 jumps |= not one.is_call
-                found += [(one.end, frame)] if one.is_call and frame is not None else []
+                found += [(one.end, frame)] if one.is_call and frame else []
         return found, jumps
 
     # --- the libraries of others -----------------------------------------------------------------
@@ -199,14 +199,14 @@ class AllCalls:
     def event_at(self, returns_to: int) -> str:
         """The event of a lookup that returns there; "" where its function cannot be read."""
         function = self._session.dispatch_stacks.sites.function_at(returns_to - 1)
-        before = [one for one in self._each(function) if one.sites.lookup < returns_to] if function is not None else ()
+        before = [one for one in self._each(function) if one.sites.lookup < returns_to] if function else ()
         return before[-1].event if before else ""
 
     def _functions_at(self, addresses: Collection[int]) -> list[Function]:
         found: dict[int, Function] = {}
         for address in addresses:
             function = self._session.dispatch_stacks.sites.function_at(address)
-            if function is not None:
+            if function:
                 found.setdefault(function.start, function)
         return list(found.values())
 
@@ -244,7 +244,7 @@ class AllCalls:
         return self._table, self._table + KEYSET_BITS * KernelFunctionStruct.shape(self._session.layout).size
 
     def _is_work_for_many(self, module: Module) -> bool:
-        text = module.image.sections.get(".text") if module.image is not None else None
+        text = module.image.sections.get(".text") if module.image else None
         is_large = text is not None and text.size >= _WORTH_A_CHILD
         return is_large and self.may_use_children
 
@@ -266,7 +266,7 @@ class AllCalls:
         """Addresses of the calls of these functions in one library, by its linkage table or (-fno-plt) through the
         slots of its imports, and of the direct calls of ``also``; ascending."""
         architecture = self._session.memory.architecture
-        slots = imported_slots(module.image, names) if module.image is not None else ()
+        slots = imported_slots(module.image, names) if module.image else ()
         through = (
             start + offset
             for start, code in (text_pieces(module, _CALL) if slots else ())
@@ -290,7 +290,7 @@ class AllCalls:
             sites = self._functions.finder.find(function.start, function.size)
         except MemoryFault:
             return None
-        if sites is None or sites.how != "inlined" or not sites.entry:
+        if not sites or sites.how != "inlined" or not sites.entry:
             return None
         role = classify(function)
         boxed = any(one.in_memory and one.displacement == _BOXED_POINTER for one in sites.invocations)
@@ -304,8 +304,8 @@ def _is_shared(function: Function) -> bool:
 
 def _names_callbacks(module: Module) -> bool:
     image = module.image
-    names = image.sections.get(".dynstr") if image is not None else None
-    text = image.read(names.address, names.size) if image is not None and names is not None else None
+    names = image.sections.get(".dynstr") if image else None
+    text = image.read(names.address, names.size) if image and names else None
     return text is not None and STEP_CALLBACKS_NAME.encode() in text
 
 
@@ -376,12 +376,12 @@ class LookupStop:
         control = self._control
         returns_to = self._architecture.return_address(control.read, cfa)
         caller = self._callers.get(returns_to)
-        if caller is None:
+        if not caller:
             caller = self._callers[returns_to] = self._classify(returns_to)
-        if not caller.event or caller.frame is None:
+        if not caller.event or not caller.frame:
             return False
         operator = self._tracer.operator(control.register(self._this))
-        if operator is None:
+        if not operator:
             return False
         base = cfa if caller.frame.register == self._top else control.register(caller.frame.register)
         return self._tracer.lookup(operator, caller.event, tid, base + caller.frame.offset, caller.place, bits)
@@ -389,14 +389,14 @@ class LookupStop:
     def _classify(self, returns_to: int) -> _LookupCaller:
         function = self._session.dispatch_stacks.sites.function_at(returns_to - 1)
         nowhere = StopPlace(returns_to, 0, 0, self._architecture.call_pushes)
-        if function is None:
+        if not function:
             return _LookupCaller("", None, nowhere)
         role = classify(function)
         event = role.event if role.role.opens else self._all_calls.event_at(returns_to)
         if event not in ("call", "callBoxed") and not self._redispatches:
             return _LookupCaller("", None, nowhere)
         frame = frame_at(self._architecture, self._functions.finder.tables, returns_to, self._architecture.call_pushes)
-        size, end = 8 if frame is None else frame.size, function.start + function.size
+        size, end = frame.size if frame else 8, function.start + function.size
         is_open = self._all_calls.open_at(returns_to - 1)
         place = StopPlace(returns_to, function.start, end, size, is_open)
         return _LookupCaller(event, frame, place)

@@ -108,7 +108,7 @@ class Describer:
     def operator(self, address: int) -> Operator | None:
         """The operator whose OperatorEntry is at ``address``. Raises BadData, MemoryFault."""
         found = self._session.dispatcher.by_def(address)
-        if found is None:  # registered since
+        if not found:  # registered since
             self._renew()
             found = self._session.dispatcher.by_def(address)
         return found
@@ -117,7 +117,7 @@ class Describer:
         """Look up this keyset now. Raises BadData (no keyset), MemoryFault."""
         self._session.memory.forget()
         current = self.operator(operator.address)
-        if current is None:
+        if not current:
             raise BadData(f"{operator.qualified} is not registered any more")
         session = self._session
         keys, kernels = session.dispatcher.keys, session.dispatcher.kernels
@@ -191,8 +191,8 @@ def argument_texts(session: Session, operator: Operator, values: Sequence[KeptWo
     convention, or where there is no tensor in the place of one.
     """
     schema = operator.schema
-    hidden = hidden_result(schema.text) if schema is not None else None
-    if schema is None or hidden is None:
+    hidden = hidden_result(schema.text) if schema else None
+    if not schema or hidden is None:
         return []
     skipped += session.memory.architecture.leading_arguments(hidden)
     return _read(session, schema_types(schema.text), values[skipped:])
@@ -209,7 +209,7 @@ def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[K
             break
         kept = values[position]
         position += width
-        if kept is None or kept.size < _USED.get(kind, _WORD + 1):
+        if not kept or kept.size < _USED.get(kind, _WORD + 1):
             continue
         value = kept.value
         if kind in ("int", "bool"):
@@ -235,6 +235,6 @@ def register_values(
     found: list[KeptWord | None] = []
     for name in architecture.argument_registers:
         holder = where.get(name)
-        value = holder.word(register, word, None) if holder is not None else None
-        found.append(None if holder is None or value is None else KeptWord(value, holder.size))
+        value = holder.word(register, word, None) if holder else None
+        found.append(None if not holder or value is None else KeptWord(value, holder.size))
     return found

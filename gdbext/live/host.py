@@ -141,7 +141,7 @@ class Host(ToolHost):
 
     def end_guard(self) -> None:
         """The debugger has let the process go: nobody has to look after it any more."""
-        if self._guards is not None:
+        if self._guards:
             self._guards.close()
 
     def engines(self, wanted: str | None, session: Session) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ class Host(ToolHost):
         if not self._is_lent(session) or (_is_here(session) and not self._may_harm(session)):
             return ()
         why = "--engine probes has none" if _is_here(session) else "on its own machine scripts/dispatch needs none"
-        if refused is not None:
+        if refused:
             why = f"kernel probes, which do no harm, cannot be used: {refused.what} ({refused.why})"
         harms = not self._guard().has_server
         notes = (

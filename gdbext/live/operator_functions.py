@@ -69,8 +69,8 @@ class OperatorFunctions:
         """NAME of ``at::_ops::NAME`` → (event, address, size) of its functions."""
         session = self._session
         module = session.modules.named(assumed_symbols.OPERATOR_STRUCT.library)
-        index = session.symbolizer.index(module) if module is not None else None
-        if module is None or index is None:
+        index = session.symbolizer.index(module) if module else None
+        if not module or not index:
             return {}
         found: dict[str, list[tuple[str, int, int]]] = {}
         for symbol in index.matching(assumed_symbols.OPERATOR_STRUCT.names[0].encode()):
@@ -96,10 +96,10 @@ class OperatorFunctions:
         found = []
         for event, address, _ in self.extents(operator):
             function = self._session.symbolizer.function(address)
-            if function is not None and self._is_for(operator, function):
+            if function and self._is_for(operator, function):
                 handles = static_handles(self._session.symbolizer, function)
                 sites = self.finder.find(function.start, function.size, handles)
-                if sites is not None:
+                if sites:
                     found.append(OperatorFunction(operator, event, function, sites))
         return found
 
@@ -126,8 +126,8 @@ class OperatorFunctions:
     def python_entries(self) -> list[int]:
         """The boxed functions that all kernels share which are Python functions."""
         module = self._session.modules.named(assumed_symbols.BOXED_FUNCTOR.library)
-        index = self._session.symbolizer.index(module) if module is not None else None
-        if module is None or index is None:
+        index = self._session.symbolizer.index(module) if module else None
+        if not module or not index:
             return []
         symbols = (symbol for name in assumed_symbols.BOXED_FUNCTOR.names for symbol in index.matching(name.encode()))
         found = {
@@ -142,7 +142,7 @@ class OperatorFunctions:
         found = set()
         for module in modules:
             index = self._session.symbolizer.index(module)
-            for symbol in index.matching(family.names[0].encode()) if index is not None else ():
+            for symbol in index.matching(family.names[0].encode()) if index else ():
                 if symbol.is_function and family.begins(symbol.name) and ".cold" not in symbol.name:
                     found.add(module.base + symbol.vaddr)
         return sorted(found)
@@ -157,7 +157,7 @@ class OperatorFunctions:
             start = todo.pop()
             function = self._session.symbolizer.function(start) if start not in seen else None
             seen.add(start)
-            if function is None:
+            if not function:
                 continue
             kind = structured_kind(function.names)
             if kind:
@@ -277,7 +277,7 @@ def functions_kept(
 
 
 def _functions_around(symbolizer: Symbolizer, addresses: Iterable[int]) -> list[Function]:
-    functions = {found.start: found for found in map(symbolizer.function, addresses) if found is not None}
+    functions = {found.start: found for found in map(symbolizer.function, addresses) if found}
     return list(functions.values())
 
 

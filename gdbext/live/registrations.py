@@ -54,7 +54,7 @@ def definition_hooks(
         return False
 
     torch = session.modules.named(assumed_symbols.REGISTER_SCHEMA.library)
-    places = functions.addresses_named(assumed_symbols.REGISTER_SCHEMA, [torch] if torch is not None else [])
+    places = functions.addresses_named(assumed_symbols.REGISTER_SCHEMA, [torch] if torch else [])
     return [HookSpec(each, at_entry(architecture), registered, architecture.argument_registers[0]) for each in places]
 
 
@@ -102,7 +102,7 @@ class RegistrationWatch:
         """Addresses at which registrations are seen, that of an operator's definition first; empty where they cannot
         be."""
         for family in REGISTRATIONS:
-            self.addresses += OperatorFunctions(session).addresses_named(family, [torch] if torch is not None else [])
+            self.addresses += OperatorFunctions(session).addresses_named(family, [torch] if torch else [])
         for address in self.addresses:
             self._traps.append(setter.set_trap(address, self._guarded(self._registered)))
         for end in filter(None, (session.symbolizer.address_of(*where) for where in ENDS)):
@@ -238,7 +238,7 @@ def generated_functions(session: Session, pattern: str) -> list[GeneratedFunctio
     found += _launches(session, pattern) if pattern.startswith(TRITON) else []
     if not found and pattern.isidentifier():
         exported = session.symbolizer.symbol_of(pattern)
-        if exported is not None:
+        if exported:
             module, symbol = exported
             found.append(GeneratedFunction(pattern, module.base + symbol.vaddr, module.name))
     return found
@@ -254,7 +254,7 @@ def _kernels(session: Session, pattern: str) -> Sequence[tuple[str, int, str]]:
 
 def _launches(session: Session, pattern: str) -> list[GeneratedFunction]:
     """Places that launch kernels of Triton which were launched before: until then, they have no handle."""
-    if session.python is None or not session.has_torch:
+    if not session.python or not session.has_torch:
         return []
     arguments = [Register(name) for name in session.memory.architecture.argument_registers]
     return [

@@ -75,7 +75,7 @@ class TimedRun:
 
     def ending(self, ending: Ending) -> Ending:
         """The reason why the run ended: ASKED where the work was done, else ``ending``. Raises what the work raised."""
-        if self._error is not None:
+        if self._error:
             raise self._error
         return Ending(EndingKind.ASKED, "") if self.is_over and ending.kind is EndingKind.INTERRUPTED else ending
 
@@ -161,7 +161,7 @@ def check_pause(ending: Ending, alternative: str) -> None:
         return
     if ending.kind is EndingKind.INTERRUPTED:
         raise KeyboardInterrupt
-    if ending.error is not None:
+    if ending.error:
         raise ending.error
     if ending.kind.leaves_process:
         raise TargetError(

@@ -116,7 +116,7 @@ def _is_ready(session: Session) -> bool:
 
 
 def _never(ending: Ending) -> GdbextError:
-    if ending.error is not None:
+    if ending.error:
         return ending.error
     return TargetGone(
         f"torch was not used: {ending.text}",

@@ -49,7 +49,7 @@ def python_source(line: str, style: Style) -> str:
     """One line of Python for this style: highlighted on a terminal that has pygments, else as it is."""
     text = escape(line)
     highlighter = _highlighter() if style.color else None
-    return highlighter(text) if highlighter is not None else text
+    return highlighter(text) if highlighter else text
 
 
 @lru_cache(maxsize=1)

@@ -75,8 +75,8 @@ def _record_reader(kind: Any) -> Reader | None:
     needed = set()
     for place, name in enumerate(names):
         member = members.get(name)
-        reader = _of_type(kind, member.type, limits.get(name)) if member is not None else None
-        if member is None or reader is None:
+        reader = _of_type(kind, member.type, limits.get(name)) if member else None
+        if not member or not reader:
             if name not in defaults:
                 return None
         elif member.way is Way.INLINE:
@@ -114,7 +114,7 @@ def _of_type(owner: type, annotation: str, limit: int | None = None) -> Reader |
     others = [kind for kind in kinds if kind != "None"]
     is_union = len(others) > 1
     read = _one_of([meaning(owner, text) for text in others]) if is_union else _of_single(owner, others[0], limit)
-    return optional(read) if len(others) < len(kinds) and read is not None else read
+    return optional(read) if len(others) < len(kinds) and read else read
 
 
 def _of_single(owner: type, text: str, limit: int | None) -> Reader | None:
@@ -123,10 +123,10 @@ def _of_single(owner: type, text: str, limit: int | None) -> Reader | None:
     name, _, inner = text.partition("[")
     if name in ("tuple", "list", "Sequence"):
         item = _of_type(owner, arguments_of(inner[:-1])[0])
-        return array(item, limit or MAX_ITEMS) if item is not None else _nothing
+        return array(item, limit or MAX_ITEMS) if item else _nothing
     if name in ("Mapping", "dict"):
         item = _of_type(owner, arguments_of(inner[:-1])[1])
-        return _mapping(item) if item is not None else None
+        return _mapping(item) if item else None
     kind = meaning(owner, text)
     if isinstance(kind, str):
         return _of_type(owner, kind)

@@ -127,7 +127,7 @@ class _Writer:
     def _writer(self, kind: type) -> Write:
         """What writes values of that type."""
         write = self._of_type.get(kind)
-        if write is None:
+        if not write:
             write = self._of_type[kind] = self._for(kind)
         return write
 
@@ -183,7 +183,7 @@ class _Writer:
         if value is None:
             return {}
         kept = self._inline.get(id(value))
-        if kept is None:
+        if not kept:
             kept = self._inline[id(value)] = (value, self.value(value))  # with the value: its id stays its own
         return kept[1]
 

@@ -169,7 +169,7 @@ def look_at_family(
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     programs = {each: _program(each) for each in family}
     with Workplace(folder) as place:
-        if tell is not None:
+        if tell:
             _tell_first(_FirstLooks(stem, place, dispatch, tell), generations, programs)
         for some in generations:  # a parent tells the states of its children, as they are before they are looked at
             _run_together([partial(_look, each, stem, place, dispatch) for each in some if each in family], place)
@@ -241,7 +241,7 @@ def _kept(place: Workplace, pid: int, program: str, name: str, file: str = "") -
         report = json_report.parse(place.data(file or f"{name}.json"), name)
     except (OSError, GdbextError):
         return ProcessLook(pid, program, "", "", "", "the look at it left no report")
-    if report.verdict is None:
+    if not report.verdict:
         return ProcessLook(pid, program, "", "", "", report.problem or "the look at it left no verdict")
     try:
         text = place.read(f"{name}.txt")

@@ -364,7 +364,7 @@ def _own(name: str) -> ToolRow | None:
 
 def is_command(name: str) -> bool:
     """A command has that name, or that short name; whether another package adds one is asked last."""
-    if _own(name) is not None:
+    if _own(name):
         return True
     added = AddedCommands() if name.startswith(ADDED_PREFIX) else None
     return added is not None and any(name in known for known in ({row.name for row in added.rows}, added.problems))
@@ -377,7 +377,7 @@ def find(name: str) -> ToolRow:
     packages are asked only for what the table lacks.
     """
     own = _own(name)
-    if own is not None:
+    if own:
         return own
     added = AddedCommands()
     for row in added.rows:
@@ -485,7 +485,7 @@ def guard(name: str, argv: Sequence[str], work: Callable[[], Outcome]) -> Outcom
         pass  # what the error holds is to be free before it is told
     except Exception as error:
         hidden = _raised_by_a_signal(error)
-        if hidden is None:
+        if not hidden:
             return failure(name, argv, _unexpected(error))
         if not isinstance(hidden, KeyboardInterrupt):
             raise hidden from None
@@ -529,7 +529,7 @@ def _execute(
     except HelpRequested as request:
         return Outcome(0, str(request))
     _log.info("%s %s", name, argv)
-    report = tool_of(row).run_alone(args) if open_session is None else _run(row, open_session(), args, host)
+    report = _run(row, open_session(), args, host) if open_session else tool_of(row).run_alone(args)
     status = tool_of(row).exit_status(report, args)
     if args.json:
         from gdbext.diagnosis.report import json_report

@@ -54,7 +54,7 @@ def torch_layout(
     Raises NotTorch, and LayoutError with every candidate and why it was refused.
     """
     module = modules.named(store.TORCH_LIBRARY)
-    if module is None:
+    if not module:
         raise NotTorch("no PyTorch is loaded in this process")
     folder = store.data_of(memory.architecture.name) if folder is None else folder
     candidates = _Candidates(modules, memory, symbolizer, find_dispatcher)
@@ -115,7 +115,7 @@ class _Candidates:
     def made_here(self, layout: Layout | None) -> Layout | None:
         """A layout by its build-id; None for one that was measured on this machine, but on headers that are not those
         of the library: it was built by somebody who changed them, or they were changed since."""
-        if layout is None or layout.match != "generated":
+        if not layout or layout.match != "generated":
             return layout
         try:
             self._find_dispatcher()
@@ -138,7 +138,7 @@ class _Candidates:
         found = self._probed(same) or self._probed(store.nearest_older(version, folder), other_minor=True)
         found = found or self._measured(module, measure)
         found = found or self._probed([path for path, _ in store.by_version(version, folder) if path not in same])
-        if found is None:
+        if not found:
             raise LayoutError(
                 f"no layout for PyTorch {version or 'of unknown version'} (build-id {module.build_id or 'unknown'}): "
                 + "; ".join(self._refused or ["none of this minor version is shipped"])
@@ -178,11 +178,11 @@ class _Candidates:
         return reason
 
     def _measured(self, module: Module, measure: Measure | None) -> Layout | None:
-        if measure is None or self._headers_are_others:
+        if not measure or self._headers_are_others:
             return None
         package = _package(module)
         files = self._modules.files
-        if package is None or module.image is None or not files.are_here or not _is_folder(package, files):
+        if package is None or not module.image or not files.are_here or not _is_folder(package, files):
             self._refused.append(f"none can be measured: the file {module.path} is not the one in memory or not here")
             return None
         try:
@@ -203,7 +203,7 @@ def _kept(module: Module, files: HostFiles) -> Layout | None:
     """The layout that was generated on the machine of a recording."""
     text = files.kept(_KEPT)
     layout = complete(store.parse(text, "the recording", "generated")) if text else None
-    return layout if layout is not None and layout.build_ids.get(store.TORCH_LIBRARY) == module.build_id else None
+    return layout if layout and layout.build_ids.get(store.TORCH_LIBRARY) == module.build_id else None
 
 
 def torch_version(modules: ModuleTable) -> str:
@@ -214,7 +214,7 @@ def torch_version(modules: ModuleTable) -> str:
     the libraries in a folder of the system.
     """
     module = modules.named(store.TORCH_LIBRARY)
-    if module is None:
+    if not module:
         return ""
     folder = _package(module)
     version = store.torch_version(folder, modules.files)[0] if folder is not None else ""
@@ -223,7 +223,7 @@ def torch_version(modules: ModuleTable) -> str:
 
 def _version_of_extension(modules: ModuleTable) -> str:
     for module in modules.modules:
-        if module.image is not None and module.status == "ok" and _EXTENSION.search(module.image.path):
+        if module.image and module.status == "ok" and _EXTENSION.search(module.image.path):
             return store.torch_version(os.path.dirname(module.image.path), modules.files)[0]
     return ""
 
@@ -236,7 +236,7 @@ def _version_of_name(name: str) -> str:
 
 def _package(module: Module) -> str | None:
     """site-packages/torch of the library, as we can open it; None when the file is not the one in memory."""
-    if module.image is None or module.status != "ok":
+    if not module.image or module.status != "ok":
         return None
     path = module.image.path
     return store.package_of(path) if path.startswith("/") else None

@@ -157,7 +157,7 @@ class Probe:
         if address % 8 or self._is_code(address):
             return False
         table = self._memory.try_u64(address)
-        if not table or self._is_code(table) or self._modules.find(table) is None:
+        if not table or self._is_code(table) or not self._modules.find(table):
             return False
         first = self._memory.try_u64(table)
         return bool(first) and self._is_code(first or 0)
@@ -185,7 +185,7 @@ class Probe:
 
     def _is_code(self, address: int) -> bool:
         mapping = self._modules.mapping_at(address)
-        if mapping is not None and mapping.permissions:
+        if mapping and mapping.permissions:
             return "x" in mapping.permissions
         module = self._modules.find(address)  # old cores do not say what is executable
         return module is not None and (module.image is None or module.image.is_code(module.vaddr(address)))

@@ -195,7 +195,7 @@ def _loads(form: Bytecode, steps: list[_Step]) -> Iterator[Load]:
             yield Load(LoadKind.FAST, step.argument & 15)
         elif step.role == "s":
             yield Load(LoadKind.FAST, step.argument & 15)
-        elif step.load is not None:
+        elif step.load:
             shift = {"g": form.global_shift, "a": form.attribute_shift}.get(step.role, 0)
             is_attribute = step.load is LoadKind.ATTRIBUTE
             called = step.argument & 1 if form.attribute_shift else step.opcode in form.methods

@@ -76,7 +76,7 @@ class PythonLayout:
         """The structure with that name; ``PyInterpreterState.stoptheworld``: which is only a member of another one.
         Raises LayoutError."""
         found = self._structs.get(name)
-        if found is None:
+        if not found:
             outer, _, member = name.partition(".")
             found = self._structs[name] = self._inner(outer, member) if member else self._outer(name)
         return found
@@ -109,7 +109,7 @@ class PythonLayout:
 
     def _stated(self, name: str) -> tuple[int, dict[str, FieldLayout]]:
         structure = py.STATED.get(name)
-        if structure is None:
+        if not structure:
             return self.table.struct(name).size, {}  # which raises
         wider = self.table.struct(py.PyObject.OF).size - HEADER if issubclass(structure, py.PyObject) else 0
         own = [each for each in structure.members() if each.owner == name and each.at is not None]
@@ -173,4 +173,4 @@ def _size(layout: PythonLayout, structure: type[Struct]) -> int | None:
 def _read(memory: Memory, runtime: int, groups: Groups) -> dict[type[Struct] | Member[Any], int]:
     """The sizes and offsets that the target publishes at ``runtime``. Raises MemoryFault."""
     words = memory.words(runtime + _HEADER, len(groups))
-    return {each: word for each, word in zip(groups, words) if each is not None}
+    return {each: word for each, word in zip(groups, words) if each}

@@ -319,9 +319,9 @@ def abi_of_hexversion(hexversion: int, free_threaded: bool = False) -> python_ab
     """The row of a sys.hexversion. Raises PythonUnsupported, naming the whole version."""
     wanted = python_abi.minor_of(hexversion), free_threaded
     found = next((row for row in SUPPORTED if (row.version, row.free_threaded) == wanted), None)
-    if found is None and free_threaded:
+    if not found and free_threaded:
         raise unsupported(f"a free-threaded CPython {version_text(hexversion)} is not supported")
-    if found is None:
+    if not found:
         raise unsupported(f"CPython {version_text(hexversion)} is not supported")
     return found
 
@@ -395,15 +395,15 @@ def _candidates(modules: ModuleTable) -> Iterator[Module]:
 
 def _mentions_runtime(module: Module) -> bool:
     section = module.image.sections.get(".dynstr") if module.image else None
-    if module.image is None or section is None or section.size > _STRING_TABLE_LIMIT:
+    if not module.image or not section or section.size > _STRING_TABLE_LIMIT:
         return False
     return b"\0_PyRuntime\0" in module.image.contents(section.offset, section.size)
 
 
 def _address_in(module: Module, name: str, symbolizer: Symbolizer) -> int | None:
     index = symbolizer.index(module)
-    symbol = index.exported(name) if index is not None else None
-    return module.base + symbol.vaddr if symbol is not None else None
+    symbol = index.exported(name) if index else None
+    return module.base + symbol.vaddr if symbol else None
 
 
 def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> VersionEvidence:
@@ -426,8 +426,8 @@ def _from_path(module: Module) -> VersionEvidence:
     """The order in which the layouts of a version that publishes nothing are tried, by its path."""
     silent = tuple(abi for abi in SUPPORTED if abi.published is Published.NOTHING)
     found = _VERSION_IN_PATH.search(module.name) or _VERSION_IN_PATH.search(module.path)
-    minor = number(found.group(2)) if found is not None else None
-    if found is None or minor is None:
+    minor = number(found.group(2)) if found else None
+    if not found or minor is None:
         return VersionEvidence(None, silent, "")
     version = integer(found.group(1)), minor
     if version < silent[0].version:

@@ -94,7 +94,7 @@ class ObjectReader:
     def type_info(self, address: int) -> TypeInfo:
         """The PyTypeObject at ``address``. Raises MemoryFault, BadData."""
         known = self._types.get(address)
-        if known is None:
+        if not known:
             known = self._types[address] = self._read_type(address)
         return known
 

@@ -266,7 +266,7 @@ class CodeCache:
         """The code object at ``address``. Raises BadData for anything else, MemoryFault when it is not there."""
         if address in self._known:
             code = self._known[address]
-            if code is None:
+            if not code:
                 raise BadData(f"no code object at {address:#x}")
             return code
         self._known[address] = None

@@ -89,7 +89,7 @@ class PyRef:
         """The reason why it is missing; "" for a value that is there."""
         if self.address:
             return ""
-        if self.fault is not None:
+        if self.fault:
             return self.fault.what
         return f"it has no {self.name}" if self.name else "it is not there"
 
@@ -100,7 +100,7 @@ class PyRef:
 
     def read(self, reader: Callable[[PySpace, builtins.int], T]) -> T:
         """What a reader of the interpreter's objects makes of it. Raises GdbextError, also for a missing value."""
-        if not self.address or self.python is None:
+        if not self.address or not self.python:
             raise self.fault or BadData(self.why)
         return reader(self.python, self.address)
 
@@ -205,7 +205,7 @@ class PyRef:
         """The variables in a function's closure by name; empty for what is no function."""
         values, code = self.closure, self["__code__"].code
         try:
-            names = code.local_names() if values and code is not None else []
+            names = code.local_names() if values and code else []
         except GdbextError:
             return {}
         return dict(zip(names[-len(values) :], values))
@@ -302,7 +302,7 @@ class PyItems(list[T]):
 
     def checked(self) -> PyItems[T]:
         """Itself. Raises GdbextError where some could not be read."""
-        if self.fault is not None:
+        if self.fault:
             raise self.fault
         return self
 
@@ -321,7 +321,7 @@ class PyVariables(dict[str, PyRef]):
 
     def checked(self) -> PyVariables:
         """Itself. Raises GdbextError where some could not be read."""
-        if self.fault is not None:
+        if self.fault:
             raise self.fault
         return self
 
@@ -402,7 +402,7 @@ def _closure(python: PySpace, address: int) -> Iterator[PyRef]:
 def _member(python: PySpace, address: int, name: str) -> int:
     if name in _SPECIAL:
         reader = _SPECIAL[name].get(type_name(python, address))
-        return reader(python, address) if reader is not None else 0
+        return reader(python, address) if reader else 0
     is_called = python.dicts.is_called
     return next((value for key, value in _fields(python, address) if is_called(key, name)), 0)
 

@@ -110,7 +110,7 @@ def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: C
     alike = [each for each in frames if calls.by_frame(each)] if _BY_ALIKE.intersection(methods) else []
     found = [Acting(_function_of(runtime, each), "wait", True) for each in alike]
     theirs = (calls.acting(each, space) for each, space in functions if each.code not in own)
-    found += [each for each in theirs if each is not None]
+    found += [each for each in theirs if each]
     likely = [each for each in found if each.by_name or calls.may_be_it(each.function)]
     acting = tuple(sorted(likely or found, key=lambda each: not each.by_name))
     codes = {each.function.code for each in acting}
@@ -199,7 +199,7 @@ def _idents_in(
     asked = {other.address for other in others}
     for code, frames in near.items():
         left = [state for state in frames if state in asked and state not in inside]
-        if calls is not None and left and calls.names_method(code):
+        if calls and left and calls.names_method(code):
             inside.update(state for state in left if any(map(calls.by_frame, frames[state])))
     return tuple(other.ident for other in others if other.address in inside)
 
@@ -221,7 +221,7 @@ def _of_threads(threads: Iterable[ThreadObject]) -> Iterator[tuple[PythonFunctio
     """The functions that threads have kept."""
     for thread in threads:
         function = thread.target.function
-        if function is not None and function.code:
+        if function and function.code:
             yield function, 0
 
 
@@ -253,14 +253,14 @@ class _Leads:
     def there(self, thread: ThreadObject) -> bool:
         """The function of the thread acts, or calls what does."""
         source = thread.target.function
-        code = source.code if source is not None else self._known.get(thread.function.rpartition(".")[2], 0)
+        code = source.code if source else self._known.get(thread.function.rpartition(".")[2], 0)
         todo, seen = {code} - {0}, set[int]()
         for _ in range(_STEPS):
             if todo & set(self._acting):
                 return True
             seen |= todo
             named = (_names_of(self._runtime, each) for each in todo)
-            called = {name for names in named if names is not None for name in names.names}
+            called = {name for names in named if names for name in names.names}
             todo = {self._known[name] for name in called if name in self._known} - seen
         return bool(todo & set(self._acting))
 
@@ -300,7 +300,7 @@ def _of_module(runtime: PythonRuntime, values: Iterable[int], namespace: int, fi
     """The functions among the values, and of their classes, that are the module's."""
     for value in dict.fromkeys(_with_methods(runtime, values)):
         function = None if _is_of_another(runtime, value, namespace) else runtime.functions.source(value)
-        if function is not None and function.code and function.file == file:
+        if function and function.code and function.file == file:
             yield function
 
 
@@ -362,7 +362,7 @@ class _Holders:
             for kind in classes_of(self._runtime.objects, holder):
                 for _, value in self._runtime.dicts.class_items(kind):
                     source = self._runtime.functions.source(value)
-                    if source is not None and source.code:
+                    if source and source.code:
                         yield source.code
         except GdbextError:
             return
@@ -380,14 +380,14 @@ class _Calls:
     def acting(self, function: PythonFunction, namespace: int) -> Acting | None:
         """The function with the method that it calls, None where it calls none; ``namespace``: its globals."""
         names = _names_of(self._runtime, function.code)
-        wanted = [each for each in names.members if each.name in self._methods] if names is not None else []
-        if names is None or not wanted:
+        wanted = [each for each in names.members if each.name in self._methods] if names else []
+        if not names or not wanted:
             return None
         closure = closure_names(self._runtime, function.address)
         proven = next((each for each in wanted if self._is_it(each, function, closure, namespace)), None)
         possible = (each for each in wanted if self._may_be_it(each, closure, namespace))
         found = proven or next(possible, None)
-        if found is None:
+        if not found:
             return None
         hands_on = self._hands_on(function, names, found.owner, found.name)
         return Acting(function, found.name, proven is not None, hands_on)
@@ -412,7 +412,7 @@ class _Calls:
     def may_be_it(self, function: PythonFunction) -> bool:
         """The function calls the method of an attribute that has the name under which an object keeps this one."""
         names = _names_of(self._runtime, function.code)
-        members = names.members if names is not None else ()
+        members = names.members if names else ()
         return any(
             each.name in self._methods and each.kind is LoadKind.ATTRIBUTE and self._holders.have(each.owner)
             for each in members
@@ -441,7 +441,7 @@ class _Calls:
 
     def _wanted(self, code: int) -> list[NamedMember]:
         names = _names_of(self._runtime, code)
-        return [each for each in names.members if each.name in self._methods] if names is not None else []
+        return [each for each in names.members if each.name in self._methods] if names else []
 
     def by_frame(self, frame: PythonFrame) -> bool:
         """The code of a frame calls a method of the object by a name that the frame has for it."""

@@ -65,7 +65,7 @@ def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
         try:
             given_up.update(_given_up(runtime, frame))
             managers = _entered(runtime, frame)
-            locks = [lock for lock in (lock_of(runtime, each) for each in managers) if lock is not None]
+            locks = [lock for lock in (lock_of(runtime, each) for each in managers) if lock]
             locks = [lock for lock in locks if lock.address not in given_up]
             if locks and not _mentions_release(runtime, frame):
                 found.extend(locks)
@@ -113,7 +113,7 @@ def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = _NESTED
         return
     for manager in managers:
         inner = _managed(runtime, manager)
-        if inner is not None:
+        if inner:
             yield inner
             yield from _generators(runtime, inner, depth - 1) if depth else ()
 
@@ -131,7 +131,7 @@ def _managed(runtime: PythonRuntime, manager: int) -> PythonFrame | None:
 def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
     """The lock that a context manager is, or that a Condition has; None for any other."""
     lock = read_lock(runtime, manager)
-    if lock is not None:
+    if lock:
         return lock
     own = runtime.dicts.attribute(manager, assumed_names.CONDITION_LOCK)
     return (
@@ -243,13 +243,13 @@ def where_entered(runtime: PythonRuntime, state: ThreadState, word: int) -> Pyth
         try:
             for slot, manager in _entered_at(runtime, frame):
                 lock = lock_of(runtime, manager)
-                if lock is not None and lock.word == word:
+                if lock and lock.word == word:
                     is_inside, found = True, frame._replace(line=_line_of_with(runtime, frame, slot))
                     break
         except GdbextError:
             continue
     if is_inside:
-        return found if found is not None and found.line is not None else None
+        return found if found and found.line is not None else None
     calls = [frame._replace(line=line) for frame in frames for line in _lines_of_acquire(runtime, frame, word)]
     return calls[0] if len(calls) == 1 else None
 
@@ -271,7 +271,7 @@ def _lock_called(runtime: PythonRuntime, own: Mapping[str, int], call: CalledMet
     """The word of the lock that a method was called of, by what its name means now; 0 for anything else."""
     owner = attributes(runtime, own.get(call.outer, 0)) if call.outer else own
     lock = read_lock(runtime, owner.get(call.owner, 0))
-    return lock.word if lock is not None and lock.locked else 0
+    return lock.word if lock and lock.locked else 0
 
 
 def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int | None:
@@ -381,7 +381,7 @@ def seemingly_held(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple
             continue
         for address in _at_hand(runtime, frame):
             lock = read_lock(runtime, address)
-            if lock is not None and lock.locked:
+            if lock and lock.locked:
                 yield number, lock
 
 
@@ -401,7 +401,7 @@ def taken_before(runtime: PythonRuntime, state: ThreadState) -> Iterator[LockSta
         for call in taken:
             owner = attributes(runtime, own.get(call.outer, 0)) if call.outer else own
             lock = read_lock(runtime, owner.get(call.owner, 0))
-            if lock is not None and lock.locked:
+            if lock and lock.locked:
                 yield lock
 
 

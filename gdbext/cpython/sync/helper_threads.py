@@ -75,7 +75,7 @@ def thread_objects(runtime: PythonRuntime) -> Sequence[ThreadObject]:
 def _thread_objects(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     running = running_threads(runtime)
     found = (thread_object(each, running) for each in _in_weak_set(runtime, *_DANGLING)[:_THREADS])
-    return [each for each in found if each is not None]
+    return [each for each in found if each]
 
 
 def ended_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
@@ -89,7 +89,7 @@ def _threads_at_rest(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     running = running_threads(runtime)
     others = [each for each in _in_weak_set(runtime, *_DANGLING) if each not in running]
     found = (thread_object(each, running) for each in others[:_THREADS])
-    return [each for each in found if each is not None]
+    return [each for each in found if each]
 
 
 _DANGLING = (assumed_names.THREADING, assumed_names.DANGLING_THREADS)
@@ -127,10 +127,10 @@ def thread_object(thread: PyRef, running: Collection[PyRef]) -> ThreadObject | N
         return None
     name, target = own[assumed_names.THREAD_NAME].str(_NAME_LENGTH), own[assumed_names.THREAD_TARGET]
     source = target.function
-    if source is None or source.kind != "function":
+    if not source or source.kind != "function":
         target, source = _own_run(thread)
     made = _NAME.match(name)
-    function = source.qualname if source is not None else made.group(1) if made else ""
+    function = source.qualname if source else made.group(1) if made else ""
     return ThreadObject(
         thread,
         name,
@@ -147,7 +147,7 @@ def thread_object(thread: PyRef, running: Collection[PyRef]) -> ThreadObject | N
 def _own_run(thread: PyRef) -> tuple[PyRef, PythonFunction | None]:
     """The method ``run`` of a subclass; that of threading.Thread itself tells nothing."""
     source = thread.inherited("run").function
-    if source is None or source.file is None or source.file.endswith(f"/{assumed_names.THREADING_FILE}"):
+    if not source or source.file is None or source.file.endswith(f"/{assumed_names.THREADING_FILE}"):
         return PyRef(None, 0), None
     return PyRef(thread.python, source.address), source
 
@@ -174,7 +174,7 @@ def pool_helpers(runtime: PythonRuntime, result: PyRef) -> tuple[PoolHelper, ...
     found = []
     for name, does in assumed_names.POOL_HELPERS:
         thread = thread_object(pool[name], running)
-        if thread is not None:
+        if thread:
             tid = runtime.tid_of_ident(thread.ident) if thread.runs and thread.ident else None
             found.append(PoolHelper(does, tid, thread))
     return tuple(found)
@@ -206,7 +206,7 @@ def _lost_workers(runtime: PythonRuntime, future: PyRef) -> LostHelpers | None:
     workers: dict[PyRef, list[ThreadObject]] = {}
     for thread, queue in _threads_queues(runtime):
         found = thread_object(thread, running)
-        if found is not None:
+        if found:
             workers.setdefault(queue, []).append(found)
     for queue, threads in workers.items():
         if not any(each.runs for each in threads) and future in jobs_in_queue(queue):
@@ -286,8 +286,8 @@ def lost_pool(runtime: PythonRuntime, stack: PyStack) -> LostPool | None:
         for value in near.keys() - seen:
             own = value.attributes(_ATTRIBUTES)
             finders = (_of_pool, _of_executor, _of_processes)
-            found = next((pool for find in finders if (pool := find(own, running)) is not None), None)
-            if found is not None:
+            found = next((pool for find in finders if (pool := find(own, running))), None)
+            if found:
                 return found._replace(kind=value.type.rpartition(".")[2])
         seen |= near.keys()
     return None
@@ -298,7 +298,7 @@ def _of_pool(own: PyVariables, running: Collection[PyRef]) -> LostPool | None:
     jobs = len(own[assumed_names.POOL_RESULTS].parts())
     for name, does in assumed_names.POOL_HELPERS[:2] if jobs else ():
         thread = thread_object(own[name], running)
-        if thread is not None and thread.has_ended:
+        if thread and thread.has_ended:
             return LostPool("", jobs, LostHelpers((thread,), does))
     return None
 
@@ -306,7 +306,7 @@ def _of_pool(own: PyVariables, running: Collection[PyRef]) -> LostPool | None:
 def _of_executor(own: PyVariables, running: Collection[PyRef]) -> LostPool | None:
     """A ThreadPoolExecutor: jobs are in its queue, and each of its workers has ended."""
     known = [thread_object(each, running) for each in own[assumed_names.EXECUTOR_THREADS]]
-    threads = tuple(each for each in known if each is not None and each.has_ended)
+    threads = tuple(each for each in known if each and each.has_ended)
     has_ended = threads and len(threads) == len(known)
     jobs = len(jobs_in_queue(own[assumed_names.EXECUTOR_QUEUE])) if has_ended else 0
     return LostPool("", jobs, LostHelpers(threads, "should run them")) if jobs else None
@@ -315,7 +315,7 @@ def _of_executor(own: PyVariables, running: Collection[PyRef]) -> LostPool | Non
 def _of_processes(own: PyVariables, running: Collection[PyRef]) -> LostPool | None:
     """A ProcessPoolExecutor, or one of loky: jobs are pending, and the thread that hands them out has ended."""
     thread = thread_object(own[assumed_names.EXECUTOR_MANAGER], running)
-    if thread is None or not thread.has_ended:
+    if not thread or not thread.has_ended:
         return None
     jobs = len(thread.value.attributes(_ATTRIBUTES)[assumed_names.EXECUTOR_ITEMS].parts())
     return LostPool("", jobs, LostHelpers((thread,), _HANDS_OUT)) if jobs else None
@@ -326,7 +326,7 @@ def never_began(runtime: PythonRuntime, event: PyRef) -> ThreadObject | None:
     a state of the interpreter runs a Thread of its own. None for any other event. Raises nothing. A thread counts as
     running only after it has told that it began (Thread._bootstrap_inner)."""
     thread = next((each for each in runtime.once(_threads_at_rest) if each.started == event), None)
-    if thread is None or thread.began:
+    if not thread or thread.began:
         return None
     try:
         known = runtime.once(_active_idents)
@@ -351,7 +351,7 @@ def lost_loop(runtime: PythonRuntime, state: ThreadState, future: PyRef) -> Lost
     at_hand = [*_of_threads(ended), *_of_frames(runtime.stack_of([state]))]
     for value in filter(None, dict.fromkeys(at_hand)):
         loop = loop_at(runtime, value.address)
-        if loop is None or (loop.ident and runtime.state_of_ident(loop.ident)) or not owes(runtime, loop, future):
+        if not loop or (loop.ident and runtime.state_of_ident(loop.ident)) or not owes(runtime, loop, future):
             continue
         threads = tuple(each for each in ended if loop.ident and each.ident == loop.ident)
         return LostHelpers(threads[:1], "runs the event loop that should complete it")

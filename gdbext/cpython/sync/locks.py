@@ -195,7 +195,7 @@ def _read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
     info = runtime.objects.type_of(address)
     forms = runtime.layout.abi.lock_types_named(info.name)
     found = next((form for form in forms if runtime.layout.size(form.struct) == info.size), None)
-    if found is None:
+    if not found:
         return None
     word = found.struct(runtime.space, address).value(found.word)
     if found.form is LockForm.SEMAPHORE:
@@ -242,7 +242,7 @@ def words_of_native_lock(runtime: PythonRuntime, address: int) -> tuple[int, ...
     try:
         kind = runtime.objects.type_of(address)
         is_lock = "." in kind.name and kind.name.lower().endswith(_LOCKS) and kind.size <= _NATIVE_LOCK
-        if not is_lock or read_lock(runtime, address) is not None:
+        if not is_lock or read_lock(runtime, address):
             return ()  # one of CPython's own may have been let go of inside of its block
         return runtime.memory.words(address, kind.size // 8)
     except GdbextError:
@@ -264,7 +264,7 @@ def find_lock(runtime: PythonRuntime, futex: int, candidates: Iterable[int]) -> 
         if candidate & 7 or candidate < 4096:
             continue
         lock = read_lock(runtime, candidate)
-        if lock is not None and lock.word in words:
+        if lock and lock.word in words:
             return lock
     return None
 
@@ -324,7 +324,7 @@ def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -
         runtime = _runtime_of(memory, modules, symbolizer)
     except GdbextError:
         return lambda: _find_at_stop(memory, modules, symbolizer)
-    if runtime is None:
+    if not runtime:
         return None
     found = runtime
     with suppress(GdbextError):
@@ -342,7 +342,7 @@ def _find_at_stop(memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) 
     memory.forget()
     with suppress(GdbextError):
         runtime = PythonRuntime.detect(memory, modules, symbolizer)
-        if runtime is not None:
+        if runtime:
             _walk_at_stop(runtime, time.monotonic() + _SECONDS)
 
 

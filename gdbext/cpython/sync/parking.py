@@ -97,7 +97,7 @@ class ParkingLot:
     def _suspended(self, state: ThreadState) -> Parked:
         of = (None, state.interpreter.address)
         pause = next((each for each in self._pauses if each.requester and each.interpreter in of), None)
-        if pause is None:
+        if not pause:
             return Parked(ParkedOn.RESUMPTION, 0, ())
         return Parked(ParkedOn.RESUMPTION, pause.address, self._tids(pause.requester))
 

@@ -183,7 +183,7 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
     lock files, which it may look at by any function; flags only where there is nothing else. Empty where the frame is
     in no loop, or nobody can tell."""
     loop, stack = loop_names(runtime, frame), PyStack(runtime)
-    if loop is None:
+    if not loop:
         return []
     values = stack.variables(frame)  # what the frame's own code names
     values.update(_values_in(stack.globals(frame), loop.variables - values.keys()))
@@ -192,9 +192,9 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
     accepts, may_poll = is_of_program if is_below_library(frame.file) else _is_own, not _GIVE_UP.isdisjoint(loop.names)
     for number, (names, known) in enumerate(_looking(runtime, loop, values, accepts)):
         for each in _objects_in_reach(runtime, known, names._replace(texts=frozenset()) if number else names):
-            if each is not None and each.polled_as is PolledKind.FLAG:
+            if each and each.polled_as is PolledKind.FLAG:
                 flags.setdefault(each.address, each)
-            elif each is not None and _is_looked_at(each, names, frozenset() if may_poll and not number else _BLOCKING):
+            elif each and _is_looked_at(each, names, frozenset() if may_poll and not number else _BLOCKING):
                 found.setdefault((each.polled_as, each.path or each.pid or each.address), each)
     return [*found.values()] or ([*flags.values()] if not is_below_library(frame.file) else [])
 
@@ -227,7 +227,7 @@ def _looking(
         methods = [method for owner, method in names.pairs if owner == name]
         for function, own in _functions(value, methods):
             inner = names_with_inner(runtime, function.code) if accepts(function.file or "") else None
-            if inner is not None:
+            if inner:
                 theirs = _variables_of(runtime, function, inner.variables, value if own else None)
                 yield from _looking(runtime, inner, theirs, accepts, depth - 1)
 
@@ -254,7 +254,7 @@ def _functions(value: PyRef, methods: Sequence[str]) -> Iterator[tuple[PythonFun
     inherited = (value.inherited(method) for method in methods) if value.has_own_class else ()
     for each in (value,) if is_function else inherited:
         found = each.function if each.type == "function" else None
-        if found is not None and found.code:
+        if found and found.code:
             yield found, not is_function
 
 
@@ -286,7 +286,7 @@ def waiting_loop(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Pytho
     waiting = next((level for level, frame in enumerate(frames[:_NEAR]) if not _only_waits(frame)), len(frames))
     for frame in up_to_callback(frames[waiting : waiting + _AROUND]):
         loop = loop_names(runtime, frame)
-        if loop is not None:
+        if loop:
             modules = {owner for owner, name in loop.pairs if name in _PAUSES}
             return frame if loop.attributes - _PAUSES or len(loop.variables - modules - _PAUSES) > 1 else None
     return None
@@ -314,7 +314,7 @@ def _objects_in_reach(
         if name not in loop.variables:
             continue
         found = describe(name, value)
-        if found is not None:
+        if found:
             yield found
             continue
         yield from _items(name, value)
@@ -329,7 +329,7 @@ def _objects_in_reach(
 def _items(name: str, container: PyRef) -> Iterator[PolledObject | None]:
     for item in container.parts():
         found = describe(name, item)
-        yield found._replace(is_item=True) if found is not None and found.polled_as is not PolledKind.FLAG else None
+        yield found._replace(is_item=True) if found and found.polled_as is not PolledKind.FLAG else None
 
 
 def describe(name: str, value: PyRef) -> PolledObject | None:

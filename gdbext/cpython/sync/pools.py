@@ -121,11 +121,11 @@ def _pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
     for state in runtime.thread_states():
         stack = runtime.stack_of([state])
         loop = next((frame for frame in stack[-_OUTER:] if _is(frame, assumed_names.FUTURES_FILE, "_worker")), None)
-        if loop is None:
+        if not loop:
             continue
         own = stack.locals(loop)
         waits = next((frame for frame in stack[:_INNER] if _is(frame, "futures/_base.py", "result")), None)
-        future = (stack.locals(waits) if waits is not None else PyVariables())["self"]
+        future = (stack.locals(waits) if waits else PyVariables())["self"]
         executor = own["executor_reference"].referent.attributes(_ATTRIBUTES)
         size = len(executor[assumed_names.EXECUTOR_THREADS].elements())
         pools.setdefault(own["work_queue"], []).append(_PoolWorker(state.ident, future, size))

@@ -83,10 +83,10 @@ def python_wait(
     """
     stack = runtime.stack_of([state]).innermost(_DEPTH)
     wait = _by_frames(runtime, stack, futex, jobs or (lambda: running_jobs(runtime)))
-    if wait is not None or futex is None or not stack:
+    if wait or futex is None or not stack:
         return wait
     lock = waited_lock(runtime, state, futex)
-    if lock is None:
+    if not lock:
         return None
     return PythonWait(lock.kind, lock.address, stack[0], lock, False, lock.owner_ident, lock.owner_tid)
 
@@ -98,23 +98,23 @@ def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int | None, jobs: 
     reacquiring = False
     for frame in stack:
         if not _is_waiting(frame):
-            pending = pending_futures(stack, frame) if found is not None else ()
+            pending = pending_futures(stack, frame) if found else ()
             if pending:
                 return _for_futures(runtime, frame, pending, jobs())
             break
         own = stack.locals(frame)
         kind = Waitable.SHUTDOWN if _name(frame) == assumed_names.SHUTDOWN else _kind_of(own["self"])
-        if kind is None:
+        if not kind:
             continue
         found = kind, own["self"], frame
-        if kind is Waitable.CONDITION and lock is None:
+        if kind is Waitable.CONDITION and not lock:
             lock, reacquiring = _condition_lock(runtime, own, futex)
-    if found is None:
+    if not found:
         return None
     kind, value, frame = found
     if kind is Waitable.SHUTDOWN:
         return PythonWait(kind, 0, frame, awaited=_awaited(runtime))
-    if lock is None and futex is not None:
+    if not lock and futex is not None:
         own = stack.locals(stack[0])
         lock = find_lock(runtime, futex, (each.address for each in (*own.values(), *own["self"].vars().values())))
     if kind is Waitable.FUTURE:
@@ -233,7 +233,7 @@ def _name(frame: PythonFrame) -> str:
 
 def _kind_of(value: PyRef) -> Waitable | None:
     own = value.vars()
-    names = own.keys() if own.fault is None else ()
+    names = () if own.fault else own.keys()
     return next((kind for kind, wanted in assumed_names.OBJECT_KINDS if all(name in names for name in wanted)), None)
 
 
@@ -241,10 +241,10 @@ def _condition_lock(runtime: PythonRuntime, own: PyVariables, futex: int | None)
     """The lock that Condition.wait sleeps on (its own ``waiter``, or the condition's lock after it was notified)."""
     waiter = read_lock(runtime, own[assumed_names.CONDITION_WAITER].address)
     words = waited_words(runtime, futex) if futex is not None else ()
-    if futex is None or (waiter is not None and waiter.word in words):
+    if futex is None or (waiter and waiter.word in words):
         return waiter, False
     lock = read_lock(runtime, own["self"].var(assumed_names.CONDITION_LOCK).address)
-    return (lock, True) if lock is not None and lock.word in words else (None, False)
+    return (lock, True) if lock and lock.word in words else (None, False)
 
 
 def _owner(kind: Waitable, value: PyRef, lock: LockState | None) -> int | None:
@@ -253,7 +253,7 @@ def _owner(kind: Waitable, value: PyRef, lock: LockState | None) -> int | None:
         return value.var(assumed_names.THREAD_IDENT).int()
     if kind is Waitable.IMPORT:
         return value.var(assumed_names.MODULE_LOCK_OWNER).int()
-    if lock is not None and lock.owner_ident:
+    if lock and lock.owner_ident:
         return lock.owner_ident
     return value.var(assumed_names.RLOCK_OWNER).int() if kind is Waitable.RLOCK else None
 
@@ -285,7 +285,7 @@ def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: 
     stack = runtime.stack_of([state]).innermost(_NEAR_CALL)
     for value in chain.from_iterable(_values(stack, frame) for frame in stack):
         found = _count_and_limit(value, semaphore)
-        if found is not None:
+        if found:
             return not found[0] and found[1] != _SEM_VALUE_MAX
     return False
 
@@ -338,7 +338,7 @@ def _arguments(stack: PyStack, frame: PythonFrame) -> Iterator[PyRef]:
 
 def _is_object_of(value: PyRef, frame: PythonFrame) -> bool:
     """It is the PyFrameObject of that frame (Include/internal/pycore_frame.h: f_frame, since 3.11)."""
-    if value.type != "frame" or value.python is None:
+    if value.type != "frame" or not value.python:
         return False
     if isinstance(value.python.layout.abi.frames, FrameObjects):
         return value.address == frame.address

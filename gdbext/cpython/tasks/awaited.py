@@ -114,7 +114,7 @@ def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     if inner == ("tasks.py", "sleep"):
         return Awaited(Awaitable.SLEEP, awaited.address, delay=task.variables["delay"].float(), timed=True)
     found = _by_frame(runtime, task, inner, awaited.address) or _by_callback(awaited, task.address)
-    if found is not None:
+    if found:
         return found
     kind = _kind(subject, inner)
     return Awaited(kind, (subject if kind is not Awaitable.FUTURE else awaited).address)
@@ -146,7 +146,7 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
         return Awaited(Awaitable.EXECUTOR, awaited)
     outer = task.frames[1:] if inner[0] == "locks.py" else ()
     barrier = next((frame for frame in outer if frame.function.startswith("Barrier.")), None)
-    if barrier is not None:
+    if barrier:
         return Awaited(Awaitable.BARRIER, stack.locals(barrier)["self"].address)
     if outer and _call(outer[0].file, outer[0].function) == ("queues.py", "join"):
         return Awaited(Awaitable.JOIN, stack.locals(outer[0])["self"].address)
@@ -170,7 +170,7 @@ def _by_callback(future: PyRef, own: int) -> Awaited | None:
     the task there, wrap_future() the job of an executor."""
     callback = PyRef(future.python, future.read_or(_first_callback, 0)) if future.type == "_asyncio.Future" else None
     function = callback.function if callback is not None else None
-    if callback is None or function is None or function.qualname not in _KEEPERS:
+    if callback is None or not function or function.qualname not in _KEEPERS:
         return None
     for each in callback.closure:
         if _is_task(each) and each.address != own:
@@ -257,7 +257,7 @@ def _trio_sleep(stack: PyStack) -> Awaited:
     calls = [(_call(frame.file, frame.function)[1], frame) for frame in stack[:3]]
     if any(name == "sleep_until" for name, _ in calls):
         frame = next((frame for name, frame in calls if name == "sleep"), None)
-        delay = stack.locals(frame)["seconds"].float() if frame is not None else None
+        delay = stack.locals(frame)["seconds"].float() if frame else None
         return Awaited(Awaitable.SLEEP, 0, delay=delay, timed=True)
     return Awaited(Awaitable.CANCEL, 0)
 

@@ -61,7 +61,7 @@ def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
         for state in runtime.thread_states():
             stack = runtime.stack_of([state])
             frame = next((each for each in stack if is_runner(each)), None)
-            runner = stack.locals(frame)["runner"] if frame is not None else None
+            runner = stack.locals(frame)["runner"] if frame else None
             if runner:
                 found.append(_loop(runtime, state, stack, runner))
     except GdbextError:
@@ -80,9 +80,9 @@ def _loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[PythonFra
     tasks, current = [], 0
     for member in task_members(own["tasks"]):
         found = _task(runtime, member, runner, stack)
-        if found is not None and (found.outer is None or _SYSTEM not in found.outer.file):
+        if found and (not found.outer or _SYSTEM not in found.outer.file):
             tasks.append(found)
-            if found.outer is not None and found.outer.address in stack:
+            if found.outer and found.outer.address in stack:
                 current = member.address
     return RunningLoop(
         runner.address,
@@ -110,7 +110,7 @@ def _task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[int]) -
     own = task.attributes(_ATTRIBUTES)
     coroutine = own["coro"].address
     outer = running_frame(runtime, coroutine) if coroutine else None
-    if outer is None:
+    if not outer:
         return None
     runs = outer.address in stack
     frames = [] if runs else [each for each in coroutine_chain(runtime, coroutine)[0] if not each.file.endswith(_TRAPS)]
@@ -154,7 +154,7 @@ _KINDS = (
 def has_greenlets(runtime: PythonRuntime) -> bool:
     """The extension module that greenlets are made of is loaded, and a hub is on some stack: the objects of a process
     that only has the module need not be gone through."""
-    modules = runtime.modules.modules if runtime.modules is not None else ()
+    modules = runtime.modules.modules if runtime.modules else ()
     if not any(module.name.startswith(_MODULE) for module in modules):
         return False
     files = {frame.file for state in runtime.thread_states() for frame in runtime.frames.stack(state).frames}
@@ -196,7 +196,7 @@ class _Greenlets:
         for address, kind in collected_objects(runtime, _OBJECTS):
             if self._is_greenlet(kind):
                 found = self._read(address)
-                if found is not None:
+                if found:
                     self._suspended[address] = found
             elif self._is_candidate(kind):
                 self._candidates.append(address)
@@ -208,7 +208,7 @@ class _Greenlets:
         for each in self._suspended.values():
             tid = self._thread_of(each.stack)
             task = self._task(each, links.get(each.address, [])) if tid is not None else None
-            if tid is not None and task is not None:
+            if tid is not None and task:
                 threads.setdefault(tid, []).append(task)
         idents = {runtime.tid_of(state): state.ident for state in runtime.thread_states()}
         for tid, tasks in threads.items():
@@ -265,8 +265,8 @@ class _Greenlets:
 
     def _mapping_of(self, address: int) -> int:
         """The beginning of the mapping that has the address; 0 for none."""
-        around = self._runtime.modules.mapping_at(address) if self._runtime.modules is not None else None
-        return around.start if around is not None else 0
+        around = self._runtime.modules.mapping_at(address) if self._runtime.modules else None
+        return around.start if around else 0
 
     def _links(self) -> Iterator[tuple[int, int]]:
         """(greenlet, object of gevent that will switch to it): the object keeps a list of methods to call."""
@@ -333,7 +333,7 @@ class _Greenlets:
         inner = found.frames[: found.frames.index(own[0])]
         outer = inner[-1] if inner else own[0] if own[0].file.endswith(assumed_names.THREADING_FILE) else None
         stack = PyStack(self._runtime)
-        called = stack.locals(outer)["self"].address if outer is not None else 0
+        called = stack.locals(outer)["self"].address if outer else 0
         variables = stack.locals(inner[-1]) if inner else PyVariables(self._runtime)
         entered = tuple(dict.fromkeys(each for frame in own for each in entered_objects(self._runtime, frame)))
         timer = self._timers.get(found.address, found.address)
@@ -377,7 +377,7 @@ def greenlet_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     if name.endswith(("Greenlet", "GreenThread")):
         return Awaited(Awaitable.TASK, task.subject, (task.subject,), timed=timed, package=package)
     found = next((each for part, each in _KINDS if part in name), None)
-    if found is not None:
+    if found:
         owner = PyRef(runtime, task.awaited).attributes(_ATTRIBUTES)["_owner"]
         holder = owner.int() or owner.address  # its ident, that is its address, in a patched RLock
         return Awaited(found, task.subject, timed=timed, package=package, holder=holder)

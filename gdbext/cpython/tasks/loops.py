@@ -58,7 +58,7 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
             if kind not in _GENERATORS:
                 return frames[::-1], _future_of(runtime, awaited, kind)
             frame = generator_frame(runtime, awaited)
-            if frame is None:
+            if not frame:
                 break
             frames.append(frame)
             awaited = _awaited_by(runtime, frame)
@@ -185,8 +185,8 @@ def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
     if runtime.layout.abi.free_threaded:
         return []
     known = TASK_LAYOUTS.get(runtime.layout.abi.version)
-    lists = published_lists(runtime) if known is None else None
-    layout = lists.task if lists is not None else known
+    lists = None if known else published_lists(runtime)
+    layout = lists.task if lists else known
     return [loop for interpreter in _interpreters(runtime) for loop in _loops_of(runtime, interpreter, lists, layout)]
 
 
@@ -195,7 +195,7 @@ def _loops_of(
 ) -> Iterator[RunningLoop]:
     current, addresses = current_tasks(runtime, interpreter), all_tasks(runtime, interpreter)
     idents: dict[int, int] = {}
-    if lists is not None:
+    if lists:
         for loop, task, ident in running(runtime, lists, interpreter):
             idents[loop] = ident
             current.update({loop: task} if task else {})
@@ -204,7 +204,7 @@ def _loops_of(
     ended: dict[int, list[EndedTask]] = {}
     for address in dict.fromkeys(addresses[:_TASKS]):
         found = _task(runtime, layout, address, runs=address in current.values())
-        if found is not None:
+        if found:
             tasks.setdefault(found.loop, []).append(found)
         elif sum(map(len, ended.values())) < _ENDED:
             for owner, failed in _failed(runtime, layout, address):
@@ -222,7 +222,7 @@ def _failed(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> 
     from gdbext.cpython.threads.object_text import exception_text, raised_in
 
     try:
-        if not address or layout is None or runtime.objects.type_of(address).size != layout.task_size:
+        if not address or not layout or runtime.objects.type_of(address).size != layout.task_size:
             return
         if runtime.memory.u32(address + layout.state) != _FINISHED:
             return
@@ -279,7 +279,7 @@ def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs:
     """A task by its C structure, or by its attributes where it is written in Python; None for one that is done."""
     try:
         fields = _c_fields(runtime, layout, address) or _python_fields(PyRef(runtime, address))
-        if fields is None:
+        if not fields:
             return None
         coroutine, waiter, loop, name = fields
         frames, awaited = ([], 0) if runs else coroutine_chain(runtime, coroutine)
@@ -302,7 +302,7 @@ def running_frame(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
 
 def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> tuple[int, int, int, str] | None:
     """Coroutine, waiter, loop and name. Raises MemoryFault, BadData."""
-    if not address or layout is None:
+    if not address or not layout:
         return None
     info = runtime.objects.type_of(address)
     if info.name != "_asyncio.Task" or info.size != layout.task_size:

@@ -49,17 +49,17 @@ def published_lists(runtime: PythonRuntime) -> TaskLists | None:
     """The lists that the module publishes; None for a version that does not, or where asyncio is not loaded. Raises
     nothing."""
     for module in _candidates(runtime):
-        section = module.image.sections.get(_SECTION) if module.image is not None else None
-        raw = runtime.memory.try_read(module.base + section.address, _WORDS * 8) if section is not None else None
+        section = module.image.sections.get(_SECTION) if module.image else None
+        raw = runtime.memory.try_read(module.base + section.address, _WORDS * 8) if section else None
         found = parsed(raw) if raw is not None else None
-        if found is not None:
+        if found:
             return found
     return None
 
 
 def _candidates(runtime: PythonRuntime) -> Iterator[Module]:
     """The extension module, or the interpreter that contains it."""
-    modules = runtime.modules.modules if runtime.modules is not None else ()
+    modules = runtime.modules.modules if runtime.modules else ()
     yield from (module for module in modules if module.name.startswith(_MODULE_NAME))
     yield runtime.module
 

@@ -229,7 +229,7 @@ class InterpreterFrameReader:
             seen.add(address)
             moved = start <= address < start + size
             found = None if moved else self._frame(address)
-            if found is not None:
+            if found:
                 yield found
             at = address - start + copy if moved else address
             address = self._memory.u64(at + self._previous_at)
@@ -269,7 +269,7 @@ class InterpreterFrameReader:
         try:
             for address in addresses:
                 frame = self._frame(address)
-                if frame is not None:
+                if frame:
                     frames.append(frame)
         except (BadData, MemoryFault) as error:
             raise IncompleteGroup(FrameGroup(frames, anchor), str(error)) from error
@@ -301,7 +301,7 @@ class FrameReader:
     def stack(self, state: ThreadState) -> PythonStack:
         """All Python frames of a thread. What could not be read ends the walk with a problem."""
         known = self._stacks.get(state.address)
-        if known is None:
+        if not known:
             known = self._stacks[state.address] = self._read_stack(state)
         return known
 

@@ -84,7 +84,7 @@ def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:
     """The names that the innermost loop around the frame's instruction loads, those in its lambdas, generators and
     comprehensions included; None where it is in none, or nobody can tell."""
     form = BYTECODES.get(runtime.layout.abi.version)
-    if form is None:
+    if not form:
         return None
     try:
         code, at = _code_of(runtime, frame)
@@ -101,7 +101,7 @@ def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:
 def is_in_loop_of(runtime: PySpace, frame: PythonFrame, at: int) -> bool:
     """The instruction at byte ``at`` of the frame's code is in a loop around the frame's own one."""
     form = BYTECODES.get(runtime.layout.abi.version)
-    if form is None:
+    if not form:
         return False
     try:
         code, own = _code_of(runtime, frame)
@@ -132,8 +132,8 @@ def names_with_inner(runtime: PySpace, code: int) -> LoopNames | None:
     """Names as ``names_of_code`` has them, with those in its lambdas, generators and comprehensions."""
     form, names = BYTECODES.get(runtime.layout.abi.version), names_of_code(runtime, code)
     try:
-        numbers = constants(form, _bytes_of(runtime, code)) if form is not None else ()
-        return _with_inner(runtime, code, numbers, names) if names is not None else None
+        numbers = constants(form, _bytes_of(runtime, code)) if form else ()
+        return _with_inner(runtime, code, numbers, names) if names else None
     except (GdbextError, IndexError):
         return None
 
@@ -146,7 +146,7 @@ def names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
 def _names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
-        loads = all_loads(form, _bytes_of(runtime, code)) if form is not None else None
+        loads = all_loads(form, _bytes_of(runtime, code)) if form else None
         return _named(loads, _NameTables(runtime, code)) if loads is not None else None
     except (GdbextError, IndexError):
         return None
@@ -175,12 +175,12 @@ def _methods_before(runtime: PySpace, code: int, at: int) -> list[CalledMethod]:
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
         tables, lines = _NameTables(runtime, code), runtime.codes.get(code)
-        calls = methods_before(form, _bytes_of(runtime, code), at) if form is not None else None
+        calls = methods_before(form, _bytes_of(runtime, code), at) if form else None
         return [
             CalledMethod(
                 tables.name(call.method),
                 tables.name(call.owner),
-                tables.name(call.outer) if call.outer is not None else "",
+                tables.name(call.outer) if call.outer else "",
                 call.is_statement,
                 lines.line(call.offset),
             )
@@ -193,7 +193,7 @@ def _methods_before(runtime: PySpace, code: int, at: int) -> list[CalledMethod]:
 def line_of_block(runtime: PySpace, frame: PythonFrame, handler: int) -> int | None:
     """The line of the ``with`` whose handler a block of the frame names (3.8 to 3.10). Raises GdbextError."""
     form = BYTECODES.get(runtime.layout.abi.version)
-    at = enters_with(form, _bytes_of(runtime, frame.code), handler) if form is not None else None
+    at = enters_with(form, _bytes_of(runtime, frame.code), handler) if form else None
     return runtime.codes.get(frame.code).line(at) if at is not None else None
 
 

@@ -45,7 +45,7 @@ _ROOM = 24
 def describe(value: PyRef, width: int = WIDTH, special: SpecialText | None = None) -> str:
     """The object in at most ``width`` characters; "<unreadable 0x...>" where there is none, "<not in the recording>"
     where a replay lacks it."""
-    if value.python is None:
+    if not value.python:
         return "<NULL>"
     return cut(_Describer(value.python, width, special).describe(value.address, 0), width)
 
@@ -64,7 +64,7 @@ class _Describer:
             return "<NULL>"
         try:
             info = self._runtime.objects.type_of(address)
-            special = self._special(PyRef(self._runtime, address)) if self._special is not None else ""
+            special = self._special(PyRef(self._runtime, address)) if self._special else ""
             return special or self._value(address, info, depth)
         except MemoryFault as fault:
             return f"<{NOT_RECORDED}>" if fault.reason == NOT_RECORDED else f"<unreadable {address:#x}>"
@@ -105,7 +105,7 @@ class _Describer:
 
     def _callable(self, address: int, info: python_objects.TypeInfo) -> str:
         found = self._runtime.functions.source(address)
-        if found is None:
+        if not found:
             return f"<{info.name} at {address:#x}>"
         return f"<{info.name} {found.qualname} at {found.place}>" if found.place else f"<{info.name} {found.qualname}>"
 
@@ -177,7 +177,7 @@ def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | N
         for value in locals_of(runtime, frame).values():
             text = exception_text(runtime, value)
             first = _first_of_traceback(runtime, value) if text else None
-            if first is None or codes_of_traceback(runtime, value)[:1] != [frame.code]:
+            if not first or codes_of_traceback(runtime, value)[:1] != [frame.code]:
                 continue
             if is_in_loop_of(runtime, frame, first.tb_lasti):
                 return _handled(runtime, value, text)
@@ -204,7 +204,7 @@ def exception_text(runtime: PythonRuntime, address: int) -> str:
     pyerrors.h, 3.8 to 3.15): the header, a dict, ``args``."""
     try:
         info = runtime.objects.type_of(address) if address else None
-        if info is None or not info.flags & python_objects.FLAG_EXCEPTION:
+        if not info or not info.flags & python_objects.FLAG_EXCEPTION:
             return ""
         arguments = runtime.objects.tuple_items(runtime.memory.u64(address + _EXCEPTION_ARGS))
         return f"{info.name}({', '.join(describe(PyRef(runtime, each)) for each in arguments[:_ITEMS])})"
@@ -222,7 +222,7 @@ def raised_in(runtime: PythonRuntime, exception: int) -> str:
     codes = codes_of_traceback(runtime, exception)
     try:
         code = runtime.codes.get(codes[-1]) if codes else None
-        return f"{code.name} ({code.file.rpartition('/')[2]}:{code.first_line})" if code is not None else ""
+        return f"{code.name} ({code.file.rpartition('/')[2]}:{code.first_line})" if code else ""
     except GdbextError:
         return ""
 
@@ -234,7 +234,7 @@ def codes_of_traceback(runtime: PythonRuntime, exception: int) -> list[int]:
     try:
         entry = _first_of_traceback(runtime, exception)
         form = runtime.layout.abi.frames
-        while entry is not None and len(found) < _TRACEBACKS:
+        while entry and len(found) < _TRACEBACKS:
             frame = entry.tb_frame
             if isinstance(form, FrameObjects):
                 found.append(frame.f_code)

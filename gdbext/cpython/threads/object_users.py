@@ -62,7 +62,7 @@ class ObjectUsers:
 
     def _values(self, frame: PythonFrame) -> Iterator[int]:
         code = self._codes.get(frame.code)
-        if code is None:
+        if not code:
             code = self._codes[frame.code] = self._read(frame)
         words = objects_at(self._runtime, slots_of(self._runtime, frame), code.locals)
         yield from words

@@ -111,8 +111,8 @@ class PythonRuntime(PySpace):
             idle = idle or runtime
         if refusals:
             raise refusals[0]
-        old = find_old_python(modules, symbolizer) if idle is None else None
-        if old is not None:
+        old = None if idle else find_old_python(modules, symbolizer)
+        if old:
             raise unsupported(f"{old.path} is a CPython before 3.7")
         return idle
 
@@ -128,7 +128,7 @@ class PythonRuntime(PySpace):
                 problems.append(f"{abi.text}: {error}")
                 continue
             best = cls._best(memory, location, layouts, found, problems)
-            if best is not None:
+            if best:
                 return best
         raise unsupported(
             f"the structures of CPython in {location.module.path} are not where they should be ({'; '.join(problems)})"
@@ -266,7 +266,7 @@ class PythonRuntime(PySpace):
     @property
     def pthreads(self) -> PthreadTids:
         """The threads of the target by their pthread_t, which is what threading.get_ident() gives."""
-        if self._pthreads is None:
+        if not self._pthreads:
             from gdbext.engine.glibc.pthread import PthreadTids
 
             self._pthreads = PthreadTids.read(self.memory, self.memory.target.threads())
@@ -285,7 +285,7 @@ class PythonRuntime(PySpace):
     def tid_of_ident(self, ident: int) -> int | None:
         """The kernel's id of the thread whose threading.get_ident() is ``ident``; None if none is known."""
         state = self.state_of_ident(ident)
-        return self.proven_tid(state) if state is not None else self.pthreads.tids.get(ident)
+        return self.proven_tid(state) if state else self.pthreads.tids.get(ident)
 
     def has_no_thread(self, ident: int) -> bool:
         """No thread of the target has that threading.get_ident(): every pthread_t was read, and the list of thread

@@ -41,8 +41,8 @@ _READ = frozenset((*_RANK, *_SIZE, *_LOCAL_RANK, *_LOCAL_SIZE, *_RESTART, *_JOB)
 def is_rank(target: Target, process: ProcessSnapshot, states: Mapping[int, State | None]) -> bool:
     """True if the process looks like a rank: a thread waits for others or serves a group, or a launcher made it a
     rank."""
-    waits = (state.wait for state in states.values() if state is not None)
-    if any(wait is not None and wait.kind is WaitKind.COLLECTIVE for wait in waits):
+    waits = (state.wait for state in states.values() if state)
+    if any(wait and wait.kind is WaitKind.COLLECTIVE for wait in waits):
         return True
     if any(frame.file.endswith(_CALLS) for thread in process.threads for frame in thread.python):
         return True
@@ -63,7 +63,7 @@ _LONGEST = 4_096
 def environment(session: Session) -> Mapping[str, str]:
     """The environment as the program has it now: Python's os.environ, else the one that it was started with."""
     found = dict(session.target.environ())
-    if session.python is None:
+    if not session.python:
         return found
     environ = session.python.globals_of(_OS)[_ENVIRON][_ENTRIES]
     entries = environ.items(_VARIABLES)
@@ -72,7 +72,7 @@ def environment(session: Session) -> Mapping[str, str]:
         if name in _READ:
             found[name] = _decoded(value)
     recorded = session.target.recorded is not None  # perhaps before this was read
-    if entries.fault is not None and not environ.is_absent and not recorded:
+    if entries.fault and not environ.is_absent and not recorded:
         session.errors.note(entries.fault, "os.environ")
     return found
 

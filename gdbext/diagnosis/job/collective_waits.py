@@ -57,7 +57,7 @@ def name_collectives(
         return None
     for thread in process.threads:
         state = states[thread.tid]
-        if state is not None and state.wait is not None:
+        if state and state.wait:
             states[thread.tid] = state._replace(wait=_named(session, thread, state.wait, section))
     _name_shared_groups(session, process, states)
     return section
@@ -67,12 +67,12 @@ def _named(session: Session, thread: ThreadSnapshot, wait: Wait, section: Collec
     """The wait with the operation of the other ranks that it is for, and the exception that is handled meanwhile."""
     kind, name, found = wait.kind, wait.name, _meeting_at_store(session, thread, wait) or wait.collective
     is_meeting = found is not wait.collective
-    absent = _absent_workers(session, thread) if kind is WaitKind.CONDVAR and found is None else ""
+    absent = _absent_workers(session, thread) if kind is WaitKind.CONDVAR and not found else ""
     if absent:
         kind, name = WaitKind.COLLECTIVE, absent
-    elif found is None:
+    elif not found:
         found = _operation(session, thread, wait, section)
-    if found is not None and (is_meeting or (wait.collective is None and found.op in RPC_CALLS)):
+    if found and (is_meeting or (not wait.collective and found.op in RPC_CALLS)):
         kind, name = WaitKind.COLLECTIVE, found.op
     return wait._replace(
         resource=wait.resource._replace(kind=kind, name=name),
@@ -104,9 +104,9 @@ def _meeting_at_store(session: Session, thread: ThreadSnapshot, wait: Wait) -> C
         return None
     found = store_meeting(_stack(session, thread))
     is_waiting = wait.collective is not None and wait.collective.is_store
-    if found is None or not (is_waiting or found.rank):
+    if not found or not (is_waiting or found.rank):
         return None
-    op = wait.collective.op if wait.collective is not None else ""
+    op = wait.collective.op if wait.collective else ""
     return CollectiveWait(op, is_store=True, server=found.server, rank=found.rank, size=found.size)
 
 
@@ -115,11 +115,11 @@ def _name_shared_groups(session: Session, process: ProcessSnapshot, states: Muta
     groups: dict[PyRef, list[tuple[ThreadSnapshot, State, Wait, CollectiveWait]]] = {}
     for thread in process.threads:
         state = states[thread.tid]
-        wait = state.wait if state is not None else None
-        if state is None or wait is None or wait.kind is not WaitKind.COLLECTIVE:
+        wait = state.wait if state else None
+        if not state or not wait or wait.kind is not WaitKind.COLLECTIVE:
             continue
         known, group = wait.collective, group_argument(_stack(session, thread))
-        if known is not None and group is not None and not known.is_store and known.peer is None:
+        if known and group is not None and not known.is_store and known.peer is None:
             groups.setdefault(group, []).append((thread, state, wait, known))
     for users in groups.values():
         for thread, state, wait, known in users if len(users) > 1 else ():
@@ -130,14 +130,14 @@ def _name_shared_groups(session: Session, process: ProcessSnapshot, states: Muta
 
 def _stack(session: Session, thread: ThreadSnapshot) -> PyStack:
     """The Python frames of a thread; none without Python."""
-    return session.python_threads.frames(thread.tid) if session.python_threads is not None else PyStack()
+    return session.python_threads.frames(thread.tid) if session.python_threads else PyStack()
 
 
 def _handling(thread: ThreadSnapshot) -> str:
     """The exception that the thread handles meanwhile, in words; "" for none."""
     view = thread.process.python
     found = view.handled_error(thread.tid) if view is not None else None
-    return found.text if found is not None else ""
+    return found.text if found else ""
 
 
 def _absent_workers(session: Session, thread: ThreadSnapshot) -> str:
@@ -189,10 +189,10 @@ def _point_to_point(session: Session, thread: ThreadSnapshot, section: Collectiv
     stack = _stack(session, thread)
     for frame in stack[:_DEPTH]:
         names = POINT_TO_POINT.get(frame.function) if frame.file.endswith(DISTRIBUTED_FILE) else None
-        if names is None:
+        if not names:
             continue
         given = stack.locals(frame)
-        if given.fault is not None:
+        if given.fault:
             continue
         rank, group_rank = (given[name].int() for name in names)
         peer = rank if rank is not None else _in_job(group_rank, section.groups)
@@ -213,12 +213,12 @@ def _remote_call(session: Session, thread: ThreadSnapshot) -> CollectiveWait | N
 def _owed_answer(session: Session, thread: ThreadSnapshot) -> CollectiveWait | None:
     """The wait for a future that another rank's answer ends; None for any other."""
     agent, call = RPC_AGENT.address(session.symbolizer), thread.syscall
-    if agent is None or call is None or call.name != "futex" or not thread.python:
+    if agent is None or not call or call.name != "futex" or not thread.python:
         return None
     reader = group_reader(session)
     peer = worker_that_owes(session.memory, reader.class_of, agent, call.arguments[0])
     functions = (thread.stack.function(level) for level in range(min(_DEPTH, len(thread.frames))))
-    fetches = any(function is not None and _FETCHES in function.name for function in functions)
+    fetches = any(function and _FETCHES in function.name for function in functions)
     return None if peer is None else CollectiveWait(RPC_FETCH if fetches else RPC_ASYNC, peer=peer)
 
 
@@ -249,11 +249,11 @@ def _one_end(
     if op is None or not thread.python:
         return None
     call = thread.syscall
-    if call is None or call.name != "futex":
+    if not call or call.name != "futex":
         return CollectiveWait(op)
     reader = group_reader(session)
     found = waiting_transfer(session.memory, reader.class_of, call.arguments[0])
-    if found is None:
+    if not found:
         return CollectiveWait(op)
     alike = {group.ranks for group in section.groups if (group.rank, group.size) == (found.rank, found.size)}
     peers = {ranks[found.peer] for ranks in alike if found.peer < len(ranks)}

@@ -91,13 +91,13 @@ class KnownGroups(Record):
 
 def group_reader(session: Session) -> ProcessGroupReader:
     """The reader of the groups that torch.distributed keeps. Raises LayoutError."""
-    distributed = session.python.globals_of(DISTRIBUTED) if session.python is not None else PyRef(None, 0)
+    distributed = session.python.globals_of(DISTRIBUTED) if session.python else PyRef(None, 0)
     return ProcessGroupReader(session.memory, session.layout, session.symbolizer, distributed)
 
 
 def known_groups(session: Session) -> KnownGroups:
     """The groups that torch.distributed keeps; none without Python."""
-    if session.python is None:
+    if not session.python:
         return KnownGroups(None, {})
     try:
         reader = group_reader(session)
@@ -152,22 +152,22 @@ class _Recorded:
         """One group, from the recorder and from the group itself."""
         description, ranks = self.described.get(name, ("", ()))
         entries = self.entries.get(name, [])
-        status = self._statuses.get(name) or (known.status if known is not None else None)
-        ranks = ranks or (known.ranks if known is not None else ())
+        status = self._statuses.get(name) or (known.status if known else None)
+        ranks = ranks or (known.ranks if known else ())
         return ProcessGroup(
             name=name,
-            description=description or (known.description if known is not None else ""),
-            backend=known.backend if known is not None else _backend(entries),
-            rank=known.rank if known is not None else None,
-            size=known.size if known is not None else len(ranks) or None,
+            description=description or (known.description if known else ""),
+            backend=known.backend if known else _backend(entries),
+            rank=known.rank if known else None,
+            size=known.size if known else len(ranks) or None,
             ranks=tuple(ranks),
-            last_enqueued=_number(status.enqueued) if status is not None else None,
-            last_started=_number(status.started) if status is not None else None,
-            last_completed=_number(status.completed) if status is not None else None,
+            last_enqueued=_number(status.enqueued) if status else None,
+            last_started=_number(status.started) if status else None,
+            last_completed=_number(status.completed) if status else None,
             pending=tuple(self._pending(entries, known, ranks)),
             recent=tuple(self._collective(*each, ranks) for each in entries[-RECENT:]),
             store=self._store(known, groups),
-            communicators=self._nccl.of(known) if known is not None else (),
+            communicators=self._nccl.of(known) if known else (),
         )
 
     def _pending(
@@ -175,7 +175,7 @@ class _Recorded:
     ) -> Iterable[Collective]:
         if self.recorders:
             return [self._collective(*each, ranks) for each in entries if each[1].is_pending][:PENDING_LIMIT]
-        return [_queued(work, self._steady) for work in (known.queued if known is not None else ())]
+        return [_queued(work, self._steady) for work in (known.queued if known else ())]
 
     def _collective(
         self, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry, ranks: Sequence[int]
@@ -208,10 +208,10 @@ class _Recorded:
         frames = traceback_lines(self._session, recorder, entry)
         user = next((place for place in frames if TORCH_FILES not in place[1]), None)
         found = user or next(iter(frames), None)
-        return (found[1], found[2]) if found is not None else (None, None)
+        return (found[1], found[2]) if found else (None, None)
 
     def _store(self, known: GroupObject | None, groups: KnownGroups) -> str | None:
-        if known is None or not known.store or groups.reader is None:
+        if not known or not known.store or not groups.reader:
             return None
         return store_address(self._session.memory, self._session.layout, groups.reader, known.store)
 
@@ -228,11 +228,11 @@ class _Communicators:
             return ()
         try:
             reader = self._reader
-            found = reader.of_group(group.nccl, group.rank, group.size) if reader is not None else ()
+            found = reader.of_group(group.nccl, group.rank, group.size) if reader else ()
         except GdbextError as error:
             self._session.errors.note(error, "NCCL's communicators")
             return ()
-        while reader is not None and reader.problems:  # those of this group: each is said once
+        while reader and reader.problems:  # those of this group: each is said once
             self._session.errors.note(reader.problems.pop(0), "NCCL's communicators")
         return found
 
@@ -245,7 +245,7 @@ class _Communicators:
         if version is None:
             return None
         release = release_of(version, self._session.memory.architecture.name)
-        if release is None:
+        if not release:
             what = f"the structures of NCCL {version} are not known"
             why = "its communicators and their transfers are not read"
             self._session.errors.note(GdbextError(what, why=why), "NCCL's communicators")
@@ -257,7 +257,7 @@ def traceback_lines(
     session: Session, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry
 ) -> list[tuple[str, str, int]]:
     """(function, file, line) of the frames that issued an entry, innermost first. What cannot be read is left out."""
-    if session.python is None:
+    if not session.python:
         return []
     found = []
     try:
@@ -296,7 +296,7 @@ def _number(sequence: int) -> int | None:
 
 def _clock(session: Session, which: int) -> int | None:
     """Nanoseconds by that clock of the process; None for a core."""
-    seconds = session.procfs.clock(which) if session.procfs is not None else None
+    seconds = session.procfs.clock(which) if session.procfs else None
     return None if seconds is None else int(seconds * 1e9)
 
 
@@ -306,25 +306,25 @@ def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
     known = from_environment(session)
     rank, size, job = known.rank, known.size, known.job
     given = _given(session)
-    if given is not None:
+    if given:
         rank, size, job = given.rank, given.size or size, job or given.method.partition("://")[2] or None
     world = next((group for group in groups if group.name == _WORLD and group.rank is not None), None)
-    if world is not None:
+    if world:
         meeting = (world.store or "").removeprefix("tcp://") or None  # as the environment would name it
         rank, size, job = world.rank, world.size, job or meeting
     elif rank is None:
         agent = RPC_AGENT.address(session.symbolizer)
         strings = string_reader(session.memory, session.layout)
         own = own_worker(session.memory, strings, agent) if agent is not None else None
-        rank, size = own if own is not None else (rank, size)
+        rank, size = own or (rank, size)
     return known._replace(rank=rank, size=size, job=job)
 
 
 def _given(session: Session) -> GivenRank | None:
     """The arguments of init_process_group, where a thread is in it."""
     table = session.python_threads
-    found = (given_rank(table.frames(tid)) for tid in table.states) if table is not None else ()
-    return next((each for each in found if each is not None), None)
+    found = (given_rank(table.frames(tid)) for tid in table.states) if table else ()
+    return next((each for each in found if each), None)
 
 
 def _rendezvous(session: Session) -> str | None:

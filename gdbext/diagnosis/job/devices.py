@@ -178,7 +178,7 @@ def _trigger(core: DeviceCore, target: Target) -> str:
     if not core.user_triggered or target.is_core:
         return ""
     own = target.pid
-    if target.recorded is None:
+    if not target.recorded:
         from gdbext.engine.targets.live.local_process import own_tid
 
         own = own_tid(target.pid, target.pid)
@@ -211,7 +211,7 @@ def system_section(target: Target, procfs: ProcFs | None) -> DeviceSystemSection
     """Ask the driver and the kernel, within a time limit; of a core or a recording nobody can tell."""
     from gdbext.engine.targets.system.nvidia import NvidiaFacts, read_nvidia
 
-    if target.is_core or target.recorded is not None or procfs is None:
+    if target.is_core or target.recorded or not procfs:
         problem = "the driver is asked of a live process only"
         return DeviceSystemSection(NvidiaFacts("", (), (), (), (problem,)))
     return DeviceSystemSection(read_nvidia(procfs.open_files(target.pid)))
@@ -241,7 +241,7 @@ def name_devices(
     session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]
 ) -> DeviceSection | None:
     """The section, None where no thread waits for a device; the waits in ``states`` get to know their streams."""
-    waiting = [thread for thread in process.threads if _device_wait(states[thread.tid]) is not None]
+    waiting = [thread for thread in process.threads if _device_wait(states[thread.tid])]
     if not waiting:
         return None
     sites = session.dispatch_stacks.sites if session.has_torch else None
@@ -250,11 +250,11 @@ def name_devices(
     replayed: list[ReplayedGraph] = []
     for thread in waiting:
         state = states[thread.tid]
-        if state is not None and state.wait is not None and state.wait.device is not None:
+        if state and state.wait and state.wait.device:
             found = reader.completed(thread, state.wait.device, callbacks)
             evidence = (*state.wait.evidence, *_reasons(found))
             graph = reader.graph(thread)
-            replayed += [ReplayedGraph(thread.tid, graph)] if graph is not None else []
+            replayed += [ReplayedGraph(thread.tid, graph)] if graph else []
             states[thread.tid] = state._replace(wait=state.wait._replace(device=found, evidence=evidence))
     current = tuple(
         CurrentStream(thread.tid, each.device, each.number, each.handle)
@@ -318,4 +318,4 @@ def runs_host_function(thread: ThreadSnapshot) -> bool:
 
 
 def _device_wait(state: State | None) -> DeviceWait | None:
-    return state.wait.device if state is not None and state.wait is not None else None
+    return state.wait.device if state and state.wait else None

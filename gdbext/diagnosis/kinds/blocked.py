@@ -50,10 +50,10 @@ class Blocked(VerdictKind):
 
     def _stuck_loops(self, seen: Observations) -> Iterator[Finding]:
         for thread in seen.threads:
-            if is_stuck(thread, seen) and not any(task_cycles(thread.loop) if thread.loop is not None else ()):
+            if is_stuck(thread, seen) and not any(task_cycles(thread.loop) if thread.loop else ()):
                 nobody = "no other thread of the process will go on"
                 nobody = nobody if seen.threads[1:] else "the process has no other thread"
-                tasks, ended = (thread.loop.tasks, thread.loop.ended) if thread.loop is not None else ((), ())
+                tasks, ended = (thread.loop.tasks, thread.loop.ended) if thread.loop else ((), ())
                 text = (
                     f"The event loop of {thread.label} has neither a timer, nor a descriptor or a signal's handler "
                     f"that could wake it, and {nobody}: none of its tasks will ever run again{loop_clause(thread)}"
@@ -67,7 +67,7 @@ class Blocked(VerdictKind):
         sleeps (Lib/asyncio/base_events.py, _run_once), so that they came later, from where nobody wakes it."""
         for thread in seen.threads:
             if is_unwoken(thread):
-                count = (thread.loop.ready if thread.loop is not None else None) or 0
+                count = (thread.loop.ready if thread.loop else None) or 0
                 due = f"{counted(count, 'callback')} {of_many(count, 'is', 'are')}"
                 text = (
                     f"The event loop of {thread.label} sleeps, although {due} due: another thread, or a signal's "
@@ -81,11 +81,11 @@ class Blocked(VerdictKind):
             alike.setdefault(_likeness(chain, graph), []).append(chain)
         for chain, *more in alike.values():
             threads = [graph.threads[tid] for tid in chain.tids if tid in graph.threads]
-            steps = [thread.innermost for thread in threads if thread.innermost is not None]
+            steps = [thread.innermost for thread in threads if thread.innermost]
             evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
             expected = graph.wait_chain(chain.end, chain.tids) if not more else None
             text = self.sentence(chain, graph, len(more), expected)
-            tids = list(dict.fromkeys((*chain.tids, *(expected.tids if expected is not None else ()))))
+            tids = list(dict.fromkeys((*chain.tids, *(expected.tids if expected else ()))))
             tids += [other.end for other in more]
             step, wait = steps[-1] if steps else None, graph.threads[chain.end].wait
             yield Finding(self, text, tuple(tids), evidence, step, wait=wait)
@@ -98,7 +98,7 @@ class Blocked(VerdictKind):
             for edge in chain.edges
         ]
         end = graph.threads[chain.end]
-        if expected is not None and expected.edges:
+        if expected and expected.edges:
             return "; ".join([*parts, wait_chain(expected, graph)]) + "."
         clause = (back_clause(chain, graph) or end_clause(end.wait)) if end.wait else ""
         parts.append(f"{who_waits(end, end.wait)}{clause}" if end.wait else end.label)
@@ -108,18 +108,18 @@ class Blocked(VerdictKind):
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         last = involved[-1] if involved else None
-        if last is None:
+        if not last:
             return
         yield from finding.cures
-        if last.loop is not None and (last.loop.is_stuck or finding.cures):
+        if last.loop and (last.loop.is_stuck or finding.cures):
             yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
             return
-        lost = finding.wait.lost if finding.wait is not None else None
-        if lost is not None:
+        lost = finding.wait.lost if finding.wait else None
+        if lost:
             yield lost.loss.advice
-        elif last.wait is not None and last.wait.peer is not None and last.wait.peer.kind is PeerKind.FILE_LOCK:
+        elif last.wait and last.wait.peer and last.wait.peer.kind is PeerKind.FILE_LOCK:
             yield from about_file_lock(last.wait.peer)
-        elif last.wait is not None and last.wait.kind.traits.advice_when_blocked:
+        elif last.wait and last.wait.kind.traits.advice_when_blocked:
             yield last.wait.kind.traits.advice_when_blocked
         line = last.user_line or last.python_line
         if line:
@@ -135,17 +135,17 @@ def is_unwoken(thread: ThreadReport) -> bool:
 
 def is_stuck(thread: ThreadReport, seen: Observations) -> bool:
     """The thread runs an event loop that only other threads could wake, and none of them will."""
-    if thread.loop is None or not thread.loop.is_stuck or not seen.complete:
+    if not thread.loop or not thread.loop.is_stuck or not seen.complete:
         return False
     waits = thread.wait is not None and thread.wait.kind is WaitKind.IO
-    waits = waits and (thread.loop.always_timed or not (thread.wait is not None and thread.wait.timed))
+    waits = waits and (thread.loop.always_timed or not (thread.wait and thread.wait.timed))
     return waits and not any(may_wake_others(other) for other in seen.threads if other is not thread)
 
 
 def _likeness(chain: Chain, graph: WaitGraph) -> object:
     """Equal for threads that wait by themselves for the same thing in the same operator: they are one finding."""
     end = graph.threads[chain.end]
-    if chain.edges or end.wait is None or not end.dispatch or not end.stack_key:
+    if chain.edges or not end.wait or not end.dispatch or not end.stack_key:
         return chain.end
     resource = end.wait.resource
     step = end.dispatch[0]

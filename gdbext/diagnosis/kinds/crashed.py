@@ -32,8 +32,8 @@ class Crashed(VerdictKind):
             if crash.is_stack_overflow and tid in seen.recursions:
                 continue
             thread, master = graph.threads[tid], graph.threads.get(seen.masters.get(tid, 0))
-            step = thread.innermost or (master.innermost if master is not None else None)
-            involved = (tid,) if master is None else (tid, master.tid)
+            step = thread.innermost or (master.innermost if master else None)
+            involved = (tid, master.tid) if master else (tid,)
             cures = (_ENDLESS,) if crash.is_stack_overflow else ()
             yield Finding(self, self.sentence(thread, crash, master), involved, step=step, cures=cures)
 
@@ -45,7 +45,7 @@ class Crashed(VerdictKind):
         step = thread.innermost
         kernel = step.kernel.function if step and step.kernel else ""
         inside = f", kernel {kernel}" if kernel else ""
-        if step is None and master is not None:
+        if not step and master:
             inside = f" at work for {who(master)}"
         return f"{thread.label} crashed{place(step)}{inside}: {crash.sentence}."
 
@@ -53,7 +53,7 @@ class Crashed(VerdictKind):
         if involved:
             yield Suggestion("All native frames of the crash", f"dispatch-bt --native --thread {involved[0].tid}")
         yield from finding.cures
-        if not finding.cures and finding.step is not None and finding.step.op is not None:
+        if not finding.cures and finding.step and finding.step.op is not None:
             yield Suggestion("What else is registered for the operator", f"dispatch-op {finding.step.op}")
 
 
@@ -82,12 +82,12 @@ class RunawayRecursion(VerdictKind):
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         thread = next((each for each in involved if each.dispatch), None)
-        if thread is None:
+        if not thread:
             return
         group, _ = repeating(thread.dispatch)
         yield _out_of(group or thread.dispatch[:1])
         step = thread.dispatch[0]
-        if step.op is not None and step.keyset is not None:
+        if step.op is not None and step.keyset:
             yield Suggestion("See where that keyset leads", f"dispatch-lookup {step.qualified} {step.keyset.bits:#x}")
 
 
@@ -106,7 +106,7 @@ _ABOVE_BACKENDS = (
 
 def _out_of(group: Sequence[DispatchFrame]) -> str:
     """The advice that breaks the circle, by what goes round in it."""
-    if all(step.event is not None and step.event.is_redispatch for step in group):
+    if all(step.event and step.event.is_redispatch for step in group):
         return (
             "The kernel must redispatch below its own key: redispatch(ks & c10::after_autograd_keyset), or guard the "
             "call with at::AutoDispatchBelowAutograd / ExcludeDispatchKeyGuard (Python: "
@@ -118,7 +118,7 @@ def _out_of(group: Sequence[DispatchFrame]) -> str:
             f"The kernel of a backend calls {called} anew and comes back to itself: there is no key below its own, so "
             "let it call another operator, or the function that computes the result."
         )
-    if any(step.kernel is not None and " at " in step.kernel.function for step in group):
+    if any(step.kernel and " at " in step.kernel.function for step in group):
         return (
             f"A Python kernel calls {called} anew and comes back to itself: let it call another operator, or go on "
             "below its own key: with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(KEY)), or "

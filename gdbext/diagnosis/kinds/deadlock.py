@@ -23,12 +23,12 @@ class Deadlock(VerdictKind):
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         for cycle in graph.cycles():
             steps = (graph.threads[edge.tid].innermost for edge in cycle)
-            step = next((step for step in steps if step is not None), None)
+            step = next((step for step in steps if step), None)
             evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
             tids = tuple(edge.tid for edge in cycle)
             yield Finding(self, self.sentence(cycle, graph), tids, evidence, step, cycle)
         for thread in seen.threads:
-            for tasks in task_cycles(thread.loop) if thread.loop is not None else ():
+            for tasks in task_cycles(thread.loop) if thread.loop else ():
                 evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in tasks if task.frames)
                 yield Finding(self, self.of_tasks(tasks, thread), (thread.tid,), evidence)
 
@@ -96,14 +96,14 @@ class SelfDeadlock(VerdictKind):
 
     def sentence(self, thread: ThreadReport, wait: Wait) -> str:
         """``… waits for the mutex 0x7f00, which it holds itself.``"""
-        reason = f": {wait.self_wait.value}" if wait.self_wait is not None else ""
+        reason = f": {wait.self_wait.value}" if wait.self_wait else ""
         waits = wait.phrase if wait.kind is WaitKind.IO else f"waits for {wait.resource.phrase}"
         if wait.kind.traits.relation is Relation.OWES:
             return f"{who(thread)} {waits}, which only itself could end{reason}{loop_clause(thread)}."
         return f"{who(thread)} {waits}, which it {holds(wait)} itself{reason}."
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
-        if finding.wait is not None and finding.wait.self_wait is not None:
+        if finding.wait and finding.wait.self_wait:
             yield finding.wait.self_wait.advice
             return
         yield "The lock is not recursive: do not call back into code that takes it, or use a recursive mutex (RLock)."

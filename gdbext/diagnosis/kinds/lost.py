@@ -28,7 +28,7 @@ class OrphanedLock(VerdictKind):
 
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         for thread, wait in seen.waits:
-            if wait.gone_owner is not None and not wait.being_released:
+            if wait.gone_owner and not wait.being_released:
                 text = who_waits(thread, wait) + owner_clause(wait, graph.threads)
                 if not all(isinstance(owner, ParentsThread) for owner in wait.owners):
                     text += " (forked while it was held, or its owner ended without unlocking)"
@@ -36,7 +36,7 @@ class OrphanedLock(VerdictKind):
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         yield _WITHOUT_FORK
-        if finding.wait is not None and finding.wait.kind is WaitKind.PYTHON_LOCK:
+        if finding.wait and finding.wait.kind is WaitKind.PYTHON_LOCK:
             yield "Where the code is yours: os.register_at_fork(after_in_child=…) gives the child a new lock."
         else:
             yield (
@@ -54,18 +54,18 @@ class WorkersMissing(VerdictKind):
 
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         for thread, wait in seen.waits:
-            if wait.missing_workers is not None and wait.missing_workers.forked:
+            if wait.missing_workers and wait.missing_workers.forked:
                 text = f"{who_waits(thread, wait)}, but {wait.missing_workers.sentence}."
                 yield Finding(self, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
         yield from waits_for_lost(self, (Loss.LEFT_BEHIND,), seen, graph)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
-        lost = finding.wait.lost if finding.wait is not None else None
-        if lost is not None:
+        lost = finding.wait.lost if finding.wait else None
+        if lost:
             yield lost.loss.advice
-        missing = finding.wait.missing_workers if finding.wait is not None else None
-        if missing is not None and missing.pool.advice_when_missing:
+        missing = finding.wait.missing_workers if finding.wait else None
+        if missing and missing.pool.advice_when_missing:
             yield missing.pool.advice_when_missing
 
 
@@ -75,7 +75,7 @@ def waits_for_lost(
     """Findings of that kind on threads that wait for one that was lost in one of these ways."""
     for thread, wait in seen.waits:
         lost = wait.lost
-        if lost is not None and lost.loss in losses and _is_lost(thread, wait, lost, seen):
+        if lost and lost.loss in losses and _is_lost(thread, wait, lost, seen):
             waiters = [graph.threads[tid] for tid in graph.waiters().get(thread.tid, ())]
             text = f"{who_waits(thread, wait)}, but {lost.summary}"
             if waiters:

@@ -62,13 +62,13 @@ def about_file_lock(peer: Peer) -> Iterator[str | Suggestion]:
 def about_children(wait: Wait) -> Iterator[str | Suggestion]:
     """Advice about the child processes that may end a wait."""
     child = max(wait.children, key=_explains, default=None)
-    if child is not None:
+    if child:
         yield Suggestion("Look at the child process with the same command", "", child.pid)
-    if child is None or len(wait.children) > 1:
+    if not child or len(wait.children) > 1:
         yield ALL_CHILDREN
-    if wait.kind is WaitKind.CHILD_PROCESS and child is not None and child.writes_to_us:
+    if wait.kind is WaitKind.CHILD_PROCESS and child and child.writes_to_us:
         yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
-    if child is not None and child.is_stopped:
+    if child and child.is_stopped:
         yield _to_continue(child.pid)
 
 
@@ -97,5 +97,5 @@ def has_known_peer(wait: Wait) -> bool:
 
 def about_peer(wait: Wait) -> Iterator[str | Suggestion]:
     """Advice about the known peer of a wait."""
-    if wait.peer is not None:
+    if wait.peer:
         yield from _ABOUT[wait.peer.kind](wait.peer)

@@ -30,7 +30,7 @@ class WaitingExternal(VerdictKind):
     may_be_slow = movement_refutes_it = is_quiet = True
 
     def heading(self, finding: Finding) -> str:
-        if finding.wait is None:
+        if not finding.wait:
             return self.words
         if finding.wait.polls:
             return "polls"
@@ -41,7 +41,7 @@ class WaitingExternal(VerdictKind):
         for thread, wait in external_waits(seen):
             if _want_gil_in_device_call(thread, wait, seen):
                 continue  # a finding of its own
-            if thread.tid == seen.pid and wait.kernel is not None and wait.kernel.stands:
+            if thread.tid == seen.pid and wait.kernel and wait.kernel.stands:
                 continue  # the stronger finding says it
             if is_stuck(thread, seen) or is_unwoken(thread):
                 continue  # so do those
@@ -61,35 +61,35 @@ class WaitingExternal(VerdictKind):
         """The main thread waits for another process, though only a thread of this one, or a loop, stands between
         them."""
         main = seen.main
-        if main is None or main.wait is None or main.state is RunState.IDLE:
+        if not main or not main.wait or main.state is RunState.IDLE:
             return
         chain = graph.wait_chain(main.tid)
         end = graph.threads[chain.end].wait
-        if end is None or not leads_outside(end) or not (chain.edges or end.looks_for or end.refused):
+        if not end or not leads_outside(end) or not (chain.edges or end.looks_for or end.refused):
             return
         threads = [graph.threads[tid] for tid in chain.tids]
-        evidence = tuple(text for thread in threads if thread.wait is not None for text in thread.wait.evidence)
+        evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
         step = next((thread.innermost for thread in threads if thread.dispatch), None)
         yield Finding(self, f"{wait_chain(chain, graph)}.", chain.tids, evidence, step, wait=end)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         wait = finding.wait
-        if wait is not None and wait.question:
+        if wait and wait.question:
             yield (
                 "Nobody may see that question: give the answer beforehand (an argument, an option, a variable of the "
                 "environment), take breakpoint() out (PYTHONBREAKPOINT=0), or start the program on a terminal."
             )
-        about = next((about for fits, about in _ABOUT if wait is not None and fits(wait)), None)
-        if wait is not None and about is not None:
+        about = next((about for fits, about in _ABOUT if wait and fits(wait)), None)
+        if wait and about:
             yield from about(wait)
-        elif any(thread.loop is not None and thread.loop.tasks for thread in involved):
+        elif any(thread.loop and thread.loop.tasks for thread in involved):
             yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
         else:
             yield "Look at who is at the other end: it should send, take what is sent, or open it."
 
 
 def _about_wait_kind(wait: Wait) -> Iterator[str]:
-    if wait.collective is not None and wait.collective.on_device:
+    if wait.collective and wait.collective.on_device:
         yield from WaitKind.COLLECTIVE.traits.advice_when_outside
     yield from wait.kind.traits.advice_when_outside
 
@@ -153,7 +153,7 @@ class GilInDeviceCall(VerdictKind):
     def sentence(self, thread: ThreadReport, wait: Wait, waiters: Sequence[ThreadReport]) -> str:
         """``… waits for the device (cudaStreamSynchronize …) with the GIL in hand, for which 2 threads wait: …``"""
         others = f"{len(waiters)} threads wait" if len(waiters) > 1 else f"{waiters[0].label} waits"
-        callbacks = wait.device.host_functions if wait.device is not None else ()
+        callbacks = wait.device.host_functions if wait.device else ()
         called = [each.label for each in waiters if each.tid in callbacks]
         held = f"with the GIL in hand, for which {others}: no Python code runs until it is over"
         text = f"{who_waits(thread, wait)} {held}"
@@ -170,14 +170,14 @@ class GilInDeviceCall(VerdictKind):
             "of PyDLL."
         )
         wait = finding.wait
-        if wait is not None and wait.device is not None and wait.device.host_functions:
+        if wait and wait.device and wait.device.host_functions:
             yield "A host function (cudaLaunchHostFunc) must take no lock, and so no GIL: let it only set a flag."
         yield from WAITING_EXTERNAL.advice(finding, involved)
 
 
 def _want_gil_in_device_call(holder: ThreadReport, wait: Wait, seen: Observations) -> list[ThreadReport]:
     """The threads that wait for the GIL, where ``holder`` has it while it waits for a device."""
-    if wait.device is None or not wait.device.holds_gil:
+    if not wait.device or not wait.device.holds_gil:
         return []
     wanting = [(each, other) for each, other in seen.waits if other.kind is WaitKind.GIL and not other.being_released]
     return [each for each, other in wanting if holder.tid in other.owner_tids]
@@ -197,7 +197,7 @@ class KernelWait(VerdictKind):
         process."""
         waiters = graph.waiters()
         for thread, wait in seen.waits:
-            if wait.kernel is None or not wait.kernel.stands:
+            if not wait.kernel or not wait.kernel.stands:
                 continue
             wanting = [graph.threads[tid] for tid in waiters.get(thread.tid, ())]
             if wanting or thread.dispatch or thread.tid == seen.pid:
@@ -215,19 +215,19 @@ class KernelWait(VerdictKind):
         since = f" for {_span(side.seconds)}" if side.seconds is not None else ""
         text = f"{who_waits(thread, wait)}: it has slept {how}in the kernel{where}{since}"
         if waiters:
-            wants = listed([f"{each.label} {each.wait.phrase if each.wait is not None else ''}" for each in waiters])
+            wants = listed([f"{each.label} {each.wait.phrase if each.wait else ''}" for each in waiters])
             text += f"; meanwhile {wants}"
         return f"{text}."
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         wait = finding.wait
-        if wait is None:
+        if not wait:
             return
         if has_known_peer(wait):
             yield from about_peer(wait)
         elif wait.children:
             yield from about_children(wait)
-        if wait.kernel is not None and wait.kernel.is_out_of_memory:
+        if wait.kernel and wait.kernel.is_out_of_memory:
             yield (
                 "Raise that group's memory.limit_in_bytes, or let the kernel kill one of it: echo 0 > "
                 "memory.oom_control."
@@ -236,7 +236,7 @@ class KernelWait(VerdictKind):
             yield wait.kind.traits.advice_when_blocked
         elif wait.kind is WaitKind.IO:
             yield "Look at the device, or at the server of that file system: the kernel waits for its answer (dmesg)."
-        if wait.kernel is not None and not wait.kernel.stack and os.geteuid() != 0:
+        if wait.kernel and not wait.kernel.stack and os.geteuid() != 0:
             yield "As root, this report names the kernel's own stack."
 
 

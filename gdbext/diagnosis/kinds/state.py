@@ -27,7 +27,7 @@ class Stopped(VerdictKind):
 
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         main = seen.main
-        if seen.stop is not None and main is not None:
+        if seen.stop and main:
             text = self.sentence(seen.pid, seen.stop)
             yield Finding(self, text, (main.tid,), step=main.innermost, stop=seen.stop)
 
@@ -48,15 +48,15 @@ class Stopped(VerdictKind):
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         stop = finding.stop
-        if stop is not None and stop.group:
+        if stop and stop.group:
             yield (
                 f"Thaw the group: echo THAWED > /sys/fs/cgroup/freezer{stop.group}/freezer.state (v1), or "
                 f"echo 0 > /sys/fs/cgroup{stop.group}/cgroup.freeze (v2); docker unpause for a container."
             )
-        elif stop is not None and stop.tracer:
+        elif stop and stop.tracer:
             number = stop.tracer.partition(" ")[0]
             yield f"Let it go on there. The end of the tracer (kill {number}) does that, too, or ends it, if asked to."
-        elif stop is not None and stop.signal in _BACKGROUND:
+        elif stop and stop.signal in _BACKGROUND:
             yield "Bring it to the foreground (fg), or start it without the terminal: < /dev/null, nohup, setsid."
         yield Suggestion("What it did before", "dispatch-bt")
         yield Suggestion("Whether it hangs as well, once it goes on", "dispatch-diagnose")
@@ -77,9 +77,9 @@ class Slow(VerdictKind):
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         """The finding that proven explanations make, the weightiest of them first."""
         slowness = seen.slowness
-        found = [each for each in slowness.explanations if each.proven] if slowness is not None else []
+        found = [each for each in slowness.explanations if each.proven] if slowness else []
         found = [each for each in found if each.starves == self.starves]
-        if slowness is None or not found or seen.stop is not None:
+        if not slowness or not found or seen.stop:
             return
         running = [thread for thread in seen.threads if thread.state is RunState.RUNNING]
         thread = min(running, key=lambda each: not each.dispatch, default=seen.main)
@@ -88,15 +88,15 @@ class Slow(VerdictKind):
             self,
             self.sentence([each.summary for each in found], thread),
             (thread.tid,) if thread else (),
-            (*(text for each in found for text in each.for_), *(around.files if around is not None else ())),
-            thread.innermost if thread is not None else None,
+            (*(text for each in found for text in each.for_), *(around.files if around else ())),
+            thread.innermost if thread else None,
             cures=tuple(each.cure for each in found if each.cure),
         )
 
     def sentence(self, reasons: Sequence[str], thread: ThreadReport | None) -> str:
         """``The process runs slowly: the control group …. MainThread (tid 1) runs train.py:8 (step).``"""
         text = f"The process {self.how}: {'; and '.join(reasons)}."
-        if thread is None:
+        if not thread:
             return text
         if thread.state is not RunState.RUNNING or thread.dispatch:
             return f"{text} {thread.label} is{place(thread.innermost)}." if thread.dispatch else text
@@ -150,7 +150,7 @@ class Idle(VerdictKind):
     may_be_slow = is_healthy = is_quiet = True
 
     def heading(self, finding: Finding) -> str:
-        if finding.wait is None:
+        if not finding.wait:
             return self.words
         if finding.wait.polls or finding.in_loop:
             return WAITING_EXTERNAL.heading(finding)
@@ -171,14 +171,14 @@ def at_rest(seen: Observations, graph: WaitGraph, notes: Sequence[Finding]) -> F
     """The verdict where nothing was found: the process is idle, or busy outside of the dispatcher."""
     doubt = notes[0].summary if notes else ""
     running = _running(seen)
-    unclear = [thread for thread in seen.threads if thread.dispatch_doubt is not None and thread.pool is None]
+    unclear = [thread for thread in seen.threads if thread.dispatch_doubt is not None and not thread.pool]
     if unclear:
         names = listed([thread.label for thread in unclear])
         reason = unclear[0].dispatch_doubt if unclear[0].dispatch_doubt is not None else ""
         text = f"Whether {names} is in the dispatcher cannot be told ({reason})"
         text += f"; and: {doubt}" if doubt else ", and no hang is proven."
         return _healthy(text, unclear, running)
-    if seen.main is not None and seen.main.state is RunState.WAITING:
+    if seen.main and seen.main.state is RunState.WAITING:
         return _main_waits(seen, seen.main, graph, notes)
     if running:
         text = _runs_elsewhere(running, seen)
@@ -187,7 +187,7 @@ def at_rest(seen: Observations, graph: WaitGraph, notes: Sequence[Finding]) -> F
         text = _outside("no hang is proven", seen.has_torch)
         return Finding(IDLE, f"{text}; but: {doubt}", notes[0].threads)
     text = _outside("no wait is suspicious", seen.has_torch)
-    if seen.main is not None and seen.main.wait is not None:  # at a prompt, say
+    if seen.main and seen.main.wait:  # at a prompt, say
         text = f"{seen.main.label} {seen.main.wait.phrase}; {text[:1].lower()}{text[1:]}"
     return Finding(IDLE, f"{text}.")
 
@@ -208,7 +208,7 @@ def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes:
     running = _running(seen)
     others = [each for each in running if each not in involved]
     text = wait_chain(chain, graph, with_end=not from_outside)
-    if not chain.edges and main.user_line and main.wait is not None and _is_asleep(main.wait):
+    if not chain.edges and main.user_line and main.wait and _is_asleep(main.wait):
         text += f", called from {main.user_line}"
     if from_outside:
         text += ", and no thread of this process will end that: only a signal or another process can; no hang is proven"
@@ -217,13 +217,13 @@ def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes:
     if others:
         text += f". {all_run(others)}"
     doubt = f"but: {notes[0].summary}" if notes else ""
-    if notes and notes[0].wait is not None and notes[0].wait is involved[-1].wait and len(notes[0].threads) == 1:
+    if notes and notes[0].wait and notes[0].wait is involved[-1].wait and len(notes[0].threads) == 1:
         doubt = f"but {_NOT_RECORDED}"  # the sentence has begun with that very wait
     text = f"{text}. No hang is proven; {doubt}" if doubt else f"{text}."
     doubted = [graph.threads[tid] for note in notes[:1] for tid in note.threads]
     told = {thread.tid: thread for thread in (*involved, *doubted, *others[:1])}
     end = involved[-1].wait
-    groups = bystanders(seen, [*told]) if end is not None and not running and not _is_asleep(end) else []
+    groups = bystanders(seen, [*told]) if end and not running and not _is_asleep(end) else []
     text += meanwhile(groups, graph.threads)
     told.update((group[0].tid, group[0]) for group in groups)
     return _healthy(text, list(told.values()), running, main.wait if not chain.edges else end)
@@ -269,7 +269,7 @@ def doubts(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
     yield from _sleeping_holders(seen, graph)
     for cycle in graph.cycles(with_timed=True):
         timed = next((edge for edge in cycle if edge.wait.ends_by_itself), None)
-        if timed is not None:
+        if timed:
             names = listed([graph.threads[edge.tid].label for edge in cycle])
             breaker = graph.threads[timed.tid].label
             text = f"{names} wait for each other, but the wait of {breaker} is timed and ends by itself."
@@ -282,7 +282,7 @@ def _unknown_owners(seen: Observations) -> Iterator[Finding]:
     for thread, wait in seen.waits:
         if wait.being_released or thread.state is RunState.IDLE or wait.ends_by_itself:
             continue
-        if wait.owners or wait.missing_workers is not None or not wait.kind.traits.may_be_lock:
+        if wait.owners or wait.missing_workers or not wait.kind.traits.may_be_lock:
             continue
         if thread.tid not in seen.moved():  # else what it waited for has come: it runs
             place = (wait.address, thread.stack_key) if wait.address and thread.stack_key else thread.tid
@@ -300,8 +300,8 @@ def _sleeping_holders(seen: Observations, graph: WaitGraph) -> Iterator[Finding]
         waiters[tid] = waiters.get(tid, 0) + 1
     for tid, count in waiters.items():
         holder = graph.threads.get(tid)
-        wait = holder.wait if holder is not None else None
-        if holder is not None and wait is not None and wait.kind is WaitKind.SLEEP and wait.seconds is None:
+        wait = holder.wait if holder else None
+        if holder and wait and wait.kind is WaitKind.SLEEP and wait.seconds is None:
             others = "a thread waits" if count == 1 else f"{count} threads wait"
             text = f"{holder.label} {wait.phrase} with the GIL in hand, for which {others}."
             yield Finding(NOTE, text, (tid,), wait=wait)

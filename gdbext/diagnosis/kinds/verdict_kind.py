@@ -24,7 +24,7 @@ class VerdictKind(FindingKind):
         timed wait that begins again says nothing."""
         if not (self.is_defect and self.movement_refutes_it):
             return False
-        owners = finding.wait.owners if finding.wait is not None else ()
+        owners = finding.wait.owners if finding.wait else ()
         gone = [owner.tid for owner in owners if isinstance(owner, VanishedThread) and owner.tid]
         waits = {tid: graph.threads[tid].wait for tid in finding.threads if tid in graph.threads}
         return any(seen.has_run(tid) for tid in (*(t for t, wait in waits.items() if wait and not wait.timed), *gone))

@@ -184,7 +184,7 @@ def render_text(report: Report, color: bool = False) -> str:
     """The whole text, ending in a newline. What a view gives is a line each: a name makes no lines of its own."""
     style = Style(color)
     lines = [
-        *(report.view(report, style) if report.view is not None else ()),
+        *(report.view(report, style) if report.view else ()),
         *_moved(report),
         *_standstill(report),
         *_withheld(report),
@@ -195,7 +195,7 @@ def render_text(report: Report, color: bool = False) -> str:
 
 def _moved(report: Report) -> Iterator[str]:
     """The line on threads that are not of one moment."""
-    moved = report.target.moved if report.target is not None else ()
+    moved = report.target.moved if report.target else ()
     if moved:
         named = ", ".join(map(str, moved[:_MOST_NAMED])) + (", …" if len(moved) > _MOST_NAMED else "")
         yield ""
@@ -205,7 +205,7 @@ def _moved(report: Report) -> Iterator[str]:
 def _standstill(report: Report) -> Iterator[str]:
     """The line on whether the process was stopped for the report, and which system calls that may have ended early."""
     target = report.target
-    if target is None or target.stops is None or not report.threads:
+    if not target or target.stops is None or not report.threads:
         return
     yield ""
     if not target.stops:
@@ -222,7 +222,7 @@ def _standstill(report: Report) -> Iterator[str]:
 
 def _withheld(report: Report) -> Iterator[str]:
     """The line on sources that are not shown."""
-    count = report.target.withheld_sources if report.target is not None else 0
+    count = report.target.withheld_sources if report.target else 0
     if count:
         files = "1 file" if count == 1 else f"{count} files"
         which = "This machine's file" if count == 1 else "This machine's files"
@@ -239,7 +239,7 @@ _TO_VOUCH = {"gdb": "set sysroot /", "lldb": "platform select host --sysroot /"}
 
 def _with_sysroot(report: Report) -> str:
     """The same look, where somebody vouches for this machine's files."""
-    if report.called.source or report.target is None or report.target.debugger not in _TO_VOUCH:
+    if report.called.source or not report.target or report.target.debugger not in _TO_VOUCH:
         return report.called.vouched(report.command)
     return f"{_TO_VOUCH[report.target.debugger]}   and then: {report.command}"
 

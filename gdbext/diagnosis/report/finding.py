@@ -184,7 +184,7 @@ class Verdict(Record):
     def of(cls, finding: Finding, advice: tuple[str, ...] = ()) -> Verdict:
         """The verdict that states that finding."""
         step = finding.step
-        op, key, stage = (step.op, step.key, step.stage) if step is not None else (None, None, None)
+        op, key, stage = (step.op, step.key, step.stage) if step else (None, None, None)
         return cls(finding.kind, finding.summary, finding.threads, op, key, stage, finding.cycle, advice, finding)
 
     def is_about(self, finding: Finding) -> bool:

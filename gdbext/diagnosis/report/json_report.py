@@ -41,6 +41,6 @@ def read(value: object, where: str, *sections: type[Section]) -> Report:
         raise BadData(f"{where} is not a report of gdbext (schema {SCHEMA})")
     present = [section_from_json(kind, value[kind.name], kind.name) for kind in sections if value.get(kind.name)]
     report = from_json(Report, value, where)
-    verdict = report.verdict._replace(kind=kind_of(report.verdict.kind.value)) if report.verdict is not None else None
+    verdict = report.verdict._replace(kind=kind_of(report.verdict.kind.value)) if report.verdict else None
     findings = tuple(finding._replace(kind=kind_of(finding.kind.value)) for finding in report.findings)
     return report._replace(verdict=verdict, findings=findings, sections=tuple(present))

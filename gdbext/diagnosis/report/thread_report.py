@@ -291,13 +291,13 @@ class ThreadReport(Record):
     @property
     def user_line(self) -> str:
         """The innermost Python line outside of Python's library and site-packages, "" where there is none."""
-        return self.user_frame.place if self.user_frame is not None else ""
+        return self.user_frame.place if self.user_frame else ""
 
     @property
     def stands(self) -> bool:
         """It waits at a line of the user's own, and its wait neither ends by itself nor is over."""
         wait = self.wait
-        if wait is None or self.state is not RunState.WAITING or not self.user_line or wait.being_released:
+        if not wait or self.state is not RunState.WAITING or not self.user_line or wait.being_released:
             return False
         return not wait.ends_by_itself or bool(wait.repeated_at or wait.looks_for)
 

@@ -348,7 +348,7 @@ class Wait(Record):
     @property
     def owners(self) -> tuple[Owner, ...]:
         """The known owners of the resource."""
-        return ((self.owner,) if self.owner is not None else ()) + self.others
+        return ((self.owner,) if self.owner else ()) + self.others
 
     @property
     def owner_tids(self) -> tuple[int, ...]:
@@ -364,10 +364,10 @@ class Wait(Record):
     def phrase(self) -> str:
         """The wait in words: ``waits for the GIL``, ``sleeps``, ``waits in read on fd 5 (pipe:[77])``."""
         traits, resource = self.kind.traits, self.resource
-        if self.collective is not None:
+        if self.collective:
             handling = f", while it handles {self.handling}" if self.handling else ""
             return self.collective.phrase + handling
-        if self.device is not None:
+        if self.device:
             return self.device.phrase
         if traits.naming is Naming.ALONE:
             text = traits.doing.format(resource.name or traits.unnamed)
@@ -379,7 +379,7 @@ class Wait(Record):
             return f"{again if self.repeated_at and traits.may_poll else text}{handling}"
         text = traits.doing.format(resource.phrase)
         text += f", while it handles {self.handling}" if self.handling else ""
-        return f"{text} (with mutex {self.mutex.address:#x})" if self.mutex is not None else text
+        return f"{text} (with mutex {self.mutex.address:#x})" if self.mutex else text
 
     @property
     def polls(self) -> bool:

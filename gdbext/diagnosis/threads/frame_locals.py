@@ -91,8 +91,8 @@ class FrameLocals:
     def _sources(self, tid: int, shown: Sequence[Frame]) -> Mapping[int, PythonFrame]:
         """Position in ``shown`` → the interpreter's frame of it."""
         table = self._session.python_threads
-        states = table.states.get(tid, ()) if table is not None else ()
-        groups = table.runtime.frames.groups(states) if table is not None else ()
+        states = table.states.get(tid, ()) if table else ()
+        groups = table.runtime.frames.groups(states) if table else ()
         frames = [frame for group in groups for frame in group]
         found: dict[int, PythonFrame] = {}
         position = 0
@@ -143,8 +143,8 @@ class FrameLocals:
     def _special(self, value: PyRef) -> str:
         if self._session.has_torch and self._is_tensor(value):
             return self._tensor(value)
-        lock = read_lock(self._session.python, value.address) if self._session.python is not None else None
-        if lock is not None and lock.kind is not Waitable.SIMPLE_QUEUE:
+        lock = read_lock(self._session.python, value.address) if self._session.python else None
+        if lock and lock.kind is not Waitable.SIMPLE_QUEUE:
             owner = f" by thread {lock.owner_tid}" if lock.locked and lock.owner_tid else ""
             held = bool(lock.depth) if lock.kind is Waitable.RLOCK else lock.locked
             return f"<{lock.kind.value} {_HELD[held]}{owner}>"
@@ -166,7 +166,7 @@ class FrameLocals:
 
     def _tensor(self, value: PyRef) -> str:
         """``f32[8, 16] cpu``; "" where no tensor is behind the object."""
-        if self._session.layout_if_known is None:
+        if not self._session.layout_if_known:
             return ""
         tensors = self._session.tensors
         for word in value.read(lambda python, _: python.memory.words(value.body, _WORDS)):
@@ -195,13 +195,13 @@ class FrameLocals:
         steps: list[DispatchFrame] = []
         for at, step in enumerate(thread.dispatch):
             kernel = sources.get(kernels[at]) if at in kernels else None
-            step = step if kernel is None else self._with_arguments(step, kernel)
+            step = self._with_arguments(step, kernel) if kernel else step
             steps.append(_handed_on(step, steps[-1]) if steps else step)
         return thread._replace(dispatch=tuple(steps))
 
     def _with_arguments(self, step: DispatchFrame, source: PythonFrame) -> DispatchFrame:
         code, values = self._stack.code(source), self._stack.locals(source)
-        if code is None or step.kernel is None or values.fault is not None:
+        if not code or not step.kernel or values.fault:
             return step
         if step.kernel.function != f"{code.name} at {code.file}:{code.first_line}":
             return step
@@ -254,7 +254,7 @@ def _lacks_value(argument: Argument) -> bool:
 
 def _handed_on(step: DispatchFrame, inside: DispatchFrame) -> DispatchFrame:
     """The call of autograd's fallback with what the Python kernel has that it handed the boxed stack to."""
-    function = step.kernel.function if step.kernel is not None else ""
+    function = step.kernel.function if step.kernel else ""
     is_fallback = any(one in function for one in AUTOGRAD_KERNELS[1:])
     if not is_fallback or inside.qualified != step.qualified or inside.event is not DispatchEvent.REDISPATCH_BOXED:
         return step
@@ -272,7 +272,7 @@ def _is_same(frame: Frame, source: PythonFrame) -> bool:
 
 def with_locals(session: Session, threads: Sequence[ThreadReport], every: bool = False) -> tuple[ThreadReport, ...]:
     """The reports with variables; as they are where there is no Python."""
-    if session.python is None:
+    if not session.python:
         return tuple(threads)
     reader = FrameLocals(session)
     return tuple(reader.shown(thread, every) if thread.python_frames else thread for thread in threads)
@@ -286,7 +286,7 @@ def with_kernel_arguments(session: Session, thread: ThreadReport) -> ThreadRepor
 
 def python_frames_of(session: Session, thread: ThreadSnapshot) -> list[tuple[Frame, PythonFrame]]:
     """The Python frames of a thread, innermost first, each with the interpreter's; [] without Python."""
-    return [] if session.python is None else FrameLocals(session).placed(thread)
+    return FrameLocals(session).placed(thread) if session.python else []
 
 
 _LINE = 100

@@ -74,11 +74,11 @@ class RepeatedArguments:
     def _of_python(self, times: int) -> bool:
         """The same functions were called with the same objects, over and over."""
         table = self._session.python_threads
-        if table is None:
+        if not table:
             return False
         calls = list(_calls(table.frames(self._snapshot.tid).innermost(_MOST_FRAMES)))
         found = longest(calls, _PYTHON_PERIOD)
-        if found is None or found.times * 2 < times:
+        if not found or found.times * 2 < times:
             return False
         repeated = calls[found.start : found.start + found.period]
         return any(objects for _, objects in repeated)

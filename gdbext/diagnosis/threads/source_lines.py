@@ -47,7 +47,7 @@ def source_lines(target: Target, threads: Iterable[ThreadReport]) -> SourceLines
     reader = SourceReader(target)
     wanted = {(frame.file, frame.line) for thread in threads for frame in thread.python_frames if frame.line}
     found = ((place, reader.line(*place)) for place in sorted(wanted))
-    return {place: line for place, line in found if line is not None}
+    return {place: line for place, line in found if line}
 
 
 class SourceReader:
@@ -102,7 +102,7 @@ def _encoding(lines: list[bytes]) -> str:
     """Python's own rule (PEP 263); UTF-8 where nothing, or nonsense, is declared."""
     for line in lines[:2]:
         found = _CODING.match(line)
-        if found is not None:
+        if found:
             name = found.group(1).decode("ascii", "replace")
             try:
                 "".encode(name)

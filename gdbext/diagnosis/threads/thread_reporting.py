@@ -67,8 +67,8 @@ def _native_frame(stack: NativeStack, level: int, role: str) -> Frame:
         level,
         FrameKind.NATIVE,
         frame.pc,
-        function.demangled[0] if function is not None else "??",
-        module=frame.module.name if frame.module is not None else "",
+        function.demangled[0] if function else "??",
+        module=frame.module.name if frame.module else "",
         role=" ".join(filter(None, ("signal handler called" if frame.is_signal else role, how))),
     )
 
@@ -79,12 +79,12 @@ _PART = f"{KERNEL}._omp_fn."
 
 def named_kernels(session: Session, frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The frames; those of generated kernels with the kernel's name and its C++ file."""
-    if session.python is None or not any(map(_is_candidate, frames)):
+    if not session.python or not any(map(_is_candidate, frames)):
         return tuple(frames)
     by_library = {os.path.basename(each.library): each for each in session.generated_kernels.all}
     return tuple(
         frame._replace(function=kernel.name + frame.function[len(KERNEL) :], file=kernel.source)
-        if _is_candidate(frame) and (kernel := by_library.get(frame.module)) is not None
+        if _is_candidate(frame) and (kernel := by_library.get(frame.module))
         else frame
         for frame in frames
     )
@@ -112,8 +112,8 @@ def report_thread(
         python_name=snapshot.python_name,
         number=snapshot.number,
         signal=snapshot.signal.name if snapshot.signal else None,
-        state=state.state if state is not None else _bare_state(snapshot),
-        wait=state.wait if state is not None else None,
+        state=state.state if state else _bare_state(snapshot),
+        wait=state.wait if state else None,
         holds=tuple(holds),
         dispatch=tuple(snapshot.dispatch if dispatch is None else dispatch),
         dispatch_doubt=snapshot.unseen_dispatch,
@@ -121,9 +121,9 @@ def report_thread(
         python_frames=tuple(snapshot.python),
         frame_count=len(snapshot.frames),
         notes=tuple(snapshot.notes),
-        pool=state.pool if state is not None else None,
-        native_place=_outside_of_python(snapshot) if state is not None and state.state is RunState.RUNNING else "",
-        stack_key=_stack_key(snapshot) if state is not None else 0,
+        pool=state.pool if state else None,
+        native_place=_outside_of_python(snapshot) if state and state.state is RunState.RUNNING else "",
+        stack_key=_stack_key(snapshot) if state else 0,
     )
 
 
@@ -139,7 +139,7 @@ def _outside_of_python(snapshot: ThreadSnapshot) -> str:
 def native_place(snapshot: ThreadSnapshot, level: int) -> str:
     """The function with its library: ``sre_ucs1_match (libpython3.11.so.1.0)``."""
     function = snapshot.stack.function(level)
-    name = function.demangled[0].split("(")[0] if function is not None else "an unnamed function"
+    name = function.demangled[0].split("(")[0] if function else "an unnamed function"
     return f"{name} ({snapshot.module_name(level) or 'no library'})"
 
 
@@ -150,7 +150,7 @@ def report_stack(session: Session, thread: TargetThread, native: bool, explained
     """
     snapshot = session.threads.of(thread)
     frames = all_frames(session, snapshot) if native else ()
-    if not explained or session.dispatcher_error is not None:
+    if not explained or session.dispatcher_error:
         return report_thread(snapshot, frames=frames)
     from gdbext.torch.stack.key_choice import KeySetExplanation
 
@@ -169,7 +169,7 @@ def report_dispatch_state(session: Session, thread: TargetThread, state: Dispatc
     return ThreadReport(
         tid=thread.tid,
         name=thread.name,
-        python_name=python.names.get(thread.tid) if python is not None else None,
+        python_name=python.names.get(thread.tid) if python else None,
         number=thread.number,
         signal=thread.signal.name if thread.signal else None,
         tls=state,
@@ -199,8 +199,8 @@ def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequenc
     """A note for each such thread."""
     for thread in threads:
         snapshot = process.thread(thread.tid)
-        frame = _complaining(snapshot) if snapshot is not None else None
-        if frame is None or frame.op is None:
+        frame = _complaining(snapshot) if snapshot else None
+        if not frame or frame.op is None:
             continue
         for_key = f" for {frame.key}" if frame.key else ""
         text = f"{thread.label} is where the dispatcher finds no kernel{for_key} of {frame.qualified}"
@@ -241,7 +241,7 @@ def uncaught_exception(session: Session, snapshot: ThreadSnapshot) -> CxxExcepti
     sites = CallSites(session.memory, FunctionCode(session.memory, session.symbolizer))
     for level in range(min(len(stack) - 1, _WITHIN)):
         function = stack.function(level)
-        if function is None or THROW not in function.names:
+        if not function or THROW not in function.names:
             continue
         thrown = sites.argument(stack, level + 1, 0)
         try:
@@ -310,15 +310,15 @@ class ArgumentReporter:
         for number, (frame, call, recovered) in enumerate(calls):
             inside, arguments = arguments, ()
             inner = calls[number - 1] if number else None
-            if inner is None or inner[2].operator is not recovered.operator or not _hands_its_stack_on(inner[0]):
+            if not inner or inner[2].operator is not recovered.operator or not _hands_its_stack_on(inner[0]):
                 inner = None
-            doubt = max(self._doubt(recovered, inner is not None), Doubt.NONE if inner is None else doubt)
+            doubt = max(self._doubt(recovered, inner is not None), doubt if inner else Doubt.NONE)
             if number not in positions:
                 found.append(frame)
                 continue
             with suppress(GdbextError):
                 arguments = self._recovery.find(stack, call, recovered)
-                if inner is not None:
+                if inner:
                     arguments = self._recovery.completed(stack, arguments, inner[1], inside)
                 if doubt:
                     arguments = self._doubted(arguments, recovered.keyset or 0, doubt)
@@ -330,7 +330,7 @@ class ArgumentReporter:
         tensors of another device there, some of PyTorch's put others there for sure, and results are there once the
         call that it was handed on to has come back."""
         kernel = recovered.kernel
-        if kernel is None or kernel.unboxed or kernel.sym_unboxed:
+        if not kernel or kernel.unboxed or kernel.sym_unboxed:
             return Doubt.NONE
         if recovered.index is not None and self._keys.key_of_index(recovered.index).startswith(_REWRITING):
             return Doubt.REWRITTEN
@@ -342,13 +342,13 @@ class ArgumentReporter:
         """Take what is on the boxed stack for inferred; and tensors for unknown that were rewritten, or cannot have
         given the keyset."""
         tensors = [one for one in arguments if "Tensor" in one.type]
-        known = [address for one in tensors if one.value is not None for address in one.value.tensors if address]
+        known = [address for one in tensors if one.value for address in one.value.tensors if address]
         held = reduce(or_, (self._tensors.read_alive(address).key_set for address in known), 0)
         others = bool(known) and bool(keyset & self._keys.backend_mask & ~held)
         are_unknown = others or doubt is Doubt.REWRITTEN
         return tuple(
             one
-            if one.value is None or not one.boxed
+            if not one.value or not one.boxed
             else one._replace(value=None, certainty=Certainty.UNKNOWN)
             if are_unknown and "Tensor" in one.type
             else one._replace(certainty=min(one.certainty, Certainty.INFERRED))
@@ -356,7 +356,7 @@ class ArgumentReporter:
         )
 
     def _described(self, found: FoundArgument) -> Argument:
-        if found.value is None:
+        if not found.value:
             return Argument(found.name, found.type, "", found.certainty)
         tensors = tuple(self._tensor(address) for address in found.value.tensors)
         return Argument(found.name, found.type, found.value.text, found.certainty, tensors)
@@ -364,7 +364,7 @@ class ArgumentReporter:
     def _tensor(self, address: int) -> ArgumentTensor:
         if not address:
             return ArgumentTensor(0, "None")
-        statistics = self._statistics(address) if self._statistics is not None else None
+        statistics = self._statistics(address) if self._statistics else None
         return ArgumentTensor(address, self._tensor_text(address), statistics)
 
     def _tensor_text(self, address: int) -> str:

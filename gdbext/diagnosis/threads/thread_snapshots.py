@@ -82,13 +82,13 @@ class StackOwners:
 
     def stranger(self, thread: TargetThread) -> int | None:
         """The other thread in whose stack this one's stack pointer lies, or may lie; None as a rule."""
-        if not (self._target.is_core or self._target.recorded is not None):
+        if not (self._target.is_core or self._target.recorded):
             if self._target.records:
                 self._named  # noqa: B018 - who replays the recording will ask for the blocks
             return None
         place = next((each for each in self._places if each.tid == thread.tid), None)
-        around = self._modules.mapping_at(place.stack_pointer) if place is not None else None
-        if place is None or around is None or self._is_file(around):
+        around = self._modules.mapping_at(place.stack_pointer) if place else None
+        if not place or not around or self._is_file(around):
             return None
         if self._is_first_stack(around):
             return None if place.tid == self._target.pid else self._target.pid
@@ -97,7 +97,7 @@ class StackOwners:
     def is_absent(self, thread: TargetThread) -> bool:
         """The core has only zeros where the stack and the control block of the thread were."""
         place = next((each for each in self._places if each.tid == thread.tid), None) if self._target.is_core else None
-        if place is None or not place.thread_pointer or not place.stack_pointer:
+        if not place or not place.thread_pointer or not place.stack_pointer:
             return False
         found = [self._memory.try_read(at, _BLANK) for at in (place.stack_pointer, place.thread_pointer)]
         return all(raw is not None and not any(raw) for raw in found)
@@ -106,7 +106,7 @@ class StackOwners:
         claims = self._claims(around)
         above = claims[bisect_right(claims, (place.stack_pointer, _MAX_TID)) :]
         proven = next((claim for claim in above if claim.is_proven), None)
-        if proven is not None:
+        if proven:
             return None if proven.tid == place.tid else proven.tid
         own = next((claim.block for claim in above if claim.tid == place.tid), None)
         rivals = (claim.tid for claim in above if claim.tid != place.tid and (own is None or claim.block <= own))
@@ -130,7 +130,7 @@ class StackOwners:
         found = self._claimed.get(around.start)
         if found is None:
             claims = (self._claim(place, around) for place in self._places if place.stack_pointer)
-            found = self._claimed[around.start] = sorted({claim for claim in claims if claim is not None})
+            found = self._claimed[around.start] = sorted({claim for claim in claims if claim})
         return found
 
     def _claim(self, place: _Place, around: MemoryMapping) -> _Claim | None:
@@ -158,7 +158,7 @@ class StackOwners:
         if block is None or named is not None:
             return block is None or named == place.tid
         around = self._modules.mapping_at(block)
-        if self._shared[block] > 1 or around is None or self._is_file(around) or self._is_first_stack(around):
+        if self._shared[block] > 1 or not around or self._is_file(around) or self._is_first_stack(around):
             return False
         return not self._stands_in(around) if place.tid == self._target.pid else around.path != _HEAP
 
@@ -176,7 +176,7 @@ class StackOwners:
 
         tids, found = {place.tid for place in self._places}, {}
         for block in {place.thread_pointer for place in self._places if place.thread_pointer}:
-            if self._target.recorded is None or self._target.known_from(block) > 1:
+            if not self._target.recorded or self._target.known_from(block) > 1:
                 named = id_of_block(self._memory, block)
                 if named == 0 or named in tids:
                     found[block] = named
@@ -246,7 +246,7 @@ class Stacks:
 
     def _note_modules(self, stack: NativeStack) -> None:
         """Functions of a file that cannot be used have no names, or fewer."""
-        for module in {frame.module for frame in stack.frames if frame.module is not None} - self._checked:
+        for module in {frame.module for frame in stack.frames if frame.module} - self._checked:
             self._checked.add(module)
             if module.problem:
                 self._errors.note(_file_error(module), module.name)
@@ -255,7 +255,7 @@ class Stacks:
 def _file_error(module: Module) -> SymbolFileError:
     """The error on what the report lacks because of a file; where the deleted file could still be read, it lacks
     nothing."""
-    if module.status == "deleted" and module.image is not None and not module.image.from_memory:
+    if module.status == "deleted" and module.image and not module.image.from_memory:
         nothing_lost = "nothing is lost here, but take no core without keeping that file"
         return SymbolFileError(module.problem, why="", help=nothing_lost)
     return SymbolFileError(module.problem)
@@ -335,17 +335,17 @@ class ThreadSnapshots:
     def of(self, thread: TargetThread) -> ThreadSnapshot:
         """The snapshot of a thread. Raises TargetError where its registers cannot be read."""
         taken = self._taken.get(thread.tid)
-        if taken is None:
+        if not taken:
             taken = self._taken[thread.tid] = self._take(thread)
         return taken
 
     def _take(self, thread: TargetThread) -> ThreadSnapshot:
         registers: Mapping[str, int] = {} if thread.runs_on else thread.registers()
         stack = self._stacks.unseen(_RUNS_ON) if thread.runs_on else self._stacks.of(thread)
-        dispatch = self._dispatch.steps(stack) if self._dispatch is not None else ()
+        dispatch = self._dispatch.steps(stack) if self._dispatch else ()
         if thread.lacks_registers and _lacks_registers(stack, dispatch, self._process.memory.architecture.callee_saved):
             stopped = self._target.stopped_thread(thread.tid)
-            if stopped is not None and not stopped.lacks_registers:
+            if stopped and not stopped.lacks_registers:
                 self._stacks.forget(thread)
                 return self._take(stopped)
             self._target.need_registers(thread.tid)
@@ -362,7 +362,7 @@ class ThreadSnapshots:
             dispatch=dispatch,
             unseen_dispatch=self._unseen_dispatch(stack),
             name=thread.name,
-            python_name=self._python.names.get(thread.tid) if self._python is not None else None,
+            python_name=self._python.names.get(thread.tid) if self._python else None,
             number=thread.number,
             signal=thread.signal,
             notes=notes,
@@ -372,7 +372,7 @@ class ThreadSnapshots:
 
     def _python_frames(self, thread: TargetThread, stack: NativeStack) -> tuple[tuple[Frame, ...], tuple[str, ...]]:
         """The Python frames, and what could not be read of them."""
-        if self._python is None:
+        if not self._python:
             return (), ()
         try:
             return python_frames(self._python, thread.tid, stack)
@@ -383,12 +383,12 @@ class ThreadSnapshots:
 
     def _unseen_dispatch(self, stack: NativeStack) -> str | None:
         """The reason why there may be frames of the dispatcher that cannot be seen on a stack."""
-        if self._dispatch is None:
+        if not self._dispatch:
             return None
         if stack.outer is not None:
             return "the stack ends early"
-        for module in {frame.module for frame in stack.frames if frame.module is not None}:
-            if module.name.startswith(TORCH_PREFIXES) and module.image is None:
+        for module in {frame.module for frame in stack.frames if frame.module}:
+            if module.name.startswith(TORCH_PREFIXES) and not module.image:
                 return f"the functions of {module.name} have no names without its file"
         unread = self._dispatch.unread(stack)
         return "; ".join(one.text for one in unread) if unread else None

@@ -30,13 +30,13 @@ def advice(
     known = {thread.tid: thread for thread in threads}
     involved = [known[tid] for tid in finding.threads if tid in known]
     lines = [*finding.kind.advice(finding, involved)]
-    if called.may_run and any(thread.wait is not None and thread.wait.collective for thread in involved):
+    if called.may_run and any(thread.wait and thread.wait.collective for thread in involved):
         lines.insert(0, of_ranks(pid, called))  # one rank never tells why the others do not come
     inside = [thread for thread in involved if thread.dispatch]
-    if finding.step is not None and finding.step.op is not None and inside:
+    if finding.step and finding.step.op is not None and inside:
         lines.append(Suggestion("The whole path through the dispatcher", f"dispatch-bt --thread {inside[0].tid}"))
     backward = next((each for each in involved if each.backward), None)
-    if backward is not None:  # a node is explained by the forward pass that made it
+    if backward:  # a node is explained by the forward pass that made it
         shows = "The node that runs in backward, and its forward line"
         lines.append(Suggestion(shows, f"dispatch-autograd --thread {backward.tid}"))
     kind = finding.kind
@@ -57,7 +57,7 @@ def advice(
 def _keeping(pid: int, stop: ProcessStop | None, debugger: str) -> Iterator[str | Suggestion]:
     """Suggest how a core is kept: nobody can attach where another one traces, nor stop what is in a frozen group."""
     shows = "Keep the evidence before you kill it"
-    if stop is None or not (stop.tracer or stop.group):
+    if not stop or not (stop.tracer or stop.group):
         yield Suggestion(shows, "", shell=_SAVES.get(debugger, "gcore {}").format(pid))
     elif stop.tracer:
         saves = next((words for name, words in _SAVES.items() if f"({name}" in stop.tracer), "gcore {}, once it let go")

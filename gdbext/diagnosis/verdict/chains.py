@@ -37,7 +37,7 @@ def blocked_chains(seen: Observations, graph: WaitGraph) -> Iterator[Chain]:
 
 def _is_blocked(thread: ThreadReport, tail: ChainTail, graph: WaitGraph, pid: int, runs: bool, hopeless: bool) -> bool:
     end = graph.threads.get(tail.end)
-    if end is None or end.wait is None or end.state is RunState.IDLE:
+    if not end or not end.wait or end.state is RunState.IDLE:
         return False
     traits = end.wait.kind.traits
     if tail.reason not in (ChainEnd.UNKNOWN, ChainEnd.TIMED) or traits.is_outside:
@@ -59,7 +59,7 @@ def nobody_goes_on(threads: Sequence[ThreadReport]) -> bool:
 def may_wake_others(thread: ThreadReport) -> bool:
     """The thread will go on without any thread of this process, and may then let others go on."""
     wait = thread.wait
-    if wait is None:
+    if not wait:
         return True
     if thread.state is RunState.IDLE and not wait.resource.address:
         return True  # it waits for the system (a pipe, a socket), or spins
@@ -70,7 +70,7 @@ def a_signal_may_end_it(thread: ThreadReport, pid: int) -> bool:
     """The main thread waits for what a signal handler may give. Python runs handlers there, also while it waits for
     an event; in C, sem_post is the one of these functions that a handler may call (signal-safety(7))."""
     wait = thread.wait
-    if wait is None or thread.tid != pid:
+    if not wait or thread.tid != pid:
         return False
     return wait.kind.traits.handler_may_end_it or (wait.set_by_handlers and bool(thread.python_frames))
 
@@ -81,7 +81,7 @@ def external_waits(seen: Observations) -> Iterator[tuple[ThreadReport, Wait]]:
     for thread, wait in seen.waits:
         if thread.state is RunState.IDLE or wait.being_released:
             continue
-        if wait.timed and thread.loop is not None and thread.loop.only_sleeps:
+        if wait.timed and thread.loop and thread.loop.only_sleeps:
             continue  # as a thread in time.sleep()
         is_main, shared = thread.tid == seen.pid, wait.external and not wait.ends_by_itself
         if wait.kind.traits.is_outside or (is_main and (wait.kind is WaitKind.IO or shared)):
@@ -117,7 +117,7 @@ def at_one_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
     alike: dict[object, list[ThreadReport]] = {}
     for thread in threads:
         wait = thread.wait
-        if wait is None or (wait.kind is WaitKind.IO and wait.peer is not None and wait.peer.own):
+        if not wait or (wait.kind is WaitKind.IO and wait.peer and wait.peer.own):
             continue  # it waits for an answer of its own process: others are the reason
         at_line = thread.state is RunState.WAITING and bool(thread.user_line) and not wait.being_released
         if thread.stands or (at_line and wait.kind.traits.needs_thread):  # for a connection of a pool, say

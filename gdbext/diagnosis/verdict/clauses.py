@@ -20,7 +20,7 @@ PATH_LENGTH = 6
 
 def place(step: DispatchFrame | None) -> str:
     """`` in aten::mm (Meta, in-kernel)``, or nothing outside the dispatcher."""
-    if step is None:
+    if not step:
         return ""
     if step.unread_inside:
         return f" in {step.qualified} or further in (frames without names cannot be read)"
@@ -49,7 +49,7 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
     if not wait.owners:
         return ""
     gone = wait.gone_owner
-    if gone is not None:
+    if gone:
         if isinstance(gone, ParentsThread):
             return (
                 ", which another thread of the parent process held at the moment of the fork: in this process nobody "
@@ -71,11 +71,11 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
 def loop_clause(thread: ThreadReport) -> str:
     """``; its event loop is blocked by the task client, and 3 other tasks wait``; nothing without a loop."""
     loop = thread.loop
-    if loop is None or not loop.tasks:
+    if not loop or not loop.tasks:
         return ""
     current, others = loop.current, [task for task in loop.tasks if task.state is not TaskState.RUNNING]
     count = f"{len(others)} other task{'s' if len(others) != 1 else ''}"
-    if current is not None:
+    if current:
         return f"; the task {current.called} runs in its event loop; until it awaits, {count} cannot run"
     waiting = [task for task in others if task.state is TaskState.WAITING]
     told = listed([f"{task.called} {task.awaits}" for task in waiting], TASKS, "; ")
@@ -101,9 +101,9 @@ def holds(wait: Wait) -> str:
 
 def end_clause(wait: Wait) -> str:
     """What is known of who ends the last wait of a chain."""
-    if wait.missing_workers is not None:
+    if wait.missing_workers:
         return f", but {wait.missing_workers.sentence}"
-    if wait.lost is not None:
+    if wait.lost:
         return f", but {wait.lost.summary}"
     if wait.ends_by_itself and wait.repeated_at:
         return f" (timed; the loop at {wait.repeated_at} begins it again)" if wait.kind is not WaitKind.SLEEP else ""
@@ -127,7 +127,7 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
             text += f", which {graph.threads[edge.held_by].label} also uses: it may be the one to end this wait"
         parts.append(text)
     end = graph.threads[chain.end]
-    if end.wait is None:
+    if not end.wait:
         parts.append(f"{who(end)} runs{f' {end.doing}' if end.doing else ''}")
     else:
         clause = owner_clause(end.wait, graph.threads) or back_clause(chain, graph) or end_clause(end.wait)
@@ -140,7 +140,7 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
 def back_clause(chain: Chain, graph: WaitGraph) -> str:
     """The last thread of the chain waits for what may come from one that the chain has come through."""
     wait = graph.threads[chain.end].wait
-    if wait is None or wait.ends_by_itself or wait.looks_for or wait.lost is not None:
+    if not wait or wait.ends_by_itself or wait.looks_for or wait.lost:
         return ""
     first = next((tid for tid in wait.expects if tid in chain.tids), None)
     if first is None:
@@ -152,7 +152,7 @@ def back_clause(chain: Chain, graph: WaitGraph) -> str:
 
 def _called_at(thread: ThreadReport) -> str:
     """``, called at train.py:8 (step)``: the user's line, of a library's loop; ``, which calls …`` of one around it."""
-    place = thread.wait.repeated_at if thread.wait is not None else ""
+    place = thread.wait.repeated_at if thread.wait else ""
     if not place or not thread.user_line or thread.user_line == place:
         return ""
     places = [frame.place for frame in thread.python_frames]
@@ -164,8 +164,8 @@ def crowd(threads: Sequence[ThreadReport], known: Mapping[int, ThreadReport] = M
     """``40 threads stand at train.py:5 (handle): worker-0 (tid 2) waits for the Python lock 0x7f00.``; of one thread
     its line."""
     first = threads[0]
-    owned = owner_clause(first.wait, known) if first.wait is not None and known else ""
-    what = f"{first.wait.phrase}{owned}" if first.wait is not None else "waits"
+    owned = owner_clause(first.wait, known) if first.wait and known else ""
+    what = f"{first.wait.phrase}{owned}" if first.wait else "waits"
     if len(threads) == 1:
         return f"{first.label} stands at {first.user_line}: it {what}."
     return f"{len(threads)} threads stand at {first.user_line}: {first.label} {what}."

@@ -96,7 +96,7 @@ class SignalStop(Record):
 def describe(tid: int, stop: SignalStop, maps: Sequence[MemoryMapping]) -> Crash:
     """The crash of one thread. ``maps`` may lack anonymous regions; then less is said."""
     signal, address = stop.signal, _fault_address(stop.signal)
-    if stop.aborted_by is not None and signal.name == "SIGABRT":
+    if stop.aborted_by and signal.name == "SIGABRT":
         return Crash(tid, signal.name, None, CrashKind.ABORT, f"{signal.name}: {_abort(stop.aborted_by, stop.thrown)}")
     kind, what = _classify(stop, address, maps)
     at = f" at {address:#x}" if address is not None else ""
@@ -104,7 +104,7 @@ def describe(tid: int, stop: SignalStop, maps: Sequence[MemoryMapping]) -> Crash
 
 
 def _abort(aborted_by: FunctionTag, thrown: CxxException | None) -> str:
-    if thrown is None or aborted_by is not FunctionTag.TERMINATE:
+    if not thrown or aborted_by is not FunctionTag.TERMINATE:
         return ABORTS[aborted_by]
     said = next((line for line in map(str.strip, thrown.message.splitlines()) if line), "")
     said = f": {said[:_MESSAGE_LIMIT]}" if said else ""
@@ -139,7 +139,7 @@ def _classify(stop: SignalStop, address: int | None, maps: Sequence[MemoryMappin
 
 def _beyond_the_file(mapping: MemoryMapping | None) -> str:
     """A page of a mapping that the file does not have (any more), or that no memory was left for."""
-    if mapping is None or not mapping.path.startswith("/"):
+    if not mapping or not mapping.path.startswith("/"):
         return "memory behind a file that has become shorter, or /dev/shm is full"
     if mapping.path.startswith("/dev/shm/"):
         return f"memory of {mapping.path}: /dev/shm is full, or the file has become shorter"
@@ -163,7 +163,7 @@ def _segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryMapping]) 
     if address >= stop.user_limit:
         return CrashKind.NON_CANONICAL, "an address outside user space (overwritten or freed memory)"
     mapping = _mapping_at(address, maps)
-    if mapping is None:
+    if not mapping:
         return CrashKind.UNMAPPED, "nothing is mapped there (freed memory, or a wild pointer)"
     if mapping.permissions.startswith("r-"):
         return CrashKind.READ_ONLY, f"a write to read-only memory ({_mapping_name(mapping)})"
@@ -176,7 +176,7 @@ def _jump(address: int, maps: Sequence[MemoryMapping]) -> tuple[CrashKind, str]:
     if address < NULL_PAGE:
         return CrashKind.NULL, "a call through a null function pointer"
     mapping = _mapping_at(address, maps)
-    if mapping is None:
+    if not mapping:
         return CrashKind.UNMAPPED, "a jump to an address where nothing is mapped"
     return CrashKind.NO_EXEC, f"a jump into memory that is not executable ({_mapping_name(mapping)})"
 
@@ -190,7 +190,7 @@ def is_stack_overflow(address: int, sp: int, maps: Sequence[MemoryMapping]) -> b
     if not sp or abs(address - sp) > STACK_SLACK:
         return False
     at_fault = _mapping_at(address, maps)
-    if at_fault is not None and "w" in at_fault.permissions:
+    if at_fault and "w" in at_fault.permissions:
         return False
     stack = _mapping_at(sp, maps)
     return stack is None or "w" not in stack.permissions or address < stack.start

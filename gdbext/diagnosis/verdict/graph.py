@@ -128,7 +128,7 @@ class WaitGraph:
         seen = {tid}
         while True:
             reason = self._reason(tid)
-            if reason is not None:
+            if reason:
                 return Chain(tuple(edges), tid, reason)
             step = self._next(tid, seen)
             edges.append(step)
@@ -144,7 +144,7 @@ class WaitGraph:
         at = tid
         while at not in self._tails:
             reason, edges = self._reason(at), self.edges_of(at)
-            if reason is not None or at in way:
+            if reason or at in way:
                 self._tails[at] = ChainTail(at, reason or ChainEnd.CYCLE, 0, False)
             elif len(edges) > 1:  # which one is followed depends on the whole way there
                 chain = self.chain(tid)
@@ -165,8 +165,8 @@ class WaitGraph:
         seen = {tid, *told}
         while True:
             wait = self.threads[tid].wait if tid in self.threads else None
-            if wait is None or wait.being_released:
-                return Chain(tuple(edges), tid, ChainEnd.RUNNING if wait is None else ChainEnd.HANDOVER)
+            if not wait or wait.being_released:
+                return Chain(tuple(edges), tid, ChainEnd.HANDOVER if wait else ChainEnd.RUNNING)
             candidates = wait.owner_tids or wait.expects
             following = [each for each in candidates if each in self.threads and each not in seen]
             if not following:
@@ -185,10 +185,10 @@ class WaitGraph:
 
     def _reason(self, tid: int) -> ChainEnd | None:
         thread = self.threads.get(tid)
-        if thread is None:
+        if not thread:
             return ChainEnd.ABSENT
         wait = thread.wait
-        if wait is None:
+        if not wait:
             return ChainEnd.RUNNING
         for reason, holds in (
             (ChainEnd.MISSING, wait.missing_workers is not None and wait.missing_workers.forked),
@@ -209,13 +209,13 @@ class WaitGraph:
                 return edge
         for edge in edges:
             owner = self.threads.get(edge.held_by)
-            if owner is not None and owner.wait is not None and not owner.wait.being_released:
+            if owner and owner.wait and not owner.wait.being_released:
                 return edge
         return edges[0]
 
 
 def _edges(thread: ThreadReport) -> Iterator[WaitEdge]:
-    if thread.wait is None or thread.wait.being_released:
+    if not thread.wait or thread.wait.being_released:
         return
     for tid in thread.wait.owner_tids:
         yield WaitEdge(thread.tid, tid, thread.wait)
@@ -306,7 +306,7 @@ class Observations(Record):
     @property
     def waits(self) -> list[tuple[ThreadReport, Wait]]:
         """The threads that wait, with their waits."""
-        return [(thread, thread.wait) for thread in self.threads if thread.wait is not None]
+        return [(thread, thread.wait) for thread in self.threads if thread.wait]
 
     @property
     def main(self) -> ThreadReport | None:

@@ -60,8 +60,8 @@ class _Versions:
         """The version of a package; None where it cannot be known."""
         session = self._session
         if package == "python":
-            return session.python.version if session.python is not None else None
-        if self._packages is None:
+            return session.python.version if session.python else None
+        if not self._packages:
             from gdbext.known.package_versions import PackageVersions
             from gdbext.torch.layout_choice import torch_version
 
@@ -74,7 +74,7 @@ class _Versions:
 def _variable(session: Session, name: str) -> tuple[bool, str] | None:
     """The variable as the process was started with it; a recording has not all, and hides the values of some."""
     environ = session.target.environ()
-    if not environ or (name not in environ and session.target.recorded is not None) or environ.get(name) == HIDDEN:
+    if not environ or (name not in environ and session.target.recorded) or environ.get(name) == HIDDEN:
         return None
     return name in environ, environ.get(name, "")
 
@@ -84,7 +84,7 @@ def _relation(session: Session, process: ProcessSnapshot, word: str) -> bool | N
         return len(process.tids) == 1
     if word == "forked":
         return True if fork_evidence(process) else None
-    if session.procfs is None:
+    if not session.procfs:
         return None
     children = list(session.procfs.children().values())
     family = [*children, *(each for theirs in session.procfs.grandchildren().values() for each in theirs)]
@@ -95,14 +95,14 @@ def _facts(
     process: ProcessSnapshot, native: _NativeFrames, thread: ThreadReport, crashed: Collection[int]
 ) -> ThreadFacts:
     wait, snapshot = thread.wait, process.thread(thread.tid)
-    missing = wait.missing_workers if wait is not None else None
-    owners = wait.owner_tids[:1] if wait is not None else ()
+    missing = wait.missing_workers if wait else None
+    owners = wait.owner_tids[:1] if wait else ()
     return ThreadFacts(
         thread.label,
         _lines(thread.python_frames),
-        wait.kind.value if wait is not None else "",
-        missing.pool.name if missing is not None and missing.forked else "",
-        partial(native.of, snapshot) if snapshot is not None else tuple,
+        wait.kind.value if wait else "",
+        missing.pool.name if missing and missing.forked else "",
+        partial(native.of, snapshot) if snapshot else tuple,
         tid=thread.tid,
         roles=["main" if thread.tid == process.pid else "other", *(["crashed"] if thread.tid in crashed else [])],
         names=list(filter(None, (thread.python_name, thread.name))),
@@ -110,9 +110,9 @@ def _facts(
         holds=[held.kind.value for held in thread.holds],
         owner=owners[0] if owners else None,
         owner_gone=wait is not None and wait.gone_owner is not None,
-        group=wait.collective.group if wait is not None and wait.collective is not None else "",
+        group=wait.collective.group if wait and wait.collective else "",
         lost_signal=wait is not None and wait.lost_signal,
-        tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop is not None else (),
+        tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop else (),
     )
 
 
@@ -138,4 +138,4 @@ class _NativeFrames:
 
 def _names(thread: ThreadSnapshot, level: int) -> tuple[str, ...]:
     function = thread.stack.function(level)
-    return function.demangled if function is not None else ()
+    return function.demangled if function else ()

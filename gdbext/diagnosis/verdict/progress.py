@@ -70,9 +70,9 @@ def compare(
 def _progress(
     tid: int, places: Sequence[SamplePlace | None], done: Sequence[Done], ran: float, wakes: bool
 ) -> ThreadProgress:
-    if places[-1] is None:
+    if not places[-1]:
         return ThreadProgress(tid, Progress.ENDED)
-    seen = [place for place in places if place is not None]
+    seen = [place for place in places if place]
     if len(seen) < len(places):
         return ThreadProgress(tid, Progress.NEW)
     if any(_moved(one, other) for one, other in zip(seen, seen[1:])):
@@ -147,7 +147,7 @@ def agreeing(judgement: Judgement, found: Sequence[ThreadProgress], threads: Seq
     verdict = revised(judgement.verdict, found, threads)
     kept = tuple(each for each in judgement.findings if not _is_refuted(each, found))
     next_one = next((each for each in kept if each.kind is not NOTE), None)
-    if verdict is not judgement.verdict and next_one is not None:
+    if verdict is not judgement.verdict and next_one:
         verdict = Verdict.of(next_one)
     return Judgement(kept, verdict)
 

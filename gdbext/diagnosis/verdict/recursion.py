@@ -95,7 +95,7 @@ def detect(
     if len(steps) < REDISPATCHES:
         return None
     found = longest(_items(steps), MAX_PERIOD)
-    if found is None:
+    if not found:
         return None
     part = steps[found.start : found.start + found.length]
     frames = _python_frames(part, python_levels, found.times)
@@ -111,7 +111,7 @@ def detect(
 def _endless(
     part: Sequence[DispatchFrame], found: Repetition, total: int, python_frames: int, overflown: bool
 ) -> str | None:
-    redispatches = all(step.event is not None and step.event.is_redispatch for step in part)
+    redispatches = all(step.event and step.event.is_redispatch for step in part)
     if found.times >= REDISPATCHES and not python_frames and redispatches and any(step.keyset for step in part):
         return "each redispatch has the keyset of the one before, so the table leads to the same kernel again"
     if overflown and found.times >= OVERFLOWN and found.length * 2 >= total:
@@ -132,7 +132,7 @@ def _goes_in_circles(found: Repetition, python_frames: int, same_arguments: Same
 def repeating(steps: Sequence[DispatchFrame]) -> tuple[Sequence[DispatchFrame], int]:
     """(one period of the longest repetition of a stack, how often it stands there); ((), 0) without one."""
     found = longest(_items(steps), MAX_PERIOD) if len(steps) >= REDISPATCHES else None
-    if found is None or found.times < REDISPATCHES:
+    if not found or found.times < REDISPATCHES:
         return (), 0
     return steps[found.start : found.start + found.period], found.times
 
@@ -153,11 +153,11 @@ def _items(steps: Sequence[DispatchFrame]) -> list[Hashable]:
     """
     known: dict[Hashable, set[int]] = {}
     for step in steps:
-        if step.keyset is not None:
+        if step.keyset:
             known.setdefault(_place(step), set()).add(step.keyset.bits)
     items: list[Hashable] = []
     for step in steps:
-        bits = {step.keyset.bits} if step.keyset is not None else known.get(_place(step), set())
+        bits = {step.keyset.bits} if step.keyset else known.get(_place(step), set())
         name = (step.op, step.overload, step.event)
         items.append((*name, min(bits)) if len(bits) == 1 else (*name, "?", _kernel(step)))
     return items

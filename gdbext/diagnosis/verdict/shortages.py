@@ -96,8 +96,8 @@ class Facts(Record):
 def short_of_memory(facts: Facts) -> Iterator[Explanation]:
     """The control group slows the process down, takes its pages away, or waits for memory."""
     around = facts.around
-    use = around.memory if around is not None else None
-    if around is None or use is None or around.seconds is None:
+    use = around.memory if around else None
+    if not around or not use or around.seconds is None:
         return
     faults = sum(each.major_faults or 0 for each in around.threads)
     stalled = (f"all threads waited for memory {use.stalled:g} % of the last 10 s",) if use.stalled else ()
@@ -126,17 +126,17 @@ def short_of_memory(facts: Facts) -> Iterator[Explanation]:
 def used_up(facts: Facts) -> Iterator[Explanation]:
     """Limits of processes, threads and descriptors that are reached."""
     around = facts.around
-    if around is None:
+    if not around:
         return
     tasks, descriptors = around.tasks, around.descriptors
-    if tasks is not None and tasks.is_used_up and tasks.refused:
+    if tasks and tasks.is_used_up and tasks.refused:
         text = (
             f"its control group may have {tasks.limit:,} processes and threads, and has {tasks.used:,}: no other one "
         )
         text += f"can be started ({tasks.refused} were refused)"
         cure = "Raise pids.max (docker --pids-limit, TasksMax), or start fewer workers and threads."
         yield Explanation(ExplanationKind.TASKS, text, (tasks.source,), (), 0.9, True, True, cure)
-    if descriptors is not None and descriptors.is_used_up:
+    if descriptors and descriptors.is_used_up:
         kinds = ", ".join(f"{count} {kind}" for kind, count in list((descriptors.kinds or {}).items())[:4])
         text = (
             f"it has {descriptors.used:,} descriptors open, and may have {descriptors.limit:,}: no file, "
@@ -161,13 +161,13 @@ def refused_again(facts: Facts) -> Iterator[Explanation]:
     """Threads that try again and again to have what they are refused."""
     for thread in facts.threads:
         wait = thread.wait
-        what = (wait.refused or wait.once_refused) if wait is not None else None
-        if wait is None or what not in _REFUSALS:
+        what = (wait.refused or wait.once_refused) if wait else None
+        if not wait or what not in _REFUSALS:
             continue
         kind, usual = _REFUSALS[what]
         cause, cure = _cause(facts, what)
-        cause, cure = (cause, cure) if cause or wait.refused is None else _other_limit(facts, what)
-        if wait.refused is None and not cause:
+        cause, cure = (cause, cure) if cause or not wait.refused else _other_limit(facts, what)
+        if not wait.refused and not cause:
             continue  # it may have had it by now
         told = wait.handling or wait.caught
         text = f"{thread.label} is refused what it asks for ({told}), and sleeps before it tries again"
@@ -181,18 +181,18 @@ def _cause(facts: Facts, what: Refused) -> tuple[str, str]:
         full = facts.full_file_systems()
         return (f"; {' and '.join(full[:_SHOWN])} {of_many(len(full), 'is', 'are')} full" if full else ""), ""
     around = facts.around
-    if around is None:
+    if not around:
         return "", ""
     space, files, users = around.address_space, around.descriptors, around.user_tasks
-    if what is Refused.DESCRIPTORS and files is not None and files.is_used_up:
+    if what is Refused.DESCRIPTORS and files and files.is_used_up:
         return f"; it has {files.used:,} of {files.limit:,} descriptors", ""
-    if what is Refused.TASKS and around.tasks is not None and around.tasks.is_used_up:
+    if what is Refused.TASKS and around.tasks and around.tasks.is_used_up:
         return f"; its control group has {around.tasks.used:,} of {around.tasks.limit:,} processes and threads", ""
-    if what is Refused.TASKS and users is not None:
+    if what is Refused.TASKS and users:
         return f"; its user may have {users.limit:,} processes and threads in all", (
             "Raise ulimit -u (RLIMIT_NPROC) of that user, or start fewer threads and processes."
         )
-    if what in (Refused.TASKS, Refused.MEMORY) and space is not None and space.limit - space.used < _NEAR_LIMIT:
+    if what in (Refused.TASKS, Refused.MEMORY) and space and space.limit - space.used < _NEAR_LIMIT:
         return f"; it has {byte_size(space.used)} of the {byte_size(space.limit)} of address space that it may have", (
             "Raise ulimit -v (RLIMIT_AS): a thread's stack and a library's block count, used or not."
         )
@@ -201,8 +201,8 @@ def _cause(facts: Facts, what: Refused) -> tuple[str, str]:
 
 def _other_limit(facts: Facts, what: Refused) -> tuple[str, str]:
     """A descriptor was refused to a process that may have more of them: inotify, for one, has limits of its own."""
-    files = facts.around.descriptors if facts.around is not None else None
-    if what is not Refused.DESCRIPTORS or files is None:
+    files = facts.around.descriptors if facts.around else None
+    if what is not Refused.DESCRIPTORS or not files:
         return "", ""
     return f"; it has {files.used:,} of {files.limit:,} descriptors, so another limit may be reached", (
         "Look at the limits of the user and of the machine: fs.inotify.max_user_instances, fs.file-max; ulimit -n."

@@ -78,8 +78,8 @@ def explanations(facts: Facts) -> tuple[Explanation, ...]:
 
 
 def _quota(facts: Facts) -> Iterator[Explanation]:
-    quota = facts.around.quota if facts.around is not None else None
-    if quota is None or not quota.throttled or quota.share < SLOW_SHARE / 2:
+    quota = facts.around.quota if facts.around else None
+    if not quota or not quota.throttled or quota.share < SLOW_SHARE / 2:
         return
     measured = quota.seconds is not None and quota.periods >= _LEAST_PERIODS
     stood = quota.stood_ms / 1e3 / quota.seconds if quota.seconds else 0.0
@@ -91,7 +91,7 @@ def _quota(facts: Facts) -> Iterator[Explanation]:
         f"(quota of each {quota.period_ms:g} ms), and had to stand still in {quota.throttled} of "
         f"{counted(quota.periods, 'period')} {when}"
     )
-    online = facts.around.online if facts.around is not None else 0
+    online = facts.around.online if facts.around else 0
     more = (
         (f"the machine has {counted(online, 'processor')}, which is what libraries count",)
         if online > quota.processors
@@ -114,9 +114,9 @@ def _quota(facts: Facts) -> Iterator[Explanation]:
 def _delays(facts: Facts) -> Iterator[Explanation]:
     """Ready threads that no processor was free for."""
     around = facts.around
-    if around is None or not around.seconds:
+    if not around or not around.seconds:
         return
-    if around.quota is not None and around.quota.seconds is not None and around.quota.throttled:
+    if around.quota and around.quota.seconds is not None and around.quota.throttled:
         return  # its own explanation: a group that stands still counts as waiting for a processor
     wanting = [each for each in around.threads if _wanted(each) >= _WANTED * 1e3 * around.seconds]
     delayed, ran = sum(each.delayed_ms or 0 for each in wanting), sum(each.running_ms or 0 for each in wanting)
@@ -157,7 +157,7 @@ def _wanted(turns: Turns) -> float:
 def _team_size(facts: Facts, wanting: Sequence[Turns]) -> int:
     """Threads of an OpenMP team, where all teams are equally large; 0 without one. Each thread that is no worker may
     have a team of its own, so that many small ones are not taken for a large one."""
-    known = [snapshot for each in wanting if (snapshot := facts.process.thread(each.tid)) is not None]
+    known = [snapshot for each in wanting if (snapshot := facts.process.thread(each.tid))]
     workers = sum(map(pool_workers.is_worker, known))
     if not workers or not any(pool_workers.is_in_a_team(each) for each in known):
         return 0
@@ -227,11 +227,11 @@ def _collecting(facts: Facts) -> Iterator[Explanation]:
         if is_collecting(facts, thread):
             against = ("one look does not tell how often",)
             found = facts.collection()
-            what = "all of Python's objects for garbage" if found is not None and found.is_full else "Python's garbage"
+            what = "all of Python's objects for garbage" if found and found.is_full else "Python's garbage"
             text = f"{thread.label} collects {what}"
-            text += f" (generation {found.generation})" if found is not None else ""
+            text += f" (generation {found.generation})" if found else ""
             told: tuple[str, ...] = ()
-            if found is not None:
+            if found:
                 told = (f"the last full collection left {counted(found.survivors, 'object')}",)
                 told += (f"{counted(found.done, 'such collection')} ended before",)
             cure = "gc.freeze() after the start, gc.set_threshold(), or gc.disable() and gc.collect() between steps."
@@ -240,7 +240,7 @@ def _collecting(facts: Facts) -> Iterator[Explanation]:
 
 def _name(snapshot: ThreadSnapshot, level: int) -> str:
     function = snapshot.stack.function(level)
-    return function.demangled[0] if function is not None and function.demangled else ""
+    return function.demangled[0] if function and function.demangled else ""
 
 
 def _compiling(facts: Facts) -> Iterator[Explanation]:
@@ -290,15 +290,15 @@ def _contended(facts: Facts) -> Iterator[Explanation]:
     running = {each.tid: each for each in facts.running}
     waiting: dict[tuple[WaitKind, int], list[ThreadReport]] = {}
     for thread in facts.threads:
-        if thread.wait is not None and thread.wait.kind.traits.is_lock:
+        if thread.wait and thread.wait.kind.traits.is_lock:
             waiting.setdefault((thread.wait.kind, thread.wait.address), []).append(thread)
     for (kind, _), threads in waiting.items():
-        waits = [each.wait for each in threads if each.wait is not None]
+        waits = [each.wait for each in threads if each.wait]
         owner = next((running[tid] for wait in waits for tid in wait.owner_tids if tid in running), None)
-        if len(waits) < _CONVOY or (owner is None and not any(wait.being_released for wait in waits)):
+        if len(waits) < _CONVOY or (not owner and not any(wait.being_released for wait in waits)):
             continue
         who = counted(len(threads), "thread")
-        goes_on = f"with which {owner.label} runs" if owner is not None else "which is handed on just now"
+        goes_on = f"with which {owner.label} runs" if owner else "which is handed on just now"
         text = f"{who} {of_many(len(threads), 'waits', 'wait')} for {waits[0].resource.phrase}, {goes_on}"
         ran = _that_ran(facts, threads)
         against = () if ran else ("one look does not tell whether it goes from hand to hand",)
@@ -311,7 +311,7 @@ def _contended(facts: Facts) -> Iterator[Explanation]:
 
 def _that_ran(facts: Facts, threads: Sequence[ThreadReport]) -> int:
     """The number of these threads that ran between two readings."""
-    turns = facts.around.threads if facts.around is not None else ()
+    turns = facts.around.threads if facts.around else ()
     tids = {each.tid for each in threads}
     return sum(1 for each in turns if each.tid in tids and (each.running_ms or 0) > 0)
 
@@ -320,11 +320,7 @@ def _one_thread(facts: Facts) -> Iterator[Explanation]:
     """One thread computes where many could."""
     computing = [each for each in facts.running if each.dispatch]
     around = facts.around
-    room = (
-        min(len(around.allowed), int(around.quota.processors) if around.quota is not None else 1 << 16)
-        if (around is not None)
-        else 0
-    )
+    room = min(len(around.allowed), int(around.quota.processors) if around.quota else 1 << 16) if (around) else 0
     ones = [text for text in facts.variables(_THREAD_VARIABLES) if text.endswith("=1")]
     if len(computing) != 1 or len(facts.running) != 1 or room < 2:
         return

@@ -80,16 +80,16 @@ class MachineSection(Section):
     ) -> None:
         """``unread``: what cannot be known where nothing was ``found``."""
         self._surroundings = found
-        if found is not None:
+        if found:
             self.cgroup = GroupLimits(found.quota, found.memory, found.tasks, found.cpuset)
             self.limits = ProcessLimits(found.descriptors, found.user_tasks, found.address_space)
             self.online = found.online
             self.affinity = found.allowed
-            self.pressure = Pressure(found.memory.stalled if found.memory is not None else None)
+            self.pressure = Pressure(found.memory.stalled if found.memory else None)
             self.seconds = found.seconds
-        self.threads = (*kernel, *(found.threads if found is not None else ()))
-        self.files = found.files if found is not None else ()
-        self.unread = found.unread if found is not None else unread
+        self.threads = (*kernel, *(found.threads if found else ()))
+        self.files = found.files if found else ()
+        self.unread = found.unread if found else unread
 
     @property
     def found(self) -> Surroundings | None:
@@ -133,14 +133,14 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         and not session.target.unreadable
         and (wants_something(process, threads) or session.procfs.machine.lacks_descriptors())
     )
-    if session.procfs is None or not (wants or sides):
+    if not session.procfs or not (wants or sides):
         return None
     found = None
     if wants:
         # Those that run now have to be known, besides those that ran at the stop.
         tids = sorted(process.tids)
         found = surroundings(session.target, tids, session.procfs.machine)
-    if found is not None and found.descriptors is not None and found.descriptors.is_used_up:
+    if found and found.descriptors and found.descriptors.is_used_up:
         kinds = descriptor_kinds(process.pid, session.target.files)
         found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
     return _explained(session, process, threads, MachineSection(found, sides))
@@ -164,7 +164,7 @@ def _explained(
         machine.found,
         session.target.environ(),
         lambda: _recompilations(session),
-        outside.machine.full_file_systems if outside is not None else tuple,
+        outside.machine.full_file_systems if outside else tuple,
         lambda: list(_subnormal_shares(session, process, threads)),
         lambda: _own_threads(session),
         lambda: _collection(session),
@@ -179,7 +179,7 @@ def _explained(
 def collects_again(looks: Sequence[Slowness | None]) -> int | None:
     """The thread that collected garbage in the first and in the last look, and began anew in between; None for none."""
     first, last = looks[0], looks[-1]
-    if first is None or last is None or first.collection is None or last.collection is None:
+    if not first or not last or not first.collection or not last.collection:
         return None
     is_another = first.collector == last.collector and not first.collection.is_same(last.collection)
     return last.collector if is_another else None
@@ -188,8 +188,8 @@ def collects_again(looks: Sequence[Slowness | None]) -> int | None:
 def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness | None:
     """The last of several looks, with what all of them tell of collections of garbage: how many there were, and how
     long the one that is not over yet has taken at the least. ``interval``: seconds that the process ran between two."""
-    last, seen = looks[-1], [each for each in looks if each is not None and each.collection is not None]
-    if last is None or last.collection is None:
+    last, seen = looks[-1], [each for each in looks if each and each.collection]
+    if not last or not last.collection:
         return last
     now = last.collection
     ages = [each is not None and each.collection is not None and each.collection.is_same(now) for each in looks]
@@ -216,14 +216,14 @@ def wants_something(process: ProcessSnapshot, threads: Sequence[ThreadReport]) -
         return True
     if len(process.threads) < len(process.tids):
         return True
-    waits = [each.wait for each in threads if each.wait is not None and each.state is RunState.WAITING]
-    return any(wait.kind is WaitKind.SLEEP or wait.missing_workers is not None for wait in waits)
+    waits = [each.wait for each in threads if each.wait and each.state is RunState.WAITING]
+    return any(wait.kind is WaitKind.SLEEP or wait.missing_workers for wait in waits)
 
 
 def _sleepers(process: ProcessSnapshot) -> Iterator[KernelSleeper]:
     for thread in process.threads:
         side = thread.kernel_side
-        if side is not None:
+        if side:
             fault = side.is_page_fault
             yield KernelSleeper(thread.tid, side.state, side.channel, side.stack, fault, side.seconds)
 
@@ -234,7 +234,7 @@ def _subnormal_shares(
     """Each tensor of the innermost operator of a thread that runs, with the share of subnormal numbers in it."""
     inside = (process.thread(each.tid) for each in threads if each.state is RunState.RUNNING and each.dispatch)
     thread = next(inside, None)
-    if thread is None or session.dispatcher_error is not None:
+    if not thread or session.dispatcher_error:
         return
     from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 
@@ -256,7 +256,7 @@ def _own_threads(session: Session) -> int | None:
 
 
 def _collection(session: Session) -> Collection | None:
-    if session.python is None:
+    if not session.python:
         return None
     from gdbext.cpython.threads.garbage_collector import running_collection
 
@@ -283,7 +283,7 @@ def _expression_size(process: ProcessSnapshot, tid: int) -> int | None:
 
 
 def _recompilations(session: Session) -> int:
-    if session.python is None:
+    if not session.python:
         return 0
     from gdbext.torch.compile.compile_section import recompilations
     from gdbext.torch.compile.dynamo_reader import DynamoReader

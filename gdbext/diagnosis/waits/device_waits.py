@@ -158,7 +158,7 @@ def device_wait(thread: ThreadSnapshot, level: int, polls: bool = False) -> Devi
     row = FUNCTIONS.get(plain_name(name))
     return DeviceWait(
         name,
-        row.work if row is not None else DeviceWork.UNKNOWN,
+        row.work if row else DeviceWork.UNKNOWN,
         driver_call=inner if outer != level and inner.startswith("cu") and not inner.startswith("cuda") else "",
         caller=thread.module_name(outer + 1),
         purpose=_purpose(thread, outer),
@@ -190,13 +190,13 @@ def _purpose_of(names: Sequence[str]) -> str:
 
 def _names(thread: ThreadSnapshot, level: int) -> Sequence[str]:
     function = thread.stack.function(level)
-    return function.names if function is not None else ()
+    return function.names if function else ()
 
 
 def function_name(thread: ThreadSnapshot, level: int) -> str:
     """The function of a frame without its arguments, "" where it has no name."""
     function = thread.stack.function(level)
-    return function.demangled[0].split("(")[0] if function is not None else ""
+    return function.demangled[0].split("(")[0] if function else ""
 
 
 class StreamsOfWaits:
@@ -241,7 +241,7 @@ class StreamsOfWaits:
         call, work, passed = self._called(thread, wait, level)
         wait = wait._replace(call=call, work=work, device=only, host_functions=callbacks)
         row = FUNCTIONS.get(plain_name(call))
-        if row is None or level is None or not passed:
+        if not row or level is None or not passed:
             return wait
         event = self._argument(thread, level, row.event)
         if event is not None and _is_pointer(event):
@@ -250,13 +250,13 @@ class StreamsOfWaits:
         if handle is None or not (handle in _SPECIAL or _is_pointer(handle)):
             return self._into_current(thread, wait)
         known = self._pool.get(handle)
-        number, device = (known.number, known.device) if known is not None else (None, only)
+        number, device = (known.number, known.device) if known else (None, only)
         return wait._replace(stream=handle, stream_id=number, device=device, certainty=Certainty.EXACT)
 
     def graph(self, thread: ThreadSnapshot) -> CudaGraph | None:
         """The graph that the thread's call replays; None where there is none, or where it is not known."""
         level = _level(thread)
-        if level is None or self._sites is None or level + 1 >= len(thread.frames):
+        if level is None or not self._sites or level + 1 >= len(thread.frames):
             return None
         if not any(name.startswith(assumed_symbols.GRAPH_REPLAY.beginnings) for name in _names(thread, level + 1)):
             return None
@@ -272,7 +272,7 @@ class StreamsOfWaits:
     def _into_current(self, thread: ThreadSnapshot, wait: DeviceWait) -> DeviceWait:
         """The wait with the stream into which PyTorch replays a graph: the thread's current one (CUDAGraph.cpp)."""
         graph = self.graph(thread)
-        device = graph.device if graph is not None else wait.device
+        device = graph.device if graph else wait.device
         if wait.purpose != assumed_symbols.GRAPH_REPLAY.purpose or plain_name(wait.call) != "cudaGraphLaunch":
             return wait
         for each in self.current(thread):
@@ -286,18 +286,18 @@ class StreamsOfWaits:
         """The function that the program called, and its work: another one than the frame's where it left by a jump, and
         what the caller passed are the arguments of the first. False where these are not those of CUDA: a function of
         PyTorch left so."""
-        if level is None or self._sites is None or level + 1 >= len(thread.frames):
+        if level is None or not self._sites or level + 1 >= len(thread.frames):
             return wait.call, wait.work, False
         target, inner = self._sites.direct_target(thread.stack, level + 1), thread.stack.function(level)
-        if target is None or inner is None or inner.start == target:
+        if target is None or not inner or inner.start == target:
             return wait.call, wait.work, True
         called = self._sites.function_at(target)
-        name = called.demangled[0].split("(")[0] if called is not None and called.start == target else ""
+        name = called.demangled[0].split("(")[0] if called and called.start == target else ""
         row = FUNCTIONS.get(plain_name(name))
-        return (wait.call, wait.work, False) if row is None else (name, row.work, True)
+        return (name, row.work, True) if row else (wait.call, wait.work, False)
 
     def _argument(self, thread: ThreadSnapshot, level: int, number: int | None) -> int | None:
-        if number is None or self._sites is None or level + 1 >= len(thread.frames):
+        if number is None or not self._sites or level + 1 >= len(thread.frames):
             return None
         try:
             return self._sites.argument(thread.stack, level + 1, number)

@@ -82,8 +82,8 @@ def asks_itself(
     process itself, too."""
     for tid, loop in loops.items() if len(loops) == 1 else ():
         state = states.get(tid)
-        wait = state.wait if state is not None else None
-        if state is None or wait is None or loop.current is None or wait.peer is None or not wait.peer.is_queued:
+        wait = state.wait if state else None
+        if not state or not wait or not loop.current or not wait.peer or not wait.peer.is_queued:
             continue
         others = [thread for thread in process.threads if thread.tid != tid]
         if wait.timed or any(_may_accept(each, states.get(each.tid)) for each in others):
@@ -101,8 +101,8 @@ def asks_itself(
 
 def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
     """The thread runs, or goes on by itself or by what comes from outside, and so may accept a connection then."""
-    wait = state.wait if state is not None else None
-    if state is None or wait is None or thread.syscall is None or thread.syscall.name in _MAY_ACCEPT:
+    wait = state.wait if state else None
+    if not state or not wait or not thread.syscall or thread.syscall.name in _MAY_ACCEPT:
         return True
     if state.state is RunState.IDLE:
         return thread.syscall.name != "futex"
@@ -145,7 +145,7 @@ def _label(task: RunningTask) -> str:
     trio's ``__main__.credit``."""
     name = task.name or f"{task.address:#x}"
     is_function = task.outer is not None and name.endswith(f".{task.outer.function.rpartition('.')[2]}")
-    if task.outer is None or (task.name and not is_function and not task.name.startswith(_NO_NAME)):
+    if not task.outer or (task.name and not is_function and not task.name.startswith(_NO_NAME)):
         return name
     file = task.outer.file.rpartition("/")[2]
     return f"{task.outer.function} ({file}:{task.outer.line or '?'}{'' if is_function else f', {name}'})"
@@ -167,7 +167,7 @@ def _task(
     if task.address == loop.current:
         return AsyncTask(name, task.address, TaskState.RUNNING, label=names[task.address])
     found = awaited.get(task.address)
-    if found is None:
+    if not found:
         return AsyncTask(name, task.address, TaskState.READY, frames=frames, label=names[task.address])
     kept = (found.holder,) if found.holder in names else ()
     holders = kept or (_holders(inside.get(found.address, ()), task) if found.kind in _HELD else ())
@@ -232,8 +232,8 @@ def job_clause(process: ProcessSnapshot, python: PythonView, found: Awaited) -> 
 def _at_line(process: ProcessSnapshot, tid: int | None) -> str:
     """`` at train.py:8 (step)``: the innermost line of the program's own that the thread is at."""
     thread = process.thread(tid) if tid is not None else None
-    frame = next((each for each in thread.python if each.is_users), None) if thread is not None else None
-    if frame is None:
+    frame = next((each for each in thread.python if each.is_users), None) if thread else None
+    if not frame:
         return ""
     return f" at {frame.file.rpartition('/')[2]}:{frame.line or '?'} ({frame.function})"
 
@@ -241,7 +241,7 @@ def _at_line(process: ProcessSnapshot, tid: int | None) -> str:
 def _process_text(process: ProcessSnapshot, found: Awaited, pid: int) -> str:
     """A process that has ended is not waited for, but those that still have its pipes."""
     child = process.outside.children().get(pid) if process.outside is not None else None
-    label = child.label if child is not None else str(pid)
+    label = child.label if child else str(pid)
     if found.status is None:
         return f"waits for the end of process {label}"
     ended = f"process {pid}, which has ended ({_ending(found.status)})"
@@ -259,7 +259,7 @@ def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:
         return ""
     link = process.outside.descriptor(descriptor)
     peer = process.outside.peers.of(link, False)
-    return ", ".join(filter(None, (f" ({link})" if link else "", peer.text if peer is not None else "")))
+    return ", ".join(filter(None, (f" ({link})" if link else "", peer.text if peer else "")))
 
 
 def _some(names: list[str], limit: int = 4) -> str:

@@ -27,11 +27,11 @@ _BELOW_TAKE_GIL = {FunctionTag.CONDVAR, FunctionTag.MUTEX, FunctionTag.OFFERS_GI
 def gil_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that wants the GIL (or has just offered it to another thread)."""
     futex = futex_wait(thread.syscall)
-    if futex is None:
+    if not futex:
         return None
     for gil in thread.process.gils:
         part = gil.part_at(futex.address)
-        if part is not None:
+        if part:
             return _by_address(thread, gil, part, futex.address)
     if not thread.process.gils and thread.first(FunctionTag.TAKES_GIL, within=_NEAR) is not None:
         return Wait(Resource(WaitKind.GIL, 0), evidence=("by the functions on its stack; the GIL could not be read",))
@@ -40,7 +40,7 @@ def gil_wait(thread: ThreadSnapshot) -> Wait | None:
 
 def is_of_two_moments(thread: ThreadSnapshot, wait: Wait | None) -> bool:
     """It sleeps in the wait for the GIL, and yet has its mutex: it woke up while memory was read."""
-    if wait is None or wait.kind is not WaitKind.GIL or thread.syscall is None or not thread.own_tid:
+    if not wait or wait.kind is not WaitKind.GIL or not thread.syscall or not thread.own_tid:
         return False
     return any(gil.mutex_owner == thread.own_tid for gil in thread.process.gils)
 
@@ -52,9 +52,9 @@ def between_gil_waits(thread: ThreadSnapshot) -> Wait | None:
         return None
     for gil in thread.process.gils:
         holder = _holder(thread, gil)
-        if holder is not None and holder[0] == thread.tid and not _waits_on_condition(thread, level):
+        if holder and holder[0] == thread.tid and not _waits_on_condition(thread, level):
             continue  # it has just taken it
-        if holder is not None and _uses(thread, gil):
+        if holder and _uses(thread, gil):
             evidence = "it runs inside the function that takes the GIL, between two timed waits"
             return _held(gil, holder, evidence)
     return None
@@ -73,7 +73,7 @@ def _in_the_loops_take_gil(thread: ThreadSnapshot) -> bool:
         return False
     if FunctionTag.CONDVAR not in thread.inner_tags:
         return False
-    return all(thread.stack.function(at) is None or thread.tags(at) <= _BELOW_TAKE_GIL for at in range(level))
+    return all(not thread.stack.function(at) or thread.tags(at) <= _BELOW_TAKE_GIL for at in range(level))
 
 
 def _uses(thread: ThreadSnapshot, gil: GilState) -> bool:
@@ -90,7 +90,7 @@ def _by_address(thread: ThreadSnapshot, gil: GilState, part: GilPart, address: i
     if not gil.locked:
         return Wait(resource, being_released=True, evidence=(evidence, "the GIL is free"))
     holder = _holder(thread, gil)
-    if holder is not None:
+    if holder:
         return _held(gil, holder, evidence)
     changing = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
     if isinstance(changing, OwnerThread):
@@ -112,7 +112,7 @@ def _holder(thread: ThreadSnapshot, gil: GilState) -> tuple[int, OwnerCertainty]
     python = thread.process.python
     last = python.tid_of_state(gil.last_holder) if python is not None and gil.last_holder is not None else None
     changing = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
-    if last is None or changing is None or changing == OwnerThread(last):
+    if last is None or not changing or changing == OwnerThread(last):
         return None
     return last, OwnerCertainty.INFERRED
 
@@ -127,10 +127,10 @@ def _held(gil: GilState, holder: tuple[int, OwnerCertainty], evidence: str) -> W
 def parking_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that is parked on anything but a lock object."""
     futex, python = futex_wait(thread.syscall), thread.process.python
-    if futex is None or python is None:
+    if not futex or python is None:
         return None
     parked = python.parked(thread.tid, futex.address)
-    if parked is None:
+    if not parked:
         return None
     from gdbext.cpython.sync.parking import ParkedOn
 
@@ -144,7 +144,7 @@ def between_parkings(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that stops the world: it looks every millisecond whether the others have stopped."""
     python = thread.process.python
     parked = python.stopping(thread.tid) if python is not None else None
-    return None if parked is None else _for_world(parked, "it has asked all other threads to stop")
+    return _for_world(parked, "it has asked all other threads to stop") if parked else None
 
 
 def _for_object(parked: Parked, evidence: str) -> Wait:

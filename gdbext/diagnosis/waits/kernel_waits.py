@@ -80,11 +80,11 @@ _MAX_FILES = 3
 def explained(thread: ThreadSnapshot, state: RunState, wait: Wait | None) -> tuple[RunState, Wait | None]:
     """The state of a thread and its wait, with what its kernel side says."""
     side = thread.kernel_side
-    if side is None or state is RunState.IDLE or thread.process.frozen_group:
+    if not side or state is RunState.IDLE or thread.process.frozen_group:
         return state, wait
     if side.call == -1:
         return (RunState.WAITING, _outside_of_calls(thread, side)) if _waits(side) else (state, wait)
-    if wait is None or not (side.is_uninterruptible or side.is_served):
+    if not wait or not (side.is_uninterruptible or side.is_served):
         return state, wait
     return state, _in_call(thread, side, wait)
 
@@ -142,14 +142,14 @@ def _served_mappings(thread: ThreadSnapshot) -> Iterator[tuple[str, FileSystem]]
         if mapping.path.startswith("/") and mapping.path not in seen:
             seen.add(mapping.path)
             file_system = outside.machine.file_system_of(mapping.path)
-            if file_system is not None and file_system.is_served:
+            if file_system and file_system.is_served:
                 yield mapping.path, file_system
 
 
 def _in_call(thread: ThreadSnapshot, side: KernelSide, wait: Wait) -> Wait:
     """The wait with the file and the file system of its call, where the call has one that needs a server."""
     path, file_system = _file(thread)
-    if file_system is None:
+    if not file_system:
         return wait._replace(evidence=(*wait.evidence, *evidence(thread, side)), kernel=side)
     named = f" of {path}" if path else ""
     others, why = _who_holds(thread, side, file_system)
@@ -175,7 +175,7 @@ def _who_holds(
 def _file(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
     """The path of the call's file where nothing has named it yet, and the file system."""
     call, outside = thread.syscall, thread.process.outside
-    if call is None or outside is None:
+    if not call or outside is None:
         return "", None
     if call.name in _DESCRIPTORS:
         return "", outside.machine.file_system(call.arguments[0])

@@ -44,10 +44,10 @@ _NEAR = 6
 def mutex_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a mutex, None for any other."""
     futex = futex_wait(thread.syscall)
-    if futex is None or not futex.is_lock:
-        return _refused_mutex(thread, futex) if futex is not None else None
+    if not futex or not futex.is_lock:
+        return _refused_mutex(thread, futex) if futex else None
     mutex = Mutex.read(thread.process.memory, futex.address)
-    if mutex is None or not (_is_named(thread) or _looks_owned(thread, mutex)):
+    if not mutex or not (_is_named(thread) or _looks_owned(thread, mutex)):
         return None
     return _mutex_wait(thread, futex, mutex)
 
@@ -55,9 +55,9 @@ def mutex_wait(thread: ThreadSnapshot) -> Wait | None:
 def destroyed(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside pthread_mutex_lock for what can be no mutex any more; None for any other."""
     futex = futex_wait(thread.syscall)
-    if futex is None or not futex.is_lock or not _is_named(thread):
+    if not futex or not futex.is_lock or not _is_named(thread):
         return None
-    if Mutex.read(thread.process.memory, futex.address) is not None:
+    if Mutex.read(thread.process.memory, futex.address):
         return None
     evidence = f"{futex.address:#x} is waited for as a mutex, and what is there is not one (freed or overwritten)"
     return Wait(Resource(WaitKind.MUTEX, futex.address, "destroyed"), evidence=(evidence,))
@@ -91,7 +91,7 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
     owner = process.owner(tid)
     if owner == OwnerThread(thread.tid) and not mutex.is_robust and mutex.is_recursive:
         owner = None  # A recursive mutex lets its owner in: this cannot be its state at rest.
-    if owner is None:
+    if not owner:
         evidence = f"the mutex at {futex.address:#x} is locked, its owner field is {tid}"
         return Wait(resource, evidence=(evidence,))
     evidence = f"{mutex.description} mutex {futex.address:#x}: lock word {mutex.lock:#x}, owner {tid} at +8"
@@ -132,7 +132,7 @@ def _refused_mutex(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     for address in {value - offset for level in levels for value in thread.values(level) for offset in places}:
         mutex = Mutex.read(thread.process.memory, address) if address % 8 == 0 and address > 0 else None
         pi = mutex is not None and mutex.is_priority_inheriting
-        if mutex is not None and pi and thread.process.owner(mutex.lock & TID_MASK) is not None:
+        if mutex and pi and thread.process.owner(mutex.lock & TID_MASK):
             found[address] = mutex
     if len(found) != 1:
         return None
@@ -156,7 +156,7 @@ _LIBRARIES = ("libc.", "libc-", "ld-", "libpthread")
 def libc_lock_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a lock that the functions on its stack identify, None for any other."""
     futex = futex_wait(thread.syscall)
-    if futex is None or not futex.is_lock or by_syscall(thread):
+    if not futex or not futex.is_lock or by_syscall(thread):
         return None
     if thread.first(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK) is not None:
         return _interrupted_malloc(thread, futex) or _lock(thread, futex, WaitKind.LIBC_LOCK, "malloc arena")
@@ -172,7 +172,7 @@ def libc_lock_wait(thread: ThreadSnapshot) -> Wait | None:
 def unidentified(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside libc for a lock that nothing identifies, None for any other."""
     futex = futex_wait(thread.syscall)
-    if futex is None or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES) or by_syscall(thread):
+    if not futex or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES) or by_syscall(thread):
         return None
     found = Wait(
         Resource(WaitKind.LIBC_LOCK, futex.address, thread.process.name_at(futex.address)),
@@ -223,7 +223,7 @@ def _is_free(thread: ThreadSnapshot, address: int) -> bool:
 def _stream_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     """The wait for a stdio stream, which records its owner."""
     stream = StreamLock.read(thread.process.memory, futex.address)
-    if stream is None:
+    if not stream:
         return None
     owners = [each.tid for each in thread.process.threads if each.thread_pointer == stream.owner]
     if len(owners) != 1:
@@ -261,7 +261,7 @@ def static_initialiser_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside __cxa_guard_acquire."""
     level = thread.first(FunctionTag.STATIC_GUARD, within=6)
     futex = futex_wait(thread.syscall)
-    if level is None or futex is None:
+    if level is None or not futex:
         return None
     guard = futex.address
     variable = _variable(thread, guard, level)
@@ -287,7 +287,7 @@ def _variable(thread: ThreadSnapshot, guard: int, level: int) -> str:
         if text.startswith(_GUARD_PREFIX):
             return text[len(_GUARD_PREFIX) :]
     function = thread.stack.function(level + 1) if level + 1 < len(thread.frames) else None
-    return f"a static variable of {function.demangled[0]}" if function is not None else ""
+    return f"a static variable of {function.demangled[0]}" if function else ""
 
 
 def _initialisers(thread: ThreadSnapshot, guard: int, level: int) -> list[tuple[OwnerThread, int]]:
@@ -298,7 +298,7 @@ def _initialisers(thread: ThreadSnapshot, guard: int, level: int) -> list[tuple[
     function. Where neither tells, it is a thread inside the same function, past the guard.
     """
     waiting_in = thread.stack.function(level) if level < len(thread.frames) else None
-    if waiting_in is None:
+    if not waiting_in:
         return []
     proven: list[tuple[OwnerThread, int]] = []
     likely: list[tuple[OwnerThread, int]] = []
@@ -309,7 +309,7 @@ def _initialisers(thread: ThreadSnapshot, guard: int, level: int) -> list[tuple[
             if FunctionTag.STATIC_GUARD in other.tags(at - 1) or not _near(frame.pc, waiting_in):
                 continue
             function = other.stack.function(at)
-            if function is None:
+            if not function:
                 continue
             if guard in frame.registers.values() or between_uses(other.process.memory, function, guard, frame.pc):
                 proven.append((OwnerThread(other.tid), frame.pc))

@@ -40,7 +40,7 @@ def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The sleep with what it is between; itself where that is not known."""
     python = thread.process.python
     error = python.handled_error(thread.tid) if python is not None and thread.python else None
-    if error is not None:
+    if error:
         wait = wait._replace(handling=error.text, refused=refused_by(error))
     agents = _meeting(thread, python) if python is not None else ""
     if agents:
@@ -55,7 +55,7 @@ def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
     telling = (PolledKind.PROCESS, PolledKind.FILE, PolledKind.THREAD, PolledKind.OBJECT, PolledKind.FLAG)
     kind = next((kind for kind in telling if any(each.polled_as is kind for each in found)), None)
-    if kind is None:
+    if not kind:
         return wait
     seen = [each for each in found if each.polled_as is kind][:_SHOWN]
     if kind is PolledKind.PROCESS:
@@ -69,7 +69,7 @@ def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if kind is PolledKind.FLAG:
         looks = wait._replace(looks_for=_joined([f"{each.name} (which is {each.value})" for each in seen]))
         looks = python_waits.with_lost_setter(thread, looks, [each.name for each in seen])
-        return looks if looks.lost is not None else python_waits.with_lost_pool(thread, looks)
+        return looks if looks.lost else python_waits.with_lost_pool(thread, looks)
     return _files(thread, wait, [each.path for each in seen])
 
 
@@ -101,13 +101,13 @@ def repeated(thread: ThreadSnapshot, wait: Wait) -> Wait:
 def _with_caught(thread: ThreadSnapshot, python: PythonView, wait: Wait) -> Wait:
     """The sleep with the exception that its loop has caught before, and handles no more."""
     caught = python.caught_error(thread.tid) if wait.repeated_at and not wait.handling else None
-    return wait._replace(caught=caught.text, once_refused=refused_by(caught)) if caught is not None else wait
+    return wait._replace(caught=caught.text, once_refused=refused_by(caught)) if caught else wait
 
 
 def _for_something(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The sleep of a loop that looks at what nobody knows: a child of the process may be it."""
     outside = thread.process.outside
-    if not wait.repeated_at or outside is None or wait.lost is not None:
+    if not wait.repeated_at or outside is None or wait.lost:
         return wait
     ended = syscall_waits.ended_children(thread.process, only_failed=True)
     children = tuple(each for _, each in sorted(outside.children().items()))
@@ -148,7 +148,7 @@ def _meeting(thread: ThreadSnapshot, python: PythonView) -> str:
     from gdbext.torch.distributed.python_calls import meeting
 
     found = meeting(python.stack(thread.tid))
-    return found.phrase if found is not None else ""
+    return found.phrase if found else ""
 
 
 def _processes(thread: ThreadSnapshot, wait: Wait, seen: Sequence[PolledObject]) -> Wait:
@@ -160,15 +160,15 @@ def _processes(thread: ThreadSnapshot, wait: Wait, seen: Sequence[PolledObject])
 
 
 def _objects(thread: ThreadSnapshot, python: PythonView, wait: Wait, seen: Sequence[PolledObject]) -> Wait:
-    names = [f"{each.name} ({each.kind.value if each.kind is not None else ''} {each.address:#x})" for each in seen]
+    names = [f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in seen]
     wait = wait._replace(looks_for=_joined(names))
     owed = python.polled_results(seen)
-    if owed is not None and owed.pids:
+    if owed and owed.pids:
         known = thread.process.outside.children() if thread.process.outside is not None else {}
         workers = tuple(known.get(pid, ChildProcess(pid)) for pid in owed.pids)
         text = f"{wait.looks_for}, which the worker process{'es' if len(workers) > 1 else ''} {listed(workers)} owe"
         return wait._replace(looks_for=text + ("s" if len(workers) == 1 else ""), children=workers)
-    theirs = (owed.owner_tid, *owed.awaited, *owed.exhausted) if owed is not None else ()
+    theirs = (owed.owner_tid, *owed.awaited, *owed.exhausted) if owed else ()
     owing = dict.fromkeys(tid for tid in theirs if tid is not None and tid != thread.tid)
     users = dict.fromkeys(tid for each in seen for tid in python.users_of(each.address) if tid != thread.tid)
     wait = wait._replace(expects=tuple(owing or users))
@@ -179,14 +179,14 @@ def _files(thread: ThreadSnapshot, wait: Wait, paths: Sequence[str]) -> Wait:
     outside = thread.process.outside
     locks = {path: outside.file_lock(path) for path in paths} if outside is not None else {}
     texts = (_file(thread, path, locks.get(path)) for path in paths)
-    peer = next((peer for peer in locks.values() if peer is not None), None)
+    peer = next((peer for peer in locks.values() if peer), None)
     return wait._replace(looks_for=_joined(list(texts)), looks_outside=True, peer=peer)
 
 
 def _file(thread: ThreadSnapshot, path: str, lock: Peer | None) -> str:
     outside = thread.process.outside
     shown = outside.absolute(path) if outside is not None else path
-    if lock is not None:
+    if lock:
         return f"the file {shown}, {lock.text}"
     exists = outside.file_exists(path) if outside is not None else None
     unused = (
@@ -240,17 +240,17 @@ def _is_python_prompt(thread: ThreadSnapshot) -> bool:
 
 def _descriptor(thread: ThreadSnapshot) -> int | None:
     call = thread.syscall
-    return call.arguments[0] & 0xFFFFFFFF if call is not None and call.name == "read" else None
+    return call.arguments[0] & 0xFFFFFFFF if call and call.name == "read" else None
 
 
 def with_question(thread: ThreadSnapshot, wait: Wait) -> tuple[Wait, bool | None]:
     """The wait with what the program asks, and whether somebody can answer it: at a terminal that the process has for
     itself. None where it asks nothing, or nobody can tell."""
     python = thread.process.python
-    if wait.kind is not WaitKind.IO or python is None or thread.syscall is None or thread.syscall.name not in _CALLS:
+    if wait.kind is not WaitKind.IO or python is None or not thread.syscall or thread.syscall.name not in _CALLS:
         return wait, None
     found = python.question(thread.tid)
-    if found is None:
+    if not found:
         return wait, None
     text = _text(found, thread)
     resource = wait.resource._replace(name=f"{wait.resource.name}; {text}")
@@ -264,7 +264,7 @@ def _text(found: Question, thread: ThreadSnapshot) -> str:
         return f"the debugger {found.by} has stopped the program at {where}, and waits for a command"
     user = next((frame for frame in thread.python if _is_users(frame)), None)
     inner = user is None or (user.file, user.line) == (place.file, place.line)
-    by = f", called from {user.place}" if user is not None and not inner else ""
+    by = f", called from {user.place}" if user and not inner else ""
     asks = f"asks {found.words!r}" if found.words else "waits for a line"
     return f"{found.by} {asks} at {where}{by}"
 

@@ -33,12 +33,12 @@ _DEPTH = 8
 
 def python_pool_of(thread: ThreadSnapshot) -> Pool | None:
     """The pool whose idle worker this is, None for a thread that works or is not a worker."""
-    if thread.syscall is None or thread.dispatch:
+    if not thread.syscall or thread.dispatch:
         return None
     inner = [(_file(frame), frame.function.rpartition(".")[2]) for frame in thread.python[:_DEPTH]]
     for level, call in enumerate(inner):
         pool = thread.process.pools.python.get(call)
-        if pool is not None:
+        if pool:
             works = not level and call in pool.works_in
             return pool if not works and _only_waits(inner[:level], pool) else None
     return None
@@ -46,7 +46,7 @@ def python_pool_of(thread: ThreadSnapshot) -> Pool | None:
 
 def _only_waits(inner: list[tuple[str, str]], pool: Pool) -> bool:
     """The frames above a pool's main loop are those of a worker without work."""
-    if pool.idles_in is not None and inner[:1] != [pool.idles_in]:
+    if pool.idles_in and inner[:1] != [pool.idles_in]:
         return False
     if tuple(inner[:2]) in _TAKES_TURNS:
         inner = inner[1:]
@@ -114,7 +114,7 @@ def _pool_without_names(thread: ThreadSnapshot) -> Pool | None:
     functions have no names."""
     if thread.python or thread.tid == thread.process.pid or not 0 < len(thread.frames) <= _SHALLOW:
         return None
-    if thread.syscall is None or thread.syscall.name not in _PARKED_IN:
+    if not thread.syscall or thread.syscall.name not in _PARKED_IN:
         return None
     name = thread.name or ""
     for pool in thread.process.pools.without_names:
@@ -147,7 +147,7 @@ def for_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
         return wait
     known = next((each for each in thread.process.pools.without_names if _is_of(each, library)), None)
     pool = known or _built_in(thread)
-    if pool is None:
+    if not pool:
         return wait
     others = [each for each in thread.process.threads if each is not thread and not _is_of_another(each, pool)]
     if any(_is_of(pool, module) or module == library for other in others for module in _modules(other)):
@@ -167,8 +167,8 @@ def _built_in(thread: ThreadSnapshot) -> Pool | None:
     """The pool that the library in which a thread waits has built in, by a text among its constants."""
     level = next((at for at in range(len(thread.frames)) if _is_callers(thread.module_name(at))), None)
     module = thread.frames[level].module if level is not None else None
-    found = [pool for pool in thread.process.pools.built_in if module is not None and _has_text(module, pool.text)]
-    if module is None or not found:
+    found = [pool for pool in thread.process.pools.built_in if module and _has_text(module, pool.text)]
+    if not module or not found:
         return None
     names = " or ".join(pool.name for pool in found)
     return found[0]._replace(workers=f"{names} worker threads, which {module.name} has built in")
@@ -176,7 +176,7 @@ def _built_in(thread: ThreadSnapshot) -> Pool | None:
 
 def _has_text(module: Module, text: bytes) -> bool:
     image = module.image
-    parts = [each for each in image.loads if not each.flags & PF_W] if image is not None else []
+    parts = [each for each in image.loads if not each.flags & PF_W] if image else []
     return image is not None and any(image.find(text, at.vaddr, at.vaddr + at.filesz) is not None for at in parts)
 
 
@@ -232,15 +232,15 @@ def openmp_wait(thread: ThreadSnapshot) -> Wait | None:
     if level is None:
         return None
     futex = futex_wait(thread.syscall)
-    address = futex.address if futex is not None else 0
+    address = futex.address if futex else 0
     locks = futex is not None and futex.value == _LOCKED and thread.module_name(0).startswith(_GNU)
     if locks or thread.first(FunctionTag.OPENMP_LOCK, within=_NEAR) is not None:
-        return Wait(Resource(WaitKind.MUTEX, address, "OpenMP lock or critical section")) if futex is not None else None
+        return Wait(Resource(WaitKind.MUTEX, address, "OpenMP lock or critical section")) if futex else None
     if is_worker(thread):
         if _only_runtime_frames(thread, level):
             return Wait(Resource(WaitKind.WORKER_POOL, address, OPENMP.name))
-        return _barrier(thread, address) if futex is not None else None
-    return _team(thread, address) if futex is not None else None
+        return _barrier(thread, address) if futex else None
+    return _team(thread, address) if futex else None
 
 
 def openmp_pool_of(thread: ThreadSnapshot) -> Pool | None:

@@ -33,7 +33,7 @@ _LOWEST = 0x10000
 def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a condition variable, None for any other."""
     futex, level = futex_wait(thread.syscall), thread.first(FunctionTag.CONDVAR, within=_NEAR)
-    if futex is None or level is None or futex.is_lock_word:
+    if not futex or level is None or futex.is_lock_word:
         return None
     base = thread.object_around(futex.address, sync_objects.CONDVAR_WORDS, level)
     address = base if base is not None else sync_objects.condvar_by_alignment(futex.address)
@@ -71,7 +71,7 @@ def _may_be_mutex(thread: ThreadSnapshot, address: int) -> bool:
     if not address or address % 8 or not _is_writable_data(thread, address):
         return False
     mutex = sync_objects.Mutex.read(thread.process.memory, address)
-    if mutex is None or not 0 < mutex.users < _MAX_USERS or mutex.lock > 2:
+    if not mutex or not 0 < mutex.users < _MAX_USERS or mutex.lock > 2:
         return False
     if mutex.owner == thread.own_tid or (mutex.owner != 0) != (mutex.lock != 0):
         return False
@@ -96,10 +96,10 @@ def join(thread: ThreadSnapshot) -> Wait | None:
     word's address proves it, so that no name is needed (pthread_join jumps to a local function).
     """
     futex = futex_wait(thread.syscall)
-    if futex is None:
+    if not futex:
         return None
     found = _by_thread_id(thread, futex) or _by_join_state(thread, futex)
-    if found is None:
+    if not found:
         named = thread.first(FunctionTag.JOIN, within=_NEAR_JOIN) is not None
         return Wait(Resource(WaitKind.JOIN, futex.address, "a thread"), timed=futex.timed) if named else None
     owner, word = found
@@ -111,7 +111,7 @@ def join(thread: ThreadSnapshot) -> Wait | None:
 def _by_thread_id(thread: ThreadSnapshot, futex: FutexWait) -> tuple[OwnerThread, str] | None:
     owner = thread.process.owner(futex.value & TID_MASK)
     other = thread.process.thread(owner.tid) if isinstance(owner, OwnerThread) else None
-    if not isinstance(owner, OwnerThread) or other is None:
+    if not isinstance(owner, OwnerThread) or not other:
         return None
     is_end = thread_id_word(other.process.memory, other.thread_pointer) == futex.address
     return (owner, "tid word") if is_end else None
@@ -129,11 +129,11 @@ def _by_join_state(thread: ThreadSnapshot, futex: FutexWait) -> tuple[OwnerThrea
 def barrier(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread at a pthread_barrier_t, which does not name those that are late; None for any other."""
     futex = futex_wait(thread.syscall)
-    if futex is None or thread.first(FunctionTag.BARRIER, within=_NEAR_BARRIER) is None:
+    if not futex or thread.first(FunctionTag.BARRIER, within=_NEAR_BARRIER) is None:
         return None
     address = futex.address - sync_objects.BARRIER_WORD
     found, name = sync_objects.Barrier.read(thread.process.memory, address), thread.process.name_at(address)
-    text = f"{found.arrived} of {found.expected} threads have arrived" if found is not None else ""
+    text = f"{found.arrived} of {found.expected} threads have arrived" if found else ""
     return Wait(Resource(WaitKind.BARRIER, address, ", ".join(filter(None, (name, text)))), timed=futex.timed)
 
 
@@ -144,14 +144,14 @@ _DEEP = 40
 def rwlock_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a read-write lock, None for any other."""
     futex, level = futex_wait(thread.syscall), thread.first(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR)
-    if futex is None or level is None:
+    if not futex or level is None:
         return None
     base = thread.object_around(futex.address, sync_objects.RWLOCK_WORDS, level)
     if base is None:
         base = sync_objects.rwlock_by_alignment(futex.address)
     process = thread.process
     lock = sync_objects.RwLock.read(process.memory, base)
-    if lock is None:
+    if not lock:
         return Wait(Resource(WaitKind.RWLOCK, base))
     resource = Resource(WaitKind.RWLOCK, base, process.name_at(base))
     if lock.writer:
@@ -190,7 +190,7 @@ _MOST_UNNAMED = 5
 def semaphore_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a semaphore, None for any other."""
     futex = futex_wait(thread.syscall)
-    if futex is None:
+    if not futex:
         return None
     if thread.first(FunctionTag.SEMAPHORE, within=_NEAR_SEMAPHORE) is None and not _is_semaphore(thread, futex):
         return None
@@ -210,7 +210,7 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
     """The other processes that have it: who took it need not live any more."""
     name, process = "shared between processes", thread.process
     mapping = process.modules.mapping_at(address)
-    sharers = process.outside.sharers(mapping) if process.outside is not None and mapping is not None else None
+    sharers = process.outside.sharers(mapping) if process.outside is not None and mapping else None
     if sharers is None:
         return name
     if not sharers:
@@ -233,7 +233,7 @@ def _is_semaphore(thread: ThreadSnapshot, futex: FutexWait) -> bool:
 def _unnamed_in_libc(thread: ThreadSnapshot) -> bool:
     """The libc frames at the top of the stack have no names, and are few."""
     levels = thread.inner_libc_levels
-    return 0 < len(levels) <= _MOST_UNNAMED and all(thread.stack.function(level) is None for level in levels)
+    return 0 < len(levels) <= _MOST_UNNAMED and all(not thread.stack.function(level) for level in levels)
 
 
 def _has_tokens(thread: ThreadSnapshot, address: int) -> bool:
@@ -251,9 +251,7 @@ _CALL_BYTES = 8
 def once_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for an initialisation that is in progress, None for any other."""
     futex = futex_wait(thread.syscall)
-    if futex is None or (
-        thread.first(FunctionTag.ONCE, within=_NEAR_ONCE) is None and not _is_once_word(thread, futex)
-    ):
+    if not futex or (thread.first(FunctionTag.ONCE, within=_NEAR_ONCE) is None and not _is_once_word(thread, futex)):
         return None
     resource = Resource(WaitKind.ONCE, futex.address, thread.process.name_at(futex.address))
     owners = [OwnerThread(other.tid) for other in thread.process.threads if _runs_initialiser(other, futex.address)]
@@ -275,7 +273,7 @@ def _is_once_word(thread: ThreadSnapshot, futex: FutexWait) -> bool:
     ):
         return False
     levels = thread.inner_libc_levels
-    unnamed = all(thread.stack.function(level) is None for level in levels)
+    unnamed = all(not thread.stack.function(level) for level in levels)
     return 1 <= len(levels) <= 3 and unnamed and thread.mentions(futex.address, levels)
 
 

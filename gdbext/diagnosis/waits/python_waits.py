@@ -83,7 +83,7 @@ def interruption(thread: ThreadSnapshot) -> SelfWait | None:
         return SelfWait.FINALIZER
     found = next((reason for tag, reason in _INTERRUPTIONS if tag in thread.inner_tags), None)
     python = thread.process.python
-    if found is None and python is not None and python.in_signal_handler(thread.tid):
+    if not found and python is not None and python.in_signal_handler(thread.tid):
         return SelfWait.SIGNAL  # without symbols, the function of C that calls handlers has no name
     return found
 
@@ -95,19 +95,19 @@ def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool
     at_work = bool(workers) and not all_idle(workers)
     ended = (each for each in found.helpers if each.thread.has_ended)
     lost = next((each for each in ended if not (each.only_replaces and at_work)), None)
-    if lost is not None or found.lacks_workers:
-        gone = _lost_helper(thread, lost.thread, lost.does) if lost is not None else NO_WORKERS
+    if lost or found.lacks_workers:
+        gone = _lost_helper(thread, lost.thread, lost.does) if lost else NO_WORKERS
         return Wait(Resource(WaitKind.CONDVAR, found.address, name), timed=timed, evidence=(evidence,), lost=gone)
     if not workers:  # they are threads: those that run a job, of whichever pool
         running = [each.tid for each in thread.process.threads if each is not thread and _runs_job(each)]
         owner = OwnerThread(running[0]) if len(running) == 1 else None
-        certainty = OwnerCertainty.INFERRED if owner is not None else OwnerCertainty.UNKNOWN
+        certainty = OwnerCertainty.INFERRED if owner else OwnerCertainty.UNKNOWN
         several = f", which one of the threads {', '.join(map(str, running))} must deliver" if running[1:] else ""
         return Wait(Resource(WaitKind.CONDVAR, found.address, f"{name}{several}"), owner, certainty, timed, (evidence,))
     plural = "es" if len(workers) > 1 else ""
     text = f"{name}, which the worker process{plural} {listed(workers)} must deliver"
     held_up = _held_up(thread, found) if all_idle(workers) else None
-    if held_up is not None:
+    if held_up:
         seen = (evidence, f"every worker waits for work, and thread {held_up.tid}, which {held_up.does}, does not")
         owed = Resource(WaitKind.CONDVAR, found.address, name)
         helper = OwnerThread(held_up.tid) if held_up.tid is not None else None
@@ -123,7 +123,7 @@ def _runs_job(thread: ThreadSnapshot) -> bool:
     pool.py calls it; between two jobs it takes one from a SimpleQueue)."""
     calls = [(frame.file.endswith("multiprocessing/pool.py"), frame.function) for frame in thread.python]
     futex, python = futex_wait(thread.syscall), thread.process.python
-    if calls[:1] != [(True, "worker")] or futex is None or python is None:
+    if calls[:1] != [(True, "worker")] or not futex or python is None:
         return (True, "worker") in calls
     found = python.wait(thread.tid, futex.address)  # the job may be a function of C
     return found is not None and found.kind is not Waitable.SIMPLE_QUEUE
@@ -149,7 +149,7 @@ def _held_up(thread: ThreadSnapshot, found: PythonWait) -> PoolHelper | None:
 
     for helper in found.helpers:
         other = thread.process.thread(helper.tid) if helper.tid is not None else None
-        if other is not None and futex_wait(other.syscall) is not None and python_pool_of(other) is None:
+        if other and futex_wait(other.syscall) and not python_pool_of(other):
             return helper
     return None
 
@@ -191,10 +191,10 @@ _MEANINGS = {
 def classify(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that sleeps on a lock made by Python, None for any other."""
     futex = futex_wait(thread.syscall)
-    if futex is None or thread.first(FunctionTag.PYTHON_LOCK, within=_NEAR) is None:
+    if not futex or thread.first(FunctionTag.PYTHON_LOCK, within=_NEAR) is None:
         return None
     found, python = _classified(thread, futex), thread.process.python
-    if found is None or python is None or found.kind is not WaitKind.PYTHON_LOCK:
+    if not found or python is None or found.kind is not WaitKind.PYTHON_LOCK:
         return found
     variable = python.variable_of(thread.tid, found.resource.address)
     found = found._replace(resource=found.resource._replace(variable=variable))
@@ -208,7 +208,7 @@ def _classified(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     found = python.wait(thread.tid, futex.address) if python is not None else None
     raw = thread.process.memory.try_read(futex.address, 4)
     free = raw is not None and any(raw)
-    if found is None:
+    if not found:
         return _plain_lock(thread, futex, futex.address, "", free)
     meaning = _MEANINGS[found.kind]
     if meaning.kind is WaitKind.PYTHON_LOCK or found.reacquiring:
@@ -221,7 +221,7 @@ def _classified(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     name = ": ".join(filter(None, (meaning.name, found.lacks)))
     resource = Resource(meaning.kind, found.address, name)
     owed = None if free else _owed(thread, found, resource, futex, evidence)
-    if owed is not None:
+    if owed:
         return owed
     return Wait(
         resource,
@@ -278,13 +278,13 @@ def _from_loop(thread: ThreadSnapshot, loop: int, resource: Resource, futex: Fut
 
 def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: bool) -> Wait:
     lock = found.lock
-    address = lock.address if lock is not None and found.kind is not Waitable.IMPORT else found.address
+    address = lock.address if lock and found.kind is not Waitable.IMPORT else found.address
     name = _MEANINGS[_lock_kind(found)].name
-    ident = found.owner_ident if found.owner_ident is not None else (lock.owner_ident if lock is not None else None)
+    ident = found.owner_ident if found.owner_ident is not None else (lock.owner_ident if lock else None)
     if ident is None:
         return _plain_lock(thread, futex, address, name, free)
     resource = Resource(WaitKind.PYTHON_LOCK, address, name)
-    tid = found.owner_tid if found.owner_tid is not None else (lock.owner_tid if lock is not None else None)
+    tid = found.owner_tid if found.owner_tid is not None else (lock.owner_tid if lock else None)
     evidence = f"{name} {address:#x} records its owner: thread ident {ident:#x}"
     if free:
         return Wait(resource, being_released=True, evidence=(evidence, "it is free now"))
@@ -348,20 +348,20 @@ def with_lost_threads(thread: ThreadSnapshot, wait: Wait) -> Wait:
     they are in."""
     python = thread.process.python
     futex = futex_wait(thread.syscall)
-    found = python.wait(thread.tid, futex.address) if python is not None and futex is not None else None
+    found = python.wait(thread.tid, futex.address) if python is not None and futex else None
     settled = wait.owners or wait.lost is not None or wait.children or wait.being_released
-    if python is None or found is None or wait.kind not in _KINDS or settled or wait.external or found.awaited:
+    if python is None or not found or wait.kind not in _KINDS or settled or wait.external or found.awaited:
         return wait
     recorded = _recorded(thread, python, found)
-    return wait._replace(lost=recorded, expects=()) if recorded is not None else _concluded(thread, python, found, wait)
+    return wait._replace(lost=recorded, expects=()) if recorded else _concluded(thread, python, found, wait)
 
 
 def _recorded(thread: ThreadSnapshot, python: PythonView, found: PythonWait) -> LostThread | None:
     unborn = python.never_began(found)
-    if unborn is not None:
+    if unborn:
         return LostThread((unborn.name,), Loss.NEVER_BEGAN, recorded=True)
     helpers = python.lost_executor(thread.tid, found.address) if found.kind.is_future else None
-    if helpers is None:
+    if not helpers:
         return None
     if not helpers.threads:
         return LostThread((), Loss.ENDED, nobody=f"no thread {helpers.does}", recorded=True)
@@ -379,7 +379,7 @@ def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
 
 def _concluded(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait) -> Wait:
     known = python.debtors(thread.tid, found)
-    if known is None or (wait.expects and not any(each.by_name for each in known.functions)):
+    if not known or (wait.expects and not any(each.by_name for each in known.functions)):
         return wait  # those that have it at hand may do anything with it
     there = [tid for ident in known.idents if (tid := python.tid_of_ident(ident)) is not None]
     alive = tuple(tid for tid in there if not _waits_alike(thread, python, tid, found.address))
@@ -390,9 +390,9 @@ def _concluded(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wa
     nobody = "other thread" if there else "thread"
     handled = wait.set_by_handlers or wait.kind.traits.handler_may_end_it
     lost = _lost(thread, python, known, may_be_handled=handled, nobody=nobody)
-    if lost is None or not lost.threads:
+    if not lost or not lost.threads:
         lost = _left_behind(thread, python, found, wait) or lost
-    return wait if lost is None else wait._replace(lost=lost, expects=())
+    return wait._replace(lost=lost, expects=()) if lost else wait
 
 
 def _left_behind(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait) -> LostThread | None:
@@ -407,7 +407,7 @@ def _left_behind(thread: ThreadSnapshot, python: PythonView, found: PythonWait, 
         return None
     users = [each for each in python.lost_users(found.address) if loss_of(thread, (each,)) is Loss.LEFT_BEHIND]
     source = users[0].target.function if users else None
-    place = f"{(source.file or '').rpartition('/')[2]}:{source.line}" if source is not None else ""
+    place = f"{(source.file or '').rpartition('/')[2]}:{source.line}" if source else ""
     does = f"had it at hand in {users[0].function}{f' ({place})' if place else ''}" if users else ""
     return LostThread(tuple(each.name for each in users), Loss.LEFT_BEHIND, does=does) if users else None
 
@@ -416,7 +416,7 @@ def with_lost_pool(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The sleep of a loop that has a pool at hand which has jobs, and no threads to do them."""
     python = thread.process.python
     pool = python.lost_pool(thread.tid) if python is not None and fork_evidence(thread.process) else None
-    if pool is None or loss_of(thread, pool.helpers.threads) is not Loss.LEFT_BEHIND:
+    if not pool or loss_of(thread, pool.helpers.threads) is not Loss.LEFT_BEHIND:
         return wait
     names = tuple(each.name for each in pool.helpers.threads)
     lost = LostThread(names, Loss.LEFT_BEHIND, recorded=True, does=pool.helpers.does)
@@ -426,8 +426,8 @@ def with_lost_pool(thread: ThreadSnapshot, wait: Wait) -> Wait:
 def _waits_alike(thread: ThreadSnapshot, python: PythonView, tid: int, address: int) -> bool:
     """Another thread waits for the very object, as at a barrier."""
     other = thread.process.thread(tid)
-    futex = futex_wait(other.syscall) if other is not None else None
-    found = python.wait(tid, futex.address) if futex is not None else None
+    futex = futex_wait(other.syscall) if other else None
+    found = python.wait(tid, futex.address) if futex else None
     return found is not None and found.address == address
 
 
@@ -439,7 +439,7 @@ def with_lost_setter(thread: ThreadSnapshot, wait: Wait, flags: Sequence[str]) -
         return wait
     for name in flags:
         known = python.flag_debtors(thread.tid, name)
-        if known is not None and known.functions and not known.idents and known.ended:
+        if known and known.functions and not known.idents and known.ended:
             return wait._replace(lost=_lost(thread, python, known, may_be_handled=False, sets=name))
     return wait
 

@@ -134,7 +134,7 @@ def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> di
             name = f"interpreter {gil.interpreter}" if gil.interpreter else ""
             held.setdefault(gil.holder_tid, {})[WaitKind.GIL, gil.address] = Resource(WaitKind.GIL, gil.address, name)
     for wait in waits:
-        if wait is None or wait.being_released or not wait.kind.traits.relation.is_possession:
+        if not wait or wait.being_released or not wait.kind.traits.relation.is_possession:
             continue
         for tid in wait.owner_tids:
             held.setdefault(tid, {}).setdefault((wait.kind, wait.resource.address), wait.resource)
@@ -198,7 +198,7 @@ class State(Record):
 def state_of(thread: ThreadSnapshot) -> State:
     """Return the state of a thread: running, idle, or what it waits for."""
     found = _state_of(thread)
-    if thread.kernel_side is None:
+    if not thread.kernel_side:
         return found
     from gdbext.diagnosis.waits import kernel_waits
 
@@ -207,18 +207,18 @@ def state_of(thread: ThreadSnapshot) -> State:
 
 
 def _state_of(thread: ThreadSnapshot) -> State:
-    if thread.syscall is None:
+    if not thread.syscall:
         return _outside_of_the_kernel(thread)
-    pool = next((pool for pool in (pool_of(thread) for pool_of in POOLS) if pool is not None), None)
-    if pool is not None:
+    pool = next((pool for pool in (pool_of(thread) for pool_of in POOLS) if pool), None)
+    if pool:
         address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
         return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, address, pool.name)), pool)
     wait = wait_of(thread)
-    if wait is None:
+    if not wait:
         return State(RunState.RUNNING)
     if wait.kind is WaitKind.IO:
         asked = _at_prompt(thread, wait)
-        if asked is not None:
+        if asked:
             return asked
     return State(RunState.WAITING, pool_workers.for_lost_workers(thread, torch_waits.for_processes(thread, wait)))
 
@@ -237,7 +237,7 @@ def wait_of(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside a system call."""
     wait = _first(GIL_RECOGNISERS, thread) or _first(_added(thread), thread)
     wait = wait or _first(RECOGNISERS[len(GIL_RECOGNISERS) :], thread)
-    return _with_witness(thread, wait) if wait is not None else None
+    return _with_witness(thread, wait) if wait else None
 
 
 def _with_witness(thread: ThreadSnapshot, wait: Wait) -> Wait:
@@ -246,9 +246,9 @@ def _with_witness(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if wait.owner != OwnerThread(thread.tid) or wait.certainty is not OwnerCertainty.RECORDED:
         return wait
     futex = futex_wait(thread.syscall)
-    if thread.syscall is None:
+    if not thread.syscall:
         doubt = "it runs: only the functions on its stack tell what it waits for"
-    elif futex is None or thread.has_at_hand(futex.address):
+    elif not futex or thread.has_at_hand(futex.address):
         return wait
     else:
         doubt = f"{futex.address:#x} is in no frame of the thread but in the register of the system call"
@@ -262,16 +262,16 @@ def _added(thread: ThreadSnapshot) -> Sequence[Recogniser]:
 
 def _outside_of_the_kernel(thread: ThreadSnapshot) -> State:
     pool = OPENMP if pool_workers.is_idle_worker(thread) else pool_workers.spinning_pool_of(thread)
-    if pool is not None:
+    if pool:
         return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{pool.name} (spinning)")), pool)
     wait = _first(SPINNING, thread) or _first(_added(thread), thread)
-    return State(RunState.WAITING, _with_witness(thread, wait)) if wait is not None else State(RunState.RUNNING)
+    return State(RunState.WAITING, _with_witness(thread, wait)) if wait else State(RunState.RUNNING)
 
 
 def _first(recognisers: Sequence[Recogniser], thread: ThreadSnapshot) -> Wait | None:
     for recognise in recognisers:
         wait = recognise(thread)
-        if wait is not None:
+        if wait:
             return wait
     return None
 
@@ -291,7 +291,7 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
     while waiting and len(seen) < _LONGEST:
         tid = waiting.pop(0)
         thread, state = process.thread(tid), found.get(tid)
-        if tid in seen or thread is None or state is None or state.wait is None or state.state is RunState.IDLE:
+        if tid in seen or not thread or not state or not state.wait or state.state is RunState.IDLE:
             continue
         seen.add(tid)
         wait = _explained(thread, state.wait, found)
@@ -300,7 +300,7 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
     _repeat_timed(process, found, seen)
     for tid in [tid for tid, state in found.items() if tid not in seen and _may_miss_somebody(state)][:_ASIDE]:
         thread, state = process.thread(tid), found[tid]
-        if thread is not None and state is not None and state.wait is not None:
+        if thread and state and state.wait:
             lost = _explained(thread, state.wait, found).lost
             found[tid] = state._replace(wait=state.wait._replace(lost=lost))
     return found
@@ -312,7 +312,7 @@ def _repeat_timed(process: ProcessSnapshot, states: dict[int, State | None], see
     timed = [thread for thread in process.threads if thread.tid not in seen and _is_timed(states.get(thread.tid))]
     for thread in [thread for thread in timed if any(frame.is_users for frame in thread.python)][:_ASIDE]:
         state = states[thread.tid]
-        if state is not None and state.wait is not None:
+        if state and state.wait:
             states[thread.tid] = state._replace(wait=_polled(thread, state.wait))
 
 
@@ -329,8 +329,8 @@ def _is_timed(state: State | None) -> bool:
 
 def _may_miss_somebody(state: State | None) -> bool:
     """A thread off the main thread's chain waits for what nobody is known to give."""
-    wait = state.wait if state is not None and state.state is RunState.WAITING else None
-    if wait is None or wait.timed or wait.owners or wait.lost is not None:
+    wait = state.wait if state and state.state is RunState.WAITING else None
+    if not wait or wait.timed or wait.owners or wait.lost:
         return False
     return wait.kind in _ENDED_BY_USERS
 
@@ -349,6 +349,6 @@ def _others(tid: int, wait: Wait, users: Iterable[int], states: Mapping[int, Sta
     """Users of the object that do not wait for it themselves."""
     for user in users:
         state = states.get(user)
-        theirs = state.wait if state is not None else None
-        if user != tid and (theirs is None or theirs.resource.address != wait.resource.address):
+        theirs = state.wait if state else None
+        if user != tid and (not theirs or theirs.resource.address != wait.resource.address):
             yield user

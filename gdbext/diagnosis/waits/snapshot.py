@@ -109,7 +109,7 @@ class ProcessSnapshot:
     @cached_property
     def add_ons(self) -> OtherPackages | None:
         """The knowledge of other packages about waits."""
-        return self._add_ons() if self._add_ons is not None else None
+        return self._add_ons() if self._add_ons else None
 
     @cached_property
     def pools(self) -> PoolIndex:
@@ -125,7 +125,7 @@ class ProcessSnapshot:
         found = self._tags.get(frame.lookup_pc)
         if found is None:
             where = function()
-            names = where.names if where is not None else ()
+            names = where.names if where else ()
             found = self._tags[frame.lookup_pc] = tags_of(names) | self.pools.functions_of(names)
         return found
 
@@ -165,8 +165,8 @@ class ProcessSnapshot:
         one near them. A damaged word is seldom such a number."""
         from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 
-        if owner is None or isinstance(owner, OwnerThread) or owner.tid is None:
-            return OwnerCertainty.RECORDED if owner is not None else OwnerCertainty.UNKNOWN
+        if not owner or isinstance(owner, OwnerThread) or owner.tid is None:
+            return OwnerCertainty.RECORDED if owner else OwnerCertainty.UNKNOWN
         is_near = any(abs(owner.tid - each) <= _NEAR_IDS for each in self._outer_tids[0])
         return OwnerCertainty.RECORDED if is_near else OwnerCertainty.INFERRED
 
@@ -187,7 +187,7 @@ class ProcessSnapshot:
     def frozen_group(self) -> str:
         """The frozen control group of the process, "?" where its name is not known, "" where it is in none; asked
         where a thread's state hints at it."""
-        sides = [thread.kernel_side for thread in self.threads if thread.kernel_side is not None]
+        sides = [thread.kernel_side for thread in self.threads if thread.kernel_side]
         if self.outside is None or not any(side.is_uninterruptible or side.is_frozen for side in sides):
             return ""
         return self.outside.machine.frozen_group() or ("?" if any(side.is_frozen for side in sides) else "")
@@ -262,9 +262,9 @@ class ThreadSnapshot:
         """The system call the thread is blocked in, None when it runs."""
         call = blocked(self.registers, self.process.memory)
         side = self.kernel_side
-        if call is None and side is not None and side.call >= 0:
+        if not call and side and side.call >= 0:
             return named(self.process.memory, side.call, side.arguments)  # the kernel's word: code may be unreadable
-        if call is None or call.name != RESTARTED or len(self.frames) < 2:
+        if not call or call.name != RESTARTED or len(self.frames) < 2:
             return call
         return continued(call, self.process.memory, self.frames[1].cfa)
 
@@ -309,7 +309,7 @@ class ThreadSnapshot:
     def module_name(self, level: int) -> str:
         """The file name of a frame's module, "" outside of all modules."""
         module = self.frames[level].module if level < len(self.frames) else None
-        return module.name if module is not None else ""
+        return module.name if module else ""
 
     def in_libc(self, level: int) -> bool:
         """The frame is in the C library or, before glibc 2.34, in its thread library."""
@@ -400,12 +400,12 @@ class FutexWait(Record):
 def futex_wait(call: Syscall | None) -> FutexWait | None:
     """The futex wait of a system call on a word that can be one of an object's; None for any other call."""
     found = any_futex_wait(call)
-    return found if found is not None and found.address >= _FIRST_PAGE else None
+    return found if found and found.address >= _FIRST_PAGE else None
 
 
 def any_futex_wait(call: Syscall | None) -> FutexWait | None:
     """The futex wait of a system call, whatever its address; None for any other call."""
-    if call is None or call.name != "futex":
+    if not call or call.name != "futex":
         return None
     address, operation, value, timeout = call.arguments[:4]
     command = operation & _COMMAND
@@ -420,6 +420,6 @@ def sleepers(process: ProcessSnapshot) -> Mapping[int, set[int]]:
         process.sleepers = {}
         for thread in process.threads:
             futex = futex_wait(thread.syscall)
-            if futex is not None:
+            if futex:
                 process.sleepers.setdefault(futex.address, set()).add(thread.tid)
     return process.sleepers

@@ -77,7 +77,7 @@ _FOREVER = (1 << 31) - 1
 def classify(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside a system call other than futex, None where it runs."""
     call = thread.syscall
-    if call is None or call.name == "futex":
+    if not call or call.name == "futex":
         return None
     process = thread.process
     if call.name in _SLEEPS:
@@ -124,7 +124,7 @@ def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that the kernel lets nobody wake (state D), and that no system call shows. Who is in that
     state for a moment only (a page that is read, the lock of the memory map) runs; so does who was frozen meanwhile."""
     side = thread.kernel_side
-    if thread.kernel_state != "D" or (side is not None and (not side.stands or side.is_frozen)):
+    if thread.kernel_state != "D" or (side and (not side.stands or side.is_frozen)):
         return None
     resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
     return Wait(resource, evidence=("the kernel's state of the thread is D",))
@@ -133,7 +133,7 @@ def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
 def unknown_futex(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside futex(2) for what no recogniser knows."""
     futex = any_futex_wait(thread.syscall)
-    if futex is None:
+    if not futex:
         return None
     evidence = f"futex {futex.address:#x} waited for with value {futex.value:#x}; no known function is above it"
     resource = Resource(WaitKind.FUTEX, futex.address, _futex_name(thread, futex.address))
@@ -170,7 +170,7 @@ def _for_database(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if outside is None or _SQLITE not in _caller(thread):
         return wait
     found = outside.peers.locked_elsewhere()
-    if found is None:
+    if not found:
         own = outside.peers.locked_here()
         ours = f"{own}, which this process itself has locked, by another connection" if own else "a database"
         return wait._replace(looks_for=f"the lock of {ours}")
@@ -236,7 +236,7 @@ def _vforked(process: ProcessSnapshot, call: Syscall) -> Wait:
     children = process.outside.children() if process.outside is not None else {}
     own = process.outside.process(process.pid).command if process.outside is not None else ""
     known = tuple(children[pid] for pid in sorted(children) if children[pid].command == own)[-1:]
-    name = "".join(f" {child.label}{f', {child.doing},' if child.state is None else ''}" for child in known)
+    name = "".join(f" {child.label}{'' if child.state else f', {child.doing},'}" for child in known)
     text = f"child process{name} to execute a program or to end ({call.name})"
     evidence = (f"blocked in {call.name}: the parent sleeps until the child needs its memory no more",)
     return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), children=known, evidence=evidence)
@@ -264,8 +264,8 @@ def _on_descriptors(
     ends = [(fd, _peer(process, call, fd)) for fd in fds[:_SHOWN]]
     text = "; ".join(_fd(process, fd, peer) for fd, peer in ends) or otherwise
     resource = Resource(WaitKind.IO, 0, f"{call.name} on {text}{limit}")
-    children = tuple(each for _, peer in ends if peer is not None for each in peer.processes)
-    peer = next((peer for _, peer in ends if peer is not None), None)
+    children = tuple(each for _, peer in ends if peer for each in peer.processes)
+    peer = next((peer for _, peer in ends if peer), None)
     return Wait(resource, timed=timed, evidence=evidence, children=children, peer=peer)
 
 
@@ -301,8 +301,8 @@ def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
     what = process.outside.descriptor(fd) if process.outside is not None else ""
     if what:
         text += f" ({what})"
-    text = f"{text}, {peer.text}" if peer is not None and peer.text else text
-    if peer is not None and peer.is_listening:
+    text = f"{text}, {peer.text}" if peer and peer.text else text
+    if peer and peer.is_listening:
         return f"{text}{_failed_children(process)}"
     is_left = peer is not None and peer.own and not peer.is_queued and what.startswith(("pipe:", "socket:"))
     return f"{text}{ended_children(process)}" if is_left else text
@@ -372,13 +372,13 @@ def _set_bits(process: ProcessSnapshot, pointer: int, count: int) -> set[int]:
 def _epoll(process: ProcessSnapshot, call: Syscall) -> Wait:
     fd = _signed32(call.arguments[0])
     timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
-    watched = [each for each in _watched(process, call, fd) if each[1] is None or not each[1].own]
+    watched = [each for each in _watched(process, call, fd) if not each[1] or not each[1].own]
     if not watched:
         return _on_descriptors(process, call, [fd], timed=timed)
     text = "; ".join(_fd(process, each, peer) for each, peer in watched[:_SHOWN])
     more = f" and {len(watched) - _SHOWN} more" if len(watched) > _SHOWN else ""
-    children = tuple(each for _, peer in watched if peer is not None for each in peer.processes)
-    peer = next((peer for _, peer in watched if peer is not None), None)
+    children = tuple(each for _, peer in watched if peer for each in peer.processes)
+    peer = next((peer for _, peer in watched if peer), None)
     resource = Resource(WaitKind.IO, 0, f"{call.name} on fd {fd}, which watches {text}{more}")
     return Wait(resource, timed=timed, children=children, peer=peer)
 

@@ -67,7 +67,7 @@ def server_of(thread: ThreadSnapshot) -> str:
     from gdbext.diagnosis.waits import syscall_waits
 
     wait = syscall_waits.classify(thread)
-    return wait.peer.address if wait is not None and wait.peer is not None else ""
+    return wait.peer.address if wait and wait.peer else ""
 
 
 def _strings(thread: ThreadSnapshot, level: int) -> Iterator[str]:
@@ -188,7 +188,7 @@ def _children(thread: ThreadSnapshot, pids: Sequence[int]) -> tuple[ChildProcess
 def for_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The wait for the loader's workers, or ``wait`` itself where no loader is above it."""
     batch = _awaited_batch(thread) if wait.kind in _BELOW else None
-    if batch is None:
+    if not batch:
         return wait
     workers = _children(thread, batch.pids)
     name = f"the DataLoader's worker process{'es' if len(workers) > 1 else ''} {listed(workers)}"
@@ -223,10 +223,10 @@ _SPINNING = 16
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that is inside such a function and blocked, None for any other."""
-    if thread.syscall is None:
+    if not thread.syscall:
         return None
     tag = min(filter(_has_meaning, thread.inner_tags), key=thread.inner_tags.__getitem__, default=None)
-    if tag is None or _is_covered(thread, thread.inner_tags[tag]):
+    if not tag or _is_covered(thread, thread.inner_tags[tag]):
         return None
     level = thread.inner_tags[tag]
     address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
@@ -280,7 +280,7 @@ def _for_device(thread: ThreadSnapshot, level: int, address: int, polls: bool = 
 def driver_without_name(thread: ThreadSnapshot) -> Wait | None:
     """A thread that sleeps in CUDA's driver, in a function that has no name; its library is all that is known."""
     level = len(thread.inner_libc_levels)
-    if thread.syscall is None or not thread.module_name(level).startswith(DRIVER_LIBRARY) or _is_covered(thread, level):
+    if not thread.syscall or not thread.module_name(level).startswith(DRIVER_LIBRARY) or _is_covered(thread, level):
         return None
     wait = _for_device(thread, level, 0)
     return wait._replace(evidence=(f"frame {level}: a function of {thread.module_name(level)} without a name",))
@@ -310,7 +310,7 @@ def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
 
 def _name_of(thread: ThreadSnapshot, level: int) -> str:
     function = thread.stack.function(level)
-    return function.demangled[0].split("(")[0] if function is not None else ""
+    return function.demangled[0].split("(")[0] if function else ""
 
 
 def _graph_task(thread: ThreadSnapshot, address: int, evidence: str) -> Wait:
@@ -360,7 +360,7 @@ def _others(thread: ThreadSnapshot) -> Sequence[ThreadSnapshot]:
 
 def _for_those_at_work(resource: Resource, workers: Sequence[ThreadSnapshot], evidence: str) -> Wait:
     """A wait for workers: those that are at work must finish."""
-    owners = tuple(OwnerThread(worker.tid) for worker in workers if native_pool_of(worker) is None)
+    owners = tuple(OwnerThread(worker.tid) for worker in workers if not native_pool_of(worker))
     if not owners:
         return Wait(resource, evidence=(evidence, "all of them wait for work"))
     return Wait(resource, owners[0], OwnerCertainty.INFERRED, evidence=(evidence,), others=owners[1:])

@@ -252,7 +252,7 @@ class Architecture(ABC):
         """The low 8 bytes of each vector register, by the note that ``float_registers`` describes; {} where it is
         shorter than that, or unknown."""
         known = self.float_registers
-        if known is None or len(data) < known.size:
+        if not known or len(data) < known.size:
             return {}
         return {name: int.from_bytes(data[at : at + 8], "little") for name, at in known.offsets.items()}
 

@@ -110,7 +110,7 @@ class _OriginSearch:
             parts = (self.find(position, register), self._operand(position, found))
             return Location("and", parts=(parts[0], parts[1])) if parts[0] and parts[1] else None
         source = self._operand(position, found)
-        if found.kind != "low" or source is None or found.immediate is None:
+        if found.kind != "low" or not source or found.immediate is None:
             return source
         return source._replace(size=min(source.size, found.immediate))
 
@@ -122,7 +122,7 @@ class _OriginSearch:
             return Location("constant", value=0)
         if found.kind in ("mov", "and", "low", "fmov") and found.source is not None:
             return self.find(position, found.source)
-        if found.memory is None or found.memory.index_register is not None or found.memory.base is None:
+        if not found.memory or found.memory.index_register is not None or found.memory.base is None:
             return None
         if found.fixed_operand is not None:
             if found.kind in ("fmov", "low"):
@@ -134,7 +134,7 @@ class _OriginSearch:
         """``lea`` and loads relative to a register that can itself be followed to the call."""
         assert memory.base is not None
         base = self.find(position, memory.base)
-        if base is None or base.kind != "register" or base.size < _WORD:
+        if not base or base.kind != "register" or base.size < _WORD:
             return None
         displacement = base.displacement + memory.displacement
         if found.kind == "lea":
@@ -176,10 +176,10 @@ class _OriginSearch:
             if not found.stored:
                 continue
             memory = found.memory
-            if memory is None or memory.base is None or memory.index_register is not None:
+            if not memory or memory.base is None or memory.index_register is not None:
                 return None
             base = self.find(number, memory.base) if memory.base in self._kept else None
-            if base is None or base.kind != "register" or base.register is None or base.size < _WORD:
+            if not base or base.kind != "register" or base.register is None or base.size < _WORD:
                 return None
             start = base.displacement + memory.displacement
             if base.register != register:
@@ -244,7 +244,7 @@ class _SavedArgumentSearch:
                 holding = {name: held for name, held in holding.items() if held[0] == name}
             name, size = holding.get(one.source or "", ("", 0)) if one.kind in _MOVES else ("", 0)
             holder = self._saved(one, size) if name and name not in found else None
-            if holder is not None and self._only_write(one, holder):
+            if holder and self._only_write(one, holder):
                 found[name] = holder
             for register in [*holding] if one.is_call else one.writes | one.float_writes:
                 holding.pop(register, None)
@@ -264,7 +264,7 @@ class _SavedArgumentSearch:
             is_kept = one.destination in self._architecture.callee_saved
             return SavedArgument(one.destination, None, size) if is_kept else None
         memory = one.memory
-        if memory is None or memory.index_register is not None:
+        if not memory or memory.index_register is not None:
             return None
         size = min(size, one.stored or size)
         if memory.base == self._architecture.frame_pointer:
@@ -280,12 +280,12 @@ class _SavedArgumentSearch:
             if holder.displacement is None:
                 if holder.register in one.writes and not one.is_call:
                     return False
-            elif one.stored and one.memory is not None and self._may_overlap(one, holder):
+            elif one.stored and one.memory and self._may_overlap(one, holder):
                 return False
         return True
 
     def _may_overlap(self, one: Instruction, holder: SavedArgument) -> bool:
-        assert one.memory is not None
+        assert one.memory
         assert holder.displacement is not None
         if holder.register != CFA:
             start: int | None = one.memory.displacement if one.memory.base == holder.register else None
@@ -302,7 +302,7 @@ class _SavedArgumentSearch:
     def _from_cfa(self, one: Instruction) -> int | None:
         """Offset of a memory operand relative to the stack pointer, counted from the CFA."""
         architecture = self._architecture
-        if one.memory is None or one.memory.base != architecture.stack_pointer:
+        if not one.memory or one.memory.base != architecture.stack_pointer:
             return None
         if self._depths is None:
             self._depths = _stack_depths(architecture, self._code)

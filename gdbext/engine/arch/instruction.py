@@ -68,6 +68,6 @@ class Instruction(Record):
     def fixed_operand(self) -> int | None:
         """The address of a memory operand that counts from the program counter, None for any other operand."""
         memory = self.memory
-        if memory is None or memory.base != PC_RELATIVE:
+        if not memory or memory.base != PC_RELATIVE:
             return None
         return self.address + self.length + memory.displacement

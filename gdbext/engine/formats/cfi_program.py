@@ -90,7 +90,7 @@ class _Program:
 
     def _restore(self, register: int) -> None:
         rule = self.initial.get(register)
-        if rule is None:
+        if not rule:
             self.rules.pop(register, None)
         else:
             self.rules[register] = rule

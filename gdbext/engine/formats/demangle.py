@@ -60,14 +60,14 @@ def demangle(name: str) -> str:
 
 def _demangled(name: str, raw: bytes) -> bytes | None:
     demangler = _load()
-    return demangler(raw) if demangler is not None and b"\0" not in raw and fits(name, _MOST_WORK) else None
+    return demangler(raw) if demangler and b"\0" not in raw and fits(name, _MOST_WORK) else None
 
 
 @lru_cache(maxsize=1)
 def _load() -> Callable[[bytes], bytes | None] | None:
     """The demangler, looked for once (ctypes is imported only now: it costs milliseconds)."""
     found = (_demangler_of(library) for library in _LIBRARIES)
-    return next((demangler for demangler in found if demangler is not None), None)
+    return next((demangler for demangler in found if demangler), None)
 
 
 def _demangler_of(library: str) -> Callable[[bytes], bytes | None] | None:

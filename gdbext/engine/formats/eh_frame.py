@@ -143,10 +143,10 @@ class EntryReader:
     def fde(self, vaddr: int) -> Fde:
         """The FDE at ``vaddr``. Raises BadData for anything else."""
         entry = self.raw(vaddr)
-        if entry is None:
+        if not entry:
             raise BadData(f"no frame description entry at {vaddr:#x}")
         fde = self.parse(entry[0], entry[1])
-        if fde is None:
+        if not fde:
             raise BadData(f"no frame description entry at {vaddr:#x}")
         return fde
 
@@ -168,9 +168,9 @@ class EntryReader:
     def cie(self, vaddr: int) -> Cie:
         """The CIE at ``vaddr``, cached. Raises BadData."""
         cie = self._cies.get(vaddr)
-        if cie is None:
+        if not cie:
             entry = self.raw(vaddr)
-            if entry is None:
+            if not entry:
                 raise BadData(f"no common information entry at {vaddr:#x}")
             try:
                 cie = self._cies[vaddr] = _parse_cie(entry[0], entry[1])
@@ -329,8 +329,8 @@ def _scan(entries: EntryReader, vaddr: int, size: int) -> Iterator[Fde]:
             fde = entries.parse(entry[0], entry[1]) if entry else None
         except BadData:
             return
-        if entry is None:
+        if not entry:
             return
-        if fde is not None:
+        if fde:
             yield fde
         vaddr = entry[2]

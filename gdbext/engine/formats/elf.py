@@ -257,7 +257,7 @@ class ElfImage:
         """The dynamic section as DT_* tag to value (the first of each tag), as it is in the file."""
         segment = self.segment(elf_header.PT_DYNAMIC)
         table: dict[int, int] = {}
-        if segment is None:
+        if not segment:
             return table
         raw = self.contents(segment.offset, min(segment.filesz, _MAX_DYNAMIC * _DYN.size))
         for tag, value in _DYN.iter_unpack(raw[: len(raw) // _DYN.size * _DYN.size]):

@@ -266,9 +266,9 @@ def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> 
     start = data[: elf_header.EHDR.size]
     _refuse_compressed(path, start)
     found = elf_header.identify(start)
-    if found is None and start[:4] != b"\x7fELF":
+    if not found and start[:4] != b"\x7fELF":
         raise BadCore(f"{path} is not an ELF file", why="it is some other file, or a core of another system")
-    if found is None:
+    if not found:
         raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
     if found.type != elf_header.ET_CORE:
         what = _OTHER_TYPES.get(found.type, "another kind of file")

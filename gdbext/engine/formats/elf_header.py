@@ -126,7 +126,7 @@ def identify(start: bytes) -> Identity | None:
 def parse_header(data: Data, machine: int | None = None) -> Header:
     """The ELF header at the start of ``data``. Raises SymbolFileError for what is none, or another machine's."""
     found = identify(data[:_IDENTITY_SIZE])
-    if len(data) < EHDR.size or found is None or not found.is_ours:
+    if len(data) < EHDR.size or not found or not found.is_ours:
         raise SymbolFileError("not a 64-bit little-endian ELF file")
     _, kind, found_machine, _, entry, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = EHDR.unpack(
         data[: EHDR.size]

@@ -164,7 +164,7 @@ def _devices(core: _Sections) -> Iterator[str]:
     for section in core.of_type(_DEVICES):
         for row in core.rows(section, _DEVICE_ROW):
             name, _, kind = struct.unpack_from("<QQQ", row)
-            texts = [_text(core.contents(table), at) for at in (name, kind)] if table is not None else []
+            texts = [_text(core.contents(table), at) for at in (name, kind)] if table else []
             yield " ".join(filter(None, texts)) or "of an unknown name"
 
 

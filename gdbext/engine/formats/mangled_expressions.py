@@ -70,7 +70,7 @@ class MangledCursor:
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
         found = pattern.match(self._name, self._at)
-        if found is None:
+        if not found:
             raise Unparsable
         self._at = found.end()
         return found.group()

@@ -61,14 +61,14 @@ class MangledName(MangledExpressions):
     def _function_type(self) -> None:
         """The types behind a function's name: their template parameters are that name's arguments."""
         arguments, mark = self._arguments, self._mark()
-        if arguments is not None:
+        if arguments:
             self._scope = larger(self._scope, arguments)
         scope = self._scope
         self._take("J")
         while self._peek() not in ("E", "\0", ".", "@", "Q"):
             self._type()
         _, references = self._since(mark)
-        if references and arguments is not None:
+        if references and arguments:
             self._open -= references
             self._add((references * scope[0], references * scope[1]))
 

@@ -177,14 +177,14 @@ class SymbolCache:
         """
         name = f"{key}.{kind}"
         arrays = self.load(name) if key else None
-        if arrays is not None:
+        if arrays:
             return arrays
         if not key:
             _log.debug("index of %s: built, nothing keeps it", kind)
             return build(tables)
         with self._one_at_a_time(name):
             arrays = self.load(name)
-            if arrays is None:
+            if not arrays:
                 _log.debug("index of %s: built for %s", kind, name)
                 arrays = built = build(tables)
                 self.store(name, built)

@@ -37,7 +37,7 @@ class SymbolIndex:
 
     def __init__(self, image: ElfImage, cache: symbol_cache.SymbolCache | None = None) -> None:
         self.image = image
-        self._cache = symbol_cache.SymbolCache() if cache is None else cache
+        self._cache = cache or symbol_cache.SymbolCache()
         self.tables, self.complete = _tables_of(image)
         """``complete``: local functions are listed, too (a .symtab is there)."""
         self._total = sum(table.count for table in self.tables)
@@ -92,21 +92,21 @@ class SymbolIndex:
         found: list[Symbol] = []
         for number in self._numbers_of(raw):
             table, entry = self._entry(number)
-            if table is not None and table.is_named(entry, raw):
+            if table and table.is_named(entry, raw):
                 symbol = table.symbol(entry)
-                if symbol is not None and symbol not in found:
+                if symbol and symbol not in found:
                     found.append(symbol)
         exported = self.exported(name)  # .symtab may have it with its version only
-        if exported is not None and exported.vaddr not in [symbol.vaddr for symbol in found]:
+        if exported and exported.vaddr not in [symbol.vaddr for symbol in found]:
             found.append(exported)
         return found
 
     def _numbers_of(self, name: bytes) -> Sequence[int]:
         """Numbers of the entries that may have that name. A file that has exported symbols only has its own table."""
         table = self._hashed()
-        if table is not None and self.tables == (self._dynamic,):
+        if table and self.tables == (self._dynamic,):
             return [*table.candidates(name)]
-        if self._names is None:
+        if not self._names:
             searched = self._search(name)
             if searched is not None:
                 return searched
@@ -122,7 +122,7 @@ class SymbolIndex:
             return self._searched.get(name)
         if self._key:
             self._names = self._cache.load(f"{self._key}.names")
-        if self._names is not None:
+        if self._names:
             return None
         numbers = self._load(f"named-{crc32(name):08x}", lambda tables: symbol_cache.build_numbers_named(tables, name))
         self._searched[name] = [numbers[0][at] for at in range(len(numbers[0]))]
@@ -131,13 +131,13 @@ class SymbolIndex:
     def exported(self, name: str) -> Symbol | None:
         """The exported symbol of that name, through the file's own hash table: nothing is built or cached."""
         table = self._hashed()
-        if table is None or self._dynamic is None:
+        if not table or not self._dynamic:
             return None
         raw = name.encode("utf-8", "surrogateescape")
         older: Symbol | None = None
         for number in table.candidates(raw):
             symbol = self._dynamic.symbol(number) if self._dynamic.is_named(number, raw) else None
-            if symbol is not None and table.is_default(number):
+            if symbol and table.is_default(number):
                 return symbol
             older = older or symbol
         return older
@@ -155,9 +155,9 @@ class SymbolIndex:
         numbers = self._load(kind, lambda tables: symbol_cache.build_numbers_with(tables, needles))[0]
         for at in range(len(numbers)):
             table, entry = self._entry(numbers[at])
-            symbol = table.symbol(entry) if table is not None else None
-            name = symbol.name.encode("utf-8", "surrogateescape") if symbol is not None else b""
-            if symbol is not None and all(needle in name for needle in needles):
+            symbol = table.symbol(entry) if table else None
+            name = symbol.name.encode("utf-8", "surrogateescape") if symbol else b""
+            if symbol and all(needle in name for needle in needles):
                 yield symbol
 
     def has_beginning(self, beginning: str) -> bool:
@@ -173,7 +173,7 @@ class SymbolIndex:
         return None, 0
 
     def _by_address(self) -> symbol_cache.Arrays:
-        if self._addresses is None:
+        if not self._addresses:
             self._addresses = self._load("addresses", symbol_cache.build_addresses)
         return self._addresses
 
@@ -186,8 +186,8 @@ class SymbolIndex:
         found: dict[str, Symbol] = {}
         while position < len(addresses) and addresses[position] == vaddr and len(found) < _NAMES_LIMIT:
             table, entry = self._entry(numbers[position])
-            symbol = table.symbol(entry) if table is not None else None
-            if symbol is not None and symbol.vaddr == vaddr:
+            symbol = table.symbol(entry) if table else None
+            if symbol and symbol.vaddr == vaddr:
                 found.setdefault(symbol.name, symbol)
             position += 1
         return list(found.values())
@@ -224,13 +224,13 @@ def _tables_of(image: ElfImage) -> tuple[tuple[SymbolTable, ...], bool]:
     """The tables that together name the most, and whether local functions are among them."""
     full = section_table(image, SHT_SYMTAB)
     dynamic = dynamic_table(image)
-    if full is not None and full.count > 1:
-        exported = dynamic.count - dynamic.locals if dynamic is not None else 0
-        if dynamic is None or full.count - full.locals + 8 >= exported:
+    if full and full.count > 1:
+        exported = dynamic.count - dynamic.locals if dynamic else 0
+        if not dynamic or full.count - full.locals + 8 >= exported:
             return (full,), True
         return (full, dynamic), True  # somebody removed exported names from .symtab
     mini = mini_debug_table(image)
-    found = tuple(table for table in (dynamic, mini) if table is not None and table.count)
+    found = tuple(table for table in (dynamic, mini) if table and table.count)
     if not found:
         raise SymbolFileError(f"{image.path} has no symbol table")
     return found, mini is not None

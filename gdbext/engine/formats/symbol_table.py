@@ -217,7 +217,7 @@ def section_table(image: elf.ElfImage, kind: int) -> SymbolTable | None:
 def dynamic_table(image: elf.ElfImage) -> SymbolTable | None:
     """.dynsym by its section, or, in a file without sections, by the dynamic segment and its hash table."""
     table = section_table(image, elf.SHT_DYNSYM)
-    if table is not None:
+    if table:
         table.is_dynamic = True
         return table
     dynamic = image.dynamic
@@ -237,13 +237,13 @@ def _dynamic_count(image: elf.ElfImage, dynamic: dict[int, int]) -> int:
         if header is not None:
             return min(int.from_bytes(header[4:], "little"), MAX_SYMBOLS)
     hashes = GnuHash.of(image)
-    return hashes.count() if hashes is not None else 0
+    return hashes.count() if hashes else 0
 
 
 def mini_debug_table(image: elf.ElfImage) -> SymbolTable | None:
     """The local functions that Fedora and RHEL keep in .gnu_debugdata (an xz-compressed ELF file); None without."""
     section = image.sections.get(".gnu_debugdata")
-    if section is None:
+    if not section:
         return None
     try:
         import lzma

@@ -204,7 +204,7 @@ class WholeFile:
             raise
 
     def _make(self) -> int:
-        assert self._place is not None
+        assert self._place
         sweep(self._place.folder)
         try:
             return os.open(".", _NAMELESS, self._mode, dir_fd=self._place.folder)
@@ -212,7 +212,7 @@ class WholeFile:
             return self._make_hidden()
 
     def _make_hidden(self) -> int:
-        assert self._place is not None
+        assert self._place
         for _ in range(TRIES):
             name = hidden_name()
             made = os.open(name, _NEW, self._mode, dir_fd=self._place.folder)
@@ -243,7 +243,7 @@ class WholeFile:
 
     def show(self) -> None:
         """Give it its name now: what is still to be written appears as it is written. Raises OSError."""
-        if self._place is None or self._is_special or self._is_shown:
+        if not self._place or self._is_special or self._is_shown:
             return
         folder, name = self._place.folder, self._place.name
         if self._partial or not self._link(name):
@@ -263,7 +263,7 @@ class WholeFile:
     def _link(self, name: str) -> bool:
         """Give the file without a name this one; False if another has it, or the disk cannot, as some network disks:
         then it becomes a copy with a hidden name. Raises OSError."""
-        assert self._place is not None
+        assert self._place
         try:
             os.link(f"/proc/self/fd/{self.descriptor}", name, dst_dir_fd=self._place.folder, follow_symlinks=True)
         except FileExistsError:
@@ -303,7 +303,7 @@ class WholeFile:
 
     def _leave(self) -> None:
         place, self._place = self._place, None
-        if place is None:
+        if not place:
             return
         if self._partial:
             with contextlib.suppress(OSError):
@@ -317,7 +317,7 @@ class WholeFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        if not kind:
             self.keep()
         else:
             self.discard()

@@ -153,7 +153,7 @@ def is_control_block(read: Read, address: int, abi: GlibcAbi, tid: int) -> bool:
 def _places(mappings: Sequence[MemoryMapping], stack_pointer: int, everywhere: bool) -> Iterator[tuple[int, int]]:
     """Places to look at, the likeliest first: to read is what it costs."""
     stack = next((each for each in mappings if each.start <= stack_pointer < each.end), None)
-    if stack is not None and stack.path != _MAIN_STACK:
+    if stack and stack.path != _MAIN_STACK:
         end = stack.end
         for size in _STACK_SEARCH:
             start = max(stack_pointer & -_ALIGNMENT, stack.end - size)
@@ -205,13 +205,13 @@ class ThreadFinder:
         maps, abi = target.maps(), glibc_abi(target.architecture)
         stack = mapping_at(maps, stack_pointer)
         try:
-            for address in [stack.end - each for each in self._distances] if stack is not None else []:
+            for address in [stack.end - each for each in self._distances] if stack else []:
                 if is_control_block(target.read, address, abi, own_tid):
                     return address
             found = find_control_block(target.read, maps, abi, own_tid, stack_pointer, tid == target.pid)
         except GdbextError:
             return 0
-        if found is not None and stack is not None and found in range(stack.start, stack.end):
+        if found is not None and stack and found in range(stack.start, stack.end):
             self._distances.append(stack.end - found)
         return found or 0
 

@@ -203,7 +203,7 @@ class Barrier(Record):
         """The barrier at an address, None where the numbers cannot be that."""
         raw = memory.try_read(address, _BARRIER.size)
         found = None if raw is None else cls(*_BARRIER.unpack(raw))
-        if found is None or not 0 < found.expected < _MOST_AT_A_BARRIER or found.arrived > found.expected:
+        if not found or not 0 < found.expected < _MOST_AT_A_BARRIER or found.arrived > found.expected:
             return None
         return found
 
@@ -228,6 +228,6 @@ class StreamLock(Record):
         """The lock at an address, None where no thread can hold one there."""
         raw = memory.try_read(address, _STREAM_LOCK.size)
         found = None if raw is None else cls(*_STREAM_LOCK.unpack(raw))
-        if found is None or not found.lock or not found.owner or found.depth >= _DEEPEST_RECURSION:
+        if not found or not found.lock or not found.owner or found.depth >= _DEEPEST_RECURSION:
             return None
         return found

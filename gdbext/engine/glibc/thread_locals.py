@@ -112,7 +112,7 @@ class _Relocations:
         self._types = memory.architecture.tls_relocations
         self._image = module.image or image_in_memory(module, memory)
         has_variables = self._image is not None and self._image.tls is not None
-        self._dynamic = self._image.dynamic if self._image is not None and has_variables else {}
+        self._dynamic = self._image.dynamic if self._image and has_variables else {}
 
     def own(self) -> Iterator[_Relocation]:
         """Those that mean the module itself beyond doubt."""
@@ -128,7 +128,7 @@ class _Relocations:
                 yield _Relocation(slot, kind, value + addend)
 
     def _read(self, vaddr: int, size: int) -> bytes | None:
-        return self._image.read(vaddr, size) if self._image is not None else None
+        return self._image.read(vaddr, size) if self._image else None
 
     def _all(self) -> Iterator[tuple[int, int, int, int]]:
         dynamic = self._dynamic
@@ -137,7 +137,7 @@ class _Relocations:
             (dynamic.get(DT_RELA, 0), dynamic.get(DT_RELASZ, 0), skipped),
             (dynamic.get(DT_JMPREL, 0), dynamic.get(DT_PLTRELSZ, 0), 0),
         ):
-            if self._image is not None and skip < size <= _MAX_TABLE:
+            if self._image and skip < size <= _MAX_TABLE:
                 yield from _of_types(self._image, table + skip, table + size, self._types)
 
 
@@ -235,8 +235,8 @@ class ThreadLocals:
 
     def _place(self, module: Module) -> TlsPlace:
         place = self._places.get(module.start)
-        if place is None:
-            if self._modules.named("libc.so.6") is None:
+        if not place:
+            if not self._modules.named("libc.so.6"):
                 raise ThreadLocalUnknown("this process does not use glibc's shared libc.so.6")
             place = self._places[module.start] = tls_place(module, self._memory)
         if place == TlsPlace(None, None):

@@ -74,7 +74,7 @@ class Layout:
             if not self.has_struct(member.owner):
                 raise validate.unusable(f"layout {self.id}", f"it lacks {member.owner}")
             found = self.struct(member.owner).fields.get(member.path)
-            if found is None or 0 < found.size < member.width:
+            if not found or 0 < found.size < member.width:
                 raise validate.unusable(f"layout {self.id}", f"{member!r} is not there, or too small")
         return self
 
@@ -100,7 +100,7 @@ class Layout:
     def struct(self, name: str) -> StructLayout:
         """The class ``name``. Raises LayoutError when the layout lacks it."""
         found = self._structs.get(name)
-        if found is None:
+        if not found:
             entry = self._lookup("structs", name)
             fields = {n: _field(n, f) for n, f in entry["fields"].items()}
             found = self._structs[name] = StructLayout(name, entry["size"], fields)

@@ -48,7 +48,7 @@ def imported_slots(image: ElfImage, names: Collection[str]) -> set[int]:
     """The virtual addresses of the slots that hold the address of one of these symbols, be it defined in the library or
     not. Raises SymbolFileError."""
     table = dynamic_table(image)
-    if table is None:
+    if not table:
         return set()
     wanted = {
         number
@@ -79,12 +79,12 @@ def import_stubs(module: Module, architecture: Architecture, names: Collection[s
     """The absolute addresses of the library's stubs for one of these symbols, whether the loader has bound them already
     or not. Raises SymbolFileError."""
     image = module.image
-    slots = imported_slots(image, names) if image is not None else set()
+    slots = imported_slots(image, names) if image else set()
     found = []
     for name in _SECTIONS if slots else ():
-        section = image.sections.get(name) if image is not None else None
-        code = image.read(section.address, section.size) if image is not None and section is not None else None
-        if section is not None and code is not None:
+        section = image.sections.get(name) if image else None
+        code = image.read(section.address, section.size) if image and section else None
+        if section and code is not None:
             found += [module.base + stub for stub, slot in architecture.stubs(code, section.address) if slot in slots]
     return found
 
@@ -97,8 +97,8 @@ def text_pieces(module: Module, overlap: int, part: Part = WHOLE) -> Iterator[tu
     """The code of a library in pieces with their absolute addresses, each with the first ``overlap`` bytes of the next;
     the first half has those of the second one, too."""
     image = module.image
-    text = image.sections.get(".text") if image is not None else None
-    if image is not None and text is not None:
+    text = image.sections.get(".text") if image else None
+    if image and text:
         first, end = (text.size * each // 2 for each in part)
         size = min(end + overlap, text.size) - first
         for start, code in image.pieces(text.address + first, size, overlap):
@@ -117,7 +117,7 @@ class CodeReader:
         if address < 0:
             return None
         module = self._modules.find(address)
-        if module is not None and module.image is not None:
+        if module and module.image:
             found = module.image.read(module.vaddr(address), size)
             if found is not None:
                 return found
@@ -145,18 +145,18 @@ class CodeReader:
         """The function whose address the loader has put into a slot of a module's global offset table; None for any
         other place. With -fno-plt, calls go through such slots."""
         module = self._modules.find(slot)
-        table = module.image.sections.get(_OFFSETS) if module is not None and module.image is not None else None
-        if module is None or table is None or not 0 <= module.vaddr(slot) - table.address < table.size:
+        table = module.image.sections.get(_OFFSETS) if module and module.image else None
+        if not module or not table or not 0 <= module.vaddr(slot) - table.address < table.size:
             return None
         return self._memory.try_u64(slot) or None
 
     def is_code(self, address: int) -> bool:
         """True where the address is in executable memory (as far as is known: a core may lack permissions)."""
         module = self._modules.find(address)
-        if module is not None and module.image is not None:
+        if module and module.image:
             return module.image.is_code(module.vaddr(address))
         mapping = self._modules.mapping_at(address)
-        if mapping is not None and mapping.permissions:
+        if mapping and mapping.permissions:
             return "x" in mapping.permissions
         return module is not None
 
@@ -196,10 +196,10 @@ class FunctionCode:
 
     def of(self, function: Function | None) -> Decoded:
         """The function's code; EMPTY where it cannot be read or is too large."""
-        if function is None:
+        if not function:
             return EMPTY
         found = self._decoded.get(function.start)
-        if found is None:
+        if not found:
             found = self._decoded[function.start] = self._decode(function)
         return found
 
@@ -210,7 +210,7 @@ class FunctionCode:
     def is_constant(self, address: int) -> bool:
         """The 8 bytes there are part of a file and cannot be written to."""
         module = self._symbolizer.modules.find(address)
-        image = module.image if module is not None else None
+        image = module.image if module else None
         return module is not None and image is not None and image.is_read_only(module.vaddr(address), 8)
 
     def _decode(self, function: Function) -> Decoded:
@@ -226,7 +226,7 @@ class FunctionCode:
         for name in function.names:
             start = self._symbolizer.address_of(name + _COLD, function.module.name)
             cold = self._symbolizer.function(start) if start is not None else None
-            if cold is not None and cold.start == start and 0 < cold.size <= MAX_SIZE:
+            if cold and cold.start == start and 0 < cold.size <= MAX_SIZE:
                 code = self._memory.try_read(cold.start, cold.size) or b""
                 return _decoded(self._memory.architecture, code, cold.start)
         return ()
@@ -253,7 +253,7 @@ RESTARTED = "restart_syscall"
 def blocked(registers: Mapping[str, int], memory: Memory) -> Syscall | None:
     """The system call that the thread sits in, None when it runs user code."""
     found = memory.architecture.blocked_syscall(registers, memory.try_read)
-    return None if found is None else named(memory, *found)
+    return named(memory, *found) if found else None
 
 
 def continued(call: Syscall, memory: Memory, cfa: int) -> Syscall:
@@ -321,7 +321,7 @@ def member_loads(architecture: Architecture, code: Iterable[Instruction], argume
     for one in code:
         memory = one.memory
         loads = one.kind == "mov" and one.destination is not None and memory is not None
-        if loads and memory is not None and memory.base in holders and memory.index_register is None:
+        if loads and memory and memory.base in holders and memory.index_register is None:
             yield memory.displacement
         copied = one.kind == "mov" and one.source in holders and one.destination is not None
         holders -= one.writes - set(architecture.callee_saved) if one.is_call else one.writes

@@ -291,7 +291,7 @@ def memory_of(target: Target) -> Memory:
     """The view that fits the target."""
     if target.records:
         return NotedMemory(target)
-    return Memory(target) if target.recorded is None else ReplayedMemory(target)
+    return ReplayedMemory(target) if target.recorded else Memory(target)
 
 
 class FieldLayout(Record):

@@ -75,7 +75,7 @@ class MemoryImage(elf.ElfImage):
     def is_useful(self) -> bool:
         """True when unwind tables or the names' hash table are there (cores leave out most pages of files)."""
         header = self.eh_frame_hdr
-        places = [header.vaddr] if header is not None else []
+        places = [header.vaddr] if header else []
         places.append(self.dynamic.get(elf.DT_GNU_HASH, -1))
         return any(self.read(place, 16) is not None for place in places)
 

@@ -109,7 +109,7 @@ class Module:
     def kept_as(self) -> str:
         """The name by which what is found in its file by the process's memory is kept; "" where another user wrote the
         one or the other."""
-        return "" if self.image is None or self._target.foreign.are_anothers else self.image.identity
+        return "" if not self.image or self._target.foreign.are_anothers else self.image.identity
 
     @property
     def span(self) -> tuple[int, int]:
@@ -125,9 +125,9 @@ class Module:
         """Find the file; where there is none, use what is mapped of it."""
         found = self._target.files.module_file(self.start, self._search)
         self._status, self._problem, self._image = found
-        if self._image is None:
+        if not self._image:
             self._image = self._loaded_image()
-            if self._image is not None:
+            if self._image:
                 self._problem += "; using what is mapped of it: exported names only"
 
     def _search(self) -> FoundFile:
@@ -218,7 +218,7 @@ class ModuleTable:
             if _is_module(group, memory):
                 self.modules.append(before.get(tuple(group)) or Module(target, memory, group))
         vdso = _vdso_mapping(self._maps, target, memory)
-        if vdso is not None:
+        if vdso:
             self.modules.append(before.get((vdso,)) or VdsoModule(target, memory, [vdso]))
         self.modules.sort(key=lambda module: module.start)
         self._starts: list[int] = []
@@ -243,7 +243,7 @@ class ModuleTable:
         if address < end:
             return module
         mapping = self.mapping_at(address)  # .bss is anonymous memory right behind the file's mappings
-        if mapping is None or mapping.path or address >= module.span[1]:
+        if not mapping or mapping.path or address >= module.span[1]:
             return None
         return module
 

@@ -65,7 +65,7 @@ class Symbolizer:
 
     def __init__(self, modules: ModuleTable, cache: SymbolCache | None = None) -> None:
         self.modules = modules
-        self._cache = SymbolCache() if cache is None else cache
+        self._cache = cache or SymbolCache()
         self._indexes: dict[int, SymbolIndex | None] = {}
         self._functions: dict[int, Function | None] = {}
         self._found: dict[tuple[str, str | None], tuple[Module, Symbol] | None] = {}
@@ -78,7 +78,7 @@ class Symbolizer:
 
     def _make_index(self, module: Module) -> SymbolIndex | None:
         image = module.image
-        if image is None:
+        if not image:
             return None
         try:
             return SymbolIndex(image, self._cache)
@@ -93,8 +93,8 @@ class Symbolizer:
 
     def _function(self, address: int) -> Function | None:
         module = self.modules.find(address)
-        index = None if module is None else self.index(module)
-        if module is None or index is None:
+        index = self.index(module) if module else None
+        if not module or not index:
             return None
         try:
             symbols = [symbol for symbol in index.containing(module.vaddr(address)) if symbol.is_function]
@@ -109,8 +109,8 @@ class Symbolizer:
     def names_at(self, address: int) -> tuple[str, ...]:
         """All mangled names (functions and objects) of exactly that address, in symbol-table order."""
         module = self.modules.find(address)
-        index = None if module is None else self.index(module)
-        if module is None or index is None:
+        index = self.index(module) if module else None
+        if not module or not index:
             return ()
         try:
             return _unique(index.at(module.vaddr(address)))
@@ -120,7 +120,7 @@ class Symbolizer:
     def address_of(self, name: str, module: str | None = None) -> int | None:
         """The absolute address of a mangled name, None if it is not found or thread-local; see ``symbol_of``."""
         found = self.symbol_of(name, module)
-        if found is None or found[1].type == STT_TLS:
+        if not found or found[1].type == STT_TLS:
             return None
         return found[0].base + found[1].vaddr
 
@@ -144,26 +144,26 @@ class Symbolizer:
         read."""
         if module is not None:
             found = self.modules.named(module)
-            return None if found is None else self._search_in(found, name)
+            return self._search_in(found, name) if found else None
         for each in self.modules.modules:
             index = self.index(each)
-            symbol = None if index is None else index.exported(name)
-            if symbol is not None:
+            symbol = index.exported(name) if index else None
+            if symbol:
                 return each, symbol
         for each in self.modules.modules:
             index = self.index(each)
-            if index is not None and index.in_use:
+            if index and index.in_use:
                 result = self._search_in(each, name)
-                if result is not None:
+                if result:
                     return result
         return None
 
     def _search_in(self, module: Module, name: str) -> tuple[Module, Symbol] | None:
         index = self.index(module)
-        if index is None:
+        if not index:
             return None
         symbol = index.exported(name) or next(iter(index.lookup(name)), None)
-        return None if symbol is None else (module, symbol)
+        return (module, symbol) if symbol else None
 
 
 def _unique(symbols: Iterable[Symbol]) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ class MemoryLimit:
             resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
+        if self._before:
             import resource
 
             resource.setrlimit(resource.RLIMIT_DATA, self._before)
@@ -216,12 +216,12 @@ class BudgetWatch:
     def _watch(self) -> None:
         memory, seconds = _private_memory(), self._clock()
         error: type[BaseException] | None = None
-        while error is None and not self._ended.acquire(timeout=_STEP):
+        while not error and not self._ended.acquire(timeout=_STEP):
             if self._seconds and self._clock() - seconds > self._seconds:
                 error = TimeIsUp
             elif self._memory and _private_memory() - memory > self._memory:
                 error = MemoryIsUp
-        if error is not None:
+        if error:
             self._interrupt(error)
 
     def _interrupt(self, error: type[BaseException]) -> None:

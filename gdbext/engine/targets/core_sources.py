@@ -77,7 +77,7 @@ def stored(name: str, store: str = STORE) -> str:
         return name
     wanted = name[len(BY_PID) :] if name.startswith(BY_PID) else ""
     try:
-        found = [match for entry in os.listdir(store) if (match := _NAME.fullmatch(entry)) is not None]  # noqa: PTH208
+        found = [match for entry in os.listdir(store) if (match := _NAME.fullmatch(entry))]  # noqa: PTH208
     except OSError as error:
         raise BadCore(
             f"systemd's store of cores cannot be read: {store}: {error.strerror}",
@@ -99,7 +99,7 @@ def unpacked(path: str) -> str:
         with open(path, "rb", opener=at_once) as file:
             head = file.read(64) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
             packing = next((each for each in PACKINGS if head.startswith(each.magic)), None)
-            if packing is None:
+            if not packing:
                 return ""
             size = _known_size(packing, head, path)
     except OSError:
@@ -206,8 +206,8 @@ def _by_program(path: str, packing: Packing) -> Iterator[bytes]:
         )
     command = [program, "-d", "-c", "-q", "--", path]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
+        assert process.stdout
+        assert process.stderr
         try:
             while piece := process.stdout.read(_PIECE):
                 yield piece
@@ -364,7 +364,7 @@ def _tids(pid: int) -> dict[int, int]:
 def _head_file(pipe: int) -> int:
     """A descriptor of a file in memory with the core up to the end of its notes. Raises BadCore."""
     head = bytearray(_exactly(pipe, elf_header.EHDR.size))
-    if elf_header.identify(bytes(head)) is None:
+    if not elf_header.identify(bytes(head)):
         raise BadCore("what comes out of the pipe is no core")
     header = elf_header.parse_header(bytes(head))
     end = header.phoff + header.phnum * header.phentsize

@@ -152,7 +152,7 @@ class CoreTarget(Target):
         for entry in self._core.files:
             for pattern, folder in _PYTHON_FILES:
                 match = pattern.match(entry.path)
-                name = match.expand(folder) if match is not None else ""
+                name = match.expand(folder) if match else ""
                 if name and name not in found and self._files.is_proven(entry.path):
                     found[name] = None
         return tuple(found)
@@ -182,7 +182,7 @@ class CoreTarget(Target):
         pieces = []
         while size > 0:
             segment = self._segment_at(address)
-            if segment is None:
+            if not segment:
                 return None
             at = address - segment.start
             piece = self._core.data[segment.offset + at : segment.offset + min(at + size, segment.filesz)]
@@ -207,7 +207,7 @@ class CoreTarget(Target):
     def _read_piece(self, address: int, size: int, start: int, wanted: int) -> bytes:
         """Read at least one byte at ``address``; MemoryFault names the whole read and why it ends here."""
         segment = self._segment_at(address)
-        if segment is not None:
+        if segment:
             at = address - segment.start
             if at < segment.filesz:
                 held = self._core.data[segment.offset + at : segment.offset + min(at + size, segment.filesz)]
@@ -242,7 +242,7 @@ class CoreTarget(Target):
         path, deleted = linux.split_deleted(entry.path)
         while start < entry.end:
             segment = self._segment_at(start)
-            if segment is not None:
+            if segment:
                 end = min(segment.end, entry.end)
                 permissions = permission_text(segment.flags)
             else:
@@ -256,7 +256,7 @@ class CoreTarget(Target):
         start = segment.start
         while start < segment.end:
             entry = self._files.mapping_at(start)
-            if entry is not None:
+            if entry:
                 start = entry.end
                 continue
             index = bisect.bisect_right(file_starts, start)
@@ -281,7 +281,7 @@ class CoreTarget(Target):
     def _environment_pointers(self) -> list[int]:
         """The pointers to the environment's strings: what lies below the auxiliary vector on the first stack."""
         segment = self._segment_at(self._auxv.get(elf_core.AT_RANDOM, 0))
-        if segment is None or len(self._core.raw_auxv) < 32:
+        if not segment or len(self._core.raw_auxv) < 32:
             return []
         end = segment.offset + segment.filesz
         at = self._core.find(self._core.raw_auxv[:32], segment.offset, end) - 8
@@ -298,7 +298,7 @@ class CoreTarget(Target):
 
     def _string(self, address: int) -> bytes | None:
         segment = self._segment_at(address)
-        if segment is None:
+        if not segment:
             return None
         at = segment.offset + address - segment.start
         end = self._core.find(b"\0", at, min(segment.offset + segment.filesz, at + MAX_STRING))
@@ -334,7 +334,7 @@ def signal_of(thread: elf_core.CoreThread, written_by_debugger: bool) -> Signal 
     number = thread.current_signal
     if number <= 0 or (written_by_debugger and number not in linux.CRASH_SIGNALS):
         return None
-    if thread.siginfo is None or thread.siginfo[0] != number:
+    if not thread.siginfo or thread.siginfo[0] != number:
         return Signal(number, linux.signal_name(number))
     _, code, address = thread.siginfo
     return Signal(number, linux.signal_name(number), code, linux.fault_address(number, code, address))

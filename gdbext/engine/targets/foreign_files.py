@@ -124,8 +124,8 @@ class ForeignFiles:
 
     def answers(self, path: str) -> bool:
         """The file system of that file answers. Where it needs a server a child finds out, once for each folder."""
-        place = self._server_of(path) if self._ask is not None else ""
-        if self._ask is None or not place:
+        place = self._server_of(path) if self._ask else ""
+        if not self._ask or not place:
             return True
         folder = path.rpartition("/")[0]
         if folder not in self._answering:
@@ -230,7 +230,7 @@ class ForeignFiles:
 
     def _as_user(self, function: Callable[[RootedPaths], Answer]) -> Answer:
         paths, acting = self._paths, self._acting
-        return function(paths) if acting is None else acting.run(lambda: function(paths))
+        return acting.run(lambda: function(paths)) if acting else function(paths)
 
     @cached_property
     def _paths(self) -> RootedPaths:

@@ -48,7 +48,7 @@ class HostFiles:
 
     def __init__(self, foreign: ForeignFiles | None = None) -> None:
         """``foreign`` opens the target's files; without it, those of this machine."""
-        self.foreign = ForeignFiles() if foreign is None else foreign
+        self.foreign = foreign or ForeignFiles()
 
     @cached_property
     def symbols(self) -> SymbolCache:

@@ -83,7 +83,7 @@ class MappedFiles:
     def read(self, address: int, size: int) -> tuple[bytes, str]:
         """Up to ``size`` bytes at ``address``, not beyond the mapping; b"" and the reason where that cannot be."""
         entry = self.mapping_at(address)
-        if entry is None:
+        if not entry:
             return b"", "not in the core, and no file is mapped there"
         file, reason = self._open(entry)
         if file is None:

@@ -98,18 +98,18 @@ class ActingUser:
         on."""
         from queue import SimpleQueue
 
-        if self._tasks is None or self._process != os.getpid():  # after a fork there is no such thread
+        if not self._tasks or self._process != os.getpid():  # after a fork there is no such thread
             self._tasks, self._process = SimpleQueue(), os.getpid()
             _thread.start_new_thread(_work, (self._rights, self._tasks))
         task = _Task(function)
         self._tasks.put(task)
         task.done.acquire()
-        if task.error is not None:
+        if task.error:
             raise task.error
         return task.answer  # type: ignore[no-any-return]
 
     def __del__(self) -> None:
-        if self._tasks is not None:
+        if self._tasks:
             self._tasks.put(None)
 
 
@@ -126,7 +126,7 @@ class _Task:
     def run(self, refusal: OSError | None) -> None:
         """Do it, unless there is a refusal."""
         try:
-            if refusal is not None:
+            if refusal:
                 raise OSError(refusal.errno, refusal.strerror)
             self.answer = self.function()
         except BaseException as error:
@@ -141,7 +141,7 @@ def _work(rights: Rights, tasks: SimpleQueue[_Task | None]) -> None:
         _take_on(rights)
     except OSError as error:
         refusal = error
-    while (task := tasks.get()) is not None:
+    while task := tasks.get():
         task.run(refusal)
 
 
@@ -155,7 +155,7 @@ def _take_on(rights: Rights) -> None:
 
     library, calls = ctypes.CDLL(None, use_errno=True), own_calls()
     groups = (ctypes.c_uint32 * len(rights.groups))(*rights.groups)
-    if calls is None or library.syscall(ctypes.c_long(calls.setgroups), ctypes.c_long(len(groups)), groups) != 0:
+    if not calls or library.syscall(ctypes.c_long(calls.setgroups), ctypes.c_long(len(groups)), groups) != 0:
         raise OSError(errno.EPERM, f"cannot take on the groups of user {rights.uid}")
     library.setfsgid(ctypes.c_uint32(rights.gid))
     library.setfsuid(ctypes.c_uint32(rights.uid))

@@ -69,12 +69,12 @@ class Unwinder:
         """The same frames at once. Of a stack that begins like an earlier one the rest alone is walked."""
         current = self._followed(registers)
         known = self._paths.begin(current, self._read, limit)
-        if known is None:
+        if not known:
             frames = list(self._numbered(self.walk(current, self._read), 0, limit))
         else:
             rest = self.walk(known.registers(known.count), self._read, exact=False)
             frames = [*known.frames(), *self._numbered(rest, known.count, limit)]
-        if known is None or not known.is_whole:
+        if not known or not known.is_whole:
             self._paths.learn(current, frames)
         return frames
 
@@ -262,7 +262,7 @@ class FallbackUnwinder:
         if exact:
             offset = self._edge(registers[self._pc]) if is_code else 0
         guess = None if offset is None else self._at_stack_top(registers, offset)
-        if guess is None and is_code:
+        if not guess and is_code:
             guess = self._by_code(registers) or self._by_frame_pointer(registers)
         return guess
 
@@ -330,7 +330,7 @@ class FallbackUnwinder:
         if frame % 8 or frame < sp:
             return False
         mapping = self._modules.mapping_at(sp)
-        return frame < mapping.end if mapping is not None else frame - sp < MAX_FRAME
+        return frame < mapping.end if mapping else frame - sp < MAX_FRAME
 
     def _is_return_address(self, pc: int) -> bool:
         """It points into code, right behind a call as far as that can be read."""

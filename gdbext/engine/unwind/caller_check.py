@@ -114,7 +114,7 @@ class CallerWalk:
         return {**known, **callers}
 
     def _is(self, pc: int, stack: _StackPiece, ancestor: CallerCheck) -> bool:
-        if ancestor.is_open is not None and not ancestor.is_open(pc):
+        if ancestor.is_open and not ancestor.is_open(pc):
             return False
         if ancestor.start:
             return ancestor.start <= pc - 1 < ancestor.end

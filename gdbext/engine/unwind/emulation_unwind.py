@@ -120,21 +120,21 @@ class SymbolicState:
         """Give a register a value; None makes it unknown."""
         if name is None:
             return
-        if value is None:
+        if not value:
             self.registers.pop(name, None)
         else:
             self.registers[name] = value
 
     def load(self, address: SymbolicValue | None) -> SymbolicValue | None:
         """The word at an address."""
-        if address is None:
+        if not address:
             return None
         return self.slots[address] if address in self.slots else address.loaded()
 
     def store(self, address: SymbolicValue | None, value: SymbolicValue | None, size: int = WORD) -> None:
         """Write a word, or make all words that ``size`` bytes may touch unknown. An unknown address is taken to be
         none of the frame's save slots."""
-        if address is None or len(self.slots) > _MAX_SLOTS:
+        if not address or len(self.slots) > _MAX_SLOTS:
             return
         if size == WORD:
             self.slots[address] = value
@@ -145,10 +145,10 @@ class SymbolicState:
 
     def address(self, memory: MemoryOperand | None) -> SymbolicValue | None:
         """Address of a memory operand, None where it is not known."""
-        if memory is None or memory.index_register is not None or memory.base in (None, PC_RELATIVE):
+        if not memory or memory.index_register is not None or memory.base in (None, PC_RELATIVE):
             return None
         base = self.registers.get(memory.base)
-        return None if base is None else base.plus(memory.displacement)
+        return base.plus(memory.displacement) if base else None
 
     def execute(self, one: Instruction) -> None:
         """Do what ``one``, no jump, does."""
@@ -164,7 +164,7 @@ class SymbolicState:
             self.store(self.address(one.memory), registers.get(one.source) if one.source else None)
         elif one.kind == "mov" and one.source is not None:
             self.set(one.destination, registers.get(one.source))
-        elif one.kind == "mov" and one.memory is not None:
+        elif one.kind == "mov" and one.memory:
             self.set(one.destination, self.load(self.address(one.memory)))
         elif one.kind == "lea":
             self.set(one.destination, self.address(one.memory))
@@ -176,14 +176,14 @@ class SymbolicState:
     def _push(self, one: Instruction) -> None:
         top = self.top
         value = self.registers.get(one.source) if one.source else self.load(self.address(one.memory))
-        if top is not None:
+        if top:
             self.registers[self._sp] = top.plus(-WORD)
             self.store(top.plus(-WORD), value)
 
     def _pop(self, destination: str | None, memory: SymbolicValue | None) -> None:
         top = self.top
         value = self.load(top)
-        if top is not None:
+        if top:
             self.registers[self._sp] = top.plus(WORD)
         if destination is None:
             self.store(memory, value)
@@ -242,7 +242,7 @@ class EmulationUnwinder:
             address, state = pending.pop()
             end = self._follow(address, state, visited, pending)
             row = self._row(state, initial) if end == "ret" else None
-            if row is not None:
+            if row:
                 exits += 1
                 self._budget = min(self._budget, AFTER_FIRST)
                 if row not in rows:
@@ -305,7 +305,7 @@ class EmulationUnwinder:
         """The row that follows from the state at a return; None where the stack pointer is not known there, or the path
         wrote over the return address."""
         architecture, top = self._architecture, state.top
-        if top is None or (architecture.call_pushes and top in state.slots):
+        if not top or (architecture.call_pushes and top in state.slots):
             return None
         cfa = top.plus(architecture.call_pushes)
         if cfa.root == self._symbols.roots[architecture.stack_pointer] and cfa.added < architecture.call_pushes:
@@ -325,11 +325,11 @@ class EmulationUnwinder:
         """The place of the caller's value of a register."""
         name = self._architecture.dwarf_registers[number]
         value = state.registers.get(name)
-        return Rule(SAME) if value is not None and value == initial.get(name) else _rule(value, cfa)
+        return Rule(SAME) if value and value == initial.get(name) else _rule(value, cfa)
 
 
 def _rule(value: SymbolicValue | None, cfa: SymbolicValue) -> Rule:
-    if value is None:
+    if not value:
         return Rule(UNDEFINED)
     for offset in range(-2 * WORD, -64 * WORD, -WORD):  # saved at a fixed distance from the return address
         if value == cfa.plus(offset).loaded():

@@ -98,7 +98,7 @@ class FrameTables:
     def of(self, module: Module) -> tuple[FrameTable | None, str]:
         """The module's table and "", or None and why there is none ("" where it just has none)."""
         found = self._tables.get(module.start)
-        if found is None:
+        if not found:
             try:
                 found = _frame_table(module, self._memory), ""
             except BadData as error:
@@ -109,9 +109,9 @@ class FrameTables:
     def entry(self, address: int) -> tuple[Module, Fde] | None:
         """The frame description entry that covers an address, and its module. Raises BadData."""
         module = self._modules.find(address)
-        table = self.of(module)[0] if module is not None else None
-        fde = table.find(module.vaddr(address)) if module is not None and table is not None else None
-        return None if module is None or fde is None else (module, fde)
+        table = self.of(module)[0] if module else None
+        fde = table.find(module.vaddr(address)) if module and table else None
+        return None if not module or not fde else (module, fde)
 
     def extent(self, address: int) -> Function | None:
         """The code around an address that has no symbol, as a function without a name; None without an entry."""
@@ -121,7 +121,7 @@ class FrameTables:
             except BadData:
                 found = None
             extent = None
-            if found is not None:
+            if found:
                 module, fde = found
                 extent = Function(module.base + fde.start, fde.end - fde.start, (), module)
             self._extents[address] = extent
@@ -130,19 +130,19 @@ class FrameTables:
     def row(self, address: int) -> CfiRow | None:
         """The unwind row that holds at an address, None without one. Raises BadData."""
         found = self.entry(address)
-        return None if found is None else row_at(found[1], found[0].vaddr(address))
+        return row_at(found[1], found[0].vaddr(address)) if found else None
 
 
 def _frame_table(module: Module, memory: Memory) -> FrameTable | None:
     """The frame description entries of ``module``, None when it has none. Raises BadData for damaged ones."""
     image = module.image
-    if image is None:
+    if not image:
         return _from_memory(module, memory)
     header = image.eh_frame_hdr
-    if header is not None:
+    if header:
         return _table(image.read, header, 0)
     section = image.sections.get(".eh_frame")
-    if section is None:
+    if not section:
         return None
     return ScannedTable(EntryReader(image.read), section.address, section.size)
 
@@ -163,7 +163,7 @@ def _from_memory(module: Module, memory: Memory) -> FrameTable | None:
     except SymbolFileError as error:
         raise BadData(f"no ELF header in memory at {module.start:#x}: {error.what}") from error
     header = image.eh_frame_hdr
-    return None if header is None else _table(image.read, header, module.base)
+    return _table(image.read, header, module.base) if header else None
 
 
 class FrameStep(Record):
@@ -194,7 +194,7 @@ class FrameSteps:
         """The step at ``pc``; ``exact`` where that is the next instruction to run, not where a call returns to."""
         steps = self._exact if exact else self._after_call
         step = steps.get(pc)
-        if step is None:
+        if not step:
             step = steps[pc] = self._prepare(pc, exact)
         return step
 
@@ -212,12 +212,12 @@ class FrameSteps:
             found = self._tables.entry(address)
         except BadData:
             return None
-        return None if found is None else address - (found[0].vaddr(address) - found[1].start)
+        return address - (found[0].vaddr(address) - found[1].start) if found else None
 
     def _prepare(self, pc: int, exact: bool) -> FrameStep:
         lookup = pc if exact or pc == 0 else pc - 1
         module = self._modules.find(lookup)
-        row, problem = self._compiled(module, lookup) if module is not None else (None, f"no CFI at {pc:#x}")
+        row, problem = self._compiled(module, lookup) if module else (None, f"no CFI at {pc:#x}")
         if row is None and self._is_sigreturn(pc):
             row = SigreturnRow(self._architecture)
         if row is not None and row.is_signal:
@@ -226,11 +226,11 @@ class FrameSteps:
 
     def _compiled(self, module: Module, pc: int) -> tuple[UnwindRow | None, str]:
         table, problem = self._tables.of(module)
-        if table is not None:
+        if table:
             vaddr = module.vaddr(pc)
             try:
                 fde = table.find(vaddr)
-                if fde is not None:
+                if fde:
                     return compile_row(self._architecture, row_at(fde, vaddr)), ""
             except BadData as error:
                 return None, f"damaged CFI at {pc:#x}: {error.what}"
@@ -267,7 +267,7 @@ def frame_at(architecture: Architecture, tables: FrameTables, address: int, size
     except (BadData, MemoryFault):
         return None
     names = architecture.dwarf_registers
-    if row is None or row.cfa_code is not None or not 0 <= row.cfa_register < len(names):
+    if not row or row.cfa_code is not None or not 0 <= row.cfa_register < len(names):
         return None
     register = names[row.cfa_register]
     return CfaRule(register, row.cfa_offset, row.cfa_offset if register == architecture.stack_pointer else size)

@@ -177,13 +177,13 @@ class KnownPaths:
         ``limit``: how many frames are wanted at most."""
         pc = registers.get(self._pc, 0)
         walked = self._walked.pop(pc, None)
-        if walked is not None:
+        if walked:
             self._add_path(pc, *walked)
         best = None
         paths = self._paths.get(pc, []) if limit > _MOST_FRAMES else []
         for index, path in enumerate(paths):
             found = path.follow(registers, read)
-            if found is not None and (best is None or found.count > best.count):
+            if found and (not best or found.count > best.count):
                 best = found
                 if found.is_whole:
                     if index:  # one place on, so that the usual ones come first

@@ -252,7 +252,7 @@ def run(options: Options, debugger: str, color: bool) -> table.Outcome:
         process.end()
         raise
     outcome = table.Outcome.decode(data)
-    if outcome is None:
+    if not outcome:
         process.end()
         raise _no_result(launch, process, options)
     if log.is_wanted():
@@ -395,7 +395,7 @@ def _no_result(launch: DebuggerLaunch, process: DebuggerProcess, options: Option
     if options.pid is not None:
         check_process(options.pid)
     known = launch.known_failure(process.printed())
-    if known is not None:
+    if known:
         return known
     said = launch.relevant_output(process.printed())
     why = f"{launch.name} said: {said[-2000:]}" if said else f"it printed nothing; {launch.no_result_reason}"

@@ -92,7 +92,7 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
         if "--init-path" in argv[:1]:
             return deliver(table.Outcome(0, f"{init_path(argv[1:])}\n"), typed)
         program = table.program(argv[0])
-        if program is not None:
+        if program:
             return deliver(table.guard(program.name, argv, lambda: _run_program(program, argv[1:], typed)), typed)
         parse(argv, options)
         with _silence(options.quiet and not options.program):
@@ -154,9 +154,9 @@ def leave(status: int) -> NoReturn:
     """End this process. Taking apart all that a look has read is a seventh of its time, so nobody does. What asked to
     be called at the end is called, and a thread that Python would wait for is waited for."""
     threading, atexit = sys.modules.get("threading"), sys.modules.get("atexit")
-    if threading is not None and threading.active_count() > 1:
+    if threading and threading.active_count() > 1:
         sys.exit(status)
-    if atexit is not None:
+    if atexit:
         atexit._run_exitfuncs()
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -217,7 +217,7 @@ _TRY = "  try: "
 def _as_called(text: str, typed: str, called: CommandLine | None = None) -> str:
     """The error with suggestions that have our program as it was called: ``dispatch ps`` is ``gdbext ps``, and
     ``dispatch-op mm`` a whole command line."""
-    if called is not None:
+    if called:
         whole = CommandLine(typed, called.source or "-p PID")
         lines = text.split("\n")
         text = "\n".join(_TRY + whole.pasted(line[len(_TRY) :]) if line.startswith(_TRY) else line for line in lines)
@@ -355,7 +355,7 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> table.Outc
     limit = budget.TimeLimit(options.time_limit, KeyboardInterrupt if watches else budget.TimeIsUp)
     try:
         with budget.MemoryLimit(options.memory), limit:
-            if recorded is not None:
+            if recorded:
                 outcome = recorded.run(open_target, color, host)
                 if not _is_one_moment(opened):
                     opened[0].close()
@@ -369,7 +369,7 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> table.Outc
             _compare_writer(opened[0], options)
         for target in opened:
             target.close()
-    if recorded is not None:
+    if recorded:
         recorded.save(outcome)
     return outcome
 

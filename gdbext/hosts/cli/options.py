@@ -153,7 +153,7 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
         words = ["-p", *words]
     if words[0] in ("-p", "--pid") and words[2:] and words[2] in _BY_PID:
         return [words[2], "-p", words[1], *words[3:]]
-    if table.program(words[0]) is not None:
+    if table.program(words[0]):
         has_pid = words[0] in _BY_PID and words[1:2] and words[1].isdecimal()
         return [words[0], "-p", *words[1:]] if has_pid else words
     if "--" in words or words[0] in (*_ALONE, "-h", "--help"):
@@ -175,7 +175,7 @@ def without_debugger(argv: Sequence[str]) -> list[str]:
     taken = 1 if "=" in words[at] else 2
     others = words[:at] + words[at + taken :]
     program = table.program(others[0]) if others else None
-    if program is None:
+    if not program:
         return [*words, *rest]
     name = words[at].partition("=")[2] or " ".join(words[at + 1 : at + 2])
     if name != "none":

@@ -59,7 +59,7 @@ def run(name: str, job: Job) -> None:
         return Session(open_target())
 
     try:
-        if recorded is not None:
+        if recorded:
             outcome = recorded.run(open_target, job.color, host)
         else:
             outcome = table.execute(job.command, job.argv, open_session, job.color, host)
@@ -71,7 +71,7 @@ def run(name: str, job: Job) -> None:
         _let_go(debugger, job, host)
         if live and job.pid is not None and not was_stopped:
             undo_stop(job.pid)
-    if recorded is not None:
+    if recorded:
         recorded.save(outcome)
     _write(outcome, job.result)
     debugger.leave(job)

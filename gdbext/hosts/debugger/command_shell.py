@@ -76,7 +76,7 @@ class DebuggerHost(Host):
 
     def show_frames(self, shown: bool) -> None:
         """Show our frames in the debugger's ``bt``. Raises UsageError where that cannot be."""
-        if self._session is None:
+        if not self._session:
             super().show_frames(shown)
         elif shown:
             from gdbext.hosts.debugger.frame_source import FrameSource
@@ -110,10 +110,10 @@ class SessionCache:
         """The session of what the user has selected in the debugger. ``age``: how many seconds ago it may have been
         compared with the process at this stop, for those who ask many times in a row. Raises TargetError and its
         relatives."""
-        if self._disconnect is None:
+        if not self._disconnect:
             self._disconnect = self._debugger.on_change(self.forget)
         identity = self._debugger.identity()
-        if self._session is None or identity != self._identity or not self._is_current(self._session, age):
+        if not self._session or identity != self._identity or not self._is_current(self._session, age):
             from gdbext.diagnosis.session import Session
 
             self.forget()
@@ -132,19 +132,19 @@ class SessionCache:
     def forget(self) -> None:
         """Drop everything that was read so far."""
         session, self._session = self._session, None
-        if session is not None:
+        if session:
             _log.debug("the session is dropped")
             session.target.close()
 
     def forget_what_changed(self) -> None:
         """Drop the session where it is not that of today's process, as after a run."""
-        if self._session is not None and self._debugger.identity() != self._identity:
+        if self._session and self._debugger.identity() != self._identity:
             self.forget()
 
     def close(self) -> None:
         """Drop it, and listen to the debugger no more."""
         self.forget()
-        if self._disconnect is not None:
+        if self._disconnect:
             self._disconnect()
             self._disconnect = None
 
@@ -176,7 +176,7 @@ class Shell:
             finally:
                 watched.end()
                 if runs_on:  # its sessions are circles: each keeps a descriptor of every mapped library until then
-                    if self._sessions is not None:
+                    if self._sessions:
                         self._sessions.forget_what_changed()
                     gc.collect()
         except TimeIsUp:
@@ -199,7 +199,7 @@ class Shell:
     def close(self) -> None:
         """Stop listening to the debugger, and add nothing to its stacks. Breakpoints stay: they are the user's."""
         self._debugger.extend_stacks(None)
-        if self._sessions is not None:
+        if self._sessions:
             self._sessions.close()
 
     def _session(self, row: table.ToolRow) -> Session:
@@ -212,7 +212,7 @@ class Shell:
         return self._current()
 
     def _current(self, age: float = 0) -> Session:
-        if self._sessions is None:
+        if not self._sessions:
             self._sessions = SessionCache(self._debugger)
         return self._sessions.get(age)
 
@@ -236,14 +236,14 @@ class Completer:
         """The words that ``current`` may become behind ``words``, in order; nothing where the target does not say."""
         parser = table.parser_of(row)
         action = parser.awaited(words)
-        options = [] if action is not None and action.option_strings else parser.option_names()
+        options = [] if action and action.option_strings else parser.option_names()
         if current.startswith("-"):
             return [name for name in options if name.startswith(current)]
         values = sorted({value for value in self._values(row, action, current) if value.startswith(current)})
         return values if current else [*values, *options]
 
     def _values(self, row: table.ToolRow, action: Action | None, current: str) -> Iterable[str]:
-        if action is None:
+        if not action:
             return ()
         if action.choices is not None:
             return map(str, action.choices)

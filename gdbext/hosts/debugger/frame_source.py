@@ -54,7 +54,7 @@ def interleaved(
     done = 0
     for count, native in enumerate(natives):
         where = position(native)
-        end = max(done, places.get(where, -1) + 1) if where is not None else done
+        end = max(done, places.get(where, -1) + 1) if where else done
         if count == 0:
             yield native
         yield from added[done:end]
@@ -97,7 +97,7 @@ class FrameSource:
         try:
             session = self._session(_BURST)
             thread = next((thread for thread in session.target.threads() if thread.tid == tid), None)
-            return added_frames(session.threads.of(thread)) if thread is not None else ()
+            return added_frames(session.threads.of(thread)) if thread else ()
         except GdbextError as error:
             _log.info("no frames are added to the stack of thread %d: %s", tid, error.what)
             return ()
@@ -121,7 +121,7 @@ class SummarySource:
         """None where the debugger has to show the object itself: no process, no PyTorch, no layout, another type."""
         try:
             session = self._current()
-            if self._summaries is None or session is not self._session:
+            if not self._summaries or session is not self._session:
                 from gdbext.tools.tensor.cpp_summaries import TypeSummaries
 
                 self._summaries, self._session = TypeSummaries(session), session

@@ -66,7 +66,7 @@ class RecordedCommand:
 
     def save(self, outcome: table.Outcome) -> None:
         """Write the file, and say on the outcome's standard error what is in it, or why there is none."""
-        if self._recording is None:
+        if not self._recording:
             return
         try:
             if isinstance(self._recording, GdbextError):

@@ -264,7 +264,7 @@ class HitFunction(gdb.Function):  # type: ignore[misc]
 def _function() -> HitFunction:
     """The one function, for gdb never forgets any: kept in gdb's own module, also when our commands are loaded anew."""
     found: HitFunction | None = vars(gdb).get(_NAME)
-    if found is None:
+    if not found:
         found = vars(gdb)[_NAME] = HitFunction()
     return found
 
@@ -324,7 +324,7 @@ class ProbedCatch(GdbCatch):
     def delete(self) -> None:
         """Delete the catchpoint, and switch the probe off; idempotent."""
         super().delete()
-        if self._hook is not None:
+        if self._hook:
             self._hook.remove()
 
 
@@ -337,14 +337,14 @@ class ProbedTrap:
 
     def enable(self, wanted: bool) -> None:
         """Switch it on or off."""
-        if wanted and self._hook is None:
+        if wanted and not self._hook:
             self._hook = self._hooks.place(self._spec)
         elif not wanted:
             self.delete()
 
     def delete(self) -> None:
         """Nobody stops there any more; idempotent."""
-        if self._hook is not None:
+        if self._hook:
             self._hook.remove()
             self._hook = None
 
@@ -364,8 +364,8 @@ class ProbedSetter(GdbBreakpointSetter):
         from gdbext.tools.probes.thread_stopper import ProbeHooks
 
         target = stopped_target()
-        if self._hooks is None or self._hooks.is_spent or target.pid != self._process:
-            if self._hooks is not None:
+        if not self._hooks or self._hooks.is_spent or target.pid != self._process:
+            if self._hooks:
                 self._hooks.close()
             self._hooks = ProbeHooks(stopped_target, _memory)
             self._process = target.pid

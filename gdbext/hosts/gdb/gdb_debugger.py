@@ -131,10 +131,10 @@ class GdbDebugger(Debugger):
 
     def extend_stacks(self, source: FrameSource | None) -> None:
         """Add frames to the stacks of gdb by a frame filter."""
-        if self._filter is not None:
+        if self._filter:
             self._filter.remove()
             self._filter = None
-        if source is not None:
+        if source:
             from gdbext.hosts.gdb.gdb_frames import AddedFrameFilter
 
             self._filter = AddedFrameFilter(source)

@@ -57,9 +57,9 @@ def loader_unwatched() -> Iterator[Callable[[], None]]:
     ends together with gdb, or where the user waits for a library. What it gives is to be called before each
     ``continue``."""
     pid, own = gdb.selected_inferior().pid, architectures.own()
-    places = _places(pid, len(own.breakpoint_code)) if own is not None else {}
+    places = _places(pid, len(own.breakpoint_code)) if own else {}
     memory = _memory(pid) if places else -1
-    if own is None or memory < 0:
+    if not own or memory < 0:
         yield _nothing
         return
     before, keeper = _libraries(pid), _Keeper(memory, own.breakpoint_code, places)
@@ -93,9 +93,9 @@ def loader_places(listed: str) -> set[int]:
     kind, found, others = "", set[int](), set[int]()
     for line in listed.splitlines():
         header = _HEADER.match(line)
-        kind = header[1] if header is not None else kind
+        kind = header[1] if header else kind
         place = _LOCATION.match(line) or header
-        address = place[place.lastindex or 0] if place is not None else ""
+        address = place[place.lastindex or 0] if place else ""
         if address.startswith("0x"):
             (found if kind == _LOADER else others).add(int(address, 16))
     return found - others
@@ -229,7 +229,7 @@ def _code_written_to(pid: int) -> bytes:
     own = architectures.own()
     writes = int(gdb.VERSION.partition(".")[0]) >= _WRITES_RUNNING
     is_here = bool(pid) and writes and connection_type(gdb.selected_inferior()) == "native"
-    return own.breakpoint_code if own is not None and is_here else b""
+    return own.breakpoint_code if own and is_here else b""
 
 
 def program_of(pid: int) -> str:

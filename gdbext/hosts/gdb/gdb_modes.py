@@ -173,11 +173,11 @@ class ProbedThreads:
                     self._let_go(thread)
                     seen.discard(thread)
             news = self._news()
-            if news is not None and news[1] == self._signal and news[0] not in seen:
+            if news and news[1] == self._signal and news[0] not in seen:
                 seen.add(news[0])  # it has got to a probe since
                 continue
-            self._busy = self._BUSY if news is not None else max(self._busy - 1, 0)
-            if news is not None or self._busy or time.monotonic() >= end:
+            self._busy = self._BUSY if news else max(self._busy - 1, 0)
+            if news or self._busy or time.monotonic() >= end:
                 return False
             signal.sigtimedwait({signal.SIGCHLD}, self._PAUSE)
 

@@ -89,7 +89,7 @@ class GdbTypePrinters:
             kind = kind.target()
         name = kind.strip_typedefs().name
         known = summarized_type(name) if name else None
-        if known is None or not self._of_name[known.name].enabled:
+        if not known or not self._of_name[known.name].enabled:
             return None
         with suppress(gdb.error):  # optimised out, or in memory that cannot be read
             return self._printer(value.referenced_value() if is_reference(value.type) else value)
@@ -108,7 +108,7 @@ class GdbTypePrinters:
             int(element.sizeof) if element is not None else 0,
         )
         summary = self._source.of(found)
-        return ObjectPrinter(summary, element) if summary is not None else None
+        return ObjectPrinter(summary, element) if summary else None
 
 
 def _is_complete(kind: gdb.Type) -> bool:

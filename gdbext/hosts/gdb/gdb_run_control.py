@@ -175,7 +175,7 @@ class GdbRunControl:
 
     def place(self, spec: HookSpec) -> AddressHook:
         """Watch an address in all threads. Raises TargetError."""
-        if self._probes is not None:
+        if self._probes:
             return self._probes.place(spec)
         try:
             hook = GdbHook(self, spec)
@@ -194,7 +194,7 @@ class GdbRunControl:
 
     def register(self, name: str) -> int:
         """A register of the selected thread's innermost frame. Raises TargetError."""
-        noted = self._probes.register(name) if self._probes is not None else None
+        noted = self._probes.register(name) if self._probes else None
         if noted is not None:
             return noted
         try:
@@ -204,7 +204,7 @@ class GdbRunControl:
 
     def float_register(self, name: str) -> int:
         """The low 8 bytes of a vector register of the selected thread's innermost frame. Raises TargetError."""
-        if self._probes is not None:
+        if self._probes:
             self._probes.check_vectors()
             return ptrace.float_registers(self._probed_thread, stopped_target().architecture)[name]
         try:
@@ -236,7 +236,7 @@ class GdbRunControl:
         hooks, self._hooks = self._hooks, []
         for hook in hooks:
             hook.remove()
-        if self._probes is not None:
+        if self._probes:
             self._probes.close()
 
     # --- running ---------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class GdbRunControl:
         if by_probes:
             gdb_modes.check_probes()
         refused = gdb_modes.refusal()
-        if refused is not None:
+        if refused:
             raise refused
         gdb_modes.check_interrupt()
         timed = TimedRun(work, lambda: post_whole(interrupt, interrupt))
@@ -264,7 +264,7 @@ class GdbRunControl:
     def run(self) -> Ending:
         """Let the process run until something ends that; signals that are its own affair are passed on."""
         refused = gdb_modes.refusal()
-        if refused is not None:
+        if refused:
             return Ending(EndingKind.FAILED, refused.what, error=refused)
         gdb.events.new_objfile.connect(self._loaded)
         gdb.events.stop.connect(self._stopped)
@@ -273,7 +273,7 @@ class GdbRunControl:
         self.is_over = False
         try:
             with loader_unwatched() as expect, self._catching(), forks.watched(), editor_heard() as is_to_end:
-                while ending is None:
+                while not ending:
                     _log.debug("continue with %d hooks", len(self._hooks))
                     expect()
                     ending = _INTERRUPTED if is_to_end() else self._continue(forks)
@@ -283,7 +283,7 @@ class GdbRunControl:
             return ending
         finally:
             self.quiet.end()
-            if self._probes is not None and ending is not None and ending.kind in _STOPS:
+            if self._probes and ending and ending.kind in _STOPS:
                 with suppress(gdb.error):
                     gdb.execute("frame", False, False)  # gdb was not to say more of its stops than of ours
             gdb.events.new_objfile.disconnect(self._loaded)
@@ -292,7 +292,7 @@ class GdbRunControl:
     @contextmanager
     def _catching(self) -> Iterator[None]:
         """Probes stop threads meanwhile, where there are any. Raises TargetError."""
-        if self._probes is None:
+        if not self._probes:
             yield
             return
         self._probes.begin(arms=False)
@@ -303,7 +303,7 @@ class GdbRunControl:
 
     def _reached_probe(self, tid: int) -> bool:
         """A thread has stopped by the probes' signal: True where gdb is to stop there."""
-        assert self._probes is not None
+        assert self._probes
         self._probed_thread = tid
         try:
             self.asked = self._probes.handle(tid)
@@ -317,13 +317,13 @@ class GdbRunControl:
     def _was_probed(self) -> bool:
         """Handle whoever waits where gdb has stopped for the probes' signal; True where nobody else wants to know of
         that stop."""
-        if self._probes is None or self._stop is None or self._stop.signal != signal_name(self._probes.signal):
+        if not self._probes or not self._stop or self._stop.signal != signal_name(self._probes.signal):
             return False
-        if self.asked or self._failure is not None:
+        if self.asked or self._failure:
             return True
         waiting = self._probes.waiting()
         for tid in waiting:
-            if self.asked or self._failure is not None:
+            if self.asked or self._failure:
                 break
             self._reached_probe(tid)
         return bool(waiting) or not self._stops_anyway
@@ -334,7 +334,7 @@ class GdbRunControl:
         self.asked = self._is_replaced = False
         self._ran = program_of(gdb.selected_inferior().pid)
         try:
-            with self._probed.watched() if self._probed is not None else nullcontext():
+            with self._probed.watched() if self._probed else nullcontext():
                 gdb.execute("continue", False, False)
         except KeyboardInterrupt:
             interrupt_all()  # it may still run
@@ -348,7 +348,7 @@ class GdbRunControl:
             interrupt_all()
             return gdb_modes.not_awaited()
         is_probe = self._was_probed()
-        if self._failure is not None:
+        if self._failure:
             return ending_of_failure(self._failure, "gdb")
         return None if is_probe and not self.asked else forks.ending or self._why_stopped()
 
@@ -359,7 +359,7 @@ class GdbRunControl:
             self._select_probed()
             return Ending(EndingKind.ASKED, "")
         stop = self._stop
-        if stop is None:
+        if not stop:
             return Ending(EndingKind.STOPPED, "gdb stopped the process")
         if stop.signal:
             if stop.signal == "SIGINT":

@@ -308,7 +308,7 @@ def selected_of(threads: Sequence[TargetThread]) -> TargetThread | None:
 def _architecture(inferior: gdb.Inferior) -> Architecture:
     name = inferior.architecture().name()
     found = architectures.by_gdb_name(name)
-    if found is None:
+    if not found:
         raise architectures.foreign(f"process {inferior.pid} is of architecture {name}")
     return found
 

@@ -82,7 +82,7 @@ def _name(found: ThreadReport) -> str:
 
 
 def _doing(found: ThreadReport) -> str:
-    return found.wait.phrase if found.wait is not None else ""
+    return found.wait.phrase if found.wait else ""
 
 
 def _held(found: ThreadReport) -> str:

@@ -47,7 +47,7 @@ class Answer:
     @property
     def target(self) -> TargetReport:
         """The process that it is about."""
-        assert self.report.target is not None
+        assert self.report.target
         return self.report.target
 
     @property
@@ -84,7 +84,7 @@ class Diagnosis(Answer):
     @cached_property
     def verdict(self) -> ShownVerdict:
         """The strongest finding, with what to try next."""
-        assert self.report.verdict is not None
+        assert self.report.verdict
         return ShownVerdict(*self.report.verdict)
 
     @property
@@ -127,8 +127,8 @@ class Process:
     def standstill_text(self) -> str:
         """A sentence that says whether the process stands still: "process 4711 is stopped for some milliseconds, and
         goes on"."""
-        if self.standstill is None:
-            return "nothing runs there: it is a " + ("recording" if self._target.recorded is not None else "core")
+        if not self.standstill:
+            return "nothing runs there: it is a " + ("recording" if self._target.recorded else "core")
         return f"process {self.pid} {self.standstill.value}"
 
     @cached_property
@@ -180,8 +180,8 @@ class Process:
         self.close()
 
     def __repr__(self) -> str:
-        recorded = ", recorded" if self._target.recorded is not None else ""
-        how = f", {self.standstill.name.lower()}" if self.standstill is not None else ""
+        recorded = ", recorded" if self._target.recorded else ""
+        how = f", {self.standstill.name.lower()}" if self.standstill else ""
         return f"<Process {self.pid} ({self.kind}{recorded}{how})>"
 
     def _repr_html_(self) -> str:

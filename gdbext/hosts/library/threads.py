@@ -72,7 +72,7 @@ class Thread(ThreadReport):
             return Stack(all_frames(self._session, self._session.threads.of(thread)))
 
     def __repr__(self) -> str:
-        doing = self.wait.phrase if self.wait is not None else self.state.value
+        doing = self.wait.phrase if self.wait else self.state.value
         inside = f", in {self.dispatch[0].qualified}" if self.dispatch else ""
         return f"<Thread {notebook.plain(self.label)}: {notebook.plain(doing + inside)}>"
 
@@ -89,7 +89,7 @@ class Threads(Sequence[Thread]):
     def by_tid(self, tid: int) -> Thread:
         """The thread with that id. Raises KeyError."""
         found = next((thread for thread in self._threads if thread.tid == tid), None)
-        if found is None:
+        if not found:
             raise KeyError(tid)
         return found
 
@@ -137,7 +137,7 @@ class Python:
     @property
     def version(self) -> str | None:
         """``3.12.4``; None without Python, and where it cannot be read."""
-        return self._session.python.version if self._session.python is not None else None
+        return self._session.python.version if self._session.python else None
 
     def frame(self, tid: int, index: int = 0) -> PythonVariables:
         """A Python frame of a thread, 0 is the innermost. Raises GdbextError, IndexError."""
@@ -146,7 +146,7 @@ class Python:
 
     def _frame(self, tid: int, index: int) -> PythonVariables:
         table = self._session.python_threads
-        if table is None:
+        if not table:
             raise unsupported("there is no Python in this process that can be read")
         if tid not in table.states:
             raise UsageError(f"thread {tid} runs no Python")

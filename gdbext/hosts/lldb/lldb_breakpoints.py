@@ -225,13 +225,13 @@ class LldbBreakpointSetter:
 
     def add_trap(self, trap: LldbTrap) -> None:
         """Call the trap at its address. Raises TargetError."""
-        if self._traps is None or not self._traps.is_used:
+        if not self._traps or not self._traps.is_used:
             self._traps = HookBreakpoint(self._selection.target())
         self._traps.add(trap.address, trap)
 
     def drop_trap(self, trap: LldbTrap) -> None:
         """Call the trap no more; with the last one the breakpoint goes."""
-        if self._traps is not None:
+        if self._traps:
             self._traps.drop(trap.address, trap)
             if not self._traps.is_used:
                 self._traps.delete(self._deletions.add)
@@ -272,7 +272,7 @@ class LldbBreakpointSetter:
         process = self._selection.process()
         if process.IsValid():
             self._run = process.GetUniqueID()
-        if self._start is None or not self._start.is_alive():
+        if not self._start or not self._start.is_alive():
             self._start = self._named(_START, self._started)
 
     def _started(self, frame: lldb.SBFrame) -> bool:

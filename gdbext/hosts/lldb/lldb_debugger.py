@@ -99,10 +99,10 @@ class LldbDebugger(Debugger):
     def extend_stacks(self, source: FrameSource | None) -> None:
         """Add frames by a frame provider of the selected target. Raises UsageError (before LLDB 22), TargetError (no
         target)."""
-        if self._frames is not None:
+        if self._frames:
             self._frames.remove()
             self._frames = None
-        if source is not None:
+        if source:
             from gdbext.hosts.lldb.lldb_frames import RegisteredFrames, StackBuilder, check_frame_providers
 
             target = self.selection.target()

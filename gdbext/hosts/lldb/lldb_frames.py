@@ -65,9 +65,9 @@ class FrameProvider:
         """The number of a native frame, or a frame of ours; None behind the last one. LLDB asks in their order."""
         if index == 0:
             self._innermost = self.builder.innermost(self._natives)
-            self._given = [self._innermost.position if self._innermost is not None else None]
+            self._given = [self._innermost.position if self._innermost else None]
             return 0
-        if self._frames is None and self._innermost is not None and not _is_stepping():
+        if self._frames is None and self._innermost and not _is_stepping():
             self._frames = self.builder.frames(self._natives, self._innermost, self._given)
         if self._frames is None:
             return self._native(index)

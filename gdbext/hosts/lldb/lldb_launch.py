@@ -80,7 +80,7 @@ class LldbLaunch(DebuggerLaunch):
                 help=f"install one that has it (apt-get install lldb-19), or {OTHERS}",
             )
         found = _CANNOT_LOAD.search(output)
-        if found is not None:
+        if found:
             return TargetError(
                 "the Python inside this lldb cannot load LLDB's own module",
                 why=f"{found.group()}: its package (python3-lldb-VERSION) is not installed, or not where this lldb "
@@ -100,8 +100,8 @@ def _versioned(folders: Sequence[str]) -> list[tuple[int, str]]:
             continue
         for name in names:
             match = _VERSIONED.fullmatch(name)
-            path = find_program(name) if match is not None else None
-            if match is not None and path is not None:
+            path = find_program(name) if match else None
+            if match and path is not None:
                 found.append((int(match.group(1)), path))
     return found
 

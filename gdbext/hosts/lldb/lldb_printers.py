@@ -59,7 +59,7 @@ class ObjectChildren:
     def _all(self) -> list[lldb.SBValue]:
         if self._parts is None:
             summary = self.printers.summary_of(self._value)
-            self._parts = list(self._value) if summary is None else list(_parts(self._value, summary))
+            self._parts = list(_parts(self._value, summary)) if summary else list(self._value)
         return self._parts
 
 
@@ -85,7 +85,7 @@ class LldbTypePrinters:
     def _text_of(self, value: lldb.SBValue, _: dict[str, object]) -> str:
         """Called by LLDB for each value of these types that it shows."""
         summary = self.summary_of(value.GetNonSyntheticValue())
-        return summary.text if summary is not None else ""
+        return summary.text if summary else ""
 
     def summary_of(self, value: lldb.SBValue) -> TypeSummary | None:
         """None where LLDB has to show the value itself: of a process that is not the selected one, of no process, while
@@ -94,7 +94,7 @@ class LldbTypePrinters:
             return None
         found = _object(value)
         with self._selection.session_if_free() as is_free:
-            return self._source.of(found) if found is not None and is_free else None
+            return self._source.of(found) if found and is_free else None
 
 
 def _add(category: lldb.SBTypeCategory, known: SummarizedType, summary: str, children: str) -> None:

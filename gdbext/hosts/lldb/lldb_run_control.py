@@ -215,9 +215,9 @@ class LldbRunControl:
 
     def place(self, spec: HookSpec) -> AddressHook:
         """Watch an address in all threads. Raises TargetError."""
-        if self._probes is not None:
+        if self._probes:
             return self._probes.place(spec)
-        if self._breakpoint is None:
+        if not self._breakpoint:
             self._breakpoint = HookBreakpoint(self._process.GetTarget())
         hook = LldbHook(self, self._breakpoint, spec)
         self._breakpoint.add(spec.address, hook)
@@ -232,7 +232,7 @@ class LldbRunControl:
 
     def register(self, name: str) -> int:
         """A register of the thread that a handler is called for. Raises TargetError."""
-        noted = self._probes.register(name) if self._probes is not None else None
+        noted = self._probes.register(name) if self._probes else None
         if noted is not None:
             return noted
         frame = self.frame
@@ -242,7 +242,7 @@ class LldbRunControl:
 
     def float_register(self, name: str) -> int:
         """The low 8 bytes of a vector register of that thread. Raises TargetError."""
-        if self._probes is not None:
+        if self._probes:
             self._probes.check_vectors()
         frame = self.frame
         found = float_register(frame, name) if frame is not None and frame.IsValid() else None
@@ -269,10 +269,10 @@ class LldbRunControl:
 
     def close(self) -> None:
         """Remove all hooks from the process."""
-        if self._breakpoint is not None:
+        if self._breakpoint:
             self._breakpoint.delete()
             self._breakpoint = None
-        if self._probes is not None:
+        if self._probes:
             self._probes.close()
 
     @property
@@ -297,7 +297,7 @@ class LldbRunControl:
     def run(self) -> Ending:
         """Let the process run until something ends that; which signals do, LLDB's table says."""
         refused = self._selection.refusal()
-        if refused is not None:
+        if refused:
             return Ending(EndingKind.FAILED, refused.what, error=refused)
         with self._selection.synchronous():
             _log.debug("continue")
@@ -308,7 +308,7 @@ class LldbRunControl:
                 while error.Success() and self._was_probed(process):
                     error = process.Continue()
             self.frame = None
-            if self._failure is not None:
+            if self._failure:
                 return ending_of_failure(self._failure, "lldb")
             if not is_there(process):
                 return _exited(process)
@@ -320,7 +320,7 @@ class LldbRunControl:
     @contextmanager
     def _catching(self, process: lldb.SBProcess) -> Iterator[None]:
         """LLDB stops by the probes' signal meanwhile, where there are any. Raises ProbesRefused."""
-        if self._probes is None:
+        if not self._probes:
             yield
             return
         signals, number = process.GetUnixSignals(), self._probes.signal
@@ -334,7 +334,7 @@ class LldbRunControl:
 
     def _was_probed(self, process: lldb.SBProcess) -> bool:
         """Call the handlers for all threads that probes have stopped; True where the process is to go on."""
-        if self._probes is None or not is_there(process) or self._selection.interruption.happened:
+        if not self._probes or not is_there(process) or self._selection.interruption.happened:
             return False
         reasons = {lldb.eStopReasonNone, lldb.eStopReasonInvalid}
         threads = [process.GetThreadAtIndex(index) for index in range(process.GetNumThreads())]
@@ -365,7 +365,7 @@ class LldbRunControl:
         if self._selection.interruption.happened:
             return Ending(EndingKind.INTERRUPTED, "interrupted")
         threads = [process.GetThreadAtIndex(index) for index in range(process.GetNumThreads())]
-        ours = (self._breakpoint.number,) if self._breakpoint is not None else ()
+        ours = (self._breakpoint.number,) if self._breakpoint else ()
         for thread in threads:
             reason = thread.GetStopReason()
             if reason == lldb.eStopReasonExec:

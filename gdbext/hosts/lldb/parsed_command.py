@@ -210,7 +210,7 @@ the first that asks for options (70734)."""
 def number(debugger: lldb.SBDebugger) -> int | None:
     """The release, None for Apple's."""
     found = re.match(r"lldb version (\d+)", debugger.GetVersionString())
-    return None if found is None else int(found.group(1))
+    return int(found.group(1)) if found else None
 
 
 def check_version(debugger: lldb.SBDebugger) -> None:

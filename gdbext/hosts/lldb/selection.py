@@ -61,18 +61,18 @@ class Interruption:
     def end(self) -> None:
         """The command has ended; idempotent."""
         taken, self._taken = self._taken, None
-        if taken is not None:
+        if taken:
             taken.close()
 
     def _interrupted(self, _number: int, _frame: FrameType | None) -> None:
         self.happened = True
-        if self._stop is None:
+        if not self._stop:
             raise KeyboardInterrupt
 
     @contextmanager
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
         """Call ``stop`` from another thread while LLDB lets the process run, when no Python runs in this one."""
-        if self._taken is None:
+        if not self._taken:
             yield
             return
         ours, theirs = os.pipe()

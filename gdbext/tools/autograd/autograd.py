@@ -55,7 +55,7 @@ class AutogradTool(Tool):
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Read the threads; one that cannot be read costs that thread. Raises NotTorch, LayoutError, UsageError."""
         session, (section, graph) = session.settled(lambda each: _read(each, args))
-        if graph is not None:
+        if graph:
             section = replace(section, graph=_written(graph, args.graph))
         return make_report(self, session, args, errors=dispatcher_errors(session), sections=(section,))
 
@@ -73,7 +73,7 @@ def _read(session: Session, args: Namespace) -> tuple[autograd_section.AutogradS
     target = session.target
     chosen = find_thread(target, args.thread) if args.thread is not None else None
     reporter = AutogradReporter(session)
-    section = reporter.section([chosen] if chosen is not None else target.threads())
+    section = reporter.section([chosen] if chosen else target.threads())
     if not args.graph and not args.py:
         return section, None
     thread = chosen or target.selected_thread()
@@ -118,7 +118,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     yield from map(_queue_line, section.device_queues)
     if section.anomaly_mode is not None:
         yield f"Anomaly mode is {'on' if section.anomaly_mode else 'off'}."
-    if section.graph is not None:
+    if section.graph:
         yield from _graph_lines(section.graph, style)
 
 
@@ -132,7 +132,7 @@ def node_text(node: autograd_section.AutogradNode | autograd_section.NodeReferen
 
 def _thread_lines(thread: autograd_section.AutogradThread, style: Style) -> Iterator[str]:
     name = f' "{escape(thread.name)}"' if thread.name else ""
-    node = f", {node_text(thread.node)}" if thread.node is not None else ""
+    node = f", {node_text(thread.node)}" if thread.node else ""
     yield style(f"Thread{name} (tid {thread.tid}): {thread.phase.value}{node}", "bold")
     for line in (*_node_lines(thread), *_outer_lines(thread), *_state_lines(thread)):
         yield f"{_INDENT} {line}"
@@ -142,7 +142,7 @@ def _thread_lines(thread: autograd_section.AutogradThread, style: Style) -> Iter
 
 def _node_lines(thread: autograd_section.AutogradThread) -> Iterator[str]:
     node = thread.node
-    if node is None:
+    if not node:
         return
     if node.forward_op is not None:
         made_by = "" if node.made_by in (None, thread.tid) else f", made by thread {node.made_by}"
@@ -172,7 +172,7 @@ def _hook_text(hook: autograd_section.NodeHook) -> str:
 
 
 def _edge_text(edge: autograd_section.NextFunction) -> str:
-    return _short(edge.node) if edge.node is not None else "none"
+    return _short(edge.node) if edge.node else "none"
 
 
 def _short(node: autograd_section.NodeReference) -> str:

@@ -99,7 +99,7 @@ def _reference(reporter: NodeReporter, node: int) -> autograd_section.NodeRefere
 def running_node(section: autograd_section.AutogradSection) -> int:
     """The node that the first of the threads in a backward pass runs. Raises UsageError."""
     for thread in section.threads:
-        if thread.node is not None:
+        if thread.node:
             return thread.node.address
     raise UsageError(
         "no thread runs a node, so that it is not known which graph is meant",

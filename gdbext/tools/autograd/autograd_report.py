@@ -80,15 +80,15 @@ class AutogradReporter:
         self._problems = []
         running = self._field(lambda: self.running(thread))
         snapshot = self._field(lambda: self._session.threads.of(thread))
-        node = running.node if running is not None else 0
+        node = running.node if running else 0
         found = self._field(lambda: self.nodes.full(node, self._codes(thread.tid))) if node else None
         return autograd_section.AutogradThread(
             tid=thread.tid,
-            name=(snapshot.python_name or snapshot.name) if snapshot is not None else thread.name,
+            name=(snapshot.python_name or snapshot.name) if snapshot else thread.name,
             phase=_phase(running, snapshot),
             node=found,
             next_sequence_nr=self._field(lambda: self._engine.next_sequence_nr(self._pointer(thread))),
-            graph_task=running.graph_task if running is not None and running.graph_task else None,
+            graph_task=running.graph_task if running and running.graph_task else None,
             grad_mode=self._field(lambda: self._grad_mode(thread)),
             operator=_outermost_operator(snapshot),
             line=_line(snapshot),
@@ -99,12 +99,12 @@ class AutogradReporter:
     def _codes(self, tid: int) -> set[int]:
         """Code objects of the Python functions that the thread runs since its backward pass began."""
         table = self._session.python_threads
-        frames = table.frames(tid) if table is not None else []
+        frames = table.frames(tid) if table else []
         return {frame.code for frame in takewhile(lambda frame: not frame.file.endswith(ENGINE_CALLERS), frames)}
 
     def _outer(self, snapshot: ThreadSnapshot | None) -> tuple[autograd_section.NodeReference, ...]:
-        levels = engine_calls(snapshot.stack) if snapshot is not None else []
-        return outer_nodes(self.nodes, snapshot.stack, levels) if snapshot is not None and len(levels) > 1 else ()
+        levels = engine_calls(snapshot.stack) if snapshot else []
+        return outer_nodes(self.nodes, snapshot.stack, levels) if snapshot and len(levels) > 1 else ()
 
     def _grad_mode(self, thread: TargetThread) -> bool | None:
         return self._session.dispatch_states.read(self._pointer(thread)).autograd.grad_mode
@@ -145,7 +145,7 @@ class AutogradReporter:
 
     def _references(self, nodes: Sequence[int]) -> tuple[autograd_section.NodeReference, ...]:
         found = (self._field(lambda n=node: self.nodes.reference(n)) for node in nodes[:_READY] if node)  # type: ignore[misc]
-        return tuple(node for node in found if node is not None)
+        return tuple(node for node in found if node)
 
     def _device_queues(self) -> tuple[autograd_section.DeviceQueue, ...]:
         """Those of devices whose nodes run in threads of their own; none on a machine without such devices."""
@@ -164,9 +164,9 @@ def _device(number: int) -> str:
 
 
 def _phase(running: RunningNode | None, snapshot: ThreadSnapshot | None) -> autograd_section.Phase:
-    if running is not None and (running.node or running.graph_task):
+    if running and (running.node or running.graph_task):
         return autograd_section.Phase.BACKWARD
-    if snapshot is None:
+    if not snapshot:
         return autograd_section.Phase.NONE
     if _waits_for_backward(snapshot):
         return autograd_section.Phase.BACKWARD
@@ -178,20 +178,20 @@ def _waits_for_backward(snapshot: ThreadSnapshot) -> bool:
     """``Engine::execute`` is on its stack: devices of their own run the nodes."""
     for level in range(min(_PASSES, len(snapshot.stack))):
         function = snapshot.stack.function(level)
-        if function is not None and function.name.startswith(assumed_symbols.AUTOGRAD_EXECUTE.beginnings):
+        if function and function.name.startswith(assumed_symbols.AUTOGRAD_EXECUTE.beginnings):
             return True
     return False
 
 
 def _outermost_operator(snapshot: ThreadSnapshot | None) -> str | None:
-    return snapshot.dispatch[-1].qualified if snapshot is not None and snapshot.dispatch else None
+    return snapshot.dispatch[-1].qualified if snapshot and snapshot.dispatch else None
 
 
 def _line(snapshot: ThreadSnapshot | None) -> str:
     """The innermost line of the program, outside of libraries."""
-    frames = snapshot.python if snapshot is not None else ()
+    frames = snapshot.python if snapshot else ()
     own = next((f for f in frames if not is_below_library(f.file) and f.file[:1] != "<"), None)
-    return own.place if own is not None else ""
+    return own.place if own else ""
 
 
 _APPLY = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply\(")
@@ -211,12 +211,12 @@ def nodes_on_stack(
         found: list[BackwardNode | None] = [
             _named(stack, inner + 1, outer) for inner, outer in zip((-1, *levels), levels)
         ]
-        return tuple(node for node in found if node is not None)
+        return tuple(node for node in found if node)
     found = [_running(session, reporter, thread, levels[0]) or _named(stack, 0, levels[0])]
     for inner, outer in zip(levels, levels[1:]):
         reference = outer_node(reporter, stack, inner, outer)
-        found.append(_node(outer, reference) if reference is not None else _named(stack, inner + 1, outer))
-    return tuple(node for node in found if node is not None)
+        found.append(_node(outer, reference) if reference else _named(stack, inner + 1, outer))
+    return tuple(node for node in found if node)
 
 
 def outer_nodes(
@@ -224,7 +224,7 @@ def outer_nodes(
 ) -> tuple[autograd_section.NodeReference, ...]:
     """The nodes from whose backward the innermost pass was started, innermost first, as far as they are known."""
     found = (outer_node(reporter, stack, inner, outer) for inner, outer in zip(levels, levels[1:]))
-    return tuple(node for node in found if node is not None)
+    return tuple(node for node in found if node)
 
 
 def _running(session: Session, reporter: NodeReporter, thread: TargetThread, level: int) -> BackwardNode | None:
@@ -255,7 +255,7 @@ def outer_node(
     except GdbextError:
         return None
     named = _named(stack, inner + 1, outer)
-    if found is None or (named is not None and named.name not in (found.name.rpartition("::")[2], _PYTHON_NODE)):
+    if not found or (named and named.name not in (found.name.rpartition("::")[2], _PYTHON_NODE)):
         return None
     return found
 
@@ -263,7 +263,7 @@ def outer_node(
 def _nodes_in(reporter: NodeReporter, stack: NativeStack, level: int) -> set[int]:
     """Addresses of nodes in the frame at ``level``."""
     frame = stack.frames[level] if level < len(stack) else None
-    if frame is None or not 0 < frame.cfa - frame.sp <= _FRAME_LIMIT:
+    if not frame or not 0 < frame.cfa - frame.sp <= _FRAME_LIMIT:
         return set()
     try:
         words = set(reporter.nodes.memory.words(frame.sp, (frame.cfa - frame.sp) // 8))
@@ -285,7 +285,7 @@ def _named(stack: NativeStack, first: int, level: int) -> BackwardNode | None:
     """The one whose method is among the frames that the engine's call at ``level`` made."""
     for inner in range(level - 1, first - 1, -1):
         function = stack.function(inner)
-        found = next(filter(None, map(_APPLY.match, function.demangled if function is not None else ())), None)
-        if found is not None:
+        found = next(filter(None, map(_APPLY.match, function.demangled if function else ())), None)
+        if found:
             return BackwardNode(level, found.group(1), None)
     return None

@@ -57,14 +57,14 @@ class UnnamedVariables:
 
     def _find(self, access: TorchSymbol) -> tuple[Module, Symbol]:
         found, pointer = access.find(self._symbolizer), access.address(self._symbolizer)
-        if found is None or pointer is None:
+        if not found or pointer is None:
             raise BadData(f"{access.library} has no {access.names[0]}")
         module, code = found[0], self._code(self._memory.u64(pointer))
         index, has_operand = self._symbolizer.index(module), self._memory.architecture.has_operand
         candidates = [
             symbol
             for name in UNNAMED_ENGINE_VARIABLES
-            for symbol in (index.lookup(name) if index is not None else ())
+            for symbol in (index.lookup(name) if index else ())
             if symbol.type == STT_TLS and symbol.size == _SHARED_POINTER and has_operand(code, symbol.vaddr)
         ]
         if len(candidates) != 1:
@@ -73,7 +73,7 @@ class UnnamedVariables:
 
     def _code(self, address: int) -> bytes:
         function = self._symbolizer.function(address)
-        if function is None or function.start != address:
+        if not function or function.start != address:
             raise BadData(f"there is no function at {address:#x}")
         return self._memory.read(address, min(function.size, _CODE))
 

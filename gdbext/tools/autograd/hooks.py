@@ -108,7 +108,7 @@ class HookReader:
 def _described(value: PyRef, kind: HookKind) -> Iterator[FoundHook]:
     """The function; of one that calls the hooks of a module, those."""
     found = value.function
-    if found is None:
+    if not found:
         yield FoundHook(NodeHook(kind, f"the Python object at {value.address:#x}"), 0)
         return
     own = _of_module(value) if found.qualname == MODULE_HOOK else ()
@@ -123,7 +123,7 @@ def _of_module(value: PyRef) -> list[PythonFunction]:
     for each in value.closure:
         functions = each[MODULE_HOOKS].parts()
         if functions:
-            return [found for function in functions if (found := function.function) is not None]
+            return [found for function in functions if (found := function.function)]
     return []
 
 
@@ -155,12 +155,12 @@ class SavedTensorReader:
         """The tensors that the node has saved, None where that is not known of its class. Raises BadData, MemoryFault,
         LayoutError."""
         members = self._members_of(node)
-        return None if members is None else tuple(self._saved(name, at) for name, at in self._places(*members))
+        return tuple(self._saved(name, at) for name, at in self._places(*members)) if members else None
 
     def stale(self, node: int) -> tuple[SavedTensor, ...]:
         """Those that were modified in place since. Raises as ``of``."""
         members = self._members_of(node)
-        places = self._places(*members) if members is not None else ()
+        places = self._places(*members) if members else ()
         return tuple(self._saved(name, at) for name, at in places if self._is_stale(at))
 
     def _members_of(self, node: int) -> tuple[int, Mapping[str, int]] | None:

@@ -69,7 +69,7 @@ class NodeReporter:
 
     @cached_property
     def _operators(self) -> ForwardOperators | None:
-        return ForwardOperators(self._session.dispatcher) if self._session.dispatcher_error is None else None
+        return None if self._session.dispatcher_error else ForwardOperators(self._session.dispatcher)
 
     def reference(self, address: int) -> autograd_section.NodeReference:
         """Name and sequence number. Raises BadData where there is no node, MemoryFault."""
@@ -89,11 +89,11 @@ class NodeReporter:
             topological_nr=self._field("topological number", lambda: self.nodes.topological_nr(address)),
             made_by=self._field("thread", lambda: self._made_by(self.nodes.thread_id(address))),
             forward_op=self._field("forward operator", lambda: self._forward_operator(address, reference.name)),
-            file=line.file if line is not None else None,
-            line=line.line if line is not None else None,
-            function=line.function if line is not None else "",
-            source=line.source if line is not None else "",
-            line_known_by=line.known_by if line is not None else "",
+            file=line.file if line else None,
+            line=line.line if line else None,
+            function=line.function if line else "",
+            source=line.source if line else "",
+            line_known_by=line.known_by if line else "",
             hooks=self._field("hooks", lambda: self._hooks(address, codes)) or (),
             next_functions=self._next_functions(address),
             saved=self._field("saved tensors", lambda: self.saved(address)),
@@ -121,7 +121,7 @@ class NodeReporter:
     def saved(self, address: int) -> tuple[autograd_section.SavedTensor, ...] | None:
         """The tensors that a node has saved, None where that is not known of its class. Raises LayoutError where it is
         not known of this release, BadData, MemoryFault."""
-        if self._saved_reader is None:
+        if not self._saved_reader:
             raise LayoutError(f"what the nodes of torch {self._version} save is not known")
         return self._saved_reader.of(address)
 
@@ -134,18 +134,18 @@ class NodeReporter:
 
     def _stale_of(self, address: int) -> tuple[autograd_section.StaleTensor, ...]:
         try:
-            found = self._saved_reader.stale(address) if self._saved_reader is not None else ()
+            found = self._saved_reader.stale(address) if self._saved_reader else ()
             node = self.reference(address) if found else None
         except GdbextError:  # of one node of many: what cannot be read is not accused
             return ()
-        return tuple(autograd_section.StaleTensor(node, each) for each in found) if node is not None else ()
+        return tuple(autograd_section.StaleTensor(node, each) for each in found) if node else ()
 
     def _forward_operator(self, address: int, name: str) -> str | None:
         """The operator of a node; of a torch.autograd.Function its name, by that of its ``forward``."""
-        function = self._lines.of_function(address) if self._lines is not None else None
-        if function is not None:
+        function = self._lines.of_function(address) if self._lines else None
+        if function:
             return function.function.rpartition(".")[0]
-        return self._operators.of(name) if self._operators is not None else None
+        return self._operators.of(name) if self._operators else None
 
     def _next_functions(self, address: int) -> tuple[autograd_section.NextFunction, ...]:
         edges = self._field("next functions", lambda: self.nodes.edges(address)) or ()
@@ -159,7 +159,7 @@ class NodeReporter:
 
     def name(self, address: int) -> str:
         """The name as ``grad_fn.name()`` has it. Raises BadData, MemoryFault."""
-        if self._lines is not None and self.nodes.class_of(address) == PYTHON_NODE:
+        if self._lines and self.nodes.class_of(address) == PYTHON_NODE:
             return self._lines.python_class(address)
         return self.nodes.name(address)
 
@@ -173,10 +173,10 @@ class NodeReporter:
     def made_at(self, address: int) -> str:
         """The forward line of a node in short, "" where nobody wrote it down."""
         line = self._field("forward line", lambda: self._forward_line(address))
-        return f"{line.file}:{line.line} ({line.function})" if line is not None else ""
+        return f"{line.file}:{line.line} ({line.function})" if line else ""
 
     def _forward_line(self, address: int) -> ForwardLine | None:
-        return self._lines.of(address) if self._lines is not None else None
+        return self._lines.of(address) if self._lines else None
 
     def _leaf(self, address: int) -> int:
         """The TensorImpl of AccumulateGrad's variable; 0 for any other node."""
@@ -244,7 +244,7 @@ class ForwardLineReader:
         value = self._object_at(self._nodes.python_object(node))
         forward = value.checked().of_class[FUNCTION_FORWARD_CLASS][FUNCTION_FORWARD]
         found = (forward["__func__"] or forward).function
-        if found is None or found.file is None:
+        if not found or found.file is None:
             return None
         return ForwardLine(found.file, found.line, found.qualname, "", FUNCTION)
 

@@ -181,7 +181,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     breaks = report.section(BreaksSection)
     if breaks.deleted is not None:
         yield f"{counted(breaks.deleted, 'breakpoint')} deleted"
-    if breaks.ending is not None:
+    if breaks.ending:
         yield f"ended: {escape(breaks.ending.text or 'it was asked for')}"
     elif not breaks.requests and breaks.deleted is None:
         yield "no breakpoints of dispatch-break"

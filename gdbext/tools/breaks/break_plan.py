@@ -143,9 +143,9 @@ class BreakPlan:
     def _limited(self, site: BreakSite, request: BreakRequest) -> BreakSite:
         """The site with the conditions on keys, where it has a keyset."""
         condition = site.condition
-        if site.keyset is not None and request.key and site.event != "kernel":
+        if site.keyset and request.key and site.event != "kernel":
             condition = both(condition, key_condition(self._keys, site.keyset, request.key))
-        if site.keyset is not None and request.has:
+        if site.keyset and request.has:
             bits = self._keys.bits_of(request.has)
             condition = both(condition, Equals(Bits(site.keyset, bits), bits))
         return replace(site, condition=condition)
@@ -287,7 +287,7 @@ class BreakPlan:
         """The functions that one calls or jumps to by their addresses."""
         sites = self._session.dispatch_stacks.sites
         code = sites.function_at(function)
-        if code is None or code.start != function:
+        if not code or code.start != function:
             return frozenset()
         targets = {one.target for one in sites.decoded(code).instructions if one.kind in ("call", "jmp")}
         leads = {follow_stub(self._session.memory, target) for target in targets if target is not None}

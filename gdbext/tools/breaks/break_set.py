@@ -82,7 +82,7 @@ class BreakSet:
     def alive(self) -> list[Placed]:
         """The breakpoints that the user has not deleted."""
         ours = (*self._placed, self._waiting, self._pending)
-        return [each for each in ours if each is not None and each.breakpoint.is_alive()]
+        return [each for each in ours if each and each.breakpoint.is_alive()]
 
     @property
     def hits(self) -> int:
@@ -95,7 +95,7 @@ class BreakSet:
 
     def _report(self, placed: Placed) -> PlacedBreakpoint:
         one, site = placed.breakpoint, placed.site
-        if site is None:
+        if not site:
             place = REGISTER_SCHEMA_FUNCTION if placed.awaits else STEP_CALLBACKS_FUNCTION
             return PlacedBreakpoint(one.number, None, None, None, place, placed.awaits or None)
         return PlacedBreakpoint(
@@ -129,9 +129,9 @@ class BreakSet:
         self.notes = (*notes, *plan.not_seen(self.request.where))
         if missing:
             awaited = f"{', '.join(missing)} is {'loaded' if all(map(is_generated, missing)) else 'registered'}"
-        if awaited and self._waiting is None and watch.addresses:
+        if awaited and not self._waiting and watch.addresses:
             self._waiting = Placed(self._setter.set_placeholder(watch.addresses[0]), awaits=awaited)
-        if self._pending is not None:
+        if self._pending:
             self._pending.breakpoint.delete_later()
             self._pending = None
 
@@ -141,7 +141,7 @@ class BreakSet:
         The computation of table entries is one place, whatever kernels an operator has.
         """
         self._reports.forget_tables()
-        known = any(each.site is not None and each.site.operator == operator for each in self._placed)
+        known = any(each.site and each.site.operator == operator for each in self._placed)
         return not known or self.request.where != "register"
 
     def refresh(self, session: Session) -> None:
@@ -155,10 +155,10 @@ class BreakSet:
             except UsageError as error:
                 self.show_line(error.what)
             else:
-                if self._waiting is not None:
+                if self._waiting:
                     self._waiting.awaits = awaited
                 return
-        if self._waiting is not None and not missing:
+        if self._waiting and not missing:
             self._waiting.breakpoint.delete_later()
             self._waiting = None
 
@@ -206,7 +206,7 @@ class BreakSet:
             try:
                 if holds(site.condition, thread):
                     self._hits[site.address, site.condition] += 1
-                    if site.frame is not None:
+                    if site.frame:
                         self._open_calls.ends(thread, site.frame)
                     self._show("\n".join(self._reports.lines(site, thread)) + "\n")
             except (GdbextError, OSError) as error:
@@ -221,7 +221,7 @@ class BreakSet:
         self._placed = []
         self._known.clear()
         self._hits.clear()
-        if self._pending is None or not self._pending.breakpoint.is_alive():
+        if not self._pending or not self._pending.breakpoint.is_alive():
             function, symbol = STEP_CALLBACKS_FUNCTION, STEP_CALLBACKS.names[0]
             self._pending = Placed(self._setter.set_pending(function, symbol, self._torch_is_used))
 
@@ -341,7 +341,7 @@ class BreakTable:
 
     def _watch_of(self, session: Session) -> RegistrationWatch:
         """The one watch for all requests. Raises TargetError."""
-        if self._watch is None:
+        if not self._watch:
             self._watch = RegistrationWatch(
                 session, self._setter, self._wanted, self._registered, self._ending, self._failed
             )
@@ -349,7 +349,7 @@ class BreakTable:
 
     def _watch_kernels(self, session: Session) -> None:
         """Look for kernels that Inductor loads. Raises UsageError where that cannot be seen, TargetError."""
-        if self._kernel_watch is None:
+        if not self._kernel_watch:
             watch = KernelWatch(session, self._setter, self._kernels_came, self._failed)
             if not watch.works:
                 watch.close()
@@ -357,10 +357,10 @@ class BreakTable:
             self._kernel_watch = watch
 
     def _end_watch(self) -> None:
-        if self._kernel_watch is not None:
+        if self._kernel_watch:
             self._kernel_watch.close()
             self._kernel_watch = None
-        if self._watch is not None:
+        if self._watch:
             self._watch.close()
             self._watch = None
 

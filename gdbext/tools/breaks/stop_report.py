@@ -53,13 +53,13 @@ class StopReports:
         What cannot be read is left out, and the last line says so. Raises TargetError.
         """
         lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
-        bits = None if site.keyset is None else value_of(site.keyset, thread)
+        bits = value_of(site.keyset, thread) if site.keyset else None
         try:
             session, operator = self._current(site)
-            if operator is not None:
+            if operator:
                 lines += self._arguments(session, site, operator, thread)
             lines += _python_line(session, thread.tid)
-            if operator is not None and bits is not None:
+            if operator and bits is not None:
                 lines += self._lookup(session, operator, bits)
             if self._why:
                 lines += _state(session, thread.tid, thread.register(session.memory.architecture.thread_register))
@@ -70,7 +70,7 @@ class StopReports:
     def _current(self, site: BreakSite) -> tuple[Session, Operator | None]:
         """A session that is right for this stop, and the site's operator."""
         session = self._session
-        if session is not None:
+        if session:
             session.memory.forget()
             if self._is_current(session, site):
                 return session, session.dispatcher.by_def(site.operator)
@@ -81,9 +81,9 @@ class StopReports:
 
     def _is_current(self, session: Session, site: BreakSite) -> bool:
         """The operator was there already, and its table is what it was, where that is reported."""
-        if session.dispatcher.by_def(site.operator) is None:
+        if not session.dispatcher.by_def(site.operator):
             return False
-        if site.keyset is None:
+        if not site.keyset:
             return True
         if not self._knows_tables:
             return False
@@ -100,9 +100,9 @@ class StopReports:
     def _arguments(self, session: Session, site: BreakSite, operator: Operator, thread: StoppedThread) -> list[str]:
         """The arguments that are in registers, or whose registers survived in the function."""
         architecture, place = session.memory.architecture, site.arguments
-        if place is None:
+        if not place:
             return []
-        if place.function is None:
+        if not place.function:
             names = architecture.argument_registers
             values: list[KeptWord | None] = [KeptWord(thread.register(name)) for name in names]
         else:
@@ -116,18 +116,18 @@ class StopReports:
 
 def _python_line(session: Session, tid: int) -> Iterator[str]:
     """The innermost line of the program's own Python code, else of any."""
-    if session.python is None:
+    if not session.python:
         return
     frames = ThreadTable(session.python, session.errors.note).frames(tid)  # the session's own is of an earlier stop
     found = next((each for each in frames if is_users_file(each.file)), frames[0] if frames else None)
-    if found is not None:
+    if found:
         yield f"  at {found.file}:{found.line or '?'} ({found.function})"
 
 
 def _choice(session: Session, operator: Operator, bits: int) -> Iterator[str]:
     """The key and the kernel on one line, and where that was registered."""
     link = next(iter(session.chains.chain(operator, bits)), None)
-    if link is not None:
+    if link:
         yield f"  key {session.dispatcher.keys.highest_key(bits)}, kernel {_function(link)}"
         if link.kernel.registered_at:
             yield f"        {link.kernel.registered_at}"

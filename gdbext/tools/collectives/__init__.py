@@ -63,7 +63,7 @@ class CollectivesTool(Tool):
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Read the groups; with --output all entries as well. Raises NotTorch, LayoutError, TargetError."""
         session, (section, recorded) = session.settled(lambda each: _read(each, with_all=args.output is not None))
-        if recorded is not None:
+        if recorded:
             write(recorded, args.output)
             section = section.with_output(args.output)
         return make_report(self, session, args, sections=(section,))
@@ -228,7 +228,7 @@ _WAITS_FOR = {
 def render(report: Report, style: Style) -> Iterator[str]:
     """A headline, then the groups."""
     section = report.section(CollectivesSection)
-    source = f", {_SOURCES[section.source]}" if section.source is not None else ""
+    source = f", {_SOURCES[section.source]}" if section.source else ""
     yield style(f"{escape(identity(section.identity))}{source}", "bold")
     if section.store:
         yield f"store {escape(section.store)}"

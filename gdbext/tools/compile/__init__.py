@@ -39,7 +39,7 @@ _FRAME_LIMIT = 2000
 
 def read_compilation(session: Session) -> compile_section.CompileSection:
     """All of it; what cannot be read is one of the problems. Raises NotTorch without torch or Python."""
-    if session.python is None or not session.has_torch:
+    if not session.python or not session.has_torch:
         raise NotTorch("no PyTorch for Python is loaded in this process")
     version = torch_version(session) or "unknown"
     reader = DynamoReader(session.python)
@@ -130,7 +130,7 @@ def _kernels(session: Session, comments: KernelComments) -> Iterator[compile_sec
 
 def _operators(session: Session) -> frozenset[str]:
     """Base names of all operators; none where the dispatcher cannot be read."""
-    if session.dispatcher_error is not None:
+    if session.dispatcher_error:
         return frozenset()
     return frozenset(name.rpartition("::")[2].partition(".")[0] for name in session.dispatcher.names)
 
@@ -162,7 +162,7 @@ class _Threads:
     def _add(self, tid: int, stack: PyStack) -> None:
         found = self._compiled.of_thread(tid, stack.innermost(_FRAME_LIMIT))
         pool = pool_of(tid, stack)
-        self.pools += [pool] if pool is not None else []
+        self.pools += [pool] if pool else []
         if all(each.state is compile_section.FrameState.EAGER for each in found):
             return
         kept = found[: _FRAME_LIMIT - len(self.frames)]
@@ -170,7 +170,7 @@ class _Threads:
         if len(kept) < len(stack) and not self.truncated:
             self.truncated.append(f"frames, truncated at {_FRAME_LIMIT}")
         work = at_work(tid, stack)
-        self.compiling += [work] if work is not None else []
+        self.compiling += [work] if work else []
 
 
 _EPILOG = """\
@@ -324,7 +324,7 @@ def _work(thread: compile_section.CompilingThread) -> str:
 
 def _processes(section: compile_section.CompileSection) -> Iterator[str]:
     for each in section.processes:
-        what = f"it is in {_work(each.work)}" if each.work is not None else _first_line(each.source or each.command)
+        what = f"it is in {_work(each.work)}" if each.work else _first_line(each.source or each.command)
         yield f"process {each.pid} ({escape(each.name)}), child of {each.parent}, {escape(each.doing)}: {what}"
 
 
@@ -352,7 +352,7 @@ def _origin(frame: compile_section.CompileFrame) -> Iterator[str]:
     if frame.graph:
         number = f" [{escape(frame.compile_id)}]" if frame.compile_id else ""
         yield f"graph {escape(_NO_UUID.sub('', frame.graph))}{number}"
-    if frame.source is not None:
+    if frame.source:
         where = "" if frame.source.exact else "the function at "
         place = f"{escape(frame.source.file)}:{frame.source.line or '?'} ({escape(frame.source.function)})"
         yield f"compiled from {where}{place}"

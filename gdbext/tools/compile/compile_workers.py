@@ -31,7 +31,7 @@ def at_work(tid: int, stack: PyStack) -> compile_section.CompilingThread | None:
     part = stage(stack[: inner + 1])
     for frame in stack[inner:]:
         found = _compiled(stack, frame) if is_compiler(frame) else None
-        if found is not None:
+        if found:
             return compile_section.CompilingThread(tid, part, found.function, found.file, found.line)
     return compile_section.CompilingThread(tid, part, "", None, None)
 
@@ -40,11 +40,11 @@ def _compiled(stack: PyStack, frame: PythonFrame) -> compile_section.SourcePlace
     """The work of one call of a compiler, as far as its variables say: those of another release say nothing."""
     if frame.file.endswith(names.COMPILER[0]):
         code = stack.locals(frame)[names.COMPILED_LOCAL].code
-        return compile_section.SourcePlace(code.name, code.file, code.first_line) if code is not None else None
+        return compile_section.SourcePlace(code.name, code.file, code.first_line) if code else None
     if frame.file.endswith(names.TRITON_COMPILER[0]):  # the function behind its JITFunction, which its source has
         kernel = stack.locals(frame)[names.TRITON_SOURCE][names.TRITON_FUNCTION]
         found = kernel[names.TRITON_FUNCTION].function
-        if found is not None and found.file:
+        if found and found.file:
             return compile_section.SourcePlace(found.qualname, found.file, found.line)
     return None
 
@@ -71,13 +71,13 @@ def work_of(pid: int) -> compile_section.CompilingThread | None:
 
 
 def _works(session: Session) -> Iterator[compile_section.CompilingThread]:
-    return (found for tid, stack in python_stacks(session) if (found := at_work(tid, stack)) is not None)
+    return (found for tid, stack in python_stacks(session) if (found := at_work(tid, stack)))
 
 
 def python_stacks(session: Session) -> Iterator[tuple[int, PyStack]]:
     """The Python frames of each thread; one that cannot be read is among the session's errors."""
     table = session.python_threads
-    if table is None:
+    if not table:
         return
     for thread in session.target.threads():
         try:
@@ -91,12 +91,12 @@ def pool_of(tid: int, stack: PyStack) -> compile_section.CompilePool | None:
     file, function = names.POOL_READER
     readers = (each for each in stack if each.file.endswith(file) and each.function.rpartition(".")[2] == function)
     reader = next(readers, None)
-    if reader is None:
+    if not reader:
         return None
     pool = stack.locals(reader)["self"]
     process, pending = pool[names.POOL_PROCESS]["pid"], pool[names.POOL_PENDING]
     jobs = pending.keys(_PENDING)
-    if pending and jobs.fault is not None:
+    if pending and jobs.fault:
         return None
     return compile_section.CompilePool(tid, process.int(), len(jobs) if pending else None)
 
@@ -112,7 +112,7 @@ _SOURCE = re.compile(r"\S+\.(?:cpp|cc|c|cu|ptx)(?= |$)")
 def compiling_processes(session: Session) -> tuple[compile_section.CompilingProcess, ...]:
     """Children, and their children, that compile; none of a core."""
     procfs = session.procfs
-    if procfs is None:
+    if not procfs:
         return ()
     parents = procfs.descendants()
     processes = {pid: procfs.process(pid) for pid in parents}
@@ -153,7 +153,7 @@ def _source(process: ChildProcess) -> str:
 def compile_locks(session: Session) -> tuple[compile_section.CompileLock, ...]:
     """The lock files that are open in this process or in one that compiles for it; none of a core."""
     procfs = session.procfs
-    if procfs is None:
+    if not procfs:
         return ()
     users: dict[str, list[int]] = {}
     for pid in (session.target.pid, *procfs.descendants()):
@@ -163,7 +163,7 @@ def compile_locks(session: Session) -> tuple[compile_section.CompileLock, ...]:
     locks = []
     for path, pids in sorted(users.items()):
         peer = procfs.file_lock(path)
-        others = {each.pid for each in peer.processes} if peer is not None else set()
+        others = {each.pid for each in peer.processes} if peer else set()
         holders = others.union(pid for pid in pids if procfs.has_locked(pid, path))
         locks.append(compile_section.CompileLock(path, tuple(sorted(pids)), tuple(sorted(holders))))
     return tuple(locks)

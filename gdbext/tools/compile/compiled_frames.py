@@ -78,7 +78,7 @@ _PLACE = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<f
 def graph_source(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
     """The line that is behind the one at which a graph's function is; None where that is not recorded."""
     module, code = stack.locals(frame)["self"], stack.code(frame)
-    if code is None or frame.line is None:
+    if not code or frame.line is None:
         return None
     line = frame.line - code.first_line
     lines = _attribute(module, names.GRAPH_LINES).items(_NODES)
@@ -180,7 +180,7 @@ def _above_kernels(texts: list[str]) -> dict[str, str]:
             comment = text.partition(SOURCE_NODES)[2][:_COMMENT] or comment
             continue
         name = re.match(r"\w+", text)
-        if name is not None and comment and text[name.end() :].startswith(("(", " = async_compile", ".run(")):
+        if name and comment and text[name.end() :].startswith(("(", " = async_compile", ".run(")):
             found.setdefault(name[0], comment)
         if text:
             comment = ""
@@ -237,7 +237,7 @@ class CompiledFrames:
         called = [name for name in stack.used_names(frame) if name.startswith(names.COMPILED_GRAPH)]
         name = called[0] if len(called) == 1 else ""
         code = self._originals[frame.code].code
-        if code is None:
+        if not code:
             return _Graph(name, None, None)
         ids = [
             each.compile_id

@@ -59,7 +59,7 @@ def make_room(folder: Path, newest: str, keep: int, size: int) -> None:
         victim = max(
             (each for each in some or kept if not each.is_newest), key=lambda each: held[each.user], default=None
         )
-        if victim is None:
+        if not victim:
             return
         kept.remove(victim)
         _delete(folder, victim)

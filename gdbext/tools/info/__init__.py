@@ -84,9 +84,9 @@ class InfoTool(Tool):
         from gdbext.tools.info import held_memory, info_report, settings_view
         from gdbext.torch.state.setting_sources import SettingsSection
 
-        if report.find_section(held_memory.MemorySection) is not None:
+        if report.find_section(held_memory.MemorySection):
             return held_memory.render(report, style)
-        if report.find_section(SettingsSection) is not None:
+        if report.find_section(SettingsSection):
             return settings_view.render(report, style)
         return info_report.render(report, style)
 

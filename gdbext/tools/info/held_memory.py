@@ -71,7 +71,7 @@ class MemorySection(Section):
 
 def read_memory(session: Session) -> MemorySection:
     """All of it. Raises NotTorch without torch or Python, LayoutError, PythonUnsupported."""
-    if session.python is None or not session.has_torch:
+    if not session.python or not session.has_torch:
         raise NotTorch("no PyTorch for Python is loaded in this process")
     return _HeldMemory(session).section(objects_of(session.python, OBJECTS, _kind_of))
 
@@ -126,7 +126,7 @@ class _HeldMemory:
     def _cuda(self) -> tuple[tuple[CudaMemory, ...], tuple[str, ...]]:
         """The counts of CUDA's caching allocator, and what is unknown of it."""
         session = self._session
-        if session.modules.named(CUDA) is None:
+        if not session.modules.named(CUDA):
             return (), ()
         try:
             found = CudaAllocator(session.memory, session.symbolizer, session.layout).devices()
@@ -138,7 +138,7 @@ class _HeldMemory:
         try:
             tensor = self._tensors.python.tensor_of(value)
             storage = self._fields.storage(tensor) if tensor is not None else None
-            if tensor is None or storage is None:
+            if tensor is None or not storage:
                 self._unread += 1
             elif storage.address not in self._storages:
                 dtype = self._session.tensors.dtype(tensor)

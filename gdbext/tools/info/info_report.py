@@ -120,10 +120,10 @@ def status(symbol: TorchSymbol, symbolizer: Symbolizer) -> SymbolStatus:
         return SymbolStatus.UNOPTIMISED_ONLY
     library = symbol.library or None
     module = symbolizer.modules.named(library) if library else None
-    if library and module is None:
+    if library and not module:
         return SymbolStatus.NOT_LOADED
-    index = symbolizer.index(module) if module is not None else None
-    if library and index is None:
+    index = symbolizer.index(module) if module else None
+    if library and not index:
         return SymbolStatus.UNREADABLE
     try:
         return SymbolStatus.FOUND if _is_in(symbol, symbolizer, index) else SymbolStatus.MISSING
@@ -134,7 +134,7 @@ def status(symbol: TorchSymbol, symbolizer: Symbolizer) -> SymbolStatus:
 def _is_in(symbol: TorchSymbol, symbolizer: Symbolizer, index: SymbolIndex | None) -> bool:
     """True if there is such a symbol. Raises SymbolFileError where that cannot be known."""
     exact = symbol.names if symbol.kind is NameKind.SYMBOL else symbol.examples
-    if any(symbolizer.search(name, symbol.library or None) is not None for name in exact):
+    if any(symbolizer.search(name, symbol.library or None) for name in exact):
         return True
     families = () if symbol.kind is NameKind.SYMBOL else symbol.beginnings
     return index is not None and any(index.has_beginning(name) for name in families)
@@ -235,13 +235,13 @@ def _torch(session: Session) -> TorchInfo | None:
     if version is None:
         return None
     layout = session.layout_if_known
-    info = LayoutInfo(layout.id, layout.match, dict(layout.provenance)) if layout is not None else None
+    info = LayoutInfo(layout.id, layout.match, dict(layout.provenance)) if layout else None
     return TorchInfo(version, info, _operators(session), check_symbols(session.symbolizer, version))
 
 
 def _operators(session: Session) -> int | None:
     """Number of operators that are registered."""
-    if session.dispatcher_error is not None:
+    if session.dispatcher_error:
         return None
     try:
         return len(session.dispatcher.entries)
@@ -252,16 +252,16 @@ def _operators(session: Session) -> int | None:
 
 def _python(session: Session) -> PythonInfo | None:
     python = session.python
-    if python is None:
+    if not python:
         return None
     threads = session.python_threads
-    states = sum(map(len, threads.states.values())) if threads is not None else 0
+    states = sum(map(len, threads.states.values())) if threads else 0
     return PythonInfo(python.version, python.module.path, states)
 
 
 def _libc(modules: ModuleTable) -> LibcInfo | None:
     module = modules.named("libc.so.6")
-    return LibcInfo(module.path, libc_version(module)) if module is not None else None
+    return LibcInfo(module.path, libc_version(module)) if module else None
 
 
 def _listed(module: Module) -> bool:
@@ -288,7 +288,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     """The lines of the report, one for each fact."""
     info = report.section(TargetInfo)
     target = report.target
-    if target is not None:
+    if target:
         kind = "core dump of process" if target.kind == "core" else "process"
         how = "no debugger" if target.debugger == "none" else escape(target.debugger)
         yield style(f"{kind} {target.pid}, {counted(info.threads, 'thread')}, through {how}", "bold")
@@ -300,12 +300,12 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def _torch_lines(torch: TorchInfo | None, why: bool, style: Style) -> Iterator[str]:
-    if torch is None:
+    if not torch:
         yield "torch     not loaded"
         return
     yield f"torch     {escape(torch.version)}"
     layout = torch.layout
-    if layout is None:
+    if not layout:
         yield "layout    none"
     else:
         origin = f"measured on {layout.made_from.get('version')}, {layout.made_from.get('compiler')}"
@@ -326,13 +326,13 @@ def _symbol_lines(checks: SymbolChecks, why: bool, style: Style) -> Iterator[str
 
 
 def _python_lines(python: PythonInfo | None) -> str:
-    if python is None:
+    if not python:
         return "python    none that can be read"
     return f"python    {python.version}, {counted(python.thread_states, 'thread state')}  {escape(python.module)}"
 
 
 def _libc_lines(libc: LibcInfo | None) -> str:
-    if libc is None:
+    if not libc:
         return "libc      none"
     return f"libc      glibc {libc.version or '(version unknown)'}  {escape(libc.path)}"
 

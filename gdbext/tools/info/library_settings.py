@@ -62,7 +62,7 @@ def _members(
             yield name, tuple(memory.words(first, count)) if count else ()
         elif "." not in field.name:
             found = _number(memory, field, at)
-            if found is not None:
+            if found:
                 yield name, found[0]
 
 
@@ -97,7 +97,7 @@ class ThreadCounts:
         address = self._address(sources.OPENMP_THREADS, module)
         code = self._memory.read(address, _GETTER_SIZE)
         found = self._memory.architecture.threads_or_global(code, address)
-        if found is None:
+        if not found:
             raise BadData(f"{sources.OPENMP_THREADS} of {module.name} is not a plain load in this build")
         offset = self._memory.u64(found.slot) + found.displacement
         task = self._memory.u64((thread_pointer + offset) % (1 << 64))

@@ -86,7 +86,7 @@ class RecordedFunctions:
         if not address:
             return None
         found = self._symbolizer.function(address)
-        return found.demangled[0] if found is not None and found.demangled else f"{address:#x}"
+        return found.demangled[0] if found and found.demangled else f"{address:#x}"
 
     def _scopes(self, flags: bytes) -> tuple[str, ...]:
         """at::RecordScope; the last enumerator counts them."""

@@ -84,7 +84,7 @@ class ThreadSettings:
     def _function(self, address: int) -> str:
         """A Python function with its place."""
         found = self._session.python_object(address).function
-        if found is None:
+        if not found:
             return f"the Python object at {address:#x}"
         return f"{found.qualname} ({found.place})" if found.place else found.qualname
 
@@ -92,7 +92,7 @@ class ThreadSettings:
         """torch.get_default_device() of the thread with its control block there, without the index of a device that
         has none. Raises GdbextError."""
         for mode in map(self._session.python_object, reversed(self._states.function_modes(pointer))):
-            device = mode["device"] if mode.python is not None and mode.read(type_name) == DEVICE_MODE else None
+            device = mode["device"] if mode.python and mode.read(type_name) == DEVICE_MODE else None
             if device:
                 return self._device(device.body)
         return "cpu"
@@ -163,7 +163,7 @@ class _Settings:
     @property
     def _main_pointer(self) -> int:
         thread = next((each for each in self._session.target.threads() if each.tid == self._session.target.pid), None)
-        if thread is None:
+        if not thread:
             raise BadData("the main thread has ended")
         return self._session.memory.architecture.thread_pointer(thread.registers())
 
@@ -236,7 +236,7 @@ class _Settings:
 
     def _options(self, module: str) -> CompileOptions | None:
         """None where the module is not imported. Raises BadData, PythonUnsupported."""
-        if self._session.python is None:
+        if not self._session.python:
             raise unsupported("Python cannot be read in this process")
         reader = DynamoReader(self._session.python)
         if not reader.has_module(module):
@@ -258,7 +258,7 @@ class _Settings:
         """The settings of threads of their own; threads that have none are left out."""
         threads = self._session.target.threads()
         table = self._session.python_threads
-        known = table.names if table is not None else {}
+        known = table.names if table else {}
         for thread in threads[:THREADS]:
             found = self._thread_settings.changed(thread)
             if found:
@@ -268,6 +268,6 @@ class _Settings:
 
 
 def _shown(options: CompileOptions | None) -> SettingValue:
-    if options is None:
+    if not options:
         return {}
     return {**options.values, **dict.fromkeys(options.unshown, NOT_SHOWN)}

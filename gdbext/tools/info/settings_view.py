@@ -171,7 +171,7 @@ def _one_line(text: object) -> str:
 
 def _precisions(setting: Setting | None) -> Iterator[str]:
     """The generic one first, then the backends', then those of operations, which follow them."""
-    if setting is None:
+    if not setting:
         return
     if not isinstance(setting.value, Mapping):
         yield _unknown(setting)
@@ -183,8 +183,8 @@ def _precisions(setting: Setting | None) -> Iterator[str]:
 
 
 def _configuration(module: str, setting: Setting | None) -> Iterator[str]:
-    if setting is None or not setting.value:
-        if setting is not None and setting.value is None:
+    if not setting or not setting.value:
+        if setting and setting.value is None:
             yield _unknown(setting)
         return
     assert isinstance(setting.value, Mapping)
@@ -223,7 +223,7 @@ def _generators(section: SettingsSection, setting: Setting | None) -> Iterator[s
 
 
 def _mappings(setting: Setting | None) -> Sequence[Mapping[str, SettingValue]]:
-    value = setting.value if setting is not None else None
+    value = setting.value if setting else None
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, tuple) else []
 
 
@@ -243,7 +243,7 @@ def _callbacks(known: Mapping[str, Setting]) -> Iterator[str]:
     for each in _mappings(known.get("record_function_callbacks")):
         yield f"# RecordFunction calls {_one_line(each.get('start'))} in all threads"
     profiler = known.get("profiler")
-    if profiler is not None and isinstance(profiler.value, Mapping):
+    if profiler and isinstance(profiler.value, Mapping):
         yield f"# a profiler runs in all threads: {_one_line(dict(profiler.value))}"
 
 
@@ -283,7 +283,7 @@ def _autocast(devices: Mapping[str, SettingValue]) -> Iterator[str]:
 
 def _default_device(setting: Setting | None) -> Iterator[str]:
     """Last, for whatever makes tensors would make them there."""
-    if setting is None:
+    if not setting:
         return
     if setting.value is None:
         yield _unknown(setting)

@@ -92,7 +92,7 @@ class _Judged:
 
         with gdbext.open(recording=self.path) as process:
             section = process.run("dispatch-diagnose").report.find_section(KnownBugsSection)
-        return section.matches if section is not None else ()
+        return section.matches if section else ()
 
     def _of_report(self, bugs: Sequence[KnownBug]) -> tuple[KnownMatch, ...]:
         try:
@@ -137,11 +137,11 @@ def _json(value: object) -> str:
 def report_facts(report: Report) -> ProcessFacts:
     """The facts of a report. Raises BadData: it has no process."""
     target = report.target
-    if target is None:
+    if not target:
         raise BadData("the report is about no process")
     crashed = {tid for finding in report.findings if finding.kind is CRASH for tid in finding.threads}
     parts = {"torch": target.torch, "python": target.python}
-    versions = without_unknown({name: part.version for name, part in parts.items() if part is not None})
+    versions = without_unknown({name: part.version for name, part in parts.items() if part})
     threads = [_thread(thread, target.pid, crashed) for thread in report.threads]
     return ProcessFacts(
         threads,
@@ -156,26 +156,26 @@ def _relation(report: Report, word: str) -> bool | None:
         return len(report.threads) == 1
     if word == "forked":
         return True if any(_forked_pool(thread.wait) for thread in report.threads) else None
-    if report.target is None or report.target.kind != "live" or report.command != "dispatch-diagnose":
+    if not report.target or report.target.kind != "live" or report.command != "dispatch-diagnose":
         return None
     section = report.find_section(ChildrenSection)
-    return child_relation(word, [child.command for child in section.children] if section is not None else [])
+    return child_relation(word, [child.command for child in section.children] if section else [])
 
 
 def _forked_pool(wait: Wait | None) -> str:
     """The pool whose workers a fork has left behind, and that is waited for; "" where there is none."""
-    missing = wait.missing_workers if wait is not None else None
-    return missing.pool.name if missing is not None and missing.forked else ""
+    missing = wait.missing_workers if wait else None
+    return missing.pool.name if missing and missing.forked else ""
 
 
 def _thread(thread: ThreadReport, pid: int, crashed: set[int]) -> ThreadFacts:
     wait, names = thread.wait, [name for name in (thread.python_name, thread.name) if name]
     frames = [_native(frame) for frame in thread.frames if frame.kind is FrameKind.NATIVE]
-    owner = wait.owner if wait is not None else None
+    owner = wait.owner if wait else None
     return ThreadFacts(
         f"{names[0]} (tid {thread.tid})" if names else f"thread {thread.tid}",
         _lines(thread.python_frames),
-        wait.kind.value if wait is not None else "",
+        wait.kind.value if wait else "",
         _forked_pool(wait),
         lambda: frames,
         tid=thread.tid,
@@ -185,9 +185,9 @@ def _thread(thread: ThreadReport, pid: int, crashed: set[int]) -> ThreadFacts:
         holds=[resource.kind.value for resource in thread.holds],
         owner=owner.tid if isinstance(owner, OwnerThread) else None,
         owner_gone=owner is not None and not isinstance(owner, OwnerThread),
-        group=wait.collective.group if wait is not None and wait.collective is not None else "",
+        group=wait.collective.group if wait and wait.collective else "",
         lost_signal=wait is not None and wait.lost_signal,
-        tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop is not None else [],
+        tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop else [],
     )
 
 

@@ -149,7 +149,7 @@ def _section(keys: KeyNames, bits: int) -> KeySetSection:
         backends=backends,
         key=None if stray else keys.highest_key(bits),
         table_index=None if stray else keys.table_index(bits),
-        stray_bits=stray if stray else None,
+        stray_bits=stray or None,
     )
 
 
@@ -200,7 +200,7 @@ def _states(report: Report, style: Style) -> Iterator[str]:
         if position:
             yield ""
         yield style(_headline(thread), "bold")
-        if thread.tls is not None:
+        if thread.tls:
             yield from _state(thread.tls)
     if not report.threads:
         yield "No thread to show."
@@ -225,7 +225,7 @@ def _state(tls: DispatchState) -> Iterator[str]:
 
 
 def _keys(keyset: DispatchKeySet | None) -> str:
-    return "unknown" if keyset is None else f"({', '.join(keyset.keys)}) {keyset.bits:#x}"
+    return f"({', '.join(keyset.keys)}) {keyset.bits:#x}" if keyset else "unknown"
 
 
 def _flags(tls: DispatchState) -> dict[str, bool | None]:

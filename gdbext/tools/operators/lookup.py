@@ -109,7 +109,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     """The keyset and where it comes from, the kernel found, and the chain from there."""
     lookup = report.section(LookupSection)
     name = f"{lookup.op}.{lookup.overload}" if lookup.overload else lookup.op
-    if lookup.call is not None:
+    if lookup.call:
         yield from _call_text(lookup.call)
     yield f"{style(escape(name), 'bold')} with {_keys(lookup.keyset)} {lookup.keyset.bits:#x}"
     yield f"  key {lookup.key}, table index {lookup.table_index}"
@@ -142,13 +142,13 @@ def _link(number: int, link: ExpectedLookup, style: Style, why: bool) -> Iterato
     if kernel.registered_at:
         yield style(f"        {escape(kernel.registered_at)}", "dim")
     yield f"        {escape(link.why)}"
-    if why and link.next_keyset is not None:
+    if why and link.next_keyset:
         yield f"        redispatches with {_keys(link.next_keyset)} {link.next_keyset.bits:#x}"
 
 
 def _function(kernel: RegisteredKernel) -> str:
     name, python = escape(short_name(kernel.function or "no kernel")), kernel.python
-    return f"{name} ({escape(python.file)}:{python.line})" if python is not None and python.file else name
+    return f"{name} ({escape(python.file)}:{python.line})" if python and python.file else name
 
 
 def _abilities(kernel: RegisteredKernel) -> str:

@@ -84,7 +84,7 @@ class OperatorReporter:
         except GdbextError as error:
             self.errors.append(ErrorReport.of(error, where))
             return None, None
-        if schema is not None and schema.missing:
+        if schema and schema.missing:
             self.errors.append(ErrorReport(f"parts shown as ?: {'; '.join(schema.missing)}", where))
         return schema.text if schema else None, debug or None
 
@@ -123,7 +123,7 @@ class OperatorReporter:
         for entry in computed:
             same = entry[2:]  # all but the key and its slot
             choice = shared.get(same)
-            if choice is None:
+            if not choice:
                 choice = self._choice(operator, entry)
                 if entry.consistent and not choice.kernel.aliases:  # the key chooses among the names of folded code
                     shared[same] = choice
@@ -146,7 +146,7 @@ class OperatorReporter:
     def _kernel(self, operator: Operator, kernel: KernelFunction, key: str) -> RegisteredKernel:
         name = self._kernels.name(kernel, key, operator.name)
         known = self._registered.get((kernel, name))
-        if known is None:
+        if not known:
             known = self._registered[kernel, name] = self._kernels.registered(kernel, name)
         return known
 
@@ -284,7 +284,7 @@ def _read(session: Session, args: Namespace) -> tuple[OperatorReporter, operator
 def render(report: Report, style: Style) -> Iterator[str]:
     """Each operator, a blank line between them, then what contradicts itself."""
     schemas = report.find_section(operator_section.SchemasSection)
-    if schemas is not None:
+    if schemas:
         yield from operator_section.declarations(schemas, style)
         return
     section = report.section(operator_section.OperatorSection)
@@ -320,7 +320,7 @@ _OF_TORCH = ("/aten/src/ATen/", "/torch/csrc/", "/site-packages/torch/", "/dist-
 
 def _devices(session: Session) -> tuple[str, ...]:
     """The devices whose libraries are loaded, and CPU and meta."""
-    loaded = (name for library, name in _DEVICE_LIBRARIES.items() if session.modules.named(library) is not None)
+    loaded = (name for library, name in _DEVICE_LIBRARIES.items() if session.modules.named(library))
     return ("CPU", "Meta", *loaded)
 
 
@@ -363,7 +363,7 @@ def _is_own(registration: operator_section.OperatorRegistration) -> bool:
 
 def _usual(keys: list[str], choice: operator_section.TableChoice, usual: Collection[str]) -> list[str]:
     """Those keys of equal entries that people ask for; all of what contradicts itself."""
-    return keys if choice.expected is not None else [key for key in keys if key in usual]
+    return keys if choice.expected else [key for key in keys if key in usual]
 
 
 def _registration(registration: operator_section.OperatorRegistration, style: Style) -> Iterator[str]:
@@ -382,5 +382,5 @@ def _entries(keys: list[str], choice: operator_section.TableChoice, style: Style
     yield f"    {', '.join(keys)}: {operator_section.described(choice.kernel)} ({step})"
     if choice.debug:
         yield style(f"        {escape(choice.debug)}", "dim")
-    if choice.expected is not None:
+    if choice.expected:
         yield style(f"        the registrations lead to {operator_section.function(choice.expected)}", "red")

@@ -124,7 +124,7 @@ def declared(releases: Mapping[str, Sequence[str]], torch: str, pattern: str | N
     without one. Raises UsageError: none."""
     names = [schema.partition("(")[0] for schema in releases[torch]]
     fits = matcher(pattern) if pattern is not None else None
-    wanted = [schema for name, schema in zip(names, releases[torch]) if fits is None or fits(name)]
+    wanted = [schema for name, schema in zip(names, releases[torch]) if not fits or fits(name)]
     if not wanted:
         raise unknown_operator(pattern or "", names, release=torch)
     known = {release: frozenset(schemas) for release, schemas in releases.items()}
@@ -169,7 +169,7 @@ def function(kernel: RegisteredKernel) -> str:
     """The kernel's function, with its place when it is a Python one."""
     name = escape(short_name(kernel.function or "no kernel"))
     python = kernel.python
-    if python is None:
+    if not python:
         return name
     place = f" ({python.file}:{python.line})" if python.file else ""
     return f"Python {name}{escape(place)}"

@@ -89,10 +89,10 @@ class DispatchCounter:
         kernel = Bpf.of(architecture)
         self._probes = ProbeSet(kernel, architecture)
         try:
-            size = KEY.size + (LINE.size if path is not None else 0)
+            size = KEY.size + (LINE.size if path else 0)
             self._counts = kernel.map(PER_CPU_HASH, size, MAX_KEYS)
             self._probes.own(self._counts.descriptor)
-            self._cells = None if by_thread or path is not None else self._make_cells(kernel)
+            self._cells = None if by_thread or path else self._make_cells(kernel)
             self._states = self._probes.own(kernel.memory(HASH, 8, 8, _MAX_THREADS))
             self._probes.want(wanted)
             self.know_threads(states or {})
@@ -138,7 +138,7 @@ class DispatchCounter:
 
     def _in_map(self) -> Iterator[_Counted]:
         for key, count in self._counts.totals():
-            line = LINE.unpack_from(key, KEY.size) if self._path is not None else (0, 0)
+            line = LINE.unpack_from(key, KEY.size) if self._path else (0, 0)
             number, entry, keyset, tid = KEY.unpack_from(key)
             yield _Counted(number, entry, keyset, tid, count, line)
 
@@ -148,7 +148,7 @@ class DispatchCounter:
         processors = possible_processors()
         data = self._probes.kernel.values(self._cells, self._with_cells, processors * CELL.size)
         for at, cell in enumerate(cell_counts(data)):
-            if cell is not None:
+            if cell:
                 entry, keyset, count = cell
                 yield _Counted(at // processors, entry, keyset, 0, count)
 
@@ -215,7 +215,7 @@ class CallCount:
 
     def close(self) -> None:
         """Take the probe away; idempotent."""
-        if self._keeper is not None:
+        if self._keeper:
             self._keeper.close()
         while self._descriptors:
             os.close(self._descriptors.pop())
@@ -230,7 +230,7 @@ class CallCount:
 def call_count(session: Session) -> CallCount | None:
     """Counts the calls of operators from now on; None where kernel probes are not permitted, or there is no process."""
     target = session.target
-    if target.is_core or target.recorded is not None or not session.has_torch:
+    if target.is_core or target.recorded or not session.has_torch:
         return None
     try:
         return DispatchActivity(session).counting()

@@ -169,7 +169,7 @@ class DispatchTracer:
     def read(self) -> bytes:
         """Read what has been seen since the last time, for dispatches()."""
         self._drained = time.monotonic_ns()
-        return self._ring.read() if self._ring is not None else b""
+        return self._ring.read() if self._ring else b""
 
     def dispatches(self, data: bytes) -> Iterable[SeenDispatch]:
         """The dispatches that read() gave, in order, without what came before all probes were in place."""
@@ -180,12 +180,12 @@ class DispatchTracer:
                 yield SeenDispatch(when, operator, keyset, slot, returns_to, tid, number, depth)
 
     def _records(self, data: bytes) -> Iterable[tuple[int, ...]]:
-        return self._ring.records(data) if self._ring is not None else ()
+        return self._ring.records(data) if self._ring else ()
 
     def snapshots(self) -> Iterable[bytes]:
         """Copies of stacks, each of a relation that has not been seen before (trace_places.py). To be asked for after
         read(): those that belong to what it gave are among them."""
-        return self._snapshots.pieces() if self._snapshots is not None else ()
+        return self._snapshots.pieces() if self._snapshots else ()
 
     def deny(self, relation: Relation) -> None:
         """The kernel's program takes that relation for what it is: no call. Raises OSError."""
@@ -239,7 +239,7 @@ class DispatchTracer:
     def close(self) -> None:
         """Take all probes away; idempotent."""
         for ring in (self._ring, self._snapshots):
-            if ring is not None:
+            if ring:
                 ring.close()
         self._ring = self._snapshots = None
         self.probes.close()

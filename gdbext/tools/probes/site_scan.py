@@ -98,7 +98,7 @@ class ProbePlaces:
         self._session = session
         self._architecture = session.memory.architecture
         module = session.modules.named(OPERATOR_STRUCT.library)
-        if module is None or not isinstance(module.image, ElfImage):
+        if not module or not isinstance(module.image, ElfImage):
             raise TargetError(
                 "libtorch_cpu.so cannot be probed: its file is not there any more",
                 why="kernel probes are placed in the file; it was deleted or replaced after the process loaded it",
@@ -125,7 +125,7 @@ class ProbePlaces:
     def cheap_place(self, function: TorchSymbol) -> int:
         """The offset in the file of a place in the function where a probe is cheap. Raises TargetError."""
         found = function.find(self._session.symbolizer)
-        offset = self._offset(found[1].vaddr, 0) if found is not None and found[0].path == self.module.path else None
+        offset = self._offset(found[1].vaddr, 0) if found and found[0].path == self.module.path else None
         if offset is None:
             raise TargetError(f"libtorch_cpu.so has no place for a probe in {function.purpose}")
         return offset
@@ -181,7 +181,7 @@ class SiteScanner:
     def begin(self, module: Module) -> Callable[[], LibrarySites]:
         """Begin with one library, which a child of ours goes through where it is large; gives what brings that to its
         end. Both raise SymbolFileError."""
-        if module.image is None or ".text" not in module.image.sections:
+        if not module.image or ".text" not in module.image.sections:
             return LibrarySites
         if not module.name.startswith(_TORCH):
             return lambda: self._of_others(module)
@@ -201,7 +201,7 @@ class SiteScanner:
                 reporting.append(address)
             else:
                 site = self._call(module, address, events)
-            if site is not None:
+            if site:
                 found[site.offset] = site
         if module.name == OPERATOR_STRUCT.library:
             found.update((site.offset, site) for site in self._entries(sorted(found)))
@@ -218,7 +218,7 @@ class SiteScanner:
                 site = self._call_site(module, sites.lookup, event, True)
             else:
                 site = self._inlined_site(module, lookup.function, sites, event, True)
-            if site is not None:
+            if site:
                 found[site.offset] = site
         return LibrarySites(tuple(found[offset] for offset in sorted(found)), len(self._all_calls.not_seen_in(module)))
 
@@ -230,7 +230,7 @@ class SiteScanner:
         functions: dict[int, Function] = {}
         for address in reporting:
             function = self._warm_part(module, address)
-            if function is not None and classify(function).role is not Role.LOOKUP:
+            if function and classify(function).role is not Role.LOOKUP:
                 functions[function.start] = function
         return sum(
             bisect_left(seen, function.start) == bisect_left(seen, function.start + function.size)
@@ -245,7 +245,7 @@ class SiteScanner:
     def _warm_part(self, module: Module, address: int) -> Function | None:
         symbolizer = self._session.symbolizer
         function = symbolizer.function(address)
-        for name in function.names if function is not None else ():
+        for name in function.names if function else ():
             start = symbolizer.address_of(name[: -len(COLD)], module.name) if name.endswith(COLD) else None
             if start is not None:
                 return symbolizer.function(start)
@@ -253,7 +253,7 @@ class SiteScanner:
 
     @staticmethod
     def _address_in(module: Module) -> Callable[[DispatchSite], int]:
-        loads = module.image.loads if module.image is not None else ()
+        loads = module.image.loads if module.image else ()
 
         def address(site: DispatchSite) -> int:
             return next(
@@ -269,24 +269,24 @@ class SiteScanner:
     def _call(self, module: Module, address: int, events: dict[int, tuple[DispatchEvent, bool]]) -> DispatchSite | None:
         """``events``: what is known of functions by their address; grows."""
         function = self._session.symbolizer.function(address)
-        if function is None:
+        if not function:
             return None
         event = events.get(function.start)
-        if event is None:
+        if not event:
             event = events[function.start] = self._event(function)
         return self._call_site(module, address, *event)
 
     def _lookups(self, module: Module) -> set[int]:
         index = self._session.symbolizer.index(module)
-        symbols = (symbol for name in LOOKUP.examples for symbol in (index.lookup(name) if index is not None else ()))
+        symbols = (symbol for name in LOOKUP.examples for symbol in (index.lookup(name) if index else ()))
         own = {module.base + symbol.vaddr for symbol in symbols if symbol.is_function}
         return {*own, *import_stubs(module, self._architecture, LOOKUP.examples)}
 
     def _call_site(self, module: Module, address: int, event: DispatchEvent, shared: bool) -> DispatchSite | None:
         image, (this, keyset) = module.image, self._architecture.argument_registers[:2]
-        offset = image.file_offset(module.vaddr(address)) if image is not None else None
+        offset = image.file_offset(module.vaddr(address)) if image else None
         frame = frame_at(self._architecture, self._functions.finder.tables, address, _WORD)
-        if offset is None or frame is None:
+        if offset is None or not frame:
             return None
         return DispatchSite(offset, event, this, keyset, frame.register, frame.offset - _WORD, shared)
 
@@ -329,7 +329,7 @@ class SiteScanner:
                 if bisect_left(known, start) != bisect_left(known, start + size):
                     continue
                 place = places.redispatch(operator, address)
-                if place is not None and place.keyset is not None:
+                if place and place.keyset is not None:
                     keyset = self._architecture.argument_registers[place.keyset]
                     top = self._architecture.stack_pointer
                     yield DispatchSite(place.offset, DispatchEvent.REDISPATCH, NOWHERE, keyset, top, 0)
@@ -340,14 +340,14 @@ class SiteScanner:
         """That of the function around a table access, unless it is ``at::_ops::NAME::redispatch``, which is seen at its
         entry. ``seen``: functions that need not be looked at again; grows."""
         function = self._session.symbolizer.function(address)
-        if function is None or function.start in seen:
+        if not function or function.start in seen:
             return None
         seen.add(function.start)
         role = classify(function)
         if role.role is Role.LOOKUP or (role.role is Role.OPERATOR and role.event == "redispatch"):
             return None
         sites = self._sites(function)
-        if sites is None or sites.how != "inlined" or not sites.entry:
+        if not sites or sites.how != "inlined" or not sites.entry:
             return None
         boxed = self._is_boxed(function, sites)
         event = DispatchEvent(role.event) if role.role.opens else self._event_of(function, boxed)
@@ -358,7 +358,7 @@ class SiteScanner:
     ) -> DispatchSite | None:
         address, keyset = self._cheap_place(function, sites)
         image = module.image
-        offset = image.file_offset(module.vaddr(address)) if image is not None else None
+        offset = image.file_offset(module.vaddr(address)) if image else None
         if offset is None:
             return None
         frame = sites.frame
@@ -372,12 +372,12 @@ class SiteScanner:
         copied: str | None = None
         behind: Instruction | None = None
         for one in self._functions.code(function):
-            if behind is not None:
+            if behind:
                 cheap = one.kind == "jcc" and copied is not None
                 return (one.address, copied or "") if cheap else (sites.lookup, sites.keyset)
             if one.address == sites.lookup:
                 behind = one
-            elif one.kind == "mov" and one.destination == sites.keyset and one.memory is None:
+            elif one.kind == "mov" and one.destination == sites.keyset and not one.memory:
                 copied = one.source
             elif copied is not None and (copied in one.writes or one.is_call or one.kind in ("jmp", "jcc")):
                 copied = None
@@ -395,7 +395,7 @@ class SiteScanner:
         loaded: dict[str, Instruction] = {}
         for one in self._functions.code(function) if pointers else ():
             source = loaded.get(pointers.get(one.address, ""))
-            if source is not None and source.memory is not None and source.memory.displacement in words:
+            if source and source.memory and source.memory.displacement in words:
                 return True
             loaded.update((register, one) for register in one.writes)
         return False

@@ -178,9 +178,9 @@ class Summary:
     def dispatched(self, count: DispatchCount) -> Dispatched:
         """The subject of a count. Raises MemoryFault, BadData."""
         operator = self._operator(count.entry)
-        line = self._lines.text(count.code, count.instruction) if self._lines is not None else None
+        line = self._lines.text(count.code, count.instruction) if self._lines else None
         known: tuple[int | None, str | None, str | None] = (count.keyset, None, None)
-        if operator is not None:
+        if operator:
             known = self._known.get((count.entry, count.keyset)) or self._kernel(operator, count.keyset)
             self._known[count.entry, count.keyset] = known
         return Dispatched(count.entry, count.event.value, *known, count.tid, line)
@@ -188,10 +188,10 @@ class Summary:
     def _operator(self, address: int) -> Operator | None:
         """The one whose OperatorEntry is there, also if it was registered since the last report."""
         found = self._session.dispatcher.by_def(address)
-        if found is None and address not in self._unknown:
+        if not found and address not in self._unknown:
             self._session = self._session.reopened(self._session.target)
             found = self._session.dispatcher.by_def(address)
-            if found is None:
+            if not found:
                 self._unknown.add(address)
         return found
 
@@ -214,7 +214,7 @@ class Summary:
         keyset = _decoded(dispatcher, what.keyset)
         thread = names.get(what.tid) if what.tid is not None else None
         rate = round(count / seconds, 1) if seconds > 0 else 0.0
-        name, overload = (operator.name, operator.overload) if operator is not None else (None, None)
+        name, overload = (operator.name, operator.overload) if operator else (None, None)
         return TopRow(
             name, overload, what.event, keyset, what.key, what.kernel, what.tid, thread, count, rate, "", what.line
         )
@@ -223,7 +223,7 @@ class Summary:
         if what.operator is None:
             return row
         operator = self._session.dispatcher.by_def(what.operator)
-        if operator is None:
+        if not operator:
             return replace(row, mark="operator not known")
         if what.event is None:
             return row

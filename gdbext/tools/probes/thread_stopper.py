@@ -65,7 +65,7 @@ class ThreadStopper:
         self._descriptors: list[int] = []
         self._kernel = kernel = Bpf.of(architecture)
         probing = architecture.probing
-        assert probing is not None  # Bpf.of has refused
+        assert probing  # Bpf.of has refused
         self._registers = sorted(probing.saved, key=lambda name: probing.saved[name])
         self._size = 8 * (1 + len(self._registers))
         try:
@@ -121,10 +121,10 @@ class ThreadStopper:
     def place_added(self) -> None:
         """Place what was added, together: the kernel takes 0.1 s to take a link away. Raises ProbesRefused."""
         added, self._added = self._added, {}
-        if added and self._keeper is None:
+        if added and not self._keeper:
             with signals_held(INTERRUPTS):
                 self._keeper = ProbeKeeper(self._kernel, self._architecture, self._program, self._pid, added)
-        elif self._keeper is not None:
+        elif self._keeper:
             for path, places in added.items():
                 self._keeper.add(path, places)
 
@@ -160,7 +160,7 @@ class ThreadStopper:
 
     def close(self) -> None:
         """Take all probes away; idempotent."""
-        if self._keeper is not None:
+        if self._keeper:
             self._keeper.close()
         while self._descriptors:
             os.close(self._descriptors.pop())
@@ -235,7 +235,7 @@ class ProbeHooks:
 
     def drop(self, number: int) -> None:
         """Forget a hook; all probes are taken away with the last one. Idempotent. Raises ProbesRefused."""
-        if self._hooks.pop(number, None) is None:
+        if not self._hooks.pop(number, None):
             return
         if self.is_spent:
             self.close()
@@ -249,10 +249,10 @@ class ProbeHooks:
 
     def _place_of(self, address: int) -> tuple[str, int]:
         found = _in_file(self._target, address)
-        if found is None:
+        if not found:
             self._target = self._open()
             found = _in_file(self._target, address)
-        if found is None:
+        if not found:
             why = "the code there is in no file"
             raise ProbesRefused(f"no probe can be placed at {address:#x}", why=why, help=_HELP)
         return found
@@ -275,12 +275,12 @@ class ProbeHooks:
 
     def register(self, name: str) -> int | None:
         """A register as it was at the probe, inside a handler; None for one that was not noted."""
-        return self._hit.registers.get(name) if self._hit is not None else None
+        return self._hit.registers.get(name) if self._hit else None
 
     def check_vectors(self) -> None:
         """Raise TargetError, inside a handler, where the instruction at the probe may have changed a vector
         register."""
-        if self._hit is None or self._hit.number not in self._hooks:
+        if not self._hit or self._hit.number not in self._hooks:
             return
         address = self._hooks[self._hit.number].spec.address
         if not self._target.architecture.keeps_vectors(self._read(address, _LONGEST_INSTRUCTION)):
@@ -290,7 +290,7 @@ class ProbeHooks:
         """Call the handler of the probe that the thread has got to, if that is why it stopped. Raises what it
         raises."""
         hit = self._hit = None if self.is_spent else self._stopper.hit(tid)
-        if hit is None or hit.number not in self._hooks:
+        if not hit or hit.number not in self._hooks:
             return False
         try:
             spec = self._hooks[hit.number].spec

@@ -134,7 +134,7 @@ class TopTool(Tool):
         """The lines of the report as text: times of calls, or counts."""
         from gdbext.tools.probes import latency_meter, top_view
 
-        if report.find_section(TopSection) is not None:
+        if report.find_section(TopSection):
             return top_view.render(report, style)
         return latency_meter.render(report, style)
 
@@ -211,7 +211,7 @@ def _repeated(
     else:
         _counted(args.interval, interrupt, process, learn)
     ending = process.ending()
-    if ending is not None:
+    if ending:
         session.errors.note(TargetGone(ending.text, help="what is counted is what it did before"), TopTool.name)
     return report()
 
@@ -221,7 +221,7 @@ def _counted(seconds: float, interrupt: DeferredInterrupt, process: WatchedProce
     meanwhile, since what is counted cannot be read of a process that is gone."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if not interrupt.sleep(min(_LEARN, end - time.monotonic())) or process.ending() is not None:
+        if not interrupt.sleep(min(_LEARN, end - time.monotonic())) or process.ending():
             return False
         learn()
     return True
@@ -293,8 +293,8 @@ class DispatchMeter:
         places = finder.of(operators) if operators else finder.everything()
         self._places, self._unseen = len(places), finder.unseen
         wanted = [operator.address for operator in operators]
-        path = self._lines.path if self._lines is not None else None
-        states = self._lines.thread_states() if self._lines is not None else None
+        path = self._lines.path if self._lines else None
+        states = self._lines.thread_states() if self._lines else None
         self._late = LatePlaces(session, filtered=bool(operators))
         self._counter = DispatchCounter(
             session.memory.architecture, process.pid, places, wanted, path, states, only, by_thread=by == "thread"
@@ -344,7 +344,7 @@ class DispatchMeter:
             pass
 
     def _know_threads(self) -> None:
-        if self._lines is not None:
+        if self._lines:
             self._counter.know_threads(self._lines.thread_states())
 
     def __enter__(self) -> DispatchMeter:

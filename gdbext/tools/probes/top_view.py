@@ -127,7 +127,7 @@ _NUMBERS = ("count", "rate/s")
 
 def render_page(top: TopSection, target: TargetReport | None, origin: Origin = NO_ORIGIN) -> str:
     """The page of a report as HTML."""
-    of = f" of process {target.pid}" if target is not None and target.pid is not None else ""
+    of = f" of process {target.pid}" if target and target.pid is not None else ""
     return Page(f"Dispatches{of}", (page.SCRIPT,)).whole(_body(top, of, origin))
 
 

@@ -95,7 +95,7 @@ class TracePlaces:
     def _shared(self, only: Collection[str] = ()) -> Iterator[tuple[str, DispatchSite]]:
         calls = AllCalls(self._session, self._functions)
         for module in calls.modules(only):
-            path = module.image.path if module.image is not None else module.path
+            path = module.image.path if module.image else module.path
             is_torch = module.name == OPERATOR_STRUCT.library
             found = self._torch if is_torch else self._sites_of(module)
             is_own = found.unseen and not module.name.startswith("libtorch")
@@ -123,7 +123,7 @@ _NAMED = 3
 def named(symbolizer: Symbolizer, starts: Collection[int]) -> str:
     """The first of the functions that start there by their names: ``mine::f, mine::g, …``."""
     functions = (symbolizer.function(start) for start in sorted(starts))
-    names = [plain_name(function.demangled[0]) for function in functions if function is not None]
+    names = [plain_name(function.demangled[0]) for function in functions if function]
     return ", ".join([*names[:_NAMED], *(["…"] if len(names) > _NAMED else [])])
 
 
@@ -179,7 +179,7 @@ def return_places(session: Session, places: Sequence[TracePlace]) -> dict[str, l
     seen: set[int] = set()
     for number, place in enumerate(places):
         function = session.symbolizer.function(where[number]) if number in where else None
-        if function is None or function.start in seen:
+        if not function or function.start in seen:
             continue
         seen.add(function.start)
         offset = place.site.offset - where[number]
@@ -194,7 +194,7 @@ def _cold_parts(session: Session, functions: OperatorFunctions, function: Functi
     parts = []
     for target in sorted(functions.calls_of(function)):
         part = session.symbolizer.function(target)
-        if part is not None and any(name.endswith(COLD) for name in part.names):
+        if part and any(name.endswith(COLD) for name in part.names):
             parts.append(part)
     return parts
 
@@ -203,7 +203,7 @@ def addresses(session: Session, places: Sequence[TracePlace]) -> dict[int, int]:
     """Number of a place → its absolute address."""
     bases: dict[str, list[tuple[int, int, int]]] = {}
     for module in session.modules.modules:
-        if module.image is not None:
+        if module.image:
             loads = module.image.loads
             bases[module.image.path] = [(load.offset, load.filesz, module.base + load.vaddr) for load in loads]
     found = {}
@@ -223,18 +223,18 @@ class SiteStore:
 
     def __init__(self, session: Session, scanner: SiteScanner) -> None:
         probing = session.memory.architecture.probing
-        self._registers = tuple(sorted(probing.saved)) if probing is not None else ()
+        self._registers = tuple(sorted(probing.saved)) if probing else ()
         self._scanner = scanner
         self._cache = SymbolCache()
 
     def begin(self, module: Module) -> Callable[[], LibrarySites]:
         """Begin with one library, and give what brings that to its end. Both raise SymbolFileError."""
         image = module.image
-        if image is None:
+        if not image:
             return LibrarySites
         name = self._name(module)
         kept = self._load(name) if name else None
-        if kept is not None:
+        if kept:
             return lambda: kept
         finish = self._scanner.begin(module)
 
@@ -280,7 +280,7 @@ class SiteStore:
     def _load(self, name: str) -> LibrarySites | None:
         """None unless every byte is what was written: a probe inside of an instruction would ruin the process."""
         arrays = self._cache.load(name)
-        if arrays is None or len(arrays[0]) != len(arrays[1]) or not len(arrays[0]):
+        if not arrays or len(arrays[0]) != len(arrays[1]) or not len(arrays[0]):
             return None
         values, slots = (
             array(code, [numbers[at] for at in range(len(numbers))]) for code, numbers in zip("QI", arrays)

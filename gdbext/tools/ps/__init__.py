@@ -77,7 +77,7 @@ def torch_processes(seconds: float = SECONDS) -> Listing:
             if time.monotonic() > deadline:
                 return Listing(tuple(found), len(pids) - number)
             process = _process(pid, clocks) if pid != os.getpid() else None
-            found += [process] if process is not None else []
+            found += [process] if process else []
     finally:
         clocks.restore()
     return Listing(tuple(found), 0)

@@ -283,10 +283,10 @@ def _environment(pid: int) -> Mapping[str, str]:
 def _judged(options: argparse.Namespace, color: bool) -> Outcome:
     with MemoryLimit(options.memory):
         seen = None if options.reports else _rows(options)  # each look has a limit of its own
-        limit = options.timeout if seen is None else max(options.timeout, TIMEOUT)
+        limit = max(options.timeout, TIMEOUT) if seen else options.timeout
         try:
             with TimeLimit(limit):
-                report = judge(_rows(options) if seen is None else seen, options.pid)
+                report = judge(seen or _rows(options), options.pid)
                 return _outcome(report._replace(ras=_ras(options, report.reports)), options, color)
         except TimeIsUp:
             raise time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None

@@ -43,12 +43,12 @@ class ProgressOfRanks:
 
     def that_ran(self, reports: Iterable[RankReport]) -> list[RankReport]:
         """Those that waited for others and have run since, or are about to."""
-        return [each for each in reports if each.wait is not None and self._has_moved(each.pid, each.thread)]
+        return [each for each in reports if each.wait and self._has_moved(each.pid, each.thread)]
 
     def _has_moved(self, pid: int, thread: int | None) -> bool:
         tid = pid if thread is None else thread
         before = self._places.get((pid, tid))
-        if before is None:  # of another machine, or a thread that has begun since
+        if not before:  # of another machine, or a thread that has begun since
             return (pid, pid) in self._places
         return place_of(pid, tid).has_moved(before)
 
@@ -111,8 +111,8 @@ def collect(looks: Sequence[RankSource], jobs: int, timeout: float, memory: int 
     waiting = list(range(len(looks)))[::-1]
     workers: dict[int, _Worker] = {}
     try:
-        while waiting or any(worker.look is not None for worker in workers.values()):
-            idle = [worker for worker in workers.values() if worker.look is None]
+        while waiting or any(worker.look for worker in workers.values()):
+            idle = [worker for worker in workers.values() if not worker.look]
             while waiting and (idle or len(workers) < jobs):
                 worker = idle.pop() if idle else _Worker(looks, tuple(workers.values()), memory)
                 workers[worker.answers] = worker
@@ -125,15 +125,15 @@ def collect(looks: Sequence[RankSource], jobs: int, timeout: float, memory: int 
 
 def _advance(workers: dict[int, _Worker]) -> Iterator[Result]:
     """Collect what workers have finished, or not within their time; these and those that have ended are taken away."""
-    busy = [worker for worker in workers.values() if worker.look is not None]
+    busy = [worker for worker in workers.values() if worker.look]
     limit = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
     readable, _, _ = select.select([worker.answers for worker in busy], [], [], limit)
     now = time.monotonic()
     for worker in busy:
         result = worker.read() if worker.answers in readable else None
-        if result is None and worker.deadline <= now:
+        if not result and worker.deadline <= now:
             result = worker.give_up(f"no report within {worker.timeout:g} s")
-        if result is not None:
+        if result:
             if worker.has_ended:
                 del workers[worker.answers]
             yield result
@@ -195,7 +195,7 @@ class _Worker:
         return self._result("", problem.format(status=status))
 
     def _result(self, output: str, problem: str = "") -> Result:
-        assert self.look is not None
+        assert self.look
         name, self.look = self.look.name, None
         return Result(name, output, problem)
 

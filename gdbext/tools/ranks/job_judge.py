@@ -115,7 +115,7 @@ def judge(rows: RankReports, pid: int | None = None) -> JobReport:
 
 def _twins(reports: Sequence[RankReport]) -> dict[int, list[RankReport]]:
     """The ranks that several processes wait for others as. A copy that a rank has forked waits for nobody's rank."""
-    claims = claims_of(each for each in reports if each.wait is not None and not each.groups)
+    claims = claims_of(each for each in reports if each.wait and not each.groups)
     return {rank: theirs for rank, theirs in claims.items() if len(theirs) > 1}
 
 
@@ -129,7 +129,7 @@ def _odd(reports: Sequence[RankReport], verdict: JobVerdict) -> tuple[RankReport
     """The ranks at fault, and where none is known, all that do not just wait for others."""
     found = [report for report in reports if report.rank in verdict.ranks]
     if not found:
-        found = [report for report in reports if report.wait is None]
+        found = [report for report in reports if not report.wait]
     return tuple(found[:_ODD])
 
 
@@ -201,7 +201,7 @@ class _Judge:
         self._waits = waits
         self._servers = answering(reports)
         self._roots = frozenset(roots(waits, self._servers))
-        self._at_store = [each for each in reports if each.wait is not None and each.wait.is_store]
+        self._at_store = [each for each in reports if each.wait and each.wait.is_store]
 
     def verdict(self) -> JobVerdict:
         """The strongest finding about the job."""
@@ -287,7 +287,7 @@ class _Judge:
     def _doing(self, late: Sequence[int]) -> str:
         """The operation in which the others wait for these ranks, where they all wait in the same."""
         waiting = [each.wait for each in self._reports if self._waits.get(each.rank or 0, frozenset()) & set(late)]
-        ops = {wait.op for wait in waiting if wait is not None and wait.peer is None}
+        ops = {wait.op for wait in waiting if wait and wait.peer is None}
         return f" in {ops.pop()}" if len(ops) == 1 else ""
 
     def _store(self) -> Iterator[JobVerdict]:

@@ -366,7 +366,7 @@ def merge(left: RankReports, right: RankReports) -> RankReports:
 def _add(found: dict[Identity, RankReport], report: RankReport) -> None:
     key = (report.job or "", -1 if report.rank is None else report.rank, report.host or "", report.pid)
     known = found.get(key)
-    if known is None or repr(known) < repr(report):
+    if not known or repr(known) < repr(report):
         found[key] = report
 
 

@@ -37,11 +37,11 @@ def ring(reports: Sequence[RankReport]) -> str:
     parts = []
     for number, report in enumerate(reports):
         following = reports[(number + 1) % len(reports)]
-        what = report.wait.phrase if report.wait is not None else "waits"
-        group = f" of group {report.wait.group}" if report.wait is not None and report.wait.group else ""
+        what = report.wait.phrase if report.wait else "waits"
+        group = f" of group {report.wait.group}" if report.wait and report.wait.group else ""
         missing = "" if _is_transfer(report) else f", for which {following.label} has not come"
         parts.append(f"{report.label} {what}{group}{missing}")
-    ops = {report.wait.op if report.wait is not None and _is_transfer(report) else "" for report in reports}
+    ops = {report.wait.op if report.wait and _is_transfer(report) else "" for report in reports}
     where = "in calls, and nobody is left to answer" if ops <= RPC_CALLS else "in different operations"
     where = "in a ring of transfers, of which none can be the first" if ops <= {"send", "recv"} else where
     where = "in a transfer whose ends have different tags" if _differ_in_tags(reports) else where
@@ -54,7 +54,7 @@ def _is_transfer(report: RankReport) -> bool:
 
 def _differ_in_tags(reports: Sequence[RankReport]) -> bool:
     """One sends to the other, which receives from it, by another tag."""
-    waits = [report.wait for report in reports if report.wait is not None]
+    waits = [report.wait for report in reports if report.wait]
     return (
         len(reports) == 2
         and {wait.op for wait in waits} == {"send", "recv"}
@@ -69,7 +69,7 @@ def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Se
     text = f"{ranks_text(ranks)} {verb} gone or out of reach"
     text += f" ({'; '.join(reasons)})" if reasons else ""
     match = next((each for each in collectives if each.pending and any(rank in ranks for rank in each.missing)), None)
-    if match is not None:
+    if match:
         text += f"; {ranks_text(match.pending)} {_verb(match.pending, 'wait')} in {_operation(match)}"
     return f"{text}."
 
@@ -78,11 +78,11 @@ def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], mat
     """``rank 5 entered ncclAllReduce and did not return: #18 all_reduce … is not enqueued, on which ranks 0-4 …``"""
     calls = sorted({report.entered_nccl for report in blamed})
     text = f"{labels(blamed)} entered {', '.join(calls)} and did not return"
-    if match is not None:
+    if match:
         text += f": {_operation(match)} is not enqueued, on which {ranks_text(match.pending)} "
         text += _verb(match.pending, "wait")
     own = [f"{report.label}: {report.summary.rstrip('.')}" for report in blamed[:NAMED]]
-    if outside and match is None:
+    if outside and not match:
         own.append(
             f"{labels(outside)} {'is' if len(outside) == 1 else 'are'} in no call of NCCL "
             f"({outside[0].label}: {outside[0].summary.rstrip('.')})"
@@ -105,7 +105,7 @@ def late(
     """
     ranks = [report.rank for report in reports if report.rank is not None]
     size = next((report.size for report in reports if report.size is not None), known)
-    if match is not None:
+    if match:
         text = f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which "
         text += f"{ranks_text(match.pending)} {_verb(match.pending, 'wait')}"
     else:
@@ -128,9 +128,9 @@ def besides(reports: Sequence[RankReport], text: str) -> str:
     """The threads of a rank that use one group, exceptions that ranks handle while they wait for others, and what NCCL
     waits for in these: what the sentence ``text`` of the verdict does not say yet."""
     told = []
-    for report in [each for each in reports if each.wait is not None and each.wait.also_in][:NAMED]:
-        group = f"group {report.wait.group}" if report.wait is not None and report.wait.group else "one group"
-        also = report.wait.also_in if report.wait is not None else ""
+    for report in [each for each in reports if each.wait and each.wait.also_in][:NAMED]:
+        group = f"group {report.wait.group}" if report.wait and report.wait.group else "one group"
+        also = report.wait.also_in if report.wait else ""
         who = "the main thread" if report.thread is None else f"thread {report.thread}"
         if also not in text:
             both = f"{who} and {also} use {group} at the same time"
@@ -157,7 +157,7 @@ def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
         parts = [f"{report.label} {_launched(report)}; NCCL's communicator there {'; '.join(report.nccl[:NAMED])}"]
         for peer in report.nccl_peers[:NAMED]:
             end = known.get(peer)
-            own = "no report" if end is None else end.summary.rstrip(".")
+            own = end.summary.rstrip(".") if end else "no report"
             is_link = end is not None and end.nccl_peers  # it waits for another one itself, and says so
             if not is_link and not any(own in each for each in (text, *told)):
                 parts.append(f"{ranks_text([peer])}: {own}")
@@ -168,8 +168,8 @@ def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
 def _launched(report: RankReport) -> str:
     """The operation as what the rank launched, where it waits for its device; else as what it waits in."""
     wait = report.wait
-    if wait is None or not wait.on_device:
-        return wait.phrase if wait is not None else "waits"
+    if not wait or not wait.on_device:
+        return wait.phrase if wait else "waits"
     number = f"#{wait.seq} " if wait.seq is not None else ""
     group = f" of group {wait.group}" if wait.group else ""
     call = f" ({report.device})" if report.device else ""
@@ -201,7 +201,7 @@ def unknown_peer(reports: Sequence[RankReport], waits: Edges) -> str:
     parts = []
     for report in reports:
         waiting = sorted(rank for rank, targets in waits.items() if report.rank in targets)
-        what = report.wait.phrase if report.wait is not None else "waits"
+        what = report.wait.phrase if report.wait else "waits"
         parts.append(f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {report.label}, which {what} itself")
     return f"The ranks wait for each other in different operations: {'; '.join(parts)}; for whom is not recorded."
 

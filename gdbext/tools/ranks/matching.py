@@ -188,7 +188,7 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
     sets: dict[tuple[str, int], frozenset[int]] = {}
     found: dict[int, frozenset[int]] = {}
     there = _at_unnumbered(reports)
-    waits = {report.rank: report.wait for report in reports if report.rank is not None and report.wait is not None}
+    waits = {report.rank: report.wait for report in reports if report.rank is not None and report.wait}
     for report in reports:
         if report.rank is None or not report.waits_for_ranks or _is_met(report, waits):
             continue
@@ -201,8 +201,8 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
 def _is_met(report: RankReport, waits: Mapping[int, CollectiveWait]) -> bool:
     """Its other end is in the recv of this send, or in the send of this recv: the transfer itself does not end."""
     wait = report.wait
-    other = waits.get(wait.peer) if wait is not None and wait.peer is not None else None
-    if wait is None or other is None or other.peer != report.rank:
+    other = waits.get(wait.peer) if wait and wait.peer is not None else None
+    if not wait or not other or other.peer != report.rank:
         return False
     return {wait.op, other.op} == {"send", "recv"} and (wait.tag or 0) == (other.tag or 0)
 
@@ -211,7 +211,7 @@ def _targets(
     report: RankReport, groups: Mapping[str, Sequence[Group]], sets: dict[tuple[str, int], frozenset[int]]
 ) -> frozenset[int]:
     wait = report.wait
-    if wait is None:
+    if not wait:
         return frozenset()
     if wait.peer is not None:
         return frozenset((wait.peer,))
@@ -234,7 +234,7 @@ def _at_unnumbered(reports: Sequence[RankReport]) -> Mapping[tuple[str, str], fr
     """The ranks that wait in each operation without a number, by group and operation."""
     found: dict[tuple[str, str], set[int]] = {}
     for report in reports:
-        if report.rank is not None and report.wait is not None and report.wait.seq is None:
+        if report.rank is not None and report.wait and report.wait.seq is None:
             found.setdefault((report.wait.group, report.wait.op), set()).add(report.rank)
     return {key: frozenset(ranks) for key, ranks in found.items()}
 
@@ -244,7 +244,7 @@ def _absent(
 ) -> frozenset[int]:
     """The members of the group that do not wait in the same operation without a number."""
     wait = report.wait
-    if wait is None or wait.seq is not None or wait.from_any or not wait.group:
+    if not wait or wait.seq is not None or wait.from_any or not wait.group:
         return frozenset()
     members = next((group.members for group in groups.get(wait.group, ()) if report.rank in group.states), ())
     return frozenset(members) - there[wait.group, wait.op]
@@ -252,7 +252,7 @@ def _absent(
 
 def _has_come(group: Group, rank: int, seq: int) -> bool:
     state = group.states.get(rank)
-    if state is None:
+    if not state:
         return False
     if state.issued:
         return max(each.seq for each in state.issued) >= seq
@@ -263,7 +263,7 @@ def answering(reports: Sequence[RankReport]) -> frozenset[int]:
     """The ranks that others wait for an answer of, and that go on answering calls, whatever their programs wait for."""
     able = {report.rank for report in reports if report.answers}
     waits = (report.wait for report in reports)
-    calls = (wait.peer for wait in waits if wait is not None and wait.op in RPC_CALLS and wait.peer is not None)
+    calls = (wait.peer for wait in waits if wait and wait.op in RPC_CALLS and wait.peer is not None)
     return frozenset(peer for peer in calls if peer in able)
 
 
@@ -276,7 +276,7 @@ def roots(waits: Edges, servers: Collection[int] = ()) -> tuple[int, ...]:
 def deadlocked(waits: Edges, reports: Sequence[RankReport], servers: Collection[int] = ()) -> Edges:
     """The edges among ranks that cannot go on: each waits for one of them, and one that takes what any rank sends waits
     for nobody else. Who waits for an answer of a server waits for none of its program's waits."""
-    by_rank = {report.rank: report.wait for report in reports if report.wait is not None}
+    by_rank = {report.rank: report.wait for report in reports if report.wait}
     stuck: dict[int, frozenset[int]] = {}
     for rank, targets in waits.items():
         wait = by_rank.get(rank)
@@ -290,7 +290,7 @@ def deadlocked(waits: Edges, reports: Sequence[RankReport], servers: Collection[
 
 
 def _may_go_on(wait: CollectiveWait | None, targets: frozenset[int], stuck: Edges) -> bool:
-    if wait is not None and wait.from_any:
+    if wait and wait.from_any:
         return not targets <= stuck.keys()
     return targets.isdisjoint(stuck.keys())
 

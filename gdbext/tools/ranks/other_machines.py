@@ -75,7 +75,7 @@ class _Conversation:
                 (self._process.stdout, selectors.EVENT_READ),
                 (self._process.stderr, selectors.EVENT_READ),
             ):
-                assert stream is not None
+                assert stream
                 pipes.register(stream, event)
             while pipes.get_map():
                 left = deadline - time.monotonic()
@@ -294,10 +294,10 @@ def _run(words: Sequence[str], options: argparse.Namespace) -> RankReports:
     limit = options.timeout + _MORE_SECONDS
     labelled = slurm.LabelledAnswers() if options.slurm else None
     try:
-        done = run(words, archive(), limit, labelled.feed if labelled is not None else None)
+        done = run(words, archive(), limit, labelled.feed if labelled else None)
     except FileNotFoundError:
         raise _no_tool(words[0]) from None
-    if labelled is not None:
+    if labelled:
         said = done.errors.decode("utf-8", "replace").strip()[-SAID:]
         why = done.problem or f"no report (status {done.status})" + (f": {said}" if said else "")
         return slurm.answers(labelled, options.slurm, why)

@@ -50,7 +50,7 @@ def local_processes() -> dict[int, RankProcess]:
     for name in os.listdir("/proc"):  # noqa: PTH208 - strings are all that is needed
         if name.isdecimal():
             process = read_process(int(name))
-            if process is not None:
+            if process:
                 found[process.pid] = process
     return found
 
@@ -95,9 +95,9 @@ def job_of_process(pid: int, known: Mapping[int, RankProcess] | None = None) -> 
     check_exists(pid)
     known = local_processes() if known is None else known
     own = known.get(pid)
-    if own is None:
+    if not own:
         raise TargetError(f"process {pid} ended while its job was looked for")
-    if own.rank is not None and own.jobs and pid not in _launchers(known):
+    if own.rank and own.jobs and pid not in _launchers(known):
         return _ranks(known, own.jobs[0])
     children = _below(known, pid)
     if children:
@@ -146,7 +146,7 @@ def user_of(pid: int) -> int | None:
 
 def _ranks(known: Mapping[int, RankProcess], job: str | None) -> list[int]:
     """Processes that were started as ranks, and the dead beside them, of which the kernel keeps no environment."""
-    started = [each for each in known.values() if each.rank is not None and (job is None or job in each.jobs)]
+    started = [each for each in known.values() if each.rank and (job is None or job in each.jobs)]
     launchers = _launchers(known)
     torch = {each.pid for each in started if has_torch(each.pid)}
     ranks = [each for each in started if each.pid not in launchers and each.pid in torch]
@@ -169,7 +169,7 @@ def _first_ranks(known: Mapping[int, RankProcess], ranks: Sequence[int]) -> set[
         for parent, children in below.items()
         if parent in known
         and parent not in ranks
-        and known[parent].rank is None
+        and not known[parent].rank
         and not any(each.local_rank == "0" for each in children)
         and has_torch(parent)
     }
@@ -187,11 +187,11 @@ def _before_torch(
     Slurm's is one where others of its step are, or where its step is the only one that any could be in.
     """
     found = {(each.jobs, each.rank) for each in ranks}
-    numbered = [each for each in started if each.rank is not None and (each.rank[0] == _RANK or each.tasks)]
+    numbered = [each for each in started if each.rank and (each.rank[0] == _RANK or each.tasks)]
     absent = [each for each in numbered if (each.jobs, each.rank) not in found and each.pid not in launchers]
     pythons = {each.pid for each in started if _is_python(each.pid)} if absent else set()
     absent = [each for each in absent if each.pid in pythons and not _inherited(each, known, pythons)]
-    given = [each for each in absent if each.rank is not None and each.rank[0] == _RANK]
+    given = [each for each in absent if each.rank and each.rank[0] == _RANK]
     steps = {each.jobs for each in (*ranks, *given)} or {each.jobs for each in absent}
     if not ranks and not given and len(steps) > 1:
         return []
@@ -209,7 +209,7 @@ def _inherited(process: RankProcess, known: Mapping[int, RankProcess], members: 
     """It has its environment from another process of that rank that is one of ``members``, as a loader's worker has. A
     shell around the program is none."""
     above = known.get(process.parent)
-    while above is not None and (above.jobs, above.rank) == (process.jobs, process.rank):
+    while above and (above.jobs, above.rank) == (process.jobs, process.rank):
         if above.pid in members:
             return True
         above = known.get(above.parent)
@@ -222,7 +222,7 @@ def _launchers(known: Mapping[int, RankProcess]) -> set[int]:
     found = set()
     for process in known.values():
         above = known.get(process.parent)
-        while process.rank is not None and above is not None and above.rank is not None:
+        while process.rank and above and above.rank:
             if above.rank[0] != process.rank[0]:
                 found.add(above.pid)
             above = known.get(above.parent)

@@ -38,7 +38,7 @@ MAX_TRANSFERS = 1 << 12
 def read(document: Any, where: str) -> RankReport | Unreached:
     """The row of one document; Unreached for the document of a failure. Raises BadData."""
     report = json_report.read(document, where, CollectivesSection, KnownBugsSection, ExplanationsSection)
-    if report.verdict is None or report.target is None:
+    if not report.verdict or not report.target:
         return failure(report, where)
     return _row(report, report.target, report.verdict)
 
@@ -53,14 +53,14 @@ def failure(report: Report, where: str) -> Unreached:
 
 def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
     section = report.find_section(CollectivesSection)
-    identity = section.identity if section is not None else UNKNOWN_JOB_RANK
+    identity = section.identity if section else UNKNOWN_JOB_RANK
     known, slowed = report.find_section(KnownBugsSection), report.find_section(ExplanationsSection)
     main = _main(report.threads, target.pid, verdict)
     thread = _for_ranks(report.threads, main, verdict) or main
-    wait = thread.wait if thread is not None else None
-    found = section.groups if section is not None else ()
+    wait = thread.wait if thread else None
+    found = section.groups if section else ()
     groups = tuple(_group(group) for group in found[:MAX_RANK_GROUPS])
-    path = tuple(_path(thread))[:MAX_PATH] if thread is not None else ()
+    path = tuple(_path(thread))[:MAX_PATH] if thread else ()
     working = _working(report.threads)
     return RankReport(
         rank=_count(identity.rank, "rank"),
@@ -68,7 +68,7 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         pid=count(target.pid, "pid"),
         job=_optional(identity.job),
         size=_count(identity.size, "size"),
-        torch=_optional(target.torch.version) if target.torch is not None else None,
+        torch=_optional(target.torch.version) if target.torch else None,
         kind=_text(verdict.kind.value),
         summary=_text(verdict.summary),
         path=path,
@@ -81,13 +81,13 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         entered_nccl=_entered_nccl(wait),
         answers=_answers(report.threads, working),
         serving=_serving(working),
-        handling=_text(wait.handling) if wait is not None else "",
-        slowed=next((_text(each.summary) for each in slowed.found), "") if slowed is not None else "",
+        handling=_text(wait.handling) if wait else "",
+        slowed=next((_text(each.summary) for each in slowed.found), "") if slowed else "",
         nccl=tuple(_nccl(found))[:MAX_COMMUNICATORS],
         nccl_peers=_proxies_wait_for(found),
-        device=_device(wait.device) if wait is not None else "",
-        known=tuple(_known(bug) for bug in known.reports[:MAX_KNOWN]) if known is not None else (),
-        thread=None if thread is main or thread is None else count(thread.tid, "tid"),
+        device=_device(wait.device) if wait else "",
+        known=tuple(_known(bug) for bug in known.reports[:MAX_KNOWN]) if known else (),
+        thread=None if thread is main or not thread else count(thread.tid, "tid"),
     )
 
 
@@ -137,7 +137,7 @@ def _proxies_wait_for(groups: Sequence[ProcessGroup]) -> tuple[int, ...]:
 
 def _device(wait: DeviceWait | None) -> str:
     """``cudaStreamSynchronize of stream 35 of cuda:0``; "" without such a wait."""
-    if wait is None:
+    if not wait:
         return ""
     call = _text(wait.call or "a call of the driver")
     return f"{call} of {wait.object}" if wait.object else call
@@ -150,10 +150,10 @@ def _end(peer: int, members: Sequence[int]) -> str:
 
 def _entered_nccl(wait: Wait | None) -> str:
     """The function of NCCL that the thread is inside of: around a call of the driver, or without one."""
-    if wait is None:
+    if not wait:
         return ""
     name = _text(wait.name).partition(",")[0]
-    inside = wait.device.nccl_call if wait.device is not None else ""
+    inside = wait.device.nccl_call if wait.device else ""
     return _text(inside) or (name if wait.kind is WaitKind.COLLECTIVE and name.startswith("nccl") else "")
 
 
@@ -165,14 +165,14 @@ def _runs(thread: ThreadReport, target_kind: str) -> bool:
 def _problem(errors: Sequence[ErrorReport]) -> str:
     """The first error of a file that the process has loaded, else the first."""
     error = next((each for each in errors if ".so" in each.where), next(iter(errors), None))
-    return "; ".join(filter(None, (_text(error.what), _text(error.help)))) if error is not None else ""
+    return "; ".join(filter(None, (_text(error.what), _text(error.help)))) if error else ""
 
 
 def _main(threads: Sequence[ThreadReport], pid: int, verdict: Verdict) -> ThreadReport | None:
     """The thread that the verdict is about where it crashed, else the one that runs the program."""
     by_tid = {thread.tid: thread for thread in threads}
     blamed = next((by_tid[tid] for tid in verdict.threads if tid in by_tid), None)
-    if blamed is not None and blamed.signal:
+    if blamed and blamed.signal:
         return blamed
     named = next((thread for thread in threads if thread.python_name == "MainThread"), None)
     return by_tid.get(pid) or named or blamed or next(iter(threads), None)
@@ -181,14 +181,14 @@ def _main(threads: Sequence[ThreadReport], pid: int, verdict: Verdict) -> Thread
 def _for_ranks(threads: Sequence[ThreadReport], main: ThreadReport | None, verdict: Verdict) -> ThreadReport | None:
     """Another thread that waits for other ranks while the main one waits for something, or has nothing to do: that of
     an asynchronous checkpoint, or the training of an actor. None where the main thread says more."""
-    if main is None or main.state is RunState.RUNNING or verdict.kind.is_defect or _collective(main) is not None:
+    if not main or main.state is RunState.RUNNING or verdict.kind.is_defect or _collective(main):
         return None
     waits = ((thread, _collective(thread)) for thread in threads)
-    return next((thread for thread, wait in waits if wait is not None and not wait.is_store), None)
+    return next((thread for thread, wait in waits if wait and not wait.is_store), None)
 
 
 def _collective(thread: ThreadReport) -> CollectiveWait | None:
-    return thread.wait.collective if thread.wait is not None else None
+    return thread.wait.collective if thread.wait else None
 
 
 def _path(thread: ThreadReport) -> Iterator[str]:
@@ -199,7 +199,7 @@ def _path(thread: ThreadReport) -> Iterator[str]:
     entries.sort(key=lambda entry: entry[0])
     for _, _, text in reversed(entries):
         yield text
-    if thread.wait is not None:
+    if thread.wait:
         yield _wait_text(thread.wait)
 
 
@@ -215,7 +215,7 @@ def _step(step: DispatchFrame) -> str:
 
 def _wait_text(wait: Wait) -> str:
     """The wait in words, without the addresses and numbers that are different in every process."""
-    if wait.collective is not None:
+    if wait.collective:
         return _cut(wait.collective)._replace(enqueued=None, completed=None, key="").phrase
     return f"waits: {wait.kind.value}"
 
@@ -251,10 +251,10 @@ def _ends_at_call(thread: ThreadReport, by_tid: Mapping[int, ThreadReport]) -> b
     """It waits for an answer of another rank, or for a thread that does."""
     for _ in range(len(by_tid)):
         wait = _collective(thread)
-        if wait is not None and wait.op in RPC_CALLS:
+        if wait and wait.op in RPC_CALLS:
             return True
         following = by_tid.get(_owner(thread.wait))
-        if following is None or following is thread:
+        if not following or following is thread:
             return False
         thread = following
     return False
@@ -262,14 +262,14 @@ def _ends_at_call(thread: ThreadReport, by_tid: Mapping[int, ThreadReport]) -> b
 
 def _owner(wait: Wait | None) -> int:
     """The id of the thread of this process that has what is waited for; 0 where there is none."""
-    return wait.owner.tid if wait is not None and isinstance(wait.owner, OwnerThread) else 0
+    return wait.owner.tid if wait and isinstance(wait.owner, OwnerThread) else 0
 
 
 def _serving(working: Sequence[ThreadReport]) -> str:
     """``a call of another rank runs work (train.py:7) in thread 77, waits: condvar``; "" where none does."""
     for thread in working:
-        if thread.user_frame is not None:
-            wait = f", {_wait_text(thread.wait)}" if thread.wait is not None else ""
+        if thread.user_frame:
+            wait = f", {_wait_text(thread.wait)}" if thread.wait else ""
             return f"a call of another rank runs {_frame(thread.user_frame)} in thread {thread.tid}{wait}"
     return ""
 
@@ -277,9 +277,9 @@ def _serving(working: Sequence[ThreadReport]) -> str:
 def _awaited(wait: Wait | None, threads: Sequence[ThreadReport], groups: Sequence[GroupState]) -> CollectiveWait | None:
     """What the thread waits for of other ranks. Of a wait between two operations, or without a recorder, only the
     function is known."""
-    if wait is None:
+    if not wait:
         return None
-    if wait.collective is not None:
+    if wait.collective:
         return _cut(wait.collective)
     through_worker = _through_worker(wait, threads, groups)
     is_unnamed = wait.kind is WaitKind.COLLECTIVE and wait.name and not _entered_nccl(wait)
@@ -290,7 +290,7 @@ def _through_worker(wait: Wait, threads: Sequence[ThreadReport], groups: Sequenc
     """The pending operation of the backend's thread whose end is waited for, as destroy_process_group does."""
     owner = _owner(wait) if wait.kind is WaitKind.JOIN else 0
     worker = next((each for each in threads if owner and each.tid == owner), None)
-    if worker is None or worker.wait is None or worker.wait.kind is not WaitKind.COLLECTIVE:
+    if not worker or not worker.wait or worker.wait.kind is not WaitKind.COLLECTIVE:
         return None
     pending = [(group, issued) for group in groups for issued in group.issued if issued.is_pending]
     if not pending:

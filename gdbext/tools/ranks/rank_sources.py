@@ -170,7 +170,7 @@ def _row(name: str, output: str, problem: str) -> RankReport | Unreached:
 def _numbered(report: RankReport) -> RankReport:
     """The report of a task of Slurm's that has not loaded torch with the number that Slurm gave it."""
     process = read_process(report.pid) if report.rank is None else None
-    if process is None or process.rank is None or not process.tasks or has_torch(report.pid):
+    if not process or not process.rank or not process.tasks or has_torch(report.pid):
         return report
     return report._replace(rank=process.rank[1], size=process.tasks, job=process.jobs[0])
 

@@ -67,7 +67,7 @@ def _lines(report: JobReport, style: Style) -> Iterator[str]:
 
 def _ras(answer: RasAnswer | None, style: Style) -> Iterator[str]:
     """The second witness, as it words it; the verdict is ours."""
-    if answer is None:
+    if not answer:
         return
     yield ""
     by = "" if answer.user is None else f" (a process of user {answer.user})"
@@ -250,7 +250,7 @@ def _row(report: RankReport, names: Sequence[str], is_odd: bool) -> str:
 
 
 def _counts(group: GroupState | None) -> str:
-    if group is None or group.enqueued is None:
+    if not group or group.enqueued is None:
         return ""
     return f"{group.enqueued} / {'?' if group.completed is None else group.completed}"
 

@@ -220,7 +220,7 @@ def _from_package(file: str) -> str:
     """The path from the package on; "" where the file belongs neither to an installed package nor to Python itself, as
     far as its place and its name can tell."""
     place = _PLACE.fullmatch(file)
-    if place is None:
+    if not place:
         return ""
     first = re.split(r"[/.>]", place["file"])[0]
     if not place["packages"] and first not in getattr(sys, "stdlib_module_names", ()):

@@ -93,7 +93,7 @@ class Contents:
 
     def of(self, geometry: Geometry, cut: Callable[[Quantization], Quantization]) -> Contents:
         """A part of the elements; ``cut`` gives what quantises them."""
-        how = cut(self._quantization) if self._quantization is not None else None
+        how = cut(self._quantization) if self._quantization else None
         return Contents(self._read, geometry, how, self._conjugate, self._negative)
 
     # --- reading ---------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Contents:
     def _meant(self, numbers: Sequence[Any], piece: elements.Piece) -> list[Any]:
         """The values as the bits in the key set and the quantiser want them to be read."""
         found = list(numbers)
-        if self._quantization is not None:
+        if self._quantization:
             found = self._dequantized(found, piece, self._quantization)
         if self._conjugate and self._element.kind == "complex":
             found = [number.conjugate() for number in found]
@@ -171,7 +171,7 @@ class Contents:
             if number % every:
                 continue
             place = self._place(piece)
-            if self._numbers is not None:
+            if self._numbers:
                 stored = self._numbers.elements(self._raw(piece), piece)
                 self._numbers.collect(collector, stored, place, repeated)
             else:
@@ -201,7 +201,7 @@ class Contents:
         if step < sys.float_info.min or low + step == low or high - step == high:
             return None
         dimensions, repeated = elements.in_memory_order(self.geometry.dimensions)
-        limit = _HISTOGRAM_LIMIT if self._numbers is None else _NUMPY_HISTOGRAM_LIMIT
+        limit = _NUMPY_HISTOGRAM_LIMIT if self._numbers else _HISTOGRAM_LIMIT
         every = -(-math.prod(each.size for each in dimensions) // limit)
         counts = [0] * BINS
         spread = max(self._element.size, limit * self._element.size // _HISTOGRAM_PIECES)
@@ -213,7 +213,7 @@ class Contents:
         return Histogram(low, high, tuple(counts), every > 1)
 
     def _counts(self, piece: elements.Piece, low: float, high: float) -> Sequence[int]:
-        if self._numbers is not None:
+        if self._numbers:
             found: Sequence[int] = self._numbers.counts(
                 self._numbers.elements(self._raw(piece), piece), low, high, BINS
             )

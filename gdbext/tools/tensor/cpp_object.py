@@ -115,7 +115,7 @@ def summarized_type(name: str) -> SummarizedType | None:
     """The type that a debugger calls ``name``, typedefs and qualifiers taken away; None for one without a summary."""
     base, bracket, _ = name.partition("<")
     found = _BY_NAME.get(base)
-    return found if found is not None and found.is_template == bool(bracket) else None
+    return found if found and found.is_template == bool(bracket) else None
 
 
 class Child(Record):

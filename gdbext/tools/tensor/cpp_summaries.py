@@ -79,7 +79,7 @@ class TypeSummaries:
     def of(self, found: CppObject) -> TypeSummary | None:
         """The object's summary, with the reason where it is none; None for a type that is not summarised."""
         known = summarized_type(found.type)
-        if known is None:
+        if not known:
             return None
         try:
             return self._by_name[known.name](found)
@@ -115,10 +115,10 @@ class TypeSummaries:
     def _operator_handle(self, found: CppObject) -> TypeSummary:
         address = self._number(found, OperatorHandle.operatorDef_)
         operator = self._session.dispatcher.by_def(address)
-        if operator is None:
+        if not operator:
             raise BadData(f"there is no operator at {address:#x}")
         schema = operator.schema
-        children = (Child("schema", schema.text),) if schema is not None else ()
+        children = (Child("schema", schema.text),) if schema else ()
         return TypeSummary(operator.qualified, children)
 
     def _kernel(self, found: CppObject) -> TypeSummary:
@@ -265,13 +265,13 @@ class TypeSummaries:
         if not address:
             return TypeSummary("nullptr")
         target = self.of(CppObject(found.element, address)) if found.element in TENSOR_CLASSES else None
-        if target is not None:
+        if target:
             return target
         strong, weak = strong_references(self._space, address), weak_references(self._space, address)
         if not 0 < strong < 1 << 31:
             raise BadData(f"there is no object at {address:#x}: it has {strong} references")
         pointee = self.of(CppObject(found.element, address))
-        child = Child("*", pointee.text if pointee is not None else f"{address:#x}", found.element, address)
+        child = Child("*", pointee.text if pointee else f"{address:#x}", found.element, address)
         return TypeSummary(f"{address:#x}, {_references(strong)}, {weak} weak", (child,))
 
     # --- boxed values ----------------------------------------------------------------------------

@@ -47,9 +47,9 @@ def parse(path: str) -> tuple[str, tuple[Step, ...]]:
     head = _NAME.match(path)
     steps: list[Step] = []
     at = head.end() if head else 0
-    while head is not None and at < len(path):
+    while head and at < len(path):
         found = _STEP.match(path, at)
-        if found is None:
+        if not found:
             break
         attribute, index, *keys = found.groups()
         if attribute is not None:
@@ -59,7 +59,7 @@ def parse(path: str) -> tuple[str, tuple[Step, ...]]:
         else:
             steps.append(Step("key", next(key for key in keys if key is not None)))
         at = found.end()
-    if head is None or at < len(path):
+    if not head or at < len(path):
         raise UsageError(
             f"{path!r} is not the name of a variable",
             why="names, attributes, and indices that are numbers or strings can be read without running the program",
@@ -106,7 +106,7 @@ class VariableFinder:
             if is_wanted(found.value):
                 return found
             first = first or found
-        if first is not None:
+        if first:
             return first
         raise refusal or self._unknown(name)
 
@@ -177,7 +177,7 @@ def _follow(value: PyRef, step: Step) -> PyRef | None:
 def _sequence(value: PyRef) -> Sequence[PyRef] | None:
     """The items of a list, a tuple or a deque; None for anything else."""
     items = value.elements()
-    return None if items.fault is not None or value.type in ("set", "frozenset") else items
+    return None if items.fault or value.type in ("set", "frozenset") else items
 
 
 def _module_item(value: PyRef, step: Step) -> PyRef | None:

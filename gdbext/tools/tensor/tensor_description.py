@@ -157,7 +157,7 @@ class TensorDescription:
 
     def _python_type(self) -> str | None:
         found = self._session.python_object(self._fields.python_object(self._address))
-        return found.read(type_name) if found and found.python is not None else None
+        return found.read(type_name) if found and found.python else None
 
     # --- wrappers and parts ----------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class TensorDescription:
         python = self._reporter.python
         try:
             found = self._session.python_object(self._fields.python_object(self._address))
-            if found.python is None or not found or found.read(type_name) in ("Tensor", "Parameter"):
+            if not found.python or not found or found.read(type_name) in ("Tensor", "Parameter"):
                 return
             if found.type in _UNINITIALIZED:
                 self._notes.append("nothing to read: a lazy module gives it its sizes in the first forward pass")
@@ -209,7 +209,7 @@ class TensorDescription:
         except GdbextError as error:
             self._problems.append(f"{name}: {error.what}")
         found = self._reporter.statistics(address) if statistics else None
-        values = self._reporter.values(address, PART_VALUES_LIMIT) if found is not None else None
+        values = self._reporter.values(address, PART_VALUES_LIMIT) if found else None
         return Part(name, address, self._reporter.short(address), sizes, found, values)
 
     # --- elements --------------------------------------------------------------------------------
@@ -219,11 +219,11 @@ class TensorDescription:
             contents = self._reporter.contents(self._facts)
             statistics = contents.statistics()
             histogram = None
-            if statistics.finite is not None and contents.geometry.element.kind != "bool":
+            if statistics.finite and contents.geometry.element.kind != "bool":
                 histogram = contents.histogram(*statistics.finite)
             values = contents.values_if_few(VALUES_LIMIT)
         except NothingToRead as reason:
-            what = reason.what if section.storage is None or section.storage.data or not section.wraps else WRAPPER
+            what = reason.what if not section.storage or section.storage.data or not section.wraps else WRAPPER
             self._notes.append(f"nothing to read: {what}")
             return section
         except GdbextError as error:

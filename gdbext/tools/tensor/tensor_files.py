@@ -154,7 +154,7 @@ def entry(contents: Contents, name: str) -> StoredTensor:
 def _metadata(tensor: TensorSection) -> dict[str, str]:
     """The metadata that the entries do not have."""
     found = {"dtype": tensor.dtype, "layout": tensor.layout, "sizes": str(list(tensor.sizes or ()))}
-    if tensor.quantization is not None:
+    if tensor.quantization:
         how = tensor.quantization
         numbers = f"scale={list(how.scale)} zero_point={list(how.zero_point)} axis={how.axis}"
         found["quantization"] = f"{how.scheme} {numbers}"
@@ -260,12 +260,12 @@ def _body(tensor: TensorSection, part: TensorSlice | None, reason: str, origin: 
     yield from facts((*tensor_section.fields(tensor), *origin.facts))
     yield from (f'<p class="note">{text(note)}</p>' for note in tensor.notes)
     yield from (f'<p class="warning">unknown: {text(problem)}</p>' for problem in tensor.problems)
-    if tensor.statistics is not None and tensor.statistics.numel:
+    if tensor.statistics and tensor.statistics.numel:
         yield f"<h2>Statistics</h2><p>{text(statistics_text(tensor.statistics))}</p>"
         yield from (f'<p class="warning">{text(line)}</p>' for line in tensor_section.first_odd_ones(tensor.statistics))
-    if tensor.histogram is not None:
+    if tensor.histogram:
         yield from _histogram(tensor.histogram)
-    if part is not None:
+    if part:
         yield from _heat_map(part)
     elif reason:
         yield f'<p class="note">There is no picture: {text(reason)}</p>'

@@ -82,7 +82,7 @@ class TensorReporter:
         geometry = self._geometry(facts)
         keys = set(self._session.dispatch_keys.decode(facts.key_set))
         quantization = self.quantization(facts) if geometry.element.is_quantized else None
-        if quantization is not None:
+        if quantization:
             _check_channels(geometry, quantization)
         return Contents(
             self._read, geometry, quantization, "Conjugate" in keys, "Negative" in keys, self._numpy, self._progress
@@ -110,16 +110,16 @@ class TensorReporter:
         if kind.unreadable:
             raise NothingToRead(kind.unreadable)
         element = element_type(facts.dtype, self._element_sizes.get(facts.dtype, 0))
-        if element is None:
+        if not element:
             raise NothingToRead(f"how elements of {facts.dtype} are stored is not known")
         storage = self.fields.storage(facts.address)
-        if kind.is_buffer and storage is not None:
+        if kind.is_buffer and storage:
             return Geometry(storage.data, (storage.size // element.size,), (1,), element)
         if facts.sizes is None or facts.strides is None:
             raise NothingToRead("its sizes are symbolic, or a method of its class computes them")
         offset = self.fields.storage_offset(facts.address)
         per_byte = element.packed // element.numbers
-        start = (storage.data if storage is not None else 0) + offset * element.size // per_byte
+        start = (storage.data if storage else 0) + offset * element.size // per_byte
         geometry = Geometry(start, facts.sizes, facts.strides, element)
         self._check(geometry, self.fields.numel(facts.address), offset)
         if geometry.numel:
@@ -165,7 +165,7 @@ class TensorReporter:
 
 def _check_storage(geometry: Geometry, storage: StorageReport | None, offset: int) -> None:
     """Raises BadData for elements that lie outside of the storage, NothingToRead where it has no memory."""
-    if storage is None or not storage.data:
+    if not storage or not storage.data:
         raise NothingToRead("its storage has no memory")
     per_byte = geometry.element.packed // geometry.element.numbers
     inside = (

@@ -94,7 +94,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     for title, parts in (("wraps", tensor.wraps), ("made of", tensor.parts)):
         yield from _parts(title, parts)
     yield from (f"{_INDENT}{escape(note)}" for note in tensor.notes)
-    if tensor.statistics is not None:
+    if tensor.statistics:
         yield from _statistics(tensor.statistics, tensor.histogram, style)
     if tensor.values is not None:
         yield f"{_INDENT}values"
@@ -127,14 +127,14 @@ def fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
     yield "keyset", f"DispatchKeySet({', '.join(tensor.keyset.keys)})  {tensor.keyset.bits:#x}"
     yield "autograd", ", ".join(_autograd(tensor))
     yield "version", "" if tensor.version is None else str(tensor.version)
-    if tensor.storage is not None:
+    if tensor.storage:
         storage = tensor.storage
         plural = "" if storage.shared_by == 1 else "s"
         shared = f", {storage.shared_by} reference{plural}" if storage.shared_by is not None else ""
         yield "storage", f"{counted(storage.size, 'byte')} at {storage.data:#x} on {storage.device}{shared}"
     bits = (("conjugate", tensor.conjugate), ("negative", tensor.negative))
     yield "marked", ", ".join(word for word, on in bits if on)
-    if tensor.quantization is not None:
+    if tensor.quantization:
         how = tensor.quantization
         axis = "" if how.axis is None else f", axis {how.axis}"
         yield "quantised", f"{how.scheme}: scale {_few(how.scale)}, zero point {_few(how.zero_point)}{axis}"
@@ -144,7 +144,7 @@ def _autograd(tensor: TensorSection) -> Iterator[str]:
     if tensor.requires_grad is None:
         return
     yield f"requires_grad={tensor.requires_grad}"
-    if tensor.grad_fn is not None:
+    if tensor.grad_fn:
         number = tensor.grad_fn.sequence_nr
         yield f"grad_fn=<{tensor.grad_fn.name}>" + ("" if number is None else f" (sequence number {number})")
     elif tensor.is_leaf:
@@ -165,7 +165,7 @@ def _parts(title: str, parts: tuple[Part, ...]) -> Iterator[str]:
         line = f"{_INDENT}{title:<14}{escape(part.name)}: {escape(part.short)} at {part.address:#x}"
         title = ""
         values = "" if part.values is None else f"  = {', '.join(each.strip() for each in value_lines(part.values))}"
-        yield line if part.statistics is None else f"{line}  {statistics_text(part.statistics)}{values}"
+        yield f"{line}  {statistics_text(part.statistics)}{values}" if part.statistics else line
 
 
 def first_odd_ones(found: Statistics) -> Iterator[str]:
@@ -178,7 +178,7 @@ def first_odd_ones(found: Statistics) -> Iterator[str]:
 def _statistics(found: Statistics, histogram: Histogram | None, style: Style) -> Iterator[str]:
     yield f"{_INDENT}{'elements':<14}{found.numel}" + (f": {statistics_text(found)}" if found.numel else "")
     yield from (style(f"{_INDENT}{line}", "red") for line in first_odd_ones(found))
-    if histogram is not None and histogram.total:
+    if histogram and histogram.total:
         low, high = number_text(histogram.low), number_text(histogram.high)
         sampled = f"  ({counted(histogram.total, 'element')} sampled)" if histogram.sampled else ""
         yield f"{_INDENT}{'histogram':<14}{low} {bars(histogram.counts)} {high}{sampled}"

@@ -126,7 +126,7 @@ def _read(session: Session, args: Namespace) -> tuple[TensorReporter, TensorSect
     reporter = TensorReporter(session, _ReadingLine("read"))
     address, found = _chosen(session, reporter, args)
     section = describe(session, reporter, address, args.py or " ".join(args.address))
-    return reporter, section if found is None else replace(section, whose=found.whose)
+    return reporter, replace(section, whose=found.whose) if found else section
 
 
 def _saved(session: Session, section: TensorSection, path: str) -> str:
@@ -249,9 +249,9 @@ def tensor_named(
     from gdbext.tools.tensor.python_variable import VariableFinder, chosen_frames, hint_at
 
     table = session.python_threads
-    if table is None:
+    if not table:
         raise UsageError("there is no Python in this process that can be read", help="see why: dispatch-info")
-    if thread is None:
+    if not thread:
         raise UsageError("no thread is selected", help="choose one with: dispatch-tensor --py NAME --thread TID")
     frames = chosen_frames(session, thread, frame)
     python, stack = reporter.python, table.frames(thread.tid)

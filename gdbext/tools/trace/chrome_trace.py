@@ -163,7 +163,7 @@ def events_of(bar: Bar, pid: int) -> list[dict[str, Any]]:
         **({} if bar.is_end_seen else {"end": "not seen", "at_most_us": (bar.until - bar.start) / 1e3}),
     }
     events = [_complete(dispatch.tid, pid, found.op, found.event, bar.start, bar.end, args)]
-    if bar.kernel is not None:
+    if bar.kernel:
         args = {**args, "returned": dispatch.left}
         events.append(_complete(dispatch.tid, pid, found.kernel, "kernel", *bar.kernel, args))
     return events
@@ -278,7 +278,7 @@ class TimelinePage:
     def _number(self, found: LookupResult) -> int:
         # The LookupResult is kept along, so that its id stays its own.
         known = self._kinds.get(id(found))
-        if known is None:
+        if not known:
             known = self._kinds[id(found)] = (len(self._kinds), found)
             self._costs.append(_Cost())
         return known[0]
@@ -320,7 +320,7 @@ class _Cost:
 
 
 def _row(number: int, bar: Bar) -> str:
-    kernel, took = (-1.0, -1.0) if bar.kernel is None else (bar.kernel[0] / 1e3, (bar.kernel[1] - bar.kernel[0]) / 1e3)
+    kernel, took = (bar.kernel[0] / 1e3, (bar.kernel[1] - bar.kernel[0]) / 1e3) if bar.kernel else (-1.0, -1.0)
     times = f"{bar.start / 1e3:.3f},{bar.lasted / 1e3:.3f},{bar.dispatch.depth}"
     unseen = 0.0 if bar.is_end_seen else (bar.until - bar.start) / 1e3
     return f"{number},{bar.dispatch.tid},{times},{kernel:.3f},{took:.3f},{unseen:.3f}"

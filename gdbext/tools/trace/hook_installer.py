@@ -239,7 +239,7 @@ class HookInstaller:
     def _invocation(self, one: Invocation) -> None:
         tracer, through = self._tracer, one.through
         frame = self._frame(one.address)
-        if frame is None:
+        if not frame:
             return
         load = one.displacement if one.in_memory else None
         self.hook(
@@ -252,7 +252,7 @@ class HookInstaller:
             )
         )
         after = self._frame(one.after) if one.after is not None else None
-        if after is not None and one.after is not None:
+        if after and one.after is not None:
             self.hook(HookSpec(one.after, after, lambda tid, cfa, _: tracer.invoked(tid, cfa)))
 
     def _frame(self, address: int) -> CfaRule | None:
@@ -284,7 +284,7 @@ class HookInstaller:
 
     def _boxed_function(self, address: int, operator_of: Callable[[int], Operator | None], calls: bool) -> None:
         function = self._session.symbolizer.function(address)
-        if function is None or function.start != address:
+        if not function or function.start != address:
             return
         tracer, control = self._tracer, self._control
         place = StopPlace(address, function.start, function.start + function.size, self._at_entry.size)
@@ -294,7 +294,7 @@ class HookInstaller:
             if not event or (event == "callBoxed" and not calls):
                 return False
             operator = operator_of(int.from_bytes(control.read(control.register(self._arguments[1]), 8), "little"))
-            if operator is None:
+            if not operator:
                 return False
             over = tracer.lookup(operator, event, tid, cfa, place, bits)
             tracer.kernel_entered(tid, cfa)
@@ -348,7 +348,7 @@ class HookInstaller:
         except GdbextError:
             return ""
         role = classify(function)
-        if function is None or role.role is Role.OPERATOR or role.role.is_layer:
+        if not function or role.role is Role.OPERATOR or role.role.is_layer:
             return ""
         if role.role.opens:
             return role.event

@@ -118,7 +118,7 @@ class Nesting:
         if seen.time < self._begin or not self._wanted(seen.operator):
             return
         found = self._found(seen.place, seen.operator, seen.keyset, seen.time)
-        if found is None:
+        if not found:
             self.unread += 1
             return
         level = len(open_here) + 1
@@ -154,16 +154,16 @@ class Nesting:
         event = self._places[place].event.value
         key = (address, event, keyset)
         known = self._known.get(key)
-        if known is not None and when < known[0]:
+        if known and when < known[0]:
             return known[1]
-        found = known[1] if known is not None else None
-        if found is None or not self._is_current(found):
+        found = known[1] if known else None
+        if not found or not self._is_current(found):
             try:
                 operator = self._describer.operator(address)
-                found = self._describer.find(operator, event, keyset) if operator is not None else None
+                found = self._describer.find(operator, event, keyset) if operator else None
             except GdbextError:
                 found = None
-        if found is not None:
+        if found:
             self.names.add(found.qualified)
         self._known[key] = (when + _FRESH * 1e9, found)
         return found
@@ -303,7 +303,7 @@ class ProbeTrace:
         """Watch; where a debugger holds the process, in another thread, while this one lets it run."""
         pid, instead = self._session.target.pid, instead_of(self._request)
         with SilenceNotice(pid, "dispatch", instead, lambda: self._has_come, self._note):
-            if self._run_beside is None:
+            if not self._run_beside:
                 return watch(interrupt)
             found: list[Ending] = []
             ran = self._run_beside(lambda run: found.append(watch(run)))
@@ -314,7 +314,7 @@ class ProbeTrace:
     ) -> Ending:
         ending: Ending | None = None
         try:
-            while ending is None and not nesting.is_full:
+            while not ending and not nesting.is_full:
                 ending = self._some(tracer, nesting, process, interrupt)
             self._take(tracer, nesting)
             if self._keep.seconds:
@@ -357,10 +357,10 @@ class ProbeTrace:
             elif not came:
                 time.sleep(_PAUSE)
         ending = process.ending()
-        if ending is None:
+        if not ending:
             self._add_late(tracer, nesting)
         quiet = time.monotonic() - self._last_dispatch
-        if ending is None and 0 < self._keep.hung_after < quiet:
+        if not ending and 0 < self._keep.hung_after < quiet:
             return Ending(EndingKind.ASKED, f"nothing was dispatched for {self._keep.hung_after:g} s")
         return ending
 

@@ -84,7 +84,7 @@ class _Open:
     def bar(self) -> Bar:
         """The bar with its own time; finish() was called."""
         own = self.end - self.start - sum(each.end - each.start for each in self.inside)
-        parent = None if self.parent is None else self.parent.at
+        parent = self.parent.at if self.parent else None
         until = self.end if self.is_end_seen else max(self.end, self.until)
         return Bar(self.dispatch, self.start, self.end, until, self.is_end_seen, own, parent, self._kernel())
 
@@ -133,16 +133,16 @@ def bars(dispatches: Sequence[TracedDispatch], now: float, earliest: int = 0) ->
         parent = open_now[-1] if open_now else None
         until = max(latest, after_all if dispatch.ended is None else nanoseconds(dispatch.ended))
         each = _Open(dispatch, latest, until, parent, len(found))
-        if parent is not None:
+        if parent:
             parent.inside.append(each)
         open_now.append(each)
         found.append(each)
     for each in reversed(found):
         each.until = max(each.until, each.newest)
-        if each.parent is not None:  # what is around it lasted until then at least
+        if each.parent:  # what is around it lasted until then at least
             each.parent.newest = max(each.parent.newest, each.newest)
     for each in found:  # those around first
-        if each.parent is not None:
+        if each.parent:
             each.until = max(each.start, min(each.until, each.parent.until))
         each.end = each.until
     for each in reversed(found):  # those inside first
@@ -186,21 +186,21 @@ class FlameTrace:
     def close(self) -> None:
         """Write the file with all that was kept."""
         self._batches.close()
-        if self._stacks is not None:
+        if self._stacks:
             self._write(self._stacks.text().encode())
-        elif self._profiles is not None:
+        elif self._profiles:
             self._write(self._profiles.text().encode())
 
     def _put(self, dispatches: Sequence[TracedDispatch]) -> None:
         found = self._bars.of(dispatches)
         thread = self._name(dispatches[0].tid)
-        if self._stacks is not None:
+        if self._stacks:
             stacks: list[tuple[str, ...]] = []
             for bar in found:
                 stacks.append((*(stacks[bar.parent] if bar.parent is not None else (thread,)), _frame(bar)))
                 if bar.is_end_seen:
                     self._stacks.add(stacks[-1], bar.own)
-        elif self._profiles is not None:
+        elif self._profiles:
             self._profiles.add(thread, ((_frame(bar), bar.start, bar.end, bar.dispatch.depth) for bar in found))
 
 

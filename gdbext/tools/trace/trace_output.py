@@ -60,7 +60,7 @@ class TextTrace:
         """PyTorch's line; with --verbose the lookup and what it found."""
         found = dispatch.found
         known = self._texts.get(id(found))
-        if known is None:
+        if not known:
             # The LookupResult is kept along, so that its id stays its own.
             known = self._texts[id(found)] = (found, _encoded(dispatch_text(found)))
         self._line(dispatch.tid, dispatch.depth, known[1] + b", at=[%.6f s]\n" % (dispatch.started / 1e6))
@@ -171,7 +171,7 @@ class TraceOutput:
         self._batch: Batch | None = None
         self._show = show
         self._file = None if path is None else _opened(path)
-        self._write: Callable[[bytes], None] = self._show_bytes if self._file is None else Writer(self._file.descriptor)
+        self._write: Callable[[bytes], None] = Writer(self._file.descriptor) if self._file else self._show_bytes
 
     def sink(self, now: Callable[[], float], pid: int) -> Sink:
         """The receiver that the trace goes to."""
@@ -186,7 +186,7 @@ class TraceOutput:
 
     def flush(self) -> None:
         """Write what batches() has kept. Raises OSError."""
-        if self._batch is not None:
+        if self._batch:
             self._batch.flush()
 
     def _sink(self, write: Callable[[bytes], None], now: Callable[[], float], pid: int) -> Sink:
@@ -226,7 +226,7 @@ class TraceOutput:
 
     def finish(self, ending: Ending) -> None:
         """The trace is over. Raises TargetError."""
-        if self._file is None or not self._is_page() or ending.kind is EndingKind.FAILED:
+        if not self._file or not self._is_page() or ending.kind is EndingKind.FAILED:
             return
         try:
             self._file.keep()
@@ -239,7 +239,7 @@ class TraceOutput:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
+        if self._file:
             self._file.discard()
 
     def _is_page(self) -> bool:

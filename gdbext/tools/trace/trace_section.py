@@ -91,7 +91,7 @@ def _open(thread: OpenThread, style: Style) -> Iterator[str]:
     for one in thread.open:
         yield f"  [{one.event}] op=[{escape(one.op)}], key=[{one.key}]  last step seen: {one.last}"
     step = thread.stopped_in
-    if step is not None:
+    if step:
         kernel = f", kernel {escape(step.kernel)}" if step.kernel else ""
         yield f"  now in: {escape(step.op)}, key {step.key or 'unknown'}, {step.stage.value}{kernel}"
     if thread.meaning:

@@ -88,9 +88,9 @@ class Tracer:
         if not self._watched(operator):
             return False
         found = self._found.get((operator.address, event, bits))
-        if found is None or self._read(found.table_entry, len(found.table_bytes)) != found.table_bytes:
+        if not found or self._read(found.table_entry, len(found.table_bytes)) != found.table_bytes:
             found = self._look_up(operator, event, bits)
-        if found is None or len(stack) >= DEPTH_LIMIT:
+        if not found or len(stack) >= DEPTH_LIMIT:
             return False
         depth = len(stack) + 1
         self.count += 1
@@ -133,7 +133,7 @@ class Tracer:
     def kernel_entered(self, tid: int, cfa: int) -> None:
         """The stop by which a boxed dispatch was seen is at its kernel's first instruction."""
         dispatch = self.depth.at(tid, cfa)
-        if dispatch is not None and not dispatch.entered:
+        if dispatch and not dispatch.entered:
             dispatch.entered = True
             dispatch.kernel_started = dispatch.started
             self._step(dispatch, "enter", f"kernel=[{dispatch.found.kernel}], boxed")
@@ -150,7 +150,7 @@ class Tracer:
     def invoke(self, tid: int, cfa: int, through: str, pointer: int) -> bool:
         """An invocation in the function with this CFA is about to call ``pointer`` (0: it needs none)."""
         dispatch = self.depth.at(tid, cfa)
-        if dispatch is None or dispatch.entered:
+        if not dispatch or dispatch.entered:
             return False
         found = dispatch.found
         if through == "kernel":
@@ -169,7 +169,7 @@ class Tracer:
     def invoked(self, tid: int, cfa: int) -> bool:
         """The call of an invocation came back."""
         dispatch = self.depth.at(tid, cfa)
-        if dispatch is None or dispatch.kernel_started is None or dispatch.left:
+        if not dispatch or dispatch.kernel_started is None or dispatch.left:
             return False
         for gone in self.depth.inside(tid, dispatch):
             self._close(gone, False)
@@ -188,7 +188,7 @@ class Tracer:
     def returned(self, tid: int, cfa: int) -> bool:
         """The function with this CFA executes its ``ret``."""
         dispatch = self.depth.at(tid, cfa)
-        if dispatch is None:
+        if not dispatch:
             return False
         for gone in self.depth.inside(tid, dispatch):
             self._close(gone, False)
@@ -289,7 +289,7 @@ def open_threads(control: RunControl, threads: Mapping[int, Sequence[TracedDispa
     except GdbextError:
         return ()
     found = [_of_thread(session, stopped[tid], dispatches) for tid, dispatches in threads.items() if tid in stopped]
-    return tuple(each for each in found if each is not None)
+    return tuple(each for each in found if each)
 
 
 def _of_thread(session: Session, thread: TargetThread, dispatches: Sequence[TracedDispatch]) -> OpenThread | None:
@@ -306,10 +306,10 @@ def _of_thread(session: Session, thread: TargetThread, dispatches: Sequence[Trac
     if not alive:
         return None
     innermost = snapshot.dispatch[0] if snapshot.dispatch else None
-    meaning = MEANINGS[innermost.stage] if innermost is not None else ""
-    return OpenThread(thread.tid, tuple(alive), None if innermost is None else _step(innermost), meaning)
+    meaning = MEANINGS[innermost.stage] if innermost else ""
+    return OpenThread(thread.tid, tuple(alive), _step(innermost) if innermost else None, meaning)
 
 
 def _step(step: DispatchFrame) -> InnermostStep:
-    kernel = step.kernel.function if step.kernel is not None else None
+    kernel = step.kernel.function if step.kernel else None
     return InnermostStep(step.event, step.qualified, step.key, step.stage, kernel)

@@ -168,7 +168,7 @@ class ValuesTool(LiveTool):
     def _report(
         self, session: Session, args: Namespace, section: ValuesSection, watched: WatchResult | None = None
     ) -> Report:
-        target = watched.target if watched is not None else None
+        target = watched.target if watched else None
         return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
 
     def view(self, report: Report, style: Style) -> Iterator[str]:

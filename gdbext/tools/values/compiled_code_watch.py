@@ -115,12 +115,12 @@ class CompiledCodeWatch:
         """(name, address) of a library's kernels; "" where only the Python code that calls it knows the name."""
         try:
             index = session.symbolizer.index(module)
-            if index is None:
+            if not index:
                 return
-            kernel = index.exported(KERNEL) if index.exported(generated_kernels.KERNEL_MODULE) is not None else None
-            if kernel is not None:
+            kernel = index.exported(KERNEL) if index.exported(generated_kernels.KERNEL_MODULE) else None
+            if kernel:
                 yield "", module.base + kernel.vaddr
-            elif any(index.exported(name) is not None for name in generated_kernels.COMPILED_MODULES):
+            elif any(index.exported(name) for name in generated_kernels.COMPILED_MODULES):
                 for symbol in index.matching(generated_kernels.CPP.encode()):
                     if "." not in symbol.name and self._is_wanted(symbol.name):  # kernel.cold is a part of it
                         yield symbol.name, module.base + symbol.vaddr
@@ -129,8 +129,8 @@ class CompiledCodeWatch:
 
     def _place_shims(self) -> None:
         module = self._session.modules.named(TORCH_LIBRARY)
-        index = self._session.symbolizer.index(module) if module is not None else None
-        if module is None or index is None:
+        index = self._session.symbolizer.index(module) if module else None
+        if not module or not index:
             return
         signatures = generated_kernels.shim_signatures(self._headers(module))
         for symbol in index.matching(generated_kernels.PREFIX.encode()):
@@ -169,7 +169,7 @@ class CompiledCodeWatch:
 
     def _python_kernel(self, tid: int, cfa: int) -> bool:
         call = self._python.of(self._control.session(), tid)
-        if call is None or not self._is_wanted(call.kernel):
+        if not call or not self._is_wanted(call.kernel):
             return False
         return self._called(tid, cfa, call.kernel, list(self._kernel_values(call.arguments, cfa)), ())
 
@@ -303,7 +303,7 @@ class CompiledCodeWatch:
             return None
         words = self._session.memory.words(first, length)
         items = [self._tensor(word) if kind == generated_kernels.TENSOR else _number(kind, word) for word in words]
-        known = [each for each in items if each is not None]
+        known = [each for each in items if each]
         if len(known) < len(items):
             return None
         return Value(f"[{', '.join(each.text for each in known)}]", tuple(at for each in known for at in each.tensors))

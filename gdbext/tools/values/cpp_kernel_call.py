@@ -58,7 +58,7 @@ class CallerTensors:
                 if implementation and implementation not in seen:
                     seen.add(implementation)
                     facts, start = self._tensor(implementation)
-                    if facts is not None and start in found:
+                    if facts and start in found:
                         found[start].append(facts)
         return found
 
@@ -131,7 +131,7 @@ class CppLibrary:
             address: _one_of(found[address], generated_kernels.pointed_dtype(kind))
             for address, kind in pointers.items()
         }
-        return {address: facts.address for address, facts in chosen.items() if facts is not None}
+        return {address: facts.address for address, facts in chosen.items() if facts}
 
     @cached_property
     def _source(self) -> str:
@@ -175,13 +175,13 @@ class KernelCalls:
     def of(self, session: Session, tid: int) -> KernelCall | None:
         """The call that the thread's innermost Python frame makes; None where that cannot be read."""
         table = session.python_threads
-        stack = table.frames(tid) if table is not None else PyStack()
+        stack = table.frames(tid) if table else PyStack()
         found = generated_kernels.called_kernel(self._line(session, stack[0])) if stack else None
-        if found is None:
+        if not found:
             return None
         kernel, names = found
         variables, kinds = stack.locals(stack[0]), self._kinds(stack[0].file, kernel, len(names))
-        if variables.fault is not None:
+        if variables.fault:
             return None
         arguments = (KernelArgument(name, kind, variables[name]) for name, kind in zip(names, kinds))
         return KernelCall(kernel, tuple(arguments))

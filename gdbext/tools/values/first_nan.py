@@ -34,7 +34,7 @@ def python_place(control: RunControl, tid: int) -> tuple[str, int | None]:
     """
     try:
         table = control.session().python_threads
-        frames = table.frames(tid) if table is not None else []
+        frames = table.frames(tid) if table else []
     except GdbextError:
         return "", None
     own = [frame for frame in frames if "/torch/" not in frame.file]
@@ -75,7 +75,7 @@ def above(limit: float) -> IsBad:
 
     def is_above(tensor: HasStatistics) -> bool:
         found = tensor.statistics
-        if found is None or found.min is None or found.max is None:
+        if not found or found.min is None or found.max is None:
             return False
         return max(abs(found.min), abs(found.max)) > limit or math.isinf(found.max)
 
@@ -159,9 +159,9 @@ def _sentence(frames: tuple[DispatchFrame, ...], is_bad: Callable[[ArgumentTenso
     outer: DispatchFrame | None = None
     for frame in reversed(frames):
         bad = [argument.name for argument in frame.arguments if any(is_bad(tensor) for tensor in argument.tensors)]
-        if bad and outer is None:
+        if bad and not outer:
             return f"{frame.qualified} was called with {one} in {', '.join(bad)}"
-        if bad and outer is not None:
+        if bad and outer:
             return f"{frame.qualified} has {one} in {', '.join(bad)}, and {outer.qualified} around it was given none"
         outer = frame
     names = dict.fromkeys(frame.qualified for frame in frames)
@@ -193,12 +193,12 @@ def find_lines(find: Find, what: str) -> Iterator[str]:
 
 
 def _tensor_text(tensor: LaunchTensor) -> str:
-    numbers = statistics_text(tensor.statistics) if tensor.statistics is not None else "no elements to read"
+    numbers = statistics_text(tensor.statistics) if tensor.statistics else "no elements to read"
     return f"{tensor.short}  {numbers}"
 
 
 def _row(launch: KernelLaunch) -> str:
-    found = [tensor.statistics for value in launch.results for tensor in value.tensors if tensor.statistics is not None]
+    found = [tensor.statistics for value in launch.results for tensor in value.tensors if tensor.statistics]
     lows = [each.min for each in found if each.min is not None]
     highs = [each.max for each in found if each.max is not None]
     low = number_text(min(lows)) if lows else "-"

@@ -40,7 +40,7 @@ class LaunchTensor(Record):
     @json_member(after="sizes")
     def numel(self) -> int | None:
         """Number of elements that were looked at."""
-        return self.statistics.numel if self.statistics is not None else None
+        return self.statistics.numel if self.statistics else None
 
     @json_member(after="numel")
     def written_statistics(self) -> Inline[Statistics]:
@@ -129,7 +129,7 @@ class LaunchValues:
 
     def described(self, name: str, value: Value | None, kind: str) -> LaunchValue:
         """``value`` None: it is not known."""
-        if value is None:
+        if not value:
             return LaunchValue(name, "", type=kind)
         if value.text == UNDEFINED:
             return LaunchValue(name, value.text, type=kind)
@@ -139,7 +139,7 @@ class LaunchValues:
             for number, address in enumerate(value.tensors)
             if address
         )
-        return LaunchValue(name, value.text, tuple(each for each in tensors if each is not None), kind)
+        return LaunchValue(name, value.text, tuple(each for each in tensors if each), kind)
 
     def _tensor(self, name: str, address: int) -> LaunchTensor | None:
         try:
@@ -211,11 +211,11 @@ def launch_lines(launch: KernelLaunch) -> Iterator[str]:
 def _tensor_lines(tensor: LaunchTensor) -> Iterator[str]:
     found = tensor.statistics
     sizes = "unknown" if tensor.sizes is None else str(list(tensor.sizes))
-    if found is not None:
+    if found:
         yield f"Number of elements: {found.numel}" + ("  (a sample)" if found.sampled else "")
     yield f"Size: {sizes}"
     yield f"Dtype: torch.{tensor.dtype}"
-    if found is None:
+    if not found:
         yield "no elements to read"
         return
     for name, value in (("Mean", found.mean), ("Min", found.min), ("Max", found.max), ("Std", found.std)):

@@ -128,7 +128,7 @@ class AwaitedKernels:
 
     def _await(self, tid: int, operator: Operator | None, bits: int) -> None:
         self._awaited.pop(tid, None)
-        if operator is None:
+        if not operator:
             return
         found = self._describer.find(operator, "call", bits)
         self._awaited[tid] = AwaitedCall(operator, found)
@@ -139,7 +139,7 @@ class AwaitedKernels:
     def _entered(self, address: int) -> Callable[[int, int, int], bool]:
         def entered(tid: int, cfa: int, _value: int) -> bool:
             call = self._awaited.get(tid)
-            if call is None or address not in call.found.addresses:
+            if not call or address not in call.found.addresses:
                 return False
             boxed = address == call.found.boxed_address
             words = [self._control.register(name) for name in self._architecture.argument_registers]
@@ -208,8 +208,8 @@ def value_site(session: Session, operator: Operator, function: Function, address
     """The site of ``at::_ops::NAME::call`` or ``redispatch`` at ``address``; None for any other function."""
     mangled = next((name for name in function.names if operator_method(name)[0] == operator.struct), None)
     schema = operator.schema
-    hidden = hidden_result(schema.text) if schema is not None else None
-    if mangled is None or schema is None or hidden is None:
+    hidden = hidden_result(schema.text) if schema else None
+    if mangled is None or not schema or hidden is None:
         return None
     kinds = parameters(demangle(mangled))
     leading = session.memory.architecture.leading_arguments(hidden)
@@ -234,10 +234,10 @@ def kernel_site(session: Session, operator: Operator, address: int) -> ValueSite
     neither the function's name nor the operator says which these are."""
     kernel = next((one for one in operator.table if address in (one.unboxed, one.sym_unboxed)), None)
     names = session.symbolizer.names_at(address)
-    signature = entered_unboxed(operator, kernel, address, names) if kernel is not None else None
+    signature = entered_unboxed(operator, kernel, address, names) if kernel else None
     schema = operator.schema
-    arguments = [name for _, name in schema_types(schema.text)] if schema is not None else []
-    if signature is None or len(arguments) != len(signature.parameters):
+    arguments = [name for _, name in schema_types(schema.text)] if schema else []
+    if not signature or len(arguments) != len(signature.parameters):
         return None
     architecture = session.memory.architecture
     leading = architecture.leading_arguments(signature.hidden) + _BEFORE_ARGUMENTS
@@ -303,5 +303,5 @@ def passed_at(architecture: Architecture, site: ValueSite, control: RunControl, 
 
     names = (*architecture.argument_registers, *floats)
     kept = (None if name in site.lost else site.places.get(name) for name in names)
-    values = tuple(place.word(register, word, cfa) if place is not None else None for place in kept)
+    values = tuple(place.word(register, word, cfa) if place else None for place in kept)
     return Passed(values[: len(values) - len(floats)], values[len(values) - len(floats) :])

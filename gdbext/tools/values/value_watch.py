@@ -125,7 +125,7 @@ class ValueWatch:
         if function.event != "call" and not self._request.redispatches:
             return
         architecture = self._session.memory.architecture
-        if site is not None and site.lost:
+        if site and site.lost:
             self._hook(HookSpec(site.start, at_entry(architecture), self._entered(site)))
         for address, frame in ((function.sites.lookup, function.sites.frame), *function.sites.others):
             handler = self._unboxed(function.operator, function.event, site)
@@ -163,7 +163,7 @@ class ValueWatch:
 
         for address in places:
             frame = frame_at(architecture, tables, address, architecture.call_pushes)
-            if frame is not None:
+            if frame:
                 self._hook(HookSpec(address, frame, calls, self._arguments[2]))
 
     def own_lookups(self, calls: AllCalls, operators: Mapping[int, Operator]) -> None:
@@ -211,7 +211,7 @@ class ValueWatch:
         if returns_to not in self._callers:
             self._callers[returns_to] = self._caller(returns_to, self._control.register(self._arguments[0]))
         caller = self._callers[returns_to]
-        if caller is None:
+        if not caller:
             return False
         base = cfa if caller.frame.register == self._top else self._control.register(caller.frame.register)
         return self._called(tid, base + caller.frame.offset, caller.operator, "call", bits, caller.site)
@@ -220,14 +220,14 @@ class ValueWatch:
         """None for a redispatch, and for code that is no operator's own."""
         function = self._session.symbolizer.function(returns_to - 1)
         operator = self._describer.operator(entry)
-        if function is None or operator is None:
+        if not function or not operator:
             return None
         if not any(operator_method(name) == (operator.struct, "call") for name in function.names):
             return None
         architecture, tables = self._session.memory.architecture, self._functions.finder.tables
         frame = frame_at(architecture, tables, returns_to, architecture.call_pushes)
         site = value_site(self._session, operator, function, returns_to)
-        return None if frame is None else _WatchedCaller(operator, site, frame)
+        return _WatchedCaller(operator, site, frame) if frame else None
 
     def _hook(self, spec: HookSpec) -> None:
         self._control.place(spec)
@@ -275,10 +275,10 @@ class ValueWatch:
         if found.event in ("callBoxed", "redispatchBoxed"):
             stack = register(self._arguments[3])
             return _OpenCall(cfa, operator, found, call, tuple(self._boxed(operator, stack)), stack, True)
-        if site is None:
+        if not site:
             return _OpenCall(cfa, operator, found, call, (), 0, False)
         start, entry, passed = self._entries.get(tid, (0, 0, None))
-        if passed is None or (start, entry) != (site.start, cfa):
+        if not passed or (start, entry) != (site.start, cfa):
             passed = passed_at(memory.architecture, site, self._control, cfa, memory.try_u64)
         arguments = site.values(self._values, passed, cfa, memory.try_u64)
         result = result_pointer(memory.architecture, passed) if site.hidden else 0
@@ -286,7 +286,7 @@ class ValueWatch:
 
     def _boxed(self, operator: Operator, stack: int) -> list[tuple[str, Value | None]]:
         schema = operator.schema
-        names = schema.arguments if schema is not None else ()
+        names = schema.arguments if schema else ()
         return list(zip(names, self._boxed_values(stack, len(names))))
 
     def _boxed_values(self, stack: int, count: int) -> list[Value | None]:
@@ -319,7 +319,7 @@ class ValueWatch:
     def _results(self, opened: _OpenCall) -> list[tuple[str, Value | None]]:
         """The values that the operator returned."""
         schema = opened.operator.schema
-        if schema is None:
+        if not schema:
             return []
         wanted = schema_results(schema.text)
         if opened.is_boxed:
@@ -366,6 +366,6 @@ class ValueWatch:
         """Argument → its type in the schema."""
         if operator.address not in self._types:
             schema = operator.schema
-            wanted = schema_types(schema.text) if schema is not None else ()
+            wanted = schema_types(schema.text) if schema else ()
             self._types[operator.address] = {name: kind for kind, name in wanted}
         return self._types[operator.address]

@@ -139,8 +139,8 @@ class Watch:
         self._commands: list[subprocess.Popen[bytes]] = []
         self._hangs, self._was_hung = 0, False
         self._program = _started(program) if program else None
-        self.pid: int = self._program.pid if self._program is not None else args.pid
-        if self._program is None:
+        self.pid: int = self._program.pid if self._program else args.pid
+        if not self._program:
             from gdbext.engine.targets.live.proc_checks import check_readable
 
             check_readable(self.pid)
@@ -166,13 +166,13 @@ class Watch:
                 return 0
             finally:
                 for beside in (self._trace, self._history):
-                    if beside is not None:
+                    if beside:
                         beside.end()
             return self._ended()
 
     def _interrupted(self, *_: object) -> None:
         """A program of ours gets Ctrl+C, too, and may take its time to end."""
-        if self._program is None:
+        if not self._program:
             raise KeyboardInterrupt
 
     # --- watching --------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Watch:
                 progress.pulse = _pulse(self._subjects[0]) if len(self._subjects) == 1 else None
             if tried:
                 self._keep_trace()
-            if self._history is not None and not hangs:
+            if self._history and not hangs:
                 self._history.keep()
             found = progress.look()
             now = time.monotonic()
@@ -208,7 +208,7 @@ class Watch:
             elif not hangs and found.computes_only and now - dispatched > after:
                 hangs = self._hung(now - dispatched, computes=True)
                 dispatched = dispatched if hangs else now
-            self._count(hangs, now - moved, dispatches if progress.pulse is not None else None)
+            self._count(hangs, now - moved, dispatches if progress.pulse else None)
 
     def _find_subjects(self) -> bool:
         """Find the processes with PyTorch; whether there are any. Raises TargetGone."""
@@ -241,7 +241,7 @@ class Watch:
         write_text(self._args.metrics, prometheus_text(metrics, self.pid))
 
     def _keep_trace(self) -> None:
-        if self._trace is not None:
+        if self._trace:
             try:
                 self._trace.keep()
             except TargetError as error:
@@ -251,7 +251,7 @@ class Watch:
     def _sleep(self, seconds: float) -> None:
         """Raises TargetGone when a program of ours has ended."""
         self._commands = [each for each in self._commands if each.poll() is None]
-        if self._program is None:
+        if not self._program:
             time.sleep(seconds)
             return
         try:
@@ -286,10 +286,10 @@ class Watch:
         """Keep what takes long, after the diagnosis was told; what is of the whole job once."""
         steps: list[Callable[[], Sequence[str]]] = []
         history = self._history
-        if history is not None and is_first:
+        if history and is_first:
             steps.append(lambda: self._take_history(history, evidence))
         trace = self._trace
-        if trace is not None and is_first:
+        if trace and is_first:
             steps.append(lambda: [trace.take(evidence.stem)])
         if self._args.job and is_first:
             steps.append(lambda: self._folder.take_job(evidence, pid))
@@ -321,7 +321,7 @@ class Watch:
     # --- telling ---------------------------------------------------------------------------------
 
     def _ended(self) -> int:
-        status = self._program.wait() if self._program is not None else None
+        status = self._program.wait() if self._program else None
         if status is None:
             how = "the process has ended"
         elif status < 0:
@@ -337,13 +337,13 @@ class Watch:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         if self._args.json:
             told: dict[str, object] = {"event": event, "time": stamp, "pid": pid or self.pid, "text": text}
-            if evidence is not None:
+            if evidence:
                 told |= {"verdict": evidence.verdict, "file": evidence.start}
             line = shown_json(json.dumps(told))
         else:
-            words = text if evidence is None else text.partition(":")[0]
+            words = text.partition(":")[0] if evidence else text
             line = f"{stamp} " + "\n".join(map(escape, words.split("\n")))
-            if evidence is not None:
+            if evidence:
                 line += f"\n{evidence.text}kept: {evidence.start}.{', .'.join(ENDINGS)}"
         print(shown(line), file=self._output, flush=True)
 

@@ -148,10 +148,10 @@ def _verdict(place: Workplace, name: str) -> tuple[dict[str, str], frozenset[str
     except (OSError, GdbextError):
         return nothing, frozenset(), "it left no report"
     verdict = report.verdict
-    if verdict is None:
+    if not verdict:
         return nothing, frozenset(), report.problem
     about = [thread.wait for thread in report.threads if thread.tid in verdict.threads]
-    waits = frozenset(wait.kind.value if wait is not None else "" for wait in about)
+    waits = frozenset(wait.kind.value if wait else "" for wait in about)
     return {"kind": verdict.kind.value, "summary": verdict.summary}, waits, report.problem
 
 

@@ -146,7 +146,7 @@ class ProgressWatch:
         return ProcessProgress(computes, computes and self.pulse is not None)
 
     def _dispatches(self, interval: float) -> int:
-        if self.pulse is None:
+        if not self.pulse:
             return 0
         try:
             return self.pulse.seen(min(_WINDOW, interval / 2))
@@ -267,7 +267,7 @@ def _rates(data: bytes) -> tuple[dict[str, float], str]:
     except GdbextError:
         return {}, "it left no report"
     top = report.find_section(TopSection)
-    if top is None:
+    if not top:
         return {}, report.problem or "it left no report"
     found: dict[str, float] = {}
     for row in top.rows:
@@ -287,7 +287,7 @@ def _threads(data: bytes) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
         if thread.state is RunState.IDLE or len(found) == _THREADS:
             continue
         places = [cut(frame.place, _WIDTH) for frame in thread.python_frames if frame.file and frame.is_users]
-        kind = f", {thread.wait.kind.value}" if thread.wait is not None else ""
+        kind = f", {thread.wait.kind.value}" if thread.wait else ""
         name = thread.python_name or thread.name or "thread"
         state = f"{thread.state.value}{kind}"
         found.append((cut(f"{name} (tid {thread.tid})", _WIDTH), state, tuple(places[:_FRAMES])))

@@ -132,7 +132,7 @@ class DynamoReader:
 
     def _global(self, module: str, name: str) -> PyRef:
         found = self._python.globals_of(module)[name]
-        if found.fault is not None:
+        if found.fault:
             self.problems.append(f"{module}.{name}: {found.why}")
         return found
 
@@ -225,7 +225,7 @@ class DynamoReader:
     def _context(self, state: ThreadState) -> dict[PyRef, PyRef]:
         """The values of the context variables of a thread."""
         found = self._python.context_of(state)
-        if found.fault is not None:
+        if found.fault:
             self.problems.append(f"context variables: {found.fault.what}")
         return dict(found)
 

@@ -79,9 +79,9 @@ class GeneratedKernels:
         for name, value in own.items():
             code = value.c_function if name.startswith((CPP, TRITON)) else 0
             module = self._symbolizer.modules.find(code) if code else None
-            index = self._symbolizer.index(module) if module is not None else None
-            symbol = index.exported(KERNEL) if index is not None else None
-            if module is not None and symbol is not None:
+            index = self._symbolizer.index(module) if module else None
+            symbol = index.exported(KERNEL) if index else None
+            if module and symbol:
                 yield GeneratedKernel(name, file, module.path, module.base + symbol.vaddr)
 
     def triton(self) -> list[TritonKernel]:
@@ -162,7 +162,7 @@ def shim_signatures(headers: Iterable[str]) -> dict[str, tuple[Parameter, ...]]:
             parameters = [_PARAMETER.match(each.strip()) for each in inside.split(",") if each.strip()]
             if None not in parameters:
                 found[name] = tuple(
-                    Parameter(" ".join(each.group(1).split()), each.group(2)) for each in parameters if each is not None
+                    Parameter(" ".join(each.group(1).split()), each.group(2)) for each in parameters if each
                 )
     return found
 
@@ -212,7 +212,7 @@ def launched_before(lines: Sequence[str], line: int, most: int = 3) -> tuple[tup
         if _LEADS_ELSEWHERE.match(text):
             break
         launch = _LAUNCH.match(text)
-        if launch is not None:
+        if launch:
             found.append((launch.group(1) or launch.group(2), number))
     return ()
 
@@ -220,7 +220,7 @@ def launched_before(lines: Sequence[str], line: int, most: int = 3) -> tuple[tup
 def called_kernel(line: str) -> tuple[str, tuple[str, ...]] | None:
     """(kernel, arguments as they are written) of a line that calls a kernel of the C++ backend; None for another."""
     found = _CALL.search(line)
-    if found is None:
+    if not found:
         return None
     return found.group(1), tuple(word.strip() for word in found.group(2).split(",") if word.strip())
 
@@ -231,7 +231,7 @@ def kernel_parameters(source: str, kernel: str) -> tuple[str, ...]:
     if start < 0:
         return ()
     found = re.compile(r"""extern "C"\s+void\s+kernel\(([^)]*)\)""").search(source, start)
-    if found is None or "async_compile." in source[start + len(kernel) + 3 + len("async_compile.") : found.start()]:
+    if not found or "async_compile." in source[start + len(kernel) + 3 + len("async_compile.") : found.start()]:
         return ()
     return _split(found.group(1))
 
@@ -239,7 +239,7 @@ def kernel_parameters(source: str, kernel: str) -> tuple[str, ...]:
 def cpp_parameters(source: str, kernel: str) -> tuple[str, ...]:
     """The C++ parameters of a kernel that has its own name in the C++ that calls it; () where the text has none."""
     found = re.search(rf"""extern "C"\s+void\s+{re.escape(kernel)}\(([^)]*)\)""", source)
-    return _split(found.group(1)) if found is not None else ()
+    return _split(found.group(1)) if found else ()
 
 
 def cpp_arguments(source: str, kernel: str) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ def cpp_arguments(source: str, kernel: str) -> tuple[str, ...]:
     if len(calls) != 1:
         return ()
     names = (_PASSED.match(each.strip()) for each in split_types(calls[0]))
-    return tuple((found.group(1) or found.group(2)) if found is not None else "" for found in names)
+    return tuple((found.group(1) or found.group(2)) if found else "" for found in names)
 
 
 def _split(parameters: str) -> tuple[str, ...]:

@@ -179,7 +179,7 @@ class FlightRecorder:
         epoch = self._recorder.reset_epoch_ if RecorderEntry.reset_epoch_.is_in(self._layout) else None
         order = (*range(first, count), *range(first))
         found = (self._try_entry(start + index * self._entry_size, epoch) for index in order)
-        return [entry for entry in found if entry is not None and (entry.is_pending or not pending_only)]
+        return [entry for entry in found if entry and (entry.is_pending or not pending_only)]
 
     def _try_entry(self, address: int, epoch: int | None) -> RecordedEntry | None:
         entry = RecorderEntry(self._space, address)

@@ -197,9 +197,9 @@ def own_worker(memory: Memory, strings: StringReader, current_agent: int) -> tup
     try:
         raw = _head_of(memory, memory.u64(current_agent))
         own = _info_at(strings, raw, memory.u64(current_agent), _OWN_INFO) if len(raw) >= _AGENT_NODE else None
-        for first, elements in _tables(raw) if own is not None else ():
+        for first, elements in _tables(raw) if own else ():
             workers = dict(_workers(memory, strings, first, elements))
-            if own is not None and len(workers) == elements and workers.get(own[0]) == own[1] < elements:
+            if own and len(workers) == elements and workers.get(own[0]) == own[1] < elements:
                 return own[1], elements
     except GdbextError:
         return None
@@ -234,7 +234,7 @@ def _workers(memory: Memory, strings: StringReader, node: int, elements: int) ->
     found = []
     for _ in range(elements):
         worker = _worker(memory, strings, node) if node else None
-        if worker is None:
+        if not worker:
             return
         found.append(worker)
         node = memory.u64(node)
@@ -308,7 +308,7 @@ def _pipes(memory: Memory, node: int, elements: int) -> list[tuple[int, list[int
     for _ in range(elements):
         raw = memory.try_read(node, _PIPE_SIZE) if node else None
         inner = next(_tables(raw[_PIPE_NODE.size :], with_empty=True), None) if raw is not None else None
-        if raw is None or inner is None:
+        if raw is None or not inner:
             return []
         following, worker = _PIPE_NODE.unpack_from(raw)
         found.append((worker & 0xFFFF, _messages(memory, *inner)))

@@ -218,7 +218,7 @@ class CommunicatorReader:
     def of_group(self, address: int, rank: int, size: int) -> tuple[Communicator, ...]:
         """The communicators that a ProcessGroupNCCL at ``address`` keeps, which is that rank of so many."""
         found = [each for each in self._candidates(address) if self._is_one(each, rank, size)]
-        return tuple(each for each in map(self._read_guarded, found) if each is not None)
+        return tuple(each for each in map(self._read_guarded, found) if each)
 
     def read(self, address: int) -> Communicator:
         """The communicator there. Raises BadData where its numbers do not go together, MemoryFault."""
@@ -323,7 +323,7 @@ class CommunicatorReader:
             operation = OperationStruct(self._space, address)
             for each in self._parts(operation):
                 transfer = self._transfer(operation, each, None if shared else rank, size)
-                if transfer is not None:
+                if transfer:
                     yield transfer
                     found += 1
                 if found >= _MOST_TRANSFERS:
@@ -350,7 +350,7 @@ class CommunicatorReader:
         waits = _waits_for(bool(is_send), counters) if transport == _NETWORK else TransferWait.UNKNOWN
         if begun and counters[-1] >= part.nsteps:
             return None
-        if begun and waits is None:
+        if begun and not waits:
             raise BadData(f"the steps of NCCL's transfer at {part.address:#x} do not go together: {counters}")
         coll = operation.coll
         return ProxyTransfer(

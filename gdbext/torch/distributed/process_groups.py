@@ -158,13 +158,13 @@ class ProcessGroupReader:
     def groups(self) -> list[GroupObject]:
         """All groups, in the order in which they were made; empty before init_process_group()."""
         found = [self._distributed[name] for name in (GROUP_MAP, GROUP_NAMES, GROUP_RANKS)]
-        faults = [each.fault for each in found if each.fault is not None]
+        faults = [each.fault for each in found if each.fault]
         self.problems += faults[:1]
         if faults or not found[0]:
             return []
         groups, names, ranks = (dict(each.items(GROUP_LIMIT).checked()) if each else {} for each in found)
         read = (self._named(group, value, names.get(group), ranks.get(group)) for group, value in groups.items())
-        return [group for group in read if group is not None]
+        return [group for group in read if group]
 
     def _named(self, group: PyRef, kinds: PyRef, name: PyRef | None, ranks: PyRef | None) -> GroupObject | None:
         try:
@@ -193,8 +193,8 @@ class ProcessGroupReader:
                 size,
                 ranks,
                 found.store_ if found.has(structures.ProcessGroupStruct.store_) else 0,
-                nccl.status if nccl is not None else self._status(gloo),
-                (*map(_of_device, nccl.works if nccl is not None else ()), *self._queued(gloo)),
+                nccl.status if nccl else self._status(gloo),
+                (*map(_of_device, nccl.works if nccl else ()), *self._queued(gloo)),
                 of_nccl,
             )
         except GdbextError as error:
@@ -235,13 +235,13 @@ class ProcessGroupReader:
         return next((name[len(_VTABLE) :] for name in found if name.startswith(_VTABLE)), "")
 
     def _status(self, backend: structures.GlooGroup | None) -> GroupStatus | None:
-        if backend is None or not backend.has(structures.GlooGroup.pgStatus_):
+        if not backend or not backend.has(structures.GlooGroup.pgStatus_):
             return None
         return read_status(backend.pgStatus_)
 
     def _queued(self, backend: structures.GlooGroup | None) -> Iterator[QueuedWork]:
         """The operations that the group's threads work on, then those in their queue."""
-        if backend is None:
+        if not backend:
             return
         start, count = containers.vector_span(self._memory, backend.workInProgress_, 8, _WORK_LIMIT)
         for address in self._memory.words(start, count) if count else ():

@@ -54,7 +54,7 @@ def absent_workers(stack: PyStack) -> tuple[str, ...]:
     call."""
     own = stack.locals_of("_all_gather", RPC_FILE)
     workers, come = own["worker_names"].elements(), own["states"]["gathered_objects"].keys()
-    if not workers or come.fault is not None:
+    if not workers or come.fault:
         return ()
     leader = own["leader_name"].str(_LONGEST)
     if leader != own["self_name"].str(_LONGEST):
@@ -83,15 +83,15 @@ class Meeting(Record):
 def meeting(stack: PyStack) -> Meeting | None:
     """The rendezvous that is not complete and in which an agent waits; None for any other wait."""
     run = next((each for each in stack if _RENDEZVOUS in each.file and each.function.endswith("run")), None)
-    if run is None:
+    if not run:
         return None
     own = stack.locals(run)["self"]
     settings, come = own["_settings"].variables(), own["_state"]["participants"].keys()
     least, most = settings["min_nodes"].int(), settings["max_nodes"].int()
-    if come.fault is not None or least is None or most is None:
+    if come.fault or least is None or most is None:
         return None
     outer = next((each for each in stack if each.file.endswith(_LAUNCHER)), None)
-    launched = stack.locals(outer)["rdzv_parameters"]["endpoint"] if outer is not None else None
+    launched = stack.locals(outer)["rdzv_parameters"]["endpoint"] if outer else None
     endpoint = launched.str(_LONGEST) if launched else ""
     return Meeting(len(come), least, most, settings["run_id"].str(_LONGEST), endpoint)
 

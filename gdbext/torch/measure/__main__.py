@@ -40,11 +40,11 @@ def start(torch: str, folder: str, rights: list[object] | None) -> int:
 def main(torch: Path, folder: Path, rights: Rights | None) -> int:
     """Measure, and say what came out."""
     try:
-        if rights is not None:
+        if rights:
             child.become(rights, str(folder))
         os.environ["TMPDIR"] = str(folder)  # that of the compilers
         folder.mkdir(0o700)
-        parts = Parts.of(torch) if rights is None else Parts()
+        parts = Parts() if rights else Parts.of(torch)
         document = generate.torch_document(torch, place=generate.MeasuringContext(folder, parts, _show))
     except LayoutError as error:
         _show(json.dumps({"error": {"what": error.what, "why": error.why, "help": error.help}}))

@@ -94,11 +94,11 @@ class MeasuringProcess:
 
     def _follow(self, show: Callable[[str], None]) -> None:
         output = self._process.stdout
-        assert output is not None
+        assert output
         started = time.monotonic()
         while True:
             show((self._lines() or ["starting"])[-1])
-            if self._rights is not None and time.monotonic() - started > _LIMIT_SECONDS:
+            if self._rights and time.monotonic() - started > _LIMIT_SECONDS:
                 raise LayoutError(f"it was not measured within {_LIMIT_SECONDS:g} s")
             if not select.select([output], [], [], _TICK_SECONDS)[0]:
                 continue
@@ -133,14 +133,14 @@ class MeasuringProcess:
         if self._process.returncode is not None:
             return
         for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
+            if stream:
                 stream.close()
         deadline = time.monotonic() + _GRACE_SECONDS
         waited = None
-        while waited is None and time.monotonic() < deadline:
+        while not waited and time.monotonic() < deadline:
             # it stays a zombie until its compilers were killed, so that nobody else can have its number
             waited = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if waited is None:
+            if not waited:
                 time.sleep(0.01)
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -159,7 +159,7 @@ class MeasuringProcess:
 def _folder(rights: Rights | None) -> Path:
     """The folder to be made by who measures, under a name that nobody can know beforehand. Raises LayoutError."""
     try:
-        parent = tempfile.gettempdir() if rights is None else "/tmp"  # $TMPDIR may be out of the other's reach
+        parent = "/tmp" if rights else tempfile.gettempdir()  # $TMPDIR may be out of the other's reach
     except OSError as error:
         raise LayoutError(f"there is no folder to measure in: {error}", help="name one in $TMPDIR") from error
     return Path(parent, f"gdbext-layout-{secrets.token_hex(16)}")
@@ -221,7 +221,7 @@ def package_to_measure(library: str, pid: int | None) -> tuple[Path, Rights | No
         return package, None
     rights = _rights_of(pid) if pid is not None else None
     ours = os.geteuid()
-    if rights is None or (rights.uid == ours and ours == 0):
+    if not rights or (rights.uid == ours and ours == 0):
         _check_files(library, package, (0, ours), (0,) if ours == 0 else (0, os.getegid()))
         return package, None
     if rights.uid == ours:  # the process runs what lies there already, with the very rights that we have

@@ -74,7 +74,7 @@ def torch_document(
             why="the wheel was stripped of them, or this is not the folder of the installed torch package",
         )
     compiler.check_owner(torch / "lib" / "libc10.so")
-    if place is None:
+    if not place:
         with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
             return torch_document(torch, cxx, cxx11, MeasuringContext(Path(name)))
     version, git = torch_version(torch, HostFiles())

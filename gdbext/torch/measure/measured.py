@@ -244,7 +244,7 @@ def measure(wants: Wants, command: str, flags: Sequence[str], folder: Path, know
     """Compile ``wants`` in ``folder`` and read what came out, unless the same unit is ``known``. Raises LayoutError."""
     unit = compiler.preprocess(wants, command, flags, folder)
     found = known.get(unit.digest) if known is not None else None
-    if found is None:
+    if not found:
         found = _read(wants, compiler.build(unit))
         found.units.append(unit.digest)
         if known is not None:

@@ -37,8 +37,8 @@ def measure_torch(library: str, build_id: str | None, pid: int | None = None, te
     """
     _refuse(Path(store.package_of(library)), build_id)
     package, rights = package_to_measure(library, pid)
-    kept = store.measured_by(rights.uid, build_id) if rights is not None else None
-    if kept is not None:
+    kept = store.measured_by(rights.uid, build_id) if rights else None
+    if kept:
         return kept
     started = time.monotonic()
     try:
@@ -51,7 +51,7 @@ def measure_torch(library: str, build_id: str | None, pid: int | None = None, te
         raise
     if not build_id or layout.build_ids.get(store.TORCH_LIBRARY) != build_id:
         raise LayoutError("the installed library is not the one in memory")
-    _keep(document, Path(store.path_of_measured(build_id, rights.uid if rights is not None else None)))
+    _keep(document, Path(store.path_of_measured(build_id, rights.uid if rights else None)))
     return layout
 
 

@@ -129,7 +129,7 @@ class Parts:
     def get(self, name: str, make: Callable[[], Any]) -> Any:
         """The part (JSON) that an earlier measurement made, else what ``make`` returns."""
         path = self._path(name)
-        if path is None:
+        if not path:
             return make()
         try:
             if path.stat().st_uid == os.geteuid():
@@ -144,11 +144,11 @@ class Parts:
         """Remove the files of these parts, once the layout is complete."""
         for name in names:
             path = self._path(name)
-            if path is not None:
+            if path:
                 path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path | None:
-        return self._stem.with_name(f"{self._stem.name}.{name}.part") if self._stem is not None else None
+        return self._stem.with_name(f"{self._stem.name}.{name}.part") if self._stem else None
 
 
 Die = Any

@@ -220,7 +220,7 @@ class Dispatcher:
 
     def _operator(self, address: int) -> Operator:
         operator = self._operators.get(address)
-        if operator is None:
+        if not operator:
             operator = self._operators[address] = Operator(self, address)
         return operator
 

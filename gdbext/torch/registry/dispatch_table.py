@@ -252,11 +252,11 @@ class _Computation:
         key = self._dispatcher.keys.slots[index].name
         kernel = self._operator.table[index]
         direct = self._active.get(key)
-        if direct is not None:
+        if direct:
             return ComputedEntry(index, key, kernel, direct.kernel, "kernel", "1", direct.debug, key)
         for candidate in self._rules.candidates[index]:
             found = self._active.get(candidate.alias)
-            if found is None:
+            if not found:
                 continue
             if candidate.alias == _COMPOSITE_IMPLICIT and key == "AutogradOther" and self._other_backends:
                 return self._ambiguous(index, key, kernel)
@@ -353,7 +353,7 @@ class RegisteredKernels:
     def _kernels(self, definitions: Iterable[int]) -> Iterable[tuple[Operator, KernelFunction]]:
         for definition in definitions:
             operator = self._dispatcher.by_def(definition)
-            if operator is not None:
+            if operator:
                 for kernel in set(operator.table):
                     if kernel.valid:
                         yield operator, kernel

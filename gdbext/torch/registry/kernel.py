@@ -169,7 +169,7 @@ class KernelReader:
         for at in range(0, len(raw), size):
             words = raw[at : at + size]
             kernel = made.get(words)
-            if kernel is None:
+            if not kernel:
                 kernel = made[words] = self.parse(words, 0)
             found.append(kernel)
         return tuple(found)
@@ -195,7 +195,7 @@ class KernelReader:
         Never raises: what cannot be read or named is of kind "unknown".
         """
         known = self._names.get((kernel, entry))
-        if known is None:
+        if not known:
             known = self._names[kernel, entry] = self._read_name(kernel, entry)
         if known.aliases and (key or operator):
             functions = (known.function, *known.aliases)
@@ -214,7 +214,7 @@ class KernelReader:
         entry = entry or kernel.unboxed or kernel.sym_unboxed or kernel.boxed
         if kernel.boxed == entry:
             python = self._python_name(kernel)
-            if python is not None:
+            if python:
                 return python
         functions = self._functions_at(entry, kernel.functor)
         if not functions:
@@ -261,7 +261,7 @@ class KernelReader:
         except MemoryFault:
             return KernelName("a Python function that cannot be read", "python")
         source = self.python_source(callable_) if self.python_source else None
-        if source is None:
+        if not source:
             return KernelName(f"the Python object at {callable_:#x}", "python")
         if source.file == "":  # None: a builtin function, a class, or another object without Python source
             return KernelName(f"{source.qualname}, a Python function whose file cannot be read", "python")
@@ -270,7 +270,7 @@ class KernelReader:
     def _place(self, address: int) -> str:
         """``ops.so+0x1a2b0``: what can be looked up in the file of code without a symbol."""
         module = self._symbolizer.modules.find(address)
-        return f"{module.name}+{address - module.base:#x}" if module is not None else f"{address:#x}"
+        return f"{module.name}+{address - module.base:#x}" if module else f"{address:#x}"
 
 
 def kernel_parser(layout: Layout) -> Callable[[bytes, int], KernelFunction]:

@@ -139,13 +139,13 @@ class DispatchFrame(Record):
     @property
     def keyset_text(self) -> str:
         """The keyset for people: ``DispatchKeySet(CPU, AutogradCPU)``."""
-        keys = self.keyset.keys if self.keyset is not None else ()
+        keys = self.keyset.keys if self.keyset else ()
         return f"DispatchKeySet({', '.join(shown_key(key, self.backend) for key in keys)})"
 
     @property
     def event_name(self) -> str:
         """The method of the dispatcher, "unknown" where that is not proven."""
-        return self.event.value if self.event is not None else "unknown"
+        return self.event.value if self.event else "unknown"
 
     @property
     def qualified(self) -> str:

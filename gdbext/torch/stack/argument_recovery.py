@@ -70,8 +70,8 @@ class ArgumentRecovery:
     def find(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> tuple[FoundArgument, ...]:
         """The arguments of a call in the order of the schema; () without a schema. Raises MemoryFault, BadData."""
         operator = recovered.operator
-        schema = operator.schema if operator is not None else None
-        if operator is None or schema is None:
+        schema = operator.schema if operator else None
+        if not operator or not schema:
             return ()
         wanted = schema_types(schema.text)
         sightings: list[list[Sighting]] = [[] for _ in wanted]
@@ -94,12 +94,12 @@ class ArgumentRecovery:
         (basicAutogradNotImplementedFallbackImpl, torch 2.0 to 2.13).
         """
         function = stack.function(inner.header[0])
-        texts = " ".join(function.demangled) if function is not None else ""
+        texts = " ".join(function.demangled) if function else ""
         if len(arguments) != len(inside) or not any(one in texts for one in AUTOGRAD_KERNELS[1:]):
             return arguments
         return tuple(
             known._replace(certainty=min(known.certainty, Certainty.VERIFIED), place=f"{known.place}, further in")
-            if mine.value is None and known.value is not None and not mine.place
+            if not mine.value and known.value and not mine.place
             else mine
             for mine, known in zip(arguments, inside)
         )
@@ -126,10 +126,10 @@ class ArgumentRecovery:
     def _is_boxed(self, stack: NativeStack, level: int, recovered: RecoveredCall) -> bool:
         """The frame calls the boxed function of the kernel: directly, or there is no other."""
         kernel = recovered.kernel
-        if kernel is None:
+        if not kernel:
             return False
         inner = self._sites.function(stack, level - 1) if level else None
-        if inner is not None and inner.start == kernel.boxed:
+        if inner and inner.start == kernel.boxed:
             return True
         return not kernel.unboxed and not kernel.sym_unboxed
 
@@ -156,12 +156,12 @@ class ArgumentRecovery:
     ) -> Iterator[tuple[int, Sighting]]:
         """Places where the opener was called, and where it keeps what it was given."""
         kinds = self._operator_parameters(call, operator, count)
-        hidden = hidden_result(operator.schema.text) if operator.schema is not None else None
+        hidden = hidden_result(operator.schema.text) if operator.schema else None
         if kinds is None or hidden is None:
             return
         opener = call.header[0]
         plain, keyed = self._signature(kinds, hidden, []), self._signature(kinds, hidden, ["keyset"])
-        if plain is None or keyed is None:
+        if not plain or not keyed:
             return
         outer = keyed if call.event.startswith("redispatch") else plain
         entered = opener if call.elided else opener + 1
@@ -176,11 +176,11 @@ class ArgumentRecovery:
         """The unboxed function of a kernel: where it was called, and where it keeps what it was given."""
         kernel = recovered.kernel
         function = self._sites.function(stack, call.kernel) if call.kernel is not None else None
-        if kernel is None or function is None or call.kernel is None:
+        if not kernel or not function or call.kernel is None:
             return
         found = self._entered(call, kernel, function, operator, count)
         signature = self._signature(found.parameters, found.hidden, ["functor", "keyset"]) if found else None
-        if signature is not None:
+        if signature:
             certain = not call.elided and self._sites.site(stack, call.kernel + 1).through_pointer is True
             yield from self._called(stack, call.kernel, signature, recovered, certain)
 
@@ -191,8 +191,8 @@ class ArgumentRecovery:
         kinds = self._operator_parameters(call, operator, count)
         if kinds is None:
             found = entered_unboxed(operator, kernel, function.start, function.names)
-            return found if found is not None and len(found.parameters) == count else None
-        hidden = hidden_result(operator.schema.text) if operator.schema is not None else None
+            return found if found and len(found.parameters) == count else None
+        hidden = hidden_result(operator.schema.text) if operator.schema else None
         is_entry = kernel.unboxed and function.start == kernel.unboxed
         return KernelSignature(kinds, hidden) if is_entry and hidden is not None else None
 
@@ -202,14 +202,14 @@ class ArgumentRecovery:
         """The kernel's own function where no name tells it: its wrapper has called it through the pointer that the
         functor holds. The operator has its type, but for a keyset that it may take first."""
         kernel, level = recovered.kernel, self._body_of(stack, call, recovered)
-        if kernel is None or level is None or recovered.keyset is None:
+        if not kernel or level is None or recovered.keyset is None:
             return
         found = registered_signature(operator, symbolic=not kernel.unboxed)
-        if found is None or len(found.parameters) != count:
+        if not found or len(found.parameters) != count:
             return
         keyed = self._signature(found.parameters, found.hidden, ["keyset"])
         plain = self._signature(found.parameters, found.hidden, [])
-        if keyed is None or plain is None or keyed.keyset is None or keyed.keyset.register is None:
+        if not keyed or not plain or not keyed.keyset or keyed.keyset.register is None:
             return
         first = self._sites.argument(stack, level + 1, keyed.keyset.register)
         if first is not None:
@@ -218,20 +218,20 @@ class ArgumentRecovery:
 
     def _body_of(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> int | None:
         kernel, level = recovered.kernel, call.kernel
-        if kernel is None or level is None or not kernel.functor:
+        if not kernel or level is None or not kernel.functor:
             return None
         pointers = functor_words(self._memory, kernel.functor)
         for inner in range(level - 1, max(level - 1 - BETWEEN, -1), -1):
             if self._sites.is_through_pointer(stack, inner + 1):
                 function = self._sites.function(stack, inner)
-                return inner if function is not None and function.start in pointers else None
+                return inner if function and function.start in pointers else None
         return None
 
     def _stable(
         self, stack: NativeStack, call: DispatchCall, _recovered: RecoveredCall, operator: Operator, count: int
     ) -> Iterator[tuple[int, Sighting]]:
         """The words that an operator with the stable ABI was given. Its results are written over the first of them."""
-        text = operator.schema.text if operator.schema is not None else ""
+        text = operator.schema.text if operator.schema else ""
         for number, value, place in stable_values(self._memory, self._values, self._sites, stack, call, text, count):
             certain = (value.proven or value.text == "None") and place != STABLE_TUPLE
             yield number, Sighting(value, Certainty.VERIFIED if certain else Certainty.INFERRED, place)
@@ -240,12 +240,12 @@ class ArgumentRecovery:
         self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
     ) -> Iterator[tuple[int, Sighting]]:
         """Layers of the call, and the kernel's own function, whose names have the types."""
-        hidden = hidden_result(operator.schema.text) if operator.schema is not None else None
+        hidden = hidden_result(operator.schema.text) if operator.schema else None
         if hidden is None or self._operator_parameters(call, operator, count) is not None:
             return
         for frame in frames_with_types(stack, call, count):
             signature = self._signature(frame.kinds, hidden, frame.before)
-            if signature is None:
+            if not signature:
                 continue
             outer = frame.level + 1
             is_inside = call.kernel is not None and frame.level < call.kernel  # of the kernel: nothing left between
@@ -338,7 +338,7 @@ class ArgumentRecovery:
     def _kept(self, stack: NativeStack, level: int, signature: Signature) -> Iterator[tuple[int, Sighting]]:
         """The words that the function of frame ``level`` was given, where it keeps them."""
         frame, function = stack.frames[level], self._sites.function(stack, level)
-        if function is None or not frame.cfa:
+        if not function or not frame.cfa:
             return
         kept = KeptArguments(self._memory, self._code, stack, level, function)
 
@@ -377,5 +377,5 @@ def _takes_keyset(signature: Signature, passed: Sequence[int | None], recovered:
     """True if the word in the keyset's place is the keyset, as far as both are known: else the signature is another
     one."""
     slot = signature.keyset
-    seen = passed[slot.register] if slot is not None and slot.register is not None else None
+    seen = passed[slot.register] if slot and slot.register is not None else None
     return seen is None or recovered.keyset is None or seen == recovered.keyset

@@ -64,14 +64,14 @@ class CallSites:
     def function(self, stack: NativeStack, level: int) -> Function | None:
         """The function of frame ``level``; one without a name where no symbol, but call frame information covers it."""
         found = stack.function(level)
-        if found is None and self._extents is not None:
+        if not found and self._extents:
             found = self._extents.extent(stack.frames[level].lookup_pc)
         return found
 
     def function_at(self, address: int) -> Function | None:
         """The function around an address, with a name or without."""
         found = self._code.function(address)
-        return found if found is not None or self._extents is None else self._extents.extent(address)
+        return found if found or not self._extents else self._extents.extent(address)
 
     def decoded(self, function: Function | None) -> Decoded:
         """The instructions of a function; none where it cannot be read."""
@@ -87,7 +87,7 @@ class CallSites:
         if level == 0 or frame.lookup_pc == frame.pc:
             return UNKNOWN  # nothing is called: innermost, or interrupted by a signal
         found = self._sites.get(frame.pc)
-        if found is None:
+        if not found:
             found = self._sites[frame.pc] = self._decode(stack, level)
         return found
 
@@ -111,7 +111,7 @@ class CallSites:
             return site.through_pointer
         target = self.direct_target(stack, level)
         inner = self.function(stack, level - 1)
-        if target is None or inner is None or inner.start == target:
+        if target is None or not inner or inner.start == target:
             return False
         if target not in self._leaving:
             called = self.function_at(target)
@@ -153,7 +153,7 @@ class CallSites:
         values = self._evaluated.get(level)
         if values is None:
             sources = self.site(stack, level).sources
-            values = [None if one is None else self._evaluate(one, stack, level) for one in sources]
+            values = [self._evaluate(one, stack, level) if one else None for one in sources]
             self._evaluated[level] = values
         return values
 
@@ -167,7 +167,7 @@ class CallSites:
                 location = argument_source(self._architecture, code.up_to(pc), names[number], code.labels)
             self._floats[pc, number] = location
         found = self._floats[pc, number]
-        return None if found is None else self._evaluate(found, stack, level)
+        return self._evaluate(found, stack, level) if found else None
 
     def place(self, number: int) -> str:
         """The place where argument ``number`` is passed, in words."""
@@ -178,7 +178,7 @@ class CallSites:
         the code itself has it."""
         sources = self.site(stack, level).sources
         location = sources[number] if number < len(sources) else None
-        return frozenset(() if location is None else self._places(location, stack.frames[level].registers))
+        return frozenset(self._places(location, stack.frames[level].registers) if location else ())
 
     def _places(self, location: Location, registers: Mapping[str, int]) -> Iterator[str | int]:
         for part in location.parts:
@@ -263,7 +263,7 @@ class KeptArguments:
         else:
             return None
         holder = self._places.get(name)
-        if holder is None or holder.size < size:
+        if not holder or holder.size < size:
             return None
         return holder.word(self._register, self._memory.try_u64, self._frame.cfa)
 

@@ -138,10 +138,10 @@ class _Grouping:
 
     def add(self, level: int, found: FunctionRole) -> None:
         current = self.calls[-1] if self.calls else None
-        growing = current if current is not None and current.open_at(level) else None
+        growing = current if current and current.open_at(level) else None
         if found.role.opens:
             self._open(level, found, growing)
-        elif growing is not None:
+        elif growing:
             self._extend(growing, level, found)
         elif level < self._outermost:  # where the stack ends early, the host is not on it
             self._maybe_hosted(level, found)
@@ -152,11 +152,11 @@ class _Grouping:
         self.calls.append(_opened([level + 1], level, found, elided=True))
 
     def _open(self, level: int, found: FunctionRole, growing: DispatchCall | None) -> None:
-        if growing is not None and not growing.elided and self._same_pass(growing, found):
+        if growing and not growing.elided and self._same_pass(growing, found):
             growing.header.append(level)
             growing._level = level
             return
-        if growing is not None:
+        if growing:
             growing.kernel = level  # its kernel was left by a tail call to this very frame
         self.calls.append(_opened([level], level, found))
 
@@ -192,7 +192,7 @@ class _Grouping:
     def _host(self, hosted: DispatchCall) -> None:
         current = self.calls[-1] if self.calls else None
         is_kernel = current is not None and current.kernel == hosted.level
-        if current is not None and current.level == hosted.level and not current.hosted and not is_kernel:
+        if current and current.level == hosted.level and not current.hosted and not is_kernel:
             return  # the dispatcher's own frame, seen again: not other code
         self.calls.append(hosted)
 
@@ -218,15 +218,15 @@ def frames_with_types(stack: NativeStack, call: DispatchCall, count: int) -> Ite
     """Those of a call of an operator with ``count`` arguments."""
     for level in call.header[1:] if call.hosted or call.elided else call.header:
         function = stack.function(level)
-        if function is not None and any(family.begins(function.name) for family in _LAYERS):
+        if function and any(family.begins(function.name) for family in _LAYERS):
             typed = _typed(level, function.name, count)
-            if typed is not None:
+            if typed:
                 yield typed
     body = _body(stack, call)
     if body is not None:
         function = stack.function(body)
-        typed = _typed(body, function.name, count) if function is not None else None
-        if typed is not None and typed.before in ((), ("keyset",)):
+        typed = _typed(body, function.name, count) if function else None
+        if typed and typed.before in ((), ("keyset",)):
             yield typed
 
 
@@ -249,7 +249,7 @@ def _body(stack: NativeStack, call: DispatchCall) -> int | None:
         return None
     for level in range(call.kernel, max(call.kernel - BETWEEN, -1), -1):
         function = stack.function(level)
-        if function is None:
+        if not function:
             return None
         if not is_machinery(function.name):
             return level
@@ -290,7 +290,7 @@ class FrameRoles:
             if place not in self._elided_at:
                 self._elided_at[place] = self._elided_by(stack, level, roles[level])
             opener = self._elided_at[place]
-            if opener is not None:
+            if opener:
                 found[level] = opener
         return found
 
@@ -299,7 +299,7 @@ class FrameRoles:
             return None
         target = self._sites.direct_target(stack, level + 1)
         opener = self._role_at(target) if target is not None else None
-        if opener is None or not opener.role.opens or role.mangled == opener.mangled:
+        if not opener or not opener.role.opens or role.mangled == opener.mangled:
             return None
         return None if self._on_the_way(stack, level) else opener
 
@@ -311,7 +311,7 @@ class FrameRoles:
     def _role_at(self, address: int) -> FunctionRole:
         """The role of the function that starts at ``address``."""
         role = self._known_at.get(address)
-        if role is None:
+        if not role:
             function = self._symbolizer.function(address)
             starts = function is not None and function.start == address
             role = self._known_at[address] = classify(function) if starts else PLAIN
@@ -321,11 +321,11 @@ class FrameRoles:
         """The role of one frame."""
         pc = stack.frames[level].lookup_pc
         role = self._known.get(pc)
-        if role is None:
+        if not role:
             function = stack.function(level)
-            role = classify(function) if function is not None else self._role_without_name(stack, level)
+            role = classify(function) if function else self._role_without_name(stack, level)
             self._known[pc] = role
-        if role.role is Role.PLAIN and level + 1 < len(stack) and stack.function(level + 1) is None:
+        if role.role is Role.PLAIN and level + 1 < len(stack) and not stack.function(level + 1):
             return self._jumped_to_by_kernel(stack, level) or role
         return role
 
@@ -333,16 +333,16 @@ class FrameRoles:
         """The role of a function with a name that a kernel of a library without names has jumped to: a backend's
         fallback that ends with ``at::native::cpu_fallback(op, stack)``."""
         module, function = stack.frames[level + 1].module, stack.function(level)
-        if self._registered is None or module is None or function is None or not self._links.uses_dispatcher(module):
+        if not self._registered or not module or not function or not self._links.uses_dispatcher(module):
             return None
         if function.module is module or self._sites.ends_in_pointer(stack, level + 1) is not True:
             return None
         entry = self._registered.at(function.start, module)
-        return None if entry is None or not entry.jumped_to else role_of_entry(entry)
+        return None if not entry or not entry.jumped_to else role_of_entry(entry)
 
     def _role_without_name(self, stack: NativeStack, level: int) -> FunctionRole:
         """The role of code without symbols, by the dispatch tables."""
         function = self._sites.function(stack, level)
-        if function is None or self._registered is None or not self._links.uses_dispatcher(function.module):
+        if not function or not self._registered or not self._links.uses_dispatcher(function.module):
             return PLAIN
         return role_of_entry(self._registered.at(function.start, function.module))

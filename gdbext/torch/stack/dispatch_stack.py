@@ -49,20 +49,20 @@ class DispatchStackReader:
         note: NoteError,
     ) -> None:
         """``note`` is called with what could not be read of the tables, and where."""
-        dispatcher = tables.dispatcher if tables is not None else None
+        dispatcher = tables.dispatcher if tables else None
         self._memory = memory
         self._symbolizer = symbolizer
         self._tables = tables
         self._note = note
         self._dispatcher = dispatcher
-        self._unreached = PendingRedispatch(tables, memory, symbolizer) if tables is not None else None
+        self._unreached = PendingRedispatch(tables, memory, symbolizer) if tables else None
         self._code = FunctionCode(memory, symbolizer)
         self._sites = CallSites(memory, self._code, FrameTables(memory, symbolizer.modules))
         shape = (dispatcher.keys.num_backends, dispatcher.first_entry) if dispatcher else (None, range(0))
         self._events = HostedEvents(memory, symbolizer, self._sites, *shape)
         self._recovery = CallRecovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
         self._links = DispatcherLinks()
-        registered = self._recovery.registered if self._recovery is not None else None
+        registered = self._recovery.registered if self._recovery else None
         self._roles = FrameRoles(memory, symbolizer, self._sites, self._links, registered)
         self._kernels: dict[tuple[int, KernelFunction, int, str], Kernel] = {}
         self._calls_of: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
@@ -108,7 +108,7 @@ class DispatchStackReader:
     def calls(self, stack: NativeStack) -> Steps:
         """The steps of a stack, each with the frames that it was made of and what was recovered from them."""
         kept = self._recovered.get(id(stack))
-        if kept is not None:
+        if kept:
             return kept[1]
         steps = self._recover_steps(stack)
         self._recovered[id(stack)] = (stack, steps)
@@ -130,18 +130,18 @@ class DispatchStackReader:
             self._nameless[place] = self._is_nameless(stack, level)
         if not self._nameless[place]:
             return False
-        if self._sites.function(stack, level) is None:
+        if not self._sites.function(stack, level):
             return True
-        if stack.function(level + 1) is None:
+        if not stack.function(level + 1):
             return bool(self._events.layers(stack, level + 1))
         role = self._roles.of(stack, level + 1).role
         return role.opens or role.is_layer or self._events.looks_up(stack, level + 1)
 
     def _is_nameless(self, stack: NativeStack, level: int) -> bool:
         module = stack.frames[level].module
-        if module is None or stack.function(level) is not None or not self._links.uses_dispatcher(module):
+        if not module or stack.function(level) or not self._links.uses_dispatcher(module):
             return False
-        if self._sites.function(stack, level) is None:
+        if not self._sites.function(stack, level):
             return True
         is_entry = self._roles.of(stack, level).role.is_kernel_entry
         return not is_entry and self._sites.ends_in_pointer(stack, level + 1) is not False
@@ -155,11 +155,11 @@ class DispatchStackReader:
             if is_same and found.left_for(steps[-1][1], steps[-1][0].event_name):
                 continue
             behind = self._recovery.tail_called_kernel(stack, found, recovered) if self._recovery else None
-            if behind is not None:
+            if behind:
                 steps.append((self._step(stack, *behind, innermost=not steps), *behind))
-            if recovered.operator is not None or not found.needs_proof:
+            if recovered.operator or not found.needs_proof:
                 steps.append((self._step(stack, found, recovered, innermost=not steps), found, recovered))
-            elif found.kernel is not None and stack.function(found.kernel) is None:
+            elif found.kernel is not None and not stack.function(found.kernel):
                 unproven.add(found.kernel)
         if steps and any(one.first < steps[0][0].level for one in self.unread(stack)):
             steps[0] = (steps[0][0]._replace(unread_inside=True), *steps[0][1:])
@@ -188,7 +188,7 @@ class DispatchStackReader:
         for found in reversed(calls):
             is_call = self._is_call(stack, found)
             recovered = RecoveredCall()
-            if self._recovery is not None:
+            if self._recovery:
                 for_key = self._events.is_for_key(stack, found)
                 recovered = self._recovery.recover(stack, found, outer, enclosing, is_call, for_key)
             results.append(recovered)
@@ -200,14 +200,14 @@ class DispatchStackReader:
         operator, overload = self._operator_name(call, recovered)
         keyset = None
         key = None
-        if self._dispatcher is not None:
+        if self._dispatcher:
             keys = self._dispatcher.keys
             if recovered.keyset is not None:
                 keyset = self._keyset(keys, recovered.keyset)
             if recovered.index is not None:
                 key = keys.key_of_index(recovered.index)
         never_entered = None
-        if innermost and self._unreached is not None:
+        if innermost and self._unreached:
             never_entered = self._unreached.next_key(stack, call, recovered, self._code)
         return DispatchFrame(
             level=call.level,
@@ -222,12 +222,12 @@ class DispatchStackReader:
             confidence=recovered.confidence,
             evidence=tuple(recovered.evidence),
             never_entered=never_entered,
-            backend=self._backend(keyset) if keyset is not None else "",
+            backend=self._backend(keyset) if keyset else "",
         )
 
     def _keyset(self, keys: KeyNames, bits: int) -> DispatchKeySet:
         keyset = self._keysets.get(bits)
-        if keyset is None:
+        if not keyset:
             keyset = self._keysets[bits] = DispatchKeySet(bits, keys.decode(bits))
         return keyset
 
@@ -235,7 +235,7 @@ class DispatchStackReader:
         """The process's own name of PrivateUse1, where that is among the keys."""
         name = self._backends.get(keyset.bits)
         if name is None:
-            assert self._dispatcher is not None  # a keyset has been read
+            assert self._dispatcher  # a keyset has been read
             is_private = any(each.endswith(PRIVATE_USE) for each in keyset.keys)
             name = self._backends[keyset.bits] = self._dispatcher.keys.backend if is_private else ""
         return name
@@ -243,7 +243,7 @@ class DispatchStackReader:
     # --- names -----------------------------------------------------------------------------------
 
     def _operator_name(self, call: DispatchCall, recovered: RecoveredCall) -> tuple[str | None, str]:
-        if recovered.operator is not None:
+        if recovered.operator:
             try:
                 return recovered.operator.name, recovered.operator.overload
             except GdbextError as error:
@@ -254,17 +254,17 @@ class DispatchStackReader:
     def _kernel(
         self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, key: str | None
     ) -> Kernel | None:
-        if recovered.kernel is None or recovered.operator is None or self._dispatcher is None:
+        if not recovered.kernel or not recovered.operator or not self._dispatcher:
             return self._kernel_on_stack(stack, call)
         place = (recovered.operator.address, recovered.kernel, recovered.entry, key or "")
         fact = self._kernels.get(place)
-        if fact is None:
+        if not fact:
             fact = self._kernels[place] = self._table_kernel(recovered.operator, recovered, key or "")
         return fact
 
     def _table_kernel(self, operator: Operator, recovered: RecoveredCall, key: str) -> Kernel:
-        assert self._dispatcher is not None
-        assert recovered.kernel is not None
+        assert self._dispatcher
+        assert recovered.kernel
         kernel, kernels = recovered.kernel, self._dispatcher.kernels
         name = kernels.name(kernel, key, operator.qualified, recovered.entry)
         function = name.function
@@ -284,7 +284,7 @@ class DispatchStackReader:
     def _registration(self, operator: Operator, index: int) -> tuple[str, str] | None:
         """The line of registration of the kernel at a table index and the path to it, None where that cannot be
         proven."""
-        assert self._tables is not None
+        assert self._tables
         try:
             entry = self._tables.entry(operator, index)
         except GdbextError as error:
@@ -297,7 +297,7 @@ class DispatchStackReader:
         if call.kernel is None:
             return None
         function = stack.function(call.kernel)
-        if function is None or self._roles.of(stack, call.kernel).role.opens:
+        if not function or self._roles.of(stack, call.kernel).role.opens:
             return None
         return Kernel(_kernel_name(function))
 
@@ -339,7 +339,7 @@ class DispatchStackReader:
             return DispatchStage.LOOKUP
         if self._roles.of(stack, call.header[-1]).role.is_layer:
             return DispatchStage.INVOKING
-        if call.helpers and stack.function(call.helpers[0]) is None:
+        if call.helpers and not stack.function(call.helpers[0]):
             return self._unnamed_stage(stack, call.helpers[0])
         ready = self._handle_is_ready(call) or not innermost
         return DispatchStage.LOOKUP if ready else DispatchStage.ENTERING
@@ -348,7 +348,7 @@ class DispatchStackReader:
         """The stage in a stripped library: all that the lookup calls is exported, so nameless functions are layers, and
         what a layer calls through a pointer is the kernel."""
         for layer in range(level, max(level - MAX_LAYERS, 0), -1):
-            if stack.function(layer) is not None:
+            if stack.function(layer):
                 break
             if self._sites.is_through_pointer(stack, layer):
                 return DispatchStage.IN_KERNEL

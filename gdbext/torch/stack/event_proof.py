@@ -65,11 +65,11 @@ def ways_back(
     ``selects``: the instruction is part of a lookup. Before that nobody can look what the kernel has.
     """
     found = walk_back(code.instructions, site, lambda one: _meets(one, asks), ends)
-    if found is None:
+    if not found:
         return None
     met, seen = found
     near = walk_back(code.instructions, site, lambda one: _meets(one, asks) or "lookup" * selects(one), ends)
-    if near is not None and "lookup" in near[0]:
+    if near and "lookup" in near[0]:
         seen = near[1]
     reads = [number for number in seen if _reads_unboxed(architecture, code.instructions[number])]
     tests = any(_depends(code.instructions[number + 1 : number + 1 + _TESTED_WITHIN]) for number in reads)
@@ -138,7 +138,7 @@ def _jumps_to(instructions: Sequence[Instruction]) -> dict[int, list[int]]:
 def _reads_unboxed(architecture: Architecture, one: Instruction) -> bool:
     """It reads a word at +16 of something that is not on the stack."""
     memory = one.memory
-    if memory is None or memory.displacement != _UNBOXED_AT or memory.index_register is not None:
+    if not memory or memory.displacement != _UNBOXED_AT or memory.index_register is not None:
         return False
     is_read = not one.stored and not one.is_call and one.kind not in ("lea", "push", *_NO_WAY_ON)
     return is_read and memory.base not in (None, architecture.stack_pointer)
@@ -178,7 +178,7 @@ def only_boxed(architecture: Architecture, code: Sequence[Instruction], table: r
         if one.kind in ("call", "jmp") and one.target is None:
             return member == _BOXED_AT or one.source in boxed
         is_entry = one.kind == "add" and offset_in_entry(one.immediate, table) == 0
-        if one.kind == "lea" and one.memory is not None:
+        if one.kind == "lea" and one.memory:
             is_entry = offset_in_entry(one.memory.displacement, table) == 0
         is_copy = one.kind == "mov" and one.source in kernel
         kernel = kernel.intersection(architecture.callee_saved) if one.is_call else kernel - one.writes
@@ -194,7 +194,7 @@ def _member(one: Instruction, kernel: Collection[str], table: range) -> int | No
     """Offset in the KernelFunction that the instruction's memory operand names: through a register that holds its
     address, or as an entry of the table itself."""
     memory = one.memory
-    if memory is None or one.kind not in ("mov", "call", "jmp"):
+    if not memory or one.kind not in ("mov", "call", "jmp"):
         return None
     if memory.base in kernel:
         return memory.displacement

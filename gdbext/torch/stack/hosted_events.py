@@ -91,12 +91,12 @@ class HostedEvents:
         if not self._dispatches(self._sites.function(stack, level)):
             return None
         ways = self._ways_back(stack, level)
-        return None if ways is None else ways.is_call
+        return ways.is_call if ways else None
 
     def looks_up(self, stack: NativeStack, level: int) -> bool:
         """The code of the frame looks a kernel up, whatever the function is called."""
         function = self._sites.function(stack, level)
-        if function is None:
+        if not function:
             return False
         found = self._looking.get(function.start)
         if found is None:
@@ -115,7 +115,7 @@ class HostedEvents:
 
     def _asks_for_key(self, function: Function | None) -> bool:
         """The function calls the one that gives the kernel of a key. A deep stack asks at each of its levels."""
-        if function is None:
+        if not function:
             return False
         found = self._for_key.get(function.start)
         if found is None:
@@ -137,10 +137,10 @@ class HostedEvents:
         found = [level]
         while not self._dispatches(self._sites.function(stack, found[0])):
             outer = found[0] + 1
-            if stack.function(level) is not None or len(found) > _MAX_LAYERS or outer >= len(stack):
+            if stack.function(level) or len(found) > _MAX_LAYERS or outer >= len(stack):
                 return []
             layer = self._sites.function(stack, found[0])
-            if layer is None or self._sites.direct_target(stack, outer) != layer.start:
+            if not layer or self._sites.direct_target(stack, outer) != layer.start:
                 return []
             found.insert(0, outer)
         return found
@@ -152,17 +152,17 @@ class HostedEvents:
     ) -> bool | None:
         if not boxed_entry:
             return False
-        if kernel is not None and (kernel.unboxed or kernel.sym_unboxed):
+        if kernel and (kernel.unboxed or kernel.sym_unboxed):
             return True  # unboxed arguments would have gone to the unboxed function
         if len(call.header) > 1:
             return self._given_to_layers(stack, call)
         ways = self._ways_back(stack, call.header[0])
-        return None if ways is None or ways.tests_unboxed is None else not ways.tests_unboxed
+        return None if not ways or ways.tests_unboxed is None else not ways.tests_unboxed
 
     def _given_to_layers(self, stack: NativeStack, call: DispatchCall) -> bool | None:
         """Layers that were given the boxed stack belong to a boxed call; in an unboxed one they make it themselves."""
         address = self._sites.argument(stack, call.header[-1], _BOXED_STACK)
-        if stack.function(call.header[-1]) is not None:
+        if stack.function(call.header[-1]):
             return False  # a layer that boxes, by its name
         return None if address is None else address >= stack.frames[call.header[0]].sp
 
@@ -219,7 +219,7 @@ class HostedEvents:
 
     def _dispatches(self, function: Function | None) -> bool:
         """The function has a lookup in it, or calls one."""
-        if function is None:
+        if not function:
             return False
         found = self._dispatching.get(function.start)
         if found is None:
@@ -265,7 +265,7 @@ class HostedEvents:
         if any(LOOKUP.begins(name) for name in self._symbolizer.names_at(address)):
             return True
         function = self._sites.function_at(address)
-        if function is None or function.start != address or function.names or function.size > _SMALL:
+        if not function or function.start != address or function.names or function.size > _SMALL:
             return False
         return self._selects_key(self._sites.decoded(function).instructions)
 
@@ -280,7 +280,7 @@ class HostedEvents:
     def _is_of_table(self, one: Instruction) -> bool:
         """An access to an entry of a table that stands in an OperatorEntry, by an index."""
         memory = one.memory
-        if memory is None or memory.index_register is None or one.kind not in ("mov", "lea") or one.stored:
+        if not memory or memory.index_register is None or one.kind not in ("mov", "lea") or one.stored:
             return False
         from gdbext.torch.stack.event_proof import offset_in_entry
 

@@ -157,10 +157,10 @@ class TailCalls:
     def _jumps(self, start: int, entry: int) -> Iterator[int]:
         """Targets of jumps that leave the function at ``start``."""
         function, extents = self._symbolizer.function(start), self._extents
-        if function is None and extents is not None:
+        if not function and extents:
             function = extents.extent(start)
         is_whole = function is not None and function.start == start and function.size > 0
-        size = function.size if function is not None and is_whole else 64
+        size = function.size if function and is_whole else 64
         code = self._memory.try_read(start, min(size, MAX_CODE))
         if code is None:
             return
@@ -172,8 +172,8 @@ class TailCalls:
                 self._by_pointer[entry] = True
             elif not start <= target < start + size:
                 yield target
-                part = extents.extent(target) if extents is not None and function and not function.names else None
-                if part is not None and part.start != target == follow_stub(self._memory, target):
+                part = extents.extent(target) if extents and function and not function.names else None
+                if part and part.start != target == follow_stub(self._memory, target):
                     yield part.start  # rarely run code that the compiler has put elsewhere, and that has no name
 
     def stored_pointers(self, functor: int) -> tuple[int, ...]:
@@ -261,7 +261,7 @@ class KernelMatcher:
         """The function that the wrapper in frame ``level`` called through the pointer that its functor holds, itself or
         by its helpers; None for other frames, and before it is called. It may have left by a jump for another."""
         wrapper = stack.function(level)
-        if wrapper is None or not any(one in name for name in wrapper.names for one in POINTER_FUNCTOR_CLASSES):
+        if not wrapper or not any(one in name for name in wrapper.names for one in POINTER_FUNCTOR_CLASSES):
             return None
         return self._called_by_wrapper(stack, level)
 
@@ -274,7 +274,7 @@ class KernelMatcher:
     def _goes_to_another(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
         """The wrapper in frame ``level``, an entry of the kernel, has called a function that is not this kernel's. One
         without a name is such a wrapper if the kernel's functor is of their class."""
-        if stack.function(level) is not None or not self._holds_pointer(kernel):
+        if stack.function(level) or not self._holds_pointer(kernel):
             return self._calls_another(self.body(stack, level), kernel)
         is_wrapper = self._function_start(stack, level) in (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
         return is_wrapper and self._calls_another(self._called_by_wrapper(stack, level), kernel)
@@ -368,7 +368,7 @@ class KernelMatcher:
 
     def _function_start(self, stack: NativeStack, level: int) -> int | None:
         function = stack.function(level)
-        if function is None:
+        if not function:
             start = self._start_by_frame_table(stack, level)
             return self._sites.site(stack, level + 1).target if start is None and level + 1 < len(stack) else start
         for name in function.names:
@@ -379,7 +379,7 @@ class KernelMatcher:
     def _start_by_frame_table(self, stack: NativeStack, level: int) -> int | None:
         """The start of code without symbols (a stripped extension), as its call frame information tells."""
         found = self._frame_tables.extent(stack.frames[level].lookup_pc)
-        return None if found is None else found.start
+        return found.start if found else None
 
 
 def in_lookup(position: int, _kernel: KernelFunction) -> bool:

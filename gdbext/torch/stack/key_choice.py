@@ -66,7 +66,7 @@ class KeySetExplanation:
 
     def _lines(self, step: DispatchFrame, arguments: Sequence[Argument]) -> list[str]:
         """Sentences for ``--why``; at least why the key won, where operator and keyset are known."""
-        if step.op is None or step.keyset is None or step.key is None:
+        if step.op is None or not step.keyset or step.key is None:
             return []
         highest = self._keys.key_of_index(self._keys.table_index(step.keyset.bits))
         lines = [f"{highest} has the highest priority of {self._keys.text(step.keyset.bits)}"]
@@ -105,7 +105,7 @@ class PendingRedispatch:
 
         Evidence is added to ``recovered``. Before the kernel is entered, it is the looked-up key itself.
         """
-        if recovered.operator is None or recovered.keyset is None or recovered.index is None:
+        if not recovered.operator or recovered.keyset is None or recovered.index is None:
             return None
         keys = self._tables.dispatcher.keys
         if call.kernel is None:
@@ -115,7 +115,7 @@ class PendingRedispatch:
         except GdbextError as error:
             recovered.evidence.append(f"the expected next key is unknown: {error.what}")
             return None
-        if link.certainty != EXPECTED or link.next_keyset is None:
+        if link.certainty != EXPECTED or not link.next_keyset:
             return None
         place = self._redispatch_ahead(stack, call.kernel, code)
         if place is None:
@@ -127,7 +127,7 @@ class PendingRedispatch:
     def _link(self, operator: Operator, keyset: int, index: int) -> ExpectedLookup:
         place = (operator.address, keyset, index)
         link = self._links.get(place)
-        if link is None:
+        if not link:
             entry = self._tables.entry(operator, index)
             link = self._links[place] = self._chains.link(operator, keyset, entry)
         return link
@@ -150,7 +150,7 @@ class PendingRedispatch:
     def _enters_dispatcher(self, target: int) -> bool:
         start = follow_stub(self._memory, target)
         function = self._symbolizer.function(start) if start is not None else None
-        if function is None or function.start != start:
+        if not function or function.start != start:
             return False
         role = classify(function)
         return role.role in (Role.OPERATOR, Role.DISPATCHER) and role.event.startswith("redispatch")
@@ -232,7 +232,7 @@ class RedispatchPredictor:
             seen.add(following)
             links.append(self.link(operator, following, entries[self._keys.table_index(following)]))
             redispatch = links[-1].next_keyset
-            following = redispatch.bits if redispatch is not None else None
+            following = redispatch.bits if redispatch else None
         return tuple(links)
 
     def link(self, operator: Operator, keyset: int, entry: ComputedEntry) -> ExpectedLookup:

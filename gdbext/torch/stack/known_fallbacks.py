@@ -71,7 +71,7 @@ def stable_words(memory: Memory, sites: CallSites, stack: NativeStack, call: Dis
     Raises MemoryFault.
     """
     function = stack.function(call.kernel) if call.kernel else None
-    if call.kernel is None or function is None or assumed_symbols.STABLE_KERNEL not in function.name:
+    if call.kernel is None or not function or assumed_symbols.STABLE_KERNEL not in function.name:
         return ()
     values, given = sites.arguments(stack, call.kernel, 2)
     return memory.words(values, count) if values is not None and given == count else ()
@@ -147,7 +147,7 @@ class StableTuple:
         self._offsets: list[int] = []
         self._size = 0
         for shape in map(_shape, reversed(kinds)):
-            if shape is None or "Tensor" not in kinds:
+            if not shape or "Tensor" not in kinds:
                 self._size = 0
                 break
             self._offsets.insert(0, _aligned(self._size, shape[1]))
@@ -161,7 +161,7 @@ class StableTuple:
         found = [low + at for at in range(0, len(raw) - self._size + 1, 8) if self._is_at(raw, at, low)]
         for number, kind in enumerate(self._kinds if found else ()):
             seen = [self._read(kind, one + self._offsets[number]) for one in found]
-            if kind not in STABLE_TYPES and seen[0] is not None and all(one == seen[0] for one in seen):
+            if kind not in STABLE_TYPES and seen[0] and all(one == seen[0] for one in seen):
                 yield number, seen[0]
 
     def _is_at(self, raw: bytes, at: int, low: int) -> bool:
@@ -217,7 +217,7 @@ def _shape(kind: str) -> tuple[int, int] | None:
     """Bytes and alignment of what a schema type is in C++ there, None for one that is not known."""
     if kind.endswith("?"):
         inner = _shape(kind[:-1])
-        return None if inner is None else (_aligned(inner[0] + 1, inner[1]), inner[1])
+        return (_aligned(inner[0] + 1, inner[1]), inner[1]) if inner else None
     if "[" in kind:
         return None if kind.startswith("bool[") else (24, 8)
     return _SHAPES.get(kind)
@@ -261,7 +261,7 @@ class KnownFallbacks:
     def _hands_over_to(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
         """The kernel leaves by a virtual call for the frame's function."""
         running, named = stack.function(level), self._dispatcher.kernels.name(kernel).function
-        texts = " ".join(running.demangled) if running is not None else ""
+        texts = " ".join(running.demangled) if running else ""
         return any(
             any(one in named for one in kernels) and any(one in texts for one in called)
             for kernels, called in _VIRTUAL_CALLS
@@ -274,7 +274,7 @@ class KnownFallbacks:
     ) -> None:
         """A fallback that is known to go on with everything below its own key, and the kernel for that is what runs."""
         function = stack.function(call.header[0])
-        if function is not None and any(_is_below(name) for name in function.demangled):
+        if function and any(_is_below(name) for name in function.demangled):
             self.below_key_of(caller, stack, call, result)
 
     def below_key_of(
@@ -282,7 +282,7 @@ class KnownFallbacks:
     ) -> None:
         """The keyset of ``caller`` below its own key, where the kernel for that is what runs."""
         operator = result.operator
-        if operator is None or call.kernel is None or caller.keyset is None or caller.index is None:
+        if not operator or call.kernel is None or caller.keyset is None or caller.index is None:
             return
         value = self._below(caller.keyset, caller.index)
         if not self._dispatcher.keys.can_be_keyset(value):
@@ -311,7 +311,7 @@ class KnownFallbacks:
         """The call for the key that Python named: the highest one of the keyset around it, but for its own, if the
         kernel of that key is what runs. Raises GdbextError."""
         operator, keys = result.operator, self._dispatcher.keys
-        if operator is None or call.kernel is None or around is None or around.operator is not operator:
+        if not operator or call.kernel is None or not around or around.operator is not operator:
             return False
         if not is_python_dispatcher(stack, call.header[0]):
             return False

@@ -119,20 +119,20 @@ class SiteFinder:
         """
         code = self._decoded(start, min(size, FUNCTION_LIMIT))
         found = self._lookup(code, handles)
-        if found is None:
+        if not found:
             return None
         positions, keyset, entry, how = found
         position = positions[0]
         frames = [self._frame(code, each) for each in positions]
         frame = frames[0]
-        if frame is None or None in frames:
+        if not frame or None in frames:
             return None
         end = start + size
         invocations = tuple(self._invocations(code, position))
         tail = any(one.after is None for one in invocations)
         if tail:
             frame = frame._replace(size=self._architecture.call_pushes)
-        others = tuple((code[each].address, rule) for each, rule in zip(positions[1:], frames[1:]) if rule is not None)
+        others = tuple((code[each].address, rule) for each, rule in zip(positions[1:], frames[1:]) if rule)
         returns = tuple(one.address for one in code if one.kind == "ret" and start <= one.address < end)
         return LookupSites(code[position].address, keyset, entry, frame, how, invocations, returns, tail, others)
 
@@ -152,7 +152,7 @@ class SiteFinder:
         found = []
         for (index, bits, entry), end in zip(places, ends):
             frame = self._frame(code, index)
-            if frame is not None:
+            if frame:
                 how = "call" if code[index].is_call else "inlined"
                 invoked = tuple(self._invocations(code[:end], index))
                 returns = tuple(one.address for one in code if one.kind == "ret")
@@ -172,7 +172,7 @@ class SiteFinder:
     def _is_nameless_lookup(self, target: int) -> bool:
         address = follow_stub(self._memory, target)
         function = self.tables.extent(address) if address is not None else None
-        if function is None or function.start != address or not 0 < function.size <= _LOOKUP_LIMIT:
+        if not function or function.start != address or not 0 < function.size <= _LOOKUP_LIMIT:
             return False
         try:
             code = self._decoded(address, function.size)
@@ -293,13 +293,13 @@ class SiteFinder:
         bases: dict[str | None, str] = {}
         for one in code:
             memory = one.memory
-            if memory is not None and self._is_entry(memory.displacement) and memory.base not in unlikely:
+            if memory and self._is_entry(memory.displacement) and memory.base not in unlikely:
                 return str(memory.base) if memory.base not in written else ""
             if one.kind == "add" and one.destination in bases and self._is_entry(one.immediate):
                 return bases[one.destination]
             for name in one.writes:
                 bases.pop(name, None)
-            if one.kind == "lea" and memory is not None and memory.index_register and memory.base not in unlikely:
+            if one.kind == "lea" and memory and memory.index_register and memory.base not in unlikely:
                 bases[one.destination] = str(memory.base) if memory.base not in written else ""  # clang adds the offset
             written |= one.writes
         return None
@@ -340,7 +340,7 @@ class SiteFinder:
             after = one.end if one.is_call else None
             if one.target is None:
                 place = _pointer(one)
-                if place is not None:
+                if place:
                     found.append(Invocation(one.address, after, "kernel", *place))
                 continue
             inside = code[0].address <= one.target < code[-1].end
@@ -365,7 +365,7 @@ class SiteFinder:
 def _pointer(one: Instruction) -> tuple[str, int, bool] | None:
     """The operand of a call or jump through a register, or through [register + displacement]."""
     memory = one.memory
-    if memory is None:
+    if not memory:
         return (one.source, 0, False) if one.source is not None else None
     if memory.base in (None, PC_RELATIVE) or memory.index_register is not None:
         return None

@@ -60,7 +60,7 @@ class OperatorSearch:
         Raises GdbextError where the dispatcher cannot be read.
         """
         operator = self._found(stack, call, outer, evidence)
-        if operator is None or operator.is_named:
+        if not operator or operator.is_named:
             return operator
         evidence.append(f"it is not one: its name, {operator.qualified[:80]!r}, is none or that of another")
         return None
@@ -89,9 +89,9 @@ class OperatorSearch:
         if mangled not in self._static_operators:
             self._static_operators[mangled] = self._static_operator(mangled, call.operator_struct, evidence)
         operator = self._static_operators[mangled]
-        if operator is None:
+        if not operator:
             operator = self._by_struct_name(call.operator_struct)
-            if operator is not None:
+            if operator:
                 evidence.append(f"the only registered operator that at::_ops::{call.operator_struct} can mean")
         return operator
 
@@ -101,11 +101,11 @@ class OperatorSearch:
         if not definition:
             return None  # the handle is not initialised, or its symbol is stripped
         operator = self._dispatcher.by_def(definition)
-        if operator is not None and operator.struct != name:
+        if operator and operator.struct != name:
             what = repr(operator.qualified[:80])
             evidence.append(f"the static handle of at::_ops::{name} at {address:#x} leads to {what}")
             return None
-        if operator is not None:
+        if operator:
             evidence.append(f"static handle of at::_ops::{name} at {address:#x}: OperatorDef {definition:#x}")
         return operator
 
@@ -124,7 +124,7 @@ class OperatorSearch:
         for level in reversed(call.header):
             for number in range(_HANDLE_ARGUMENTS):
                 operator = self._behind(self._sites.argument(stack, level, number))
-                if operator is not None and not self._has_another_functor(stack, call, operator):
+                if operator and not self._has_another_functor(stack, call, operator):
                     place = f"{self._sites.place(number)} of the call in frame #{level}"
                     evidence.append(f"handle in {place}: OperatorDef {operator.address:#x} is registered")
                     return operator
@@ -137,7 +137,7 @@ class OperatorSearch:
             return None
         for number in range(_HANDLE_ARGUMENTS):
             operator = self._behind(self._sites.argument(stack, level, number))
-            if operator is not None:
+            if operator:
                 place = self._sites.place(number)
                 evidence.append(f"handle in {place} of the call in frame #{level}, into the dispatcher")
                 return operator
@@ -154,7 +154,7 @@ class OperatorSearch:
         if not value or value & 7:
             return None
         operator = self._dispatcher.by_def(value)
-        if operator is None:
+        if not operator:
             first = self._memory.try_u64(value)
             operator = self._dispatcher.by_def(first) if first else None
         return operator
@@ -165,7 +165,7 @@ class OperatorSearch:
         for level in reversed(call.header):
             for _, value in self._matcher.words(stack, level):
                 operator = self._behind(value)
-                if operator is None or self._has_another_functor(stack, call, operator):
+                if not operator or self._has_another_functor(stack, call, operator):
                     continue
                 if self._matcher.indices(stack, call.kernel, operator):
                     meant[operator.address] = operator
@@ -185,8 +185,8 @@ class OperatorSearch:
         """The operator whose table has an entry at ``address``, and its index."""
         at = bisect_right(self._sorted_definitions, address)
         operator = self._dispatcher.by_def(self._sorted_definitions[at - 1]) if at and not address & 7 else None
-        index = operator.index_of_entry(address) if operator is not None else None
-        return None if operator is None or index is None else (operator, index)
+        index = operator.index_of_entry(address) if operator else None
+        return None if not operator or index is None else (operator, index)
 
     def _by_table_entry(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """The operator by what ``lookup`` returned, still in one of the frames: the address of the entry whose kernel
@@ -198,7 +198,7 @@ class OperatorSearch:
         for level in reversed(call.header):
             for _, value in self._matcher.words(stack, level):
                 entry = self._with_entry(value)
-                if entry is None:
+                if not entry:
                     continue
                 kernel = entry[0].kernel(entry[1])
                 if (
@@ -253,10 +253,10 @@ class OperatorSearch:
             return None
         function = self._sites.function(stack, call.kernel)
         body = self._matcher.body(stack, call.kernel)
-        if function is None or (function.names and body is None):
+        if not function or (function.names and body is None):
             return None
         entry = self._registered.at(function.start, function.module)
-        operators = entry.operators if entry is not None else ()
+        operators = entry.operators if entry else ()
         if body is not None or not function.names:
             operators = tuple(one for one in operators if self._leads_to(one, stack, call.kernel))
         if len(operators) != 1:
@@ -285,7 +285,7 @@ class OperatorSearch:
         if first is None:
             second = self._sites.argument(stack, level, 1)
             is_address = second and self._symbolizer.modules.mapping_at(second) is not None
-            return second if is_address and self._behind(second) is None else None
+            return second if is_address and not self._behind(second) else None
         in_stack = stack.frames[level].sp <= first < stack.frames[-1].cfa
         return self._sites.argument(stack, level, 1) if in_stack else first
 
@@ -299,5 +299,5 @@ class OperatorSearch:
                 continue
             at = raw.find(wanted)
             operator = self._dispatcher.by_def(definition) if at >= 0 else None
-            if operator is not None and any(kernel.functor == functor for kernel in operator.table):
+            if operator and any(kernel.functor == functor for kernel in operator.table):
                 yield operator

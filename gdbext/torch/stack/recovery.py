@@ -85,13 +85,13 @@ class CallRecovery:
         result = RecoveredCall()
         try:
             result.operator = self._operators.find(stack, call, outer, result.evidence)
-            if result.operator is not None and for_key:
+            if result.operator and for_key:
                 if not self._fallbacks.chosen_by_python(stack, call, result, around):
                     self._from_kernel_alone(stack, call, result, result.operator)
-            elif result.operator is not None:
+            elif result.operator:
                 given = self._given(result.operator, caller, is_call is True)
                 self._find_keyset(stack, call, result, result.operator, given)
-                if result.keyset is None and caller is not None and caller.operator is result.operator:
+                if result.keyset is None and caller and caller.operator is result.operator:
                     self._fallbacks.below_callers_key(stack, call, result, caller)
         except GdbextError as error:
             result.evidence.append(f"stopped here: {error.what}")
@@ -106,16 +106,16 @@ class CallRecovery:
 
         Known by the kernel that runs: the operator has it in its table, but not where ``outer`` was looked up.
         """
-        if call.kernel is None or outer.kernel is None or outer.operator is None:
+        if call.kernel is None or not outer.kernel or not outer.operator:
             return None
         if self._matcher.matches_frame(stack, call.kernel, outer.kernel):
             return None
         result = RecoveredCall(operator=outer.operator)
         if self._fallbacks.goes_below_its_key(outer.kernel):
             self._fallbacks.below_key_of(outer, stack, call, result)
-        if result.kernel is None:
+        if not result.kernel:
             self._from_kernel_alone(stack, call, result, outer.operator)
-        if result.kernel is None:
+        if not result.kernel:
             return None
         outer.evidence.append("its kernel left by a tail call: another kernel of the operator runs")
         event = "redispatch" if outer.kernel.unboxed else "redispatchBoxed"  # a boxed fallback has no arguments
@@ -125,7 +125,7 @@ class CallRecovery:
 
     def _given(self, operator: Operator, caller: RecoveredCall | None, is_call: bool = False) -> _Given:
         goes_on = caller is not None and caller.operator is operator and caller.index != self._makes_keysets
-        if caller is None or caller.keyset is None or not goes_on:
+        if not caller or caller.keyset is None or not goes_on:
             return _Given(self._dispatcher.keys.known_bits, is_call)
         return _Given(caller.keyset, is_call)
 
@@ -226,12 +226,12 @@ class CallRecovery:
         if call.kernel is not None or call.header[-1] != 0:
             return False
         frame, function = stack.frames[0], stack.function(0)
-        if function is None:
+        if not function:
             return False
         from gdbext.torch.stack.roles import static_handles
 
         sites = self._lookups.find(function.start, function.size, static_handles(self._symbolizer, function))
-        if sites is None or frame.pc not in (sites.lookup, *(address for address, _ in sites.others)):
+        if not sites or frame.pc not in (sites.lookup, *(address for address, _ in sites.others)):
             return False
         value, entry = frame.registers.get(sites.keyset), frame.registers.get(sites.entry) if sites.entry else None
         if value is None or not self._dispatcher.keys.can_be_keyset(value) or entry not in (None, operator.address):
@@ -316,7 +316,7 @@ class CallRecovery:
         keys = self._dispatcher.keys
         for level in _calls_inward(call):
             for place, value in self._matcher.words(stack, level):
-                if value in proven or not keys.looks_computed(value) or self._modules.mapping_at(value) is not None:
+                if value in proven or not keys.looks_computed(value) or self._modules.mapping_at(value):
                     continue
                 _, kernel = operator.kernel_for(value)
                 if kernel.valid and value != kernel.functor and self._matcher.matches_frame(stack, call.kernel, kernel):

@@ -142,11 +142,11 @@ _BOXED_SIGNATURES = (
 
 def classify(function: Function | None) -> FunctionRole:
     """The role of ``function``; any of its names may tell it."""
-    if function is None:
+    if not function:
         return PLAIN
     for name in function.names:
         found = _by_mangled_name(name)
-        if found is not None:
+        if found:
             return found
     return _by_signature(function) or _functor(function)
 
@@ -163,7 +163,7 @@ def _by_mangled_name(name: str) -> FunctionRole | None:
     if not name.startswith("_Z"):
         return None
     operator = _operator(name)
-    if operator is not None:
+    if operator:
         return operator
     for family, role, event in _FAMILIES:
         if family.begins(name):
@@ -185,7 +185,7 @@ def engine_calls(stack: NativeStack) -> list[int]:
     found = []
     for level in range(len(stack)):
         function = stack.function(level)
-        if function is not None and function.name.startswith(_EVALUATE):
+        if function and function.name.startswith(_EVALUATE):
             found.append(level)
     return found
 
@@ -195,8 +195,8 @@ def operator_method(name: str) -> tuple[str, str]:
     if not assumed_symbols.OPERATOR_STRUCT.begins(name):
         return "", ""
     length = _LENGTH.match(name, len(assumed_symbols.OPERATOR_STRUCT.names[0]))
-    letters = number(length.group()) if length is not None else None
-    if length is None or letters is None:
+    letters = number(length.group()) if length else None
+    if not length or letters is None:
         return "", ""
     end = length.end() + letters
     struct = name[length.end() : end]
@@ -274,14 +274,14 @@ class DispatcherLinks:
 
 def _imports_c10(module: Module) -> bool:
     image = module.image
-    names = image.sections.get(".dynstr") if image is not None else None
-    text = image.read(names.address, names.size) if image is not None and names is not None else None
+    names = image.sections.get(".dynstr") if image else None
+    text = image.read(names.address, names.size) if image and names else None
     return text is not None and any(name.encode() in text for name in IMPORTS_OF_USERS)
 
 
 def role_of_entry(entry: KernelEntry | None) -> FunctionRole:
     """The part that a function of registered kernels plays; PLAIN for any other function."""
-    if entry is None:
+    if not entry:
         return PLAIN
     if not entry.boxed:
         return FunctionRole(Role.UNBOXED_BODY if entry.jumped_to else Role.UNBOXED_KERNEL)
@@ -297,7 +297,7 @@ def stretches(stack: NativeStack, levels: Sequence[int], links: DispatcherLinks)
         if found and level <= found[-1].last:
             continue
         module = stack.frames[level].module
-        if module is not None and links.uses_dispatcher(module):
+        if module and links.uses_dispatcher(module):
             first = _end(stack, level, module, -1)
             found.append(UnreadFrames(first, _end(stack, level, module, 1), module.name))
     return found
@@ -307,7 +307,7 @@ def _end(stack: NativeStack, level: int, module: Module, step: int) -> int:
     """The last frame in that direction that has no name and is of the same library."""
     while 0 <= level + step < len(stack):
         frame = stack.frames[level + step]
-        if frame.module is not module or stack.function(level + step) is not None:
+        if frame.module is not module or stack.function(level + step):
             break
         level += step
     return level

@@ -127,7 +127,7 @@ class CudaStreams:
     def _place(self, variable: TorchSymbol, least: int) -> tuple[int, int]:
         """Address and size of a variable."""
         found = variable.find(self._symbolizer)
-        if found is None or found[1].size < least:
+        if not found or found[1].size < least:
             raise BadData(f"{variable.library} has no {variable.names[0]}")
         module, symbol = found
         return module.base + symbol.vaddr, symbol.size

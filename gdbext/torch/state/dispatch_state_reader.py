@@ -101,22 +101,22 @@ class DispatchState:
     @json_member(after="")
     def included(self) -> tuple[str, ...] | None:
         """The included keys."""
-        return None if self.included_set is None else self.included_set.keys
+        return self.included_set.keys if self.included_set else None
 
     @json_member(after="included")
     def excluded(self) -> tuple[str, ...] | None:
         """The excluded keys."""
-        return None if self.excluded_set is None else self.excluded_set.keys
+        return self.excluded_set.keys if self.excluded_set else None
 
     @json_member(after="excluded")
     def included_bits(self) -> Hexadecimal | None:
         """The included keys as bits."""
-        return None if self.included_set is None else self.included_set.bits
+        return self.included_set.bits if self.included_set else None
 
     @json_member(after="included_bits")
     def excluded_bits(self) -> Hexadecimal | None:
         """The excluded keys as bits."""
-        return None if self.excluded_set is None else self.excluded_set.bits
+        return self.excluded_set.bits if self.excluded_set else None
 
 
 LAYER_LIMIT = 4096
@@ -211,7 +211,7 @@ class DispatchStateReader:
     def _flag(self, raw: bytes, *members: BitField) -> bool | None:
         """The flag by the first of these names that this version knows; torch 2.0 misspells one."""
         known = next((member for member in members if member.is_in(self._layout)), None)
-        return bool(known.of(self._layout, raw)) if known is not None else None
+        return bool(known.of(self._layout, raw)) if known else None
 
     def _autocast_types(self, thread: VariablesOfThread) -> bytes:
         """The ScalarType that autocast casts to, by device type."""

@@ -169,14 +169,14 @@ class SettingsReader:
 
     def _place(self, source: SettingSource) -> tuple[int, int]:
         """Address and size of the setting. Raises BadData, LayoutError, MemoryFault."""
-        if source.member is not None:
+        if source.member:
             field = source.member.field(self._need_layout())
             return self.object(sources.CONTEXT) + field.offset, field.size
-        if source.owner is None:
+        if not source.owner:
             return self._address(source.symbol, source.library), _SIZES[source.kind]
         code = self._memory.read(self._address(source.symbol, source.library), _ACCESSOR_SIZE)
         load = self._memory.architecture.loaded_member(code)
-        if load is None:
+        if not load:
             raise BadData(f"the accessor of {source.name} is not a plain load in this build")
         if load.size != _SIZES.get(source.kind, load.size):
             raise BadData(f"{source.name} has {load.size} bytes in this build")
@@ -187,7 +187,7 @@ class SettingsReader:
         address = self._symbolizer.address_of(sources.SEED_ACCESSOR, CPU)
         code = self._memory.read(address, _ACCESSOR_SIZE) if address is not None else b""
         load = self._memory.architecture.loaded_member(code)
-        return load.offset if load is not None else None
+        return load.offset if load else None
 
     def exists(self, owner: StaticOwner) -> bool:
         """The function that makes the object was called. Raises BadData, MemoryFault."""
@@ -208,12 +208,12 @@ class SettingsReader:
         return address
 
     def _need_layout(self) -> Layout:
-        if self._layout is None:
+        if not self._layout:
             raise BadData("there is no layout of this build")
         return self._layout
 
     def _dtype(self, number: int) -> str:
-        names: Sequence[tuple[str, int]] = self._layout.dispatch("scalar_types") if self._layout is not None else ()
+        names: Sequence[tuple[str, int]] = self._layout.dispatch("scalar_types") if self._layout else ()
         if number >= len(names):
             raise BadData(f"dtype {number} has no name here")
         return f"torch.{python_name(names[number][0])}"

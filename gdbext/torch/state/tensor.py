@@ -131,8 +131,8 @@ class TensorReader:
         facts = self.read(address)
         form = _FORMATS.get(facts.dtype) if facts.backend == "CPU" else None
         tensor = TensorImpl(self._space, address)
-        storage = tensor.storage_ if form is not None else 0
-        if form is None or not storage:
+        storage = tensor.storage_ if form else 0
+        if not form or not storage:
             return 0.0
         letter, size, fraction, exponent = form
         owned = StorageImpl(self._space, storage)

@@ -41,7 +41,7 @@ class ThreadVariables:
     def find(self, variable: TorchSymbol) -> tuple[Module, Symbol]:
         """The module of a variable and its symbol. Raises BadData."""
         found = variable.find(self._symbolizer)
-        if found is None or found[1].type != STT_TLS:
+        if not found or found[1].type != STT_TLS:
             raise BadData(f"{variable.library} has no thread-local variable {variable.names[0]}")
         return found
 
@@ -52,7 +52,7 @@ class ThreadVariables:
             index = self._symbolizer.index(module)
             near = [
                 guard.vaddr
-                for guard in (index.lookup(_GUARD) if index is not None else ())
+                for guard in (index.lookup(_GUARD) if index else ())
                 if guard.type == STT_TLS and 0 < symbol.vaddr - guard.vaddr <= _GUARD_REACH
             ]
             self._guards[key] = max(near, default=None)
@@ -113,8 +113,8 @@ class VariablesOfThread:
 def _initial(module: Module, offset: int, size: int) -> bytes:
     """The bytes that a thread's copy starts with: .tdata of the file, zeros behind it. Raises BadData."""
     image = module.image
-    segment = None if image is None else next((one for one in image.segments if one.type == PT_TLS), None)
-    if image is None or segment is None or offset + size > segment.memsz:
+    segment = next((one for one in image.segments if one.type == PT_TLS), None) if image else None
+    if not image or not segment or offset + size > segment.memsz:
         raise BadData(f"the initial thread-local data of {module.name} cannot be read")
     stored = max(0, min(size, segment.filesz - offset))
     raw = image.read(segment.vaddr + offset, stored) if stored else b""

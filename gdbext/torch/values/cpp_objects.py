@@ -222,7 +222,7 @@ def used_bytes(kind: str, number: int = 0) -> int:
     if kind == "float":
         return 4
     found = OPTIONAL.match(kind)
-    if found is None:
+    if not found:
         return WORDS.get(kind, 8)
     if number == 1 and kind.startswith("std::") and found.group(1) in ("double", "long"):
         return 1  # whether the value is there

@@ -75,7 +75,7 @@ def argument_slots(
     passings = [Passing.WORD] * leading
     for kind in kinds:
         passing = passing_of(kind, has_own_optional(layout))
-        if passing is None:
+        if not passing:
             break
         passings.append(passing)
     return architecture.place_arguments(passings)
@@ -107,7 +107,7 @@ class CppValues:
         if kind.endswith("&") or has_destructor(kind):
             return self.stored(plain, words[0])
         optional = OPTIONAL.match(kind)
-        if optional is not None:
+        if optional:
             inner = optional.group(1)
             return self.stored(plain, words[0]) if has_destructor(inner) else self._optional(inner, words)
         if kind.startswith("c10::OptionalArrayRef<"):
@@ -216,7 +216,7 @@ class CppValues:
         if kind.startswith(STRINGS):
             return string_reader(self._memory, self._layout).size
         optional = OPTIONAL.match(kind)
-        if optional is not None and has_destructor(optional.group(1)):
+        if optional and has_destructor(optional.group(1)):
             return self._size(optional.group(1)) + 8
         if kind.startswith(VECTOR):
             return 24
@@ -251,7 +251,7 @@ class CppValues:
     def stored(self, kind: str, address: int) -> Value:
         """The object of type ``kind`` at ``address``."""
         optional = OPTIONAL.match(kind)
-        if optional is not None:
+        if optional:
             shape = self._shape(optional.group(1))
             if not _boolean(self._memory.u8(address + shape.engaged)):
                 return Value("None")

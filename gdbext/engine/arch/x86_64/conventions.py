@@ -129,7 +129,7 @@ def place(arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
     found: list[tuple[Slot, ...]] = []
     for passing in arguments:
         needs = _NEEDS.get(passing)
-        if needs is None or integers + needs[0] > _INTEGER_REGISTERS or floats + needs[1] > _FLOAT_REGISTERS:
+        if not needs or integers + needs[0] > _INTEGER_REGISTERS or floats + needs[1] > _FLOAT_REGISTERS:
             count = _WORDS[passing]
             found.append(tuple(Slot(offset=stacked + _WORD * each) for each in range(count)))
             stacked += _WORD * count

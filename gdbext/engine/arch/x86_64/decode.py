@@ -51,7 +51,7 @@ def instructions(code: bytes, address: int) -> Iterator[Instruction]:
             found = _decode(code, position, address)
         except IndexError:
             return
-        if found is None or position + found.length > len(code):
+        if not found or position + found.length > len(code):
             return
         yield found
         position += found.length
@@ -79,7 +79,7 @@ def _decode(code: bytes, start: int, address: int) -> Instruction | None:
         found = _two_byte(code, start, position + 1, rex, here, prefixes)
     else:
         found = _one_byte(code, start, position, rex, here, prefixes)
-    if found is not None and prefixes and not {0x64, 0x65, 0x67}.isdisjoint(prefixes):
+    if found and prefixes and not {0x64, 0x65, 0x67}.isdisjoint(prefixes):
         moves = found.kind in ("mov", "lea", "low", "fmov")  # relative to a segment, or 32 bits of address
         kind = "other" if moves else found.kind
         return found._replace(kind=kind, memory=None)
@@ -106,7 +106,7 @@ def _one_byte(
         position += size
     if position > len(code):
         return None
-    if modrm is None:
+    if not modrm:
         return _plain(here, position - start, opcode, rex, immediate, narrow)
     if opcode in (0x88, 0x89, 0x8B) and not rex & 8:
         return _low_move(here, position - start, opcode, rex, modrm, narrow)
@@ -117,7 +117,7 @@ def _immediate_size(opcode: int, kind: int, modrm: ModRM | None, rex: int, narro
     if kind < IMM_Z:
         return 3 if kind == IMM8_16 else kind
     if kind == IMM_TEST:
-        if modrm is None or modrm.reg & 7 > 1:
+        if not modrm or modrm.reg & 7 > 1:
             return 0
         return 1 if opcode == 0xF6 else 2 if narrow else 4
     if kind == MOFFS:
@@ -201,7 +201,7 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefi
         return Instruction(here, length, "low", REGISTERS[modrm.reg], source, modrm.memory, size, None, found.writes)
     floats = float_writes_0f(opcode, modrm)
     move = float_move(opcode, prefixes, rex, modrm) if floats else None
-    if move is None:
+    if not move:
         return _other(here, length, found, modrm.memory, floats)
     return Instruction(
         here,
@@ -235,7 +235,7 @@ def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
     position += modrm.size + (opcode_map == 3 or (opcode_map == 1 and opcode in VEX_IMMEDIATE_0F))
     found = effects.vector(opcode_map, opcode, modrm, ~last >> 3 & 15)
     memory = modrm.memory
-    if first == 0x62 and memory is not None:  # an 8-bit displacement counts in units that depend on the opcode
+    if first == 0x62 and memory:  # an 8-bit displacement counts in units that depend on the opcode
         memory = memory._replace(base=None, index_register=None, displacement=0) if found.stored else None
         found = found._replace(stored=effects.ANY_SIZE) if found.stored else found
     floats = float_writes(modrm, ~last >> 3 & 15)

@@ -246,12 +246,12 @@ _TEST, _MOVE_IF = b"\x48\x85\xd2", (b"\x48\x0f\x44", b"\x48\x0f\x45")
 def threads_or_global(code: bytes, address: int) -> ThreadsOrGlobal | None:
     """The word that a function loads which does nothing else; None for any other function."""
     found = _BEGINNING.match(code)
-    if found is None:
+    if not found:
         return None
     slot = address + found.end("slot") + _signed(found["slot"])
     rest, at = code[found.end() : _LONGEST], address + found.end()
     parts = _two_addresses(rest, at)
-    if parts is None:
+    if not parts:
         return None
     return ThreadsOrGlobal(slot, _signed(found["short"] or found["long"]), *parts)
 
@@ -261,9 +261,9 @@ def _two_addresses(code: bytes, start: int) -> tuple[int, int] | None:
     member = otherwise = loaded = None
     for one in instructions(code, start):
         raw = code[one.address - start :]
-        if one.kind == "lea" and one.memory is not None and one.memory.base == _POINTER and member is None:
+        if one.kind == "lea" and one.memory and one.memory.base == _POINTER and member is None:
             member = one.memory.displacement
-        elif one.kind == "lea" and one.memory is not None and one.memory.base == PC_RELATIVE and otherwise is None:
+        elif one.kind == "lea" and one.memory and one.memory.base == PC_RELATIVE and otherwise is None:
             otherwise = one.fixed_operand
         elif _loads_result(one):
             loaded = True
@@ -276,7 +276,7 @@ def _two_addresses(code: bytes, start: int) -> tuple[int, int] | None:
 
 def _loads_result(one: Instruction) -> bool:
     memory = one.memory
-    if one.kind != "mov" or one.destination != _RESULT or memory is None:
+    if one.kind != "mov" or one.destination != _RESULT or not memory:
         return False
     return (memory.base, memory.index_register, memory.displacement) == (_RESULT, None, 0)
 

@@ -64,7 +64,7 @@ class DebuggerGuard:
         self._child, files = 0, []
         own = architectures.own()
         with theirs, contextlib.suppress(OSError):
-            if own is None:
+            if not own:
                 return
             for name, how in (("mem", os.O_RDWR), ("pagemap", os.O_RDONLY)):
                 files.append(os.open(f"/proc/{pid}/{name}", how | os.O_CLOEXEC))
@@ -111,13 +111,13 @@ class DebuggerGuards:
     def close(self) -> None:
         """The debugger has let the process go, or ends in its own way: what it leaves there from now on is another
         tool's, the probes of the next command at the same places for example. Idempotent."""
-        if self._guard is not None:
+        if self._guard:
             self._guard.close()
             self._guard = None
 
     def watch_over(self, pid: int) -> None:
         """Guard that process, which stands still, until it is let go."""
-        if self._guard is None or self._guard.pid != pid or not self._guard.is_there:
+        if not self._guard or self._guard.pid != pid or not self._guard.is_there:
             self.close()
             self._guard = DebuggerGuard(pid)
 
@@ -242,7 +242,7 @@ def connection_to(server: int) -> int:
 
     theirs, tables = {*_sockets(server).values()}, SocketTables(os.getpid())
     peers = ((descriptor, tables.find(inode)) for descriptor, inode in _sockets(os.getpid()).items())
-    return next((descriptor for descriptor, found in peers if found is not None and found.peer in theirs), -1)
+    return next((descriptor for descriptor, found in peers if found and found.peer in theirs), -1)
 
 
 def _sockets(pid: int) -> dict[int, int]:
@@ -277,7 +277,7 @@ def _as_probed(file: int, offset: int, size: int) -> bytes:
 def foreign_breakpoints(pid: int) -> list[int]:
     """The addresses of breakpoint instructions in a process's code that its files have not. Raises OSError."""
     own = architectures.own()
-    if own is None:
+    if not own:
         return []
     descriptors: list[int] = []
     try:
@@ -396,7 +396,7 @@ class Healer:
                     meant = original[place : place + len(self._code)]
                     if meant != self._code:
                         probed = probed or _as_probed(file, offset, len(original))
-                        if status is not None and probed[place : place + len(self._code)] != self._code:
+                        if status and probed[place : place + len(self._code)] != self._code:
                             yield page + place, meant, (status.st_dev, status.st_ino, offset + place)
                     place = theirs.find(self._code, place + 1)
         finally:

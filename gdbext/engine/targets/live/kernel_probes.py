@@ -31,11 +31,11 @@ def listed_probes(pid: int) -> set[tuple[int, int, int]]:
     process: in links of BPF since Linux 6.8, 6.6 for single ones, and in tracefs. It needs CAP_SYS_ADMIN."""
     found: set[tuple[int, int, int]] = set()
     own = architectures.own()
-    places = [] if own is None or own.probing is None else [*_linked_places(own.probing.bpf_call, pid)]
+    places = [] if not own or not own.probing else [*_linked_places(own.probing.bpf_call, pid)]
     for name in _PROBE_LINES:
         with contextlib.suppress(OSError), open(name, errors="surrogateescape") as file:
             lines = map(_PROBE_LINE.match, file)
-            places += [(line[1], [int(line[2], 16)]) for line in lines if line is not None]
+            places += [(line[1], [int(line[2], 16)]) for line in lines if line]
     for path, offsets in places:
         with contextlib.suppress(OSError, ValueError):
             status = os.stat(path)  # noqa: PTH116 - pathlib is slow to import

@@ -294,7 +294,7 @@ def check_architecture(pid: int) -> int:
     except OSError as error:
         raise TargetGone.of(pid) from error
     found = identify(header)
-    if found is None:
+    if not found:
         raise architectures.foreign(f"the program of process {pid} is not an ELF file")
     if not found.is_ours or not architectures.supported(found.machine):
         raise architectures.foreign(f"process {pid} runs a {found.bits}-bit program (ELF machine {found.machine})")

@@ -263,7 +263,7 @@ class ProcTarget(LocalProcess):
             stop = ptrace.poll(thread.tid)
         except ChildProcessError:  # it ended, and its end was not reported to us
             stop = ptrace.PtraceStop(True, 0)
-        if stop is None:
+        if not stop:
             return False
         if stop.ended:
             self._threads.pop(thread.tid, None)
@@ -276,7 +276,7 @@ def _let_go(thread: ProcThread) -> bool:
     try:
         if not thread.stopped:
             stop = ptrace.poll(thread.tid)
-            if stop is None or stop.ended:
+            if not stop or stop.ended:
                 return stop is None  # still in the kernel: it cannot be detached, and goes on as soon as we end
             thread.note_stop(stop)
         ptrace.detach(thread.tid, thread.held)
@@ -297,7 +297,7 @@ def _collect(pid: int, tids: Collection[int]) -> None:
             except ChildProcessError:
                 left.discard(tid)
             else:
-                left -= {tid} if stop is not None and stop.ended else set()
+                left -= {tid} if stop and stop.ended else set()
         if left:
             time.sleep(0.001)
 
@@ -311,7 +311,7 @@ def _is_dead(pid: int, tid: int) -> bool:
 
 def _crash_signal(tid: int, number: int) -> Signal:
     told = ptrace.signal_information(tid)
-    if told is None:
+    if not told:
         return Signal(number, linux.signal_name(number))
     code, address = told
     return Signal(number, linux.signal_name(number), code, linux.fault_address(number, code, address))

@@ -78,7 +78,7 @@ def stopped_for(tid: int | None = None) -> tuple[int, int] | None:
     of any thread for None. Raises ChildProcessError where it is gone."""
     kind, number = (os.P_ALL, 0) if tid is None else (os.P_PID, tid)
     found = os.waitid(kind, number, os.WSTOPPED | os.WNOWAIT | os.WNOHANG | WALL)
-    return None if found is None else (found.si_pid, found.si_status)
+    return (found.si_pid, found.si_status) if found else None
 
 
 def poll(tid: int) -> PtraceStop | None:
@@ -112,7 +112,7 @@ def registers(tid: int, architecture: Architecture) -> dict[str, int]:
 def float_registers(tid: int, architecture: Architecture) -> dict[str, int]:
     """The low 8 bytes of the vector registers of a stopped thread. Raises TargetGone, TargetError."""
     known = architecture.float_registers
-    return architecture.unpack_floats(_register_set(tid, known.kind, known.size)) if known is not None else {}
+    return architecture.unpack_floats(_register_set(tid, known.kind, known.size)) if known else {}
 
 
 def _register_set(tid: int, kind: int, size: int) -> bytes:

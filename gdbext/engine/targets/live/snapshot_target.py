@@ -125,22 +125,22 @@ class SnapshotTarget(LocalProcess):
 
     def need_registers(self, tid: int) -> None:
         """Note that the thread's callee-saved registers are wanted, which only a stop shows."""
-        thread = self._copy.thread(tid) if self._copy is not None else None
-        if thread is not None and thread.lacks_registers:
+        thread = self._copy.thread(tid) if self._copy else None
+        if thread and thread.lacks_registers:
             self._needs_registers = True
 
     def stopped_thread(self, tid: int) -> TargetThread | None:
         """The thread at a stop that is made now, where all that was read before belongs to that moment, too."""
         self.need_registers(tid)
-        if self._needs_registers and self._copy is not None and self._copy.is_asleep and self._memory >= 0:
+        if self._needs_registers and self._copy and self._copy.is_asleep and self._memory >= 0:
             is_same, self._next = self._is_confirmed(_STOPS), None  # else the next look has a stop of its own
             self._looks = 1 if is_same else self._looks
-        return self._copy.thread(tid) if self._copy is not None else None
+        return self._copy.thread(tid) if self._copy else None
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes: as they were at the stop where they were copied, else as they are now. Raises
         MemoryFault, TargetGone."""
-        copied = self._copy.memory.read(address, size) if self._copy is not None and self._standing is None else None
+        copied = self._copy.memory.read(address, size) if self._copy and self._standing is None else None
         if copied is not None:
             return copied
         if self._memory < 0:
@@ -152,11 +152,11 @@ class SnapshotTarget(LocalProcess):
             return found
         if size <= _LOGGED_READ:
             self._wanted[address, size] = found
-        return self._copy.memory.over(address, found) if self._copy is not None else found
+        return self._copy.memory.over(address, found) if self._copy else found
 
     def copied_page(self, number: int) -> bytes | None:
         """A page that was copied at the stop."""
-        return self._copy.memory.page(number) if self._copy is not None and self._standing is None else None
+        return self._copy.memory.page(number) if self._copy and self._standing is None else None
 
     def sample(self, address: int, size: int) -> bytes:
         """Read memory as it is now: what is compared with a file does not change."""
@@ -188,7 +188,7 @@ class SnapshotTarget(LocalProcess):
 
     def has_run(self, tid: int) -> bool:
         """The thread ran on since the stop, or began after it, and something was read besides the copy."""
-        if self._copy is None or not self._may_be_mixed():
+        if not self._copy or not self._may_be_mixed():
             return False
         moved = self._copy.has_moved(tid, self.architecture, self._code)
         return moved and not self._is_confirmed(_STOPS_IN_DOUBT)
@@ -202,31 +202,31 @@ class SnapshotTarget(LocalProcess):
         """Go on with a later look, if threads have moved since the last one, or libraries were loaded since the first
         began; or with a stop, where registers are wanted; or ``in_doubt``, if what was read may be of two moments. All
         that was read so far is copied."""
-        if self._needs_registers and self._copy is not None and self._copy.is_asleep and self._memory >= 0:
+        if self._needs_registers and self._copy and self._copy.is_asleep and self._memory >= 0:
             self._wanted_pages |= set(self._pages_wanted())
             self._adopt(self._take())
             return True
         self.threads_that_ran()
         again = in_doubt and self._looks < _STOPS_IN_DOUBT and self._may_be_mixed()
-        if self._next is None and (again or self._has_other_files()):
+        if not self._next and (again or self._has_other_files()):
             self._wanted_pages |= set(self._pages_wanted())
             with suppress(TargetError):
                 self._next = self._take()
-        if self._next is None:
+        if not self._next:
             return False
         self._adopt(self._next)
         return True
 
     def _find_moved(self) -> tuple[int, ...]:
         copy = self._copy
-        if copy is None or not self._may_be_mixed():
+        if not copy or not self._may_be_mixed():
             return ()
         moved = tuple(each.tid for each in copy.threads if copy.has_moved(each.tid, self.architecture, self._code))
         return () if moved and self._is_confirmed(_STOPS) else moved
 
     def _has_other_files(self) -> bool:
         """Other code is mapped than when this look began: a library was loaded before the stop, or after it."""
-        if self._copy is None or self._held is not None or self._memory < 0 or self._looks >= _STOPS_IN_DOUBT:
+        if not self._copy or self._held or self._memory < 0 or self._looks >= _STOPS_IN_DOUBT:
             return False
         try:
             before, text = self.maps(), self._maps_text
@@ -247,7 +247,7 @@ class SnapshotTarget(LocalProcess):
         """Threads that seem to have moved only took their time to fall asleep again: at another stop, of ``most``
         in all, they are where they were, all that was read is as it was, and no library was loaded. Else that stop is
         the next to look at."""
-        if self._copy is None or self._next is not None or self._looks >= most:
+        if not self._copy or self._next or self._looks >= most:
             return False
         wanted, files = set(self._pages_wanted()), code_files(self.maps())
         self._wanted_pages |= wanted
@@ -286,9 +286,9 @@ class SnapshotTarget(LocalProcess):
 
     def _copied(self) -> StopCopy:
         """The copy, made when it is first wanted."""
-        if self._copy is None:
+        if not self._copy:
             self._adopt(self._take())
-        assert self._copy is not None
+        assert self._copy
         return self._copy
 
     def _adopt(self, copy: StopCopy) -> None:
@@ -313,7 +313,7 @@ class SnapshotTarget(LocalProcess):
         size = self._stacks_estimate() + sum(end - start for start, end in runs)
         with real_time_priority():
             asleep = self._copy_asleep(runs, size)
-        if asleep is not None:
+        if asleep:
             return asleep
         read, prepared = self._prepared(), PreparedMemory(size)
         with real_time_priority():
@@ -330,7 +330,7 @@ class SnapshotTarget(LocalProcess):
 
     def _copy_asleep(self, runs: Sequence[tuple[int, int]], size: int) -> StopCopy | None:
         """A copy without a stop; None where that is not wanted, or not all threads sleep for as long as it takes."""
-        if self._unstopped is None or self._needs_registers:
+        if not self._unstopped or self._needs_registers:
             return None
 
         maps = list(self.maps())
@@ -377,11 +377,11 @@ class SnapshotTarget(LocalProcess):
         if not any(thread.signal for thread in threads):
             self._release()
         self._paused += time.perf_counter() - started
-        return StopCopy(self.pid, threads, PageCopy(pieces), selected.tid if selected is not None else 0)
+        return StopCopy(self.pid, threads, PageCopy(pieces), selected.tid if selected else 0)
 
     def _with_sleepers(self, threads: list[CopiedThread]) -> list[CopiedThread]:
         """The threads; those that nobody can stop as they sleep."""
-        if self._unstopped is None or not any(each.is_unread for each in threads):
+        if not self._unstopped or not any(each.is_unread for each in threads):
             return threads
         with closing(self._unstopped()) as process:
             asleep = {each.tid: each for each in process.threads() if not each.runs_on}
@@ -401,7 +401,7 @@ class SnapshotTarget(LocalProcess):
             self._standing = None
 
     def _release(self) -> None:
-        if self._held is not None:
+        if self._held:
             held, self._held = self._held, None
             self._let_go(held)
 
@@ -428,7 +428,7 @@ class SnapshotTarget(LocalProcess):
         most = max(_STACKS_SIZE // max(len(pointers), 1), _STACK_LEAST)
         for pointer in pointers:
             mapping = mapping_at(maps, pointer)
-            if mapping is not None:
+            if mapping:
                 start = max((pointer - _RED_ZONE) & -linux.PAGE_SIZE, mapping.start)
                 yield start, min(mapping.end, start + most)
 

@@ -88,9 +88,9 @@ def writable_pages(pieces: Iterable[tuple[int, int]], maps: Sequence[MemoryMappi
     writable = iter([each for each in maps if "w" in each.permissions])
     current = next(writable, None)
     for number in sorted({number for address, size in pieces for number in pages_of(address, size)}):
-        while current is not None and current.end <= number * PAGE_SIZE:
+        while current and current.end <= number * PAGE_SIZE:
             current = next(writable, None)
-        if current is None:
+        if not current:
             return
         if current.start <= number * PAGE_SIZE:
             yield number
@@ -243,9 +243,9 @@ class CopiedThread(TargetThread):
 
     def note_earlier(self, copy: StopCopy | None) -> None:
         """Keep how long the thread has slept in the kernel where only our own earlier stop has let it run."""
-        before = copy.thread(self.tid) if copy is not None else None
-        mine, theirs = self.kernel_side, before.kernel_side if before is not None else None
-        if before is None or mine is None or theirs is None or before.is_unread or self.is_unread:
+        before = copy.thread(self.tid) if copy else None
+        mine, theirs = self.kernel_side, before.kernel_side if before else None
+        if not before or not mine or not theirs or before.is_unread or self.is_unread:
             return
         if mine.call == theirs.call and self._registers == before._registers:
             self.kernel_side = mine._replace(seconds=max(mine.seconds or 0, theirs.seconds or 0))
@@ -301,7 +301,7 @@ class StopCopy:
         for thread in self.threads:
             with suppress(TargetError):
                 call = architecture.blocked_syscall(thread.registers(), read)
-                name = architecture.syscall_names.get(call[0], "") if call is not None else ""
+                name = architecture.syscall_names.get(call[0], "") if call else ""
                 if name in ENDED_BY_STOPS:
                     found[thread.tid] = name
         return found
@@ -313,7 +313,7 @@ class StopCopy:
     def has_moved(self, tid: int, architecture: Architecture, read: ReadCode) -> bool:
         """The thread is not known to have slept ever since; or it began after the stop."""
         thread, place = self._by_tid.get(tid), place_of(self._pid, tid)
-        if thread is None:
+        if not thread:
             return bool(place.call)
         return place.has_moved(self._places[tid]) or not _is_at(thread, place, architecture, read)
 
@@ -335,7 +335,7 @@ def _is_at(thread: CopiedThread, place: SleepPlace, architecture: Architecture, 
     except TargetError:
         return False
     call = architecture.blocked_syscall(registers, read)
-    arguments = call[1] if call is not None else ()
+    arguments = call[1] if call else ()
     return (registers[architecture.stack_pointer], arguments) == (place.stack_pointer, place.arguments)
 
 

@@ -48,7 +48,7 @@ def check_can_stop(pid: int) -> None:
     from gdbext.errors import TargetError, TargetGone
 
     architecture = architectures.own()
-    if architecture is None:
+    if not architecture:
         return
     proc_checks.check_exists(pid)
     try:
@@ -57,13 +57,13 @@ def check_can_stop(pid: int) -> None:
         raise TargetGone.of(pid) from error
     for tid, (state, name) in stats.items():
         side = kernel_side(pid, tid, state, call_of(pid, tid), architecture)
-        if side is not None and side.is_frozen:
+        if side and side.is_frozen:
             raise TargetError(
                 f"process {pid} cannot be stopped: its control group is frozen, and thread {tid} ({name}) sleeps there",
                 why="a debugger would wait for it until the group is thawed",
                 help=f"use: --debugger none, which needs no stop, as in: scripts/dispatch -p {pid}",
             )
-        if side is not None and side.cannot_stop:
+        if side and side.cannot_stop:
             raise TargetError(
                 f"process {pid} cannot be stopped: thread {tid} ({name}) sleeps uninterruptibly ({side.where})",
                 why="a debugger would wait for it without end, and nobody else could look at the process meanwhile",
@@ -151,7 +151,7 @@ def _is_kept(child: int, call: str) -> bool:
         state = proc_checks.thread_state(child, child)
     except OSError:
         return False
-    if state == "D" or architecture is None:
+    if state == "D" or not architecture:
         return state == "D"
     side = kernel_side(child, child, state, call, architecture)
     number = call.partition(" ")[0]

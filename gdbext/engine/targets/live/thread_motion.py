@@ -334,7 +334,7 @@ def is_settled(pid: int, tid: int, begun: ThreadActivity | None) -> bool:
     if status.get("State", "Z")[0] != "R":
         return True
     now = activities(pid).get(tid, ThreadActivity()).nanoseconds
-    before = begun.nanoseconds if begun is not None else None
+    before = begun.nanoseconds if begun else None
     return now is None or (before is not None and now - before > _RUNS_NANOSECONDS)
 
 

@@ -207,7 +207,7 @@ class UnstoppedProcess(RunningProcess):
         """The thread does not sleep, or no longer where it did when the threads were listed."""
         seen = next((each for each in self._threads or () if each.tid == tid), None)
         now = place_of(self.pid, tid)
-        return bool(now.call) if seen is None else now.has_moved(seen.place)
+        return now.has_moved(seen.place) if seen else bool(now.call)
 
     def has_moved_on(self, tid: int) -> bool:
         """The same: nothing is copied."""
@@ -259,7 +259,7 @@ class UnreadableProcess(UnstoppedProcess):
     def __init__(self, pid: int) -> None:
         self.pid = pid
         found = architectures.own()
-        if found is None:
+        if not found:
             raise architectures.foreign("processes of this machine cannot be read")
         self.architecture = found
         self._memory = -1
@@ -297,7 +297,7 @@ def copy_asleep(
         with closing(unstopped()) as process:
             process._maps = maps
             found = _copied(process, copy)
-        if found is not None:
+        if found:
             return found
         time.sleep(_PAUSE * 2**number)
     return None

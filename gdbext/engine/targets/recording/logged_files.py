@@ -143,7 +143,7 @@ class LoggedFiles(HostFiles):
     def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:
         """The file that is found, noted from here on: what the search itself reads is not wanted again."""
         found = self._inner.module_file(start, search)
-        if found.image is not None:
+        if found.image:
             file = LoggedFile(found.image.path, found.image.data)
             self._files.append(file)
             found = found._replace(image=LoggedImage(file, found.image.path, found.image.identity))

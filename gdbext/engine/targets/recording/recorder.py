@@ -168,7 +168,7 @@ class RecordingTarget(Target):
             pid=self.pid,
             architecture=self.architecture.name,
             run=RecordedRun(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), __version__, command),
-            selected=None if selected is None else selected.tid,
+            selected=selected.tid if selected else None,
             threads=threads,
             maps=tuple(self.maps()),
             auxv=dict(self.auxv()),
@@ -335,7 +335,7 @@ def _thread(thread: RecordedThread) -> dict[str, Any]:
 
 def _kernel_side(side: KernelSide | None) -> dict[str, Any]:
     """Only where there is something to say."""
-    if side is None:
+    if not side:
         return {}
     milliseconds = None if side.seconds is None else round(side.seconds * 1e3)
     names = {"state": side.state, "channel": side.channel, "stack": list(side.stack)}
@@ -343,7 +343,7 @@ def _kernel_side(side: KernelSide | None) -> dict[str, Any]:
 
 
 def _signal(signal: Signal | None) -> dict[str, Any] | None:
-    if signal is None:
+    if not signal:
         return None
     return {"number": signal.number, "name": signal.name, "code": signal.code, "address": signal.address}
 

@@ -61,7 +61,7 @@ class ReplayedFile:
     def arrays(self, kind: str) -> Arrays:
         """The arrays of the symbol index."""
         found = self.file.arrays.get(kind)
-        if found is None:
+        if not found:
             raise self.absent(f"symbols of {self._name}", kind)
         first, second = found
         return ReplayedNumbers(first, self), ReplayedNumbers(second, self)
@@ -141,7 +141,7 @@ class ReplayedFiles(HostFiles):
     def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:  # noqa: ARG002
         """Return the module's file as it was found when it was recorded."""
         module = self._recording.modules.get(start)
-        if module is None:
+        if not module:
             self._missing.note("files of modules", start)
             return FoundFile("missing", "its file is not in the recording", None)
         if module.file is None:

@@ -214,7 +214,7 @@ def user_tasks(first: Texts, status: Mapping[str, str], limit: str | None, sourc
     words = first.get("/proc/loadavg", "").split()
     tasks = words[3].partition("/")[2] if len(words) > 3 else ""
     found = counted(tasks, limit, source)
-    if found is None or not found.is_used_up or capable & _NO_LIMIT_CAPABILITIES:
+    if not found or not found.is_used_up or capable & _NO_LIMIT_CAPABILITIES:
         return None
     return found
 

@@ -117,10 +117,10 @@ class Machine:
                     "0",
                 )
                 found = self.file_system(int(fd)) if (number(flags, 8) or 0) & os.O_ACCMODE else None
-                if found is not None and not found.is_served:
+                if found and not found.is_served:
                     places.setdefault(found.phrase, f"/proc/{self._pid}/fd/{fd}")
             shared = self.file_system_of(_SHARED_MEMORY)
-            if shared is not None and shared.place == _SHARED_MEMORY:
+            if shared and shared.place == _SHARED_MEMORY:
                 places.setdefault(shared.phrase, f"/proc/{self._pid}/root{_SHARED_MEMORY}")
             return [phrase for phrase, place in places.items() if _is_full(place)]
 
@@ -200,7 +200,7 @@ class Machine:
         groups = dict(self._groups)
         name = controller if controller in groups and controller in self._folders else ""
         mounted, group = self._folders.get(name), groups.get(name)
-        if mounted is None or group is None:
+        if not mounted or group is None:
             return []
         root, place = mounted
         below = group[len(root.rstrip("/")) :] if f"{group}/".startswith(f"{root.rstrip('/')}/") else None

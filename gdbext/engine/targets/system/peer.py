@@ -53,8 +53,8 @@ class ChildProcess(Record):
     @property
     def label(self) -> str:
         """The process in words: ``124 (python, stopped)``."""
-        state = self.state.value if self.state is not None else ""
-        waits = self.waits_for_us.phrase if self.waits_for_us is not None else ""
+        state = self.state.value if self.state else ""
+        waits = self.waits_for_us.phrase if self.waits_for_us else ""
         asks = f"reads from the terminal {self.asks_at}" if self.asks_at else ""
         details = ", ".join(filter(None, (self.name, state, self.ending, waits, asks)))
         return f"{self.pid} ({details})" if details else str(self.pid)
@@ -63,9 +63,9 @@ class ChildProcess(Record):
     def doing(self) -> str:
         """The work of the process, in a few words: ``in futex``, ``stopped``, ``ended, not waited for: killed by
         SIGKILL``."""
-        if self.state is not None:
+        if self.state:
             return f"{self.state.value}: {self.ending}" if self.ending else self.state.value
-        if self.waits_for_us is not None:
+        if self.waits_for_us:
             return self.waits_for_us.phrase
         if self.asks_at:
             return f"reads from the terminal {self.asks_at}"

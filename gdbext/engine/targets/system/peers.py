@@ -169,7 +169,7 @@ class Peers:
         where there are several, of which nobody knows the one that is wanted."""
         found = self._list(f"locked files of {self._pid}", lambda: _only(_locked_files(self._pid)))
         peer = self._lock(found[1:]) if found else None
-        return (found[0], peer) if peer is not None else None
+        return (found[0], peer) if peer else None
 
     def locked_here(self) -> str | None:
         """The only file that this process has open, and has locked for itself; None also where there are several."""
@@ -248,7 +248,7 @@ class Peers:
         inode = link[len("socket:[") : -1]
         wanted = number(inode)
         found = self._sockets.find(wanted) if wanted is not None else None
-        if found is None:
+        if not found:
             return []
         numbers = (found.peer, found.unsent, found.unread, found.listener, found.queued)
         return [found.family, found.local, found.remote, found.state, *map(str, numbers)]
@@ -267,12 +267,12 @@ class Peers:
 
         def read() -> list[str]:
             found = self._sockets.unix_listener(name)
-            return [str(found.listener), str(found.queued)] if found is not None else []
+            return [str(found.listener), str(found.queued)] if found else []
 
         listener, queued = (*self._list(f"listener of {name}", read), "", "")[:2]
         pids = [pid for pid, _, _ in self._holders(f"socket:[{listener}]")] if listener else []
         found = self._connecting(pids, name, queued) if pids else None
-        return found._replace(text=f"connecting to {name}, {found.text}") if found is not None else None
+        return found._replace(text=f"connecting to {name}, {found.text}") if found else None
 
     def _socket(self, link: str) -> Peer | None:
         found = self._list(f"other end of {link}", lambda: self._find(link))

@@ -129,7 +129,7 @@ class SocketTables:
 
     def _table(self, family: str) -> _Table:
         found = self._tables.get(family)
-        if found is None:
+        if not found:
             started = time.monotonic()
             found = self._tables[family] = _Table(_rows(self._pid, family), started + self._seconds)
             self._seconds -= time.monotonic() - started

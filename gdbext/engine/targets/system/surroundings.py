@@ -222,7 +222,7 @@ def pause_for(pid: int, texts: Texts) -> float:
     if not once.threads or any(_letter(texts[path]) in ("t", "T") for path in texts if path.endswith("/stat")):
         return 0.0
     pause = 0.0
-    if once.quota is not None and once.quota.throttled and wanting:
+    if once.quota and once.quota.throttled and wanting:
         pause = max(_PAUSE, min(3.2 * once.quota.period_ms / 1e3, _MAX_PAUSE))
     if any(each.priority or _is_delayed(texts.get(f"/proc/{pid}/task/{each.tid}/schedstat", "")) for each in wanting):
         pause = max(pause, _PAUSE)
@@ -296,19 +296,19 @@ def _evidence(found: Surroundings, folder: str, status: Mapping[str, str]) -> It
     if found.allowed:
         yield f"{folder}/status: Cpus_allowed_list {status.get('Cpus_allowed_list', '')}; {found.online} are online"
     quota = found.quota
-    if quota is not None:
+    if quota:
         when = "between two readings" if quota.seconds is not None else "since the group was made"
         yield (
             f"{quota.group}: {quota.processors:g} processors for each {quota.period_ms:g} ms; "
             f"{quota.throttled} of {quota.periods} periods throttled {when}"
         )
-    if found.memory is not None:
+    if found.memory:
         yield (
             f"{found.memory.group}: {found.memory.used} bytes used, memory.high {found.memory.high}, limit "
             f"{found.memory.limit}"
         )
     for each in (found.tasks, found.user_tasks, found.descriptors, found.address_space):
-        if each is not None:
+        if each:
             yield f"{each.source}: {each.used} of {each.limit}"
 
 
@@ -389,7 +389,7 @@ def _idle(first: Texts, later: Texts, processors: set[int]) -> float | None:
     """The share of idle time of some processors, by /proc/stat (proc_stat(5): idle and iowait are the fourth and fifth
     number)."""
     before, after = _processor_times(first, processors), _processor_times(later, processors)
-    if before is None or after is None or after[1] <= before[1]:
+    if not before or not after or after[1] <= before[1]:
         return None
     return round((after[0] - before[0]) / (after[1] - before[1]), 3)
 

@@ -58,7 +58,7 @@ class Circumstances(Record):
 
     def _version(self) -> tuple[int, int]:
         found = re.match(r"(\d+)\.(\d+)", self.release)
-        return (int(found[1]), int(found[2])) if found is not None else _FIRST_WITH_MANY
+        return (int(found[1]), int(found[2])) if found else _FIRST_WITH_MANY
 
 
 def circumstances() -> Circumstances:
@@ -77,7 +77,7 @@ def _text(path: str) -> str:
 
 def refused(what: str, error: OSError, here: Circumstances | None = None) -> ProbesRefused:
     """The error that says what is missing; ``here``: other circumstances than ours."""
-    here = circumstances() if here is None else here
+    here = here or circumstances()
     why, help_ = _reason(error.errno or 0, here)
     return ProbesRefused(f"{what}: {error.strerror}", why=why, help=help_)
 
@@ -152,7 +152,7 @@ class Bpf:
     @classmethod
     def of(cls, architecture: Architecture) -> Bpf:
         """The system call of that architecture. Raises ProbesRefused."""
-        if architecture.probing is None:
+        if not architecture.probing:
             raise ProbesRefused(
                 f"kernel probes are not supported on {architecture.title}",
                 why="where they are cheap is known for each architecture by itself",

@@ -49,8 +49,8 @@ class PythonLines:
         """Prepare the program. Raises PythonUnsupported."""
         self._session = session
         self._runtime = runtime = session.python
-        form = runtime.layout.abi.frames if runtime is not None else None
-        if runtime is None or not isinstance(form, InterpreterFrames):
+        form = runtime.layout.abi.frames if runtime else None
+        if not runtime or not isinstance(form, InterpreterFrames):
             raise unsupported("lines are known for CPython 3.11 and later only")
         self.path = _path(runtime.space, form)
         self._lines: dict[tuple[int, int], str | None] = {}
@@ -59,7 +59,7 @@ class PythonLines:
         """Thread id → address of its PyThreadState, as they are now. Raises GdbextError."""
         # Opened anew: what was read of a process that runs on is old.
         self._runtime = runtime = self._session.reopened(self._session.target).python
-        states = runtime.thread_states() if runtime is not None else ()
+        states = runtime.thread_states() if runtime else ()
         return {state.native_id: state.address for state in states if state.native_id}
 
     def text(self, code: int, instruction: int) -> str | None:
@@ -70,7 +70,7 @@ class PythonLines:
         return self._lines[key]
 
     def _read(self, address: int, instruction: int) -> str | None:
-        if self._runtime is None:
+        if not self._runtime:
             return None
         try:
             code = self._runtime.codes.get(address)
@@ -266,4 +266,4 @@ def _number(names: Sequence[str], name: str) -> int:
 
 def _saved(architecture: Architecture) -> dict[str, int]:
     """Offsets at which the kernel has the registers; nothing where probes are not supported."""
-    return dict(architecture.probing.saved) if architecture.probing is not None else {}
+    return dict(architecture.probing.saved) if architecture.probing else {}

@@ -64,7 +64,7 @@ def attach_one_by_one(
     kernel: Bpf, architecture: Architecture, program: int, path: str, places: Sequence[ProbePlace], pid: int
 ) -> Iterator[int]:
     """The descriptor of a link for each place, when it is there. Raises OSError."""
-    call = architecture.probing.perf_call if architecture.probing is not None else 0
+    call = architecture.probing.perf_call if architecture.probing else 0
     with open(_TYPE) as file:
         kind = int(file.read())
     name = ctypes.create_string_buffer(os.fsencode(path))

@@ -56,7 +56,7 @@ def program(
     only: place_program.Filter = place_program.EVERYTHING,
 ) -> bpf.Code:
     """Adds 1 to the counter of (place, operator, keyset, thread, line); a key that finds no room counts as lost."""
-    line = [] if path is None else place_program.find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH)
+    line = place_program.find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH) if path else []
     first = place_program.thread(_AT, only) if maps.cells is None or only.tid is not None else []
     later = [] if first else place_program.thread(_AT)
     return bpf.assemble(
@@ -169,7 +169,7 @@ def entry_program(architecture: Architecture, maps: LatencyMaps, only: place_pro
 
 def exit_program(architecture: Architecture, maps: LatencyMaps) -> bpf.Code:
     """A function returns: that of a call that began, or another one."""
-    saved = architecture.probing.saved if architecture.probing is not None else {}
+    saved = architecture.probing.saved if architecture.probing else {}
     return bpf.assemble(
         (
             bpf.move(bpf.B6, bpf.B1),

@@ -165,7 +165,7 @@ def _relation() -> list[bpf.Part]:
 
 def _copy(architecture: Architecture, maps: TraceMaps) -> list[bpf.Part]:
     """The stack from here up to the outermost dispatch, unless it is known whether we are inside of the next one."""
-    saved = architecture.probing.saved if architecture.probing is not None else {}
+    saved = architecture.probing.saved if architecture.probing else {}
     to = _SNAPSHOT_AT
     return [
         bpf.load(bpf.B1, bpf.FRAME, _ONE),
