@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gdbext.diagnosis.inspection import Inspection, inspect_threads
+from gdbext.diagnosis.inspect import Inspection, inspect_threads
 from gdbext.diagnosis.kinds import kind_of, rank_of
 from gdbext.diagnosis.report.thread_report import ThreadProgress, is_users_file
 from gdbext.diagnosis.session import Session

@@ -127,11 +127,11 @@ def prepare() -> None:
     from importlib import import_module
 
     for name in (
-        "gdbext.diagnosis.diagnose",
+        "gdbext.diagnosis.commands.diagnose",
         "gdbext.diagnosis.reporting",
         "gdbext.cpython.threads.runtime",
         "gdbext.cpython.wait_view",
-        "gdbext.diagnosis.inspection",
+        "gdbext.diagnosis.inspect",
         "gdbext.diagnosis.job.collectives",
         "gdbext.diagnosis.session",
         "gdbext.diagnosis.threads.thread_snapshots",
@@ -143,7 +143,7 @@ def prepare() -> None:
         "gdbext.engine.targets.recording.replay_target",
         "gdbext.torch.stack.dispatch_stack",
         "gdbext.diagnosis.verdict.advice",
-        "gdbext.diagnosis.diagnose_view",
+        "gdbext.diagnosis.commands.diagnose_view",
     ):
         import_module(name)
 

@@ -68,7 +68,9 @@ def frame_function(frame: DispatchFrame | Frame) -> str:
     """The text in the place of the function's name: a Python function's own, or PyTorch's words for a dispatch."""
     if not isinstance(frame, DispatchFrame):
         return escape(frame.function)
-    from gdbext.diagnosis.bt import dispatch_words  # with the first frame: sourcing our file imports no command
+    from gdbext.diagnosis.commands.bt import (
+        dispatch_words,  # with the first frame: sourcing our file imports no command
+    )
 
     return dispatch_words(frame)
 

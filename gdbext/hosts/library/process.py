@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.inspection import inspect_threads
+from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.report import json_report, render_text
 from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.session import Session

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.dot_graph import draw, quoted, write_text
+from gdbext.diagnosis.commands.dot_graph import draw, quoted, write_text
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render import escape

@@ -241,11 +241,11 @@ def _import_once() -> None:
     from importlib import import_module
 
     for name in (
-        "gdbext.diagnosis.diagnose",
+        "gdbext.diagnosis.commands.diagnose",
         "gdbext.diagnosis.reporting",
         "gdbext.cpython.threads.runtime",
         "gdbext.cpython.wait_view",
-        "gdbext.diagnosis.inspection",
+        "gdbext.diagnosis.inspect",
         "gdbext.diagnosis.job.collectives",
         "gdbext.diagnosis.session",
         "gdbext.diagnosis.threads.thread_snapshots",

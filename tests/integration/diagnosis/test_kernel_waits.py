@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.diagnosis.diagnose import _examined
+from gdbext.diagnosis.commands.diagnose import _examined
 from gdbext.engine.targets.system.peer import ChildProcess
 from gdbext.errors import TargetError
 from gdbext.hosts.cli.debugger_runner import DebuggerProcess

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis.diagnose import _inspected
+from gdbext.diagnosis.commands.diagnose import _inspected
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget

@@ -13,7 +13,7 @@ from typing import Any
 import markupsafe
 import pytest
 
-from gdbext.diagnosis.inspection import inspect_threads, with_known_bugs
+from gdbext.diagnosis.inspect import inspect_threads, with_known_bugs
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.core_target import CoreTarget

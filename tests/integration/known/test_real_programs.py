@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.inspection import inspect_threads, with_known_bugs
+from gdbext.diagnosis.inspect import inspect_threads, with_known_bugs
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from support.programs import harness

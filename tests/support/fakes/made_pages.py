@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gdbext.diagnosis import diagnose_page
+from gdbext.diagnosis.commands import diagnose_page
 from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariable
 from gdbext.diagnosis.verdict.graph import Observations

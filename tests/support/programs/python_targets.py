@@ -11,7 +11,7 @@ import pytest
 
 from gdbext.cpython.threads.frame_reader import FrameGroup, ThreadState, place_groups
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.diagnosis.inspection import inspect_threads
+from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look

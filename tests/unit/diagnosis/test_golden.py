@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis import bt
+from gdbext.diagnosis.commands import bt
 from gdbext.diagnosis.report import Ending, EndingKind, Report, Section, json_report, render_text
 from gdbext.engine.vocabulary import ErrorReport
 from gdbext.tools import breaks, frames

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.diagnosis import dot_graph
+from gdbext.diagnosis.commands import dot_graph
 from gdbext.diagnosis.session import Session
 from gdbext.engine.formats import whole_file
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
@@ -48,7 +48,7 @@ def test_files_are_written_and_child_processes_looked_at_once(tmp_path: Path, mo
     graph, settings, write = str(tmp_path / "g.dot"), str(tmp_path / "again.py"), dot_graph.write
     monkeypatch.setattr(dot_graph, "write", lambda path, *rest: [done.append(path), write(path, *rest)][1])
     execute("python-lock-abba", "all-threads", "--dot", graph)
-    monkeypatch.setattr("gdbext.diagnosis.diagnose.children_of", lambda _, wanted, __: done.append(wanted))
+    monkeypatch.setattr("gdbext.diagnosis.commands.diagnose.children_of", lambda _, wanted, __: done.append(wanted))
     execute("python-lock-abba", "dispatch-diagnose", "--children")
     monkeypatch.setattr(whole_file, "write_text", lambda path, _: done.append(path))
     execute("meta-mm", "dispatch-info", "--settings", "--reproduce", settings)

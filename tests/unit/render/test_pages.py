@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gdbext.diagnosis import diagnose_page
+from gdbext.diagnosis.commands import diagnose_page
 from gdbext.render.page import Origin, Page, as_json, text
 from gdbext.tools.probes import top_view
 from gdbext.tools.probes.summary import TopSection

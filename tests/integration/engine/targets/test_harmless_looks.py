@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.diagnosis.inspection import inspect_threads
+from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.targets.live.snapshot_target import brief_stop

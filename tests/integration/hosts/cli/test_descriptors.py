@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.diagnosis import dot_graph
+from gdbext.diagnosis.commands import dot_graph
 from gdbext.tools.watch.evidence import Evidence, take_core
 from support.programs.harness import DISPATCH, executable
 

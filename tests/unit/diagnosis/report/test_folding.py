@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdbext.diagnosis import diagnose_view
+from gdbext.diagnosis.commands import diagnose_view
 from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
 from gdbext.diagnosis.verdict.graph import Observations

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis.diagnose import children_of, with_cause
+from gdbext.diagnosis.commands.diagnose import children_of, with_cause
 from gdbext.diagnosis.samples import ChildrenSection, ChildReport
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import judge

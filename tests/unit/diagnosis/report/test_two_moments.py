@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis import all_threads
+from gdbext.diagnosis.commands import all_threads
 from gdbext.diagnosis.report import CutCall, Report, TargetReport, json_report, render_text
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariable, ThreadReport
 from gdbext.diagnosis.session import Session

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from gdbext.diagnosis.bt import source_text
+from gdbext.diagnosis.commands.bt import source_text
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.threads.source_lines import MAX_FILE, SourceLine, SourceReader
 from gdbext.engine import terminal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.inspection import Inspection
+from gdbext.diagnosis.inspect import Inspection
 from gdbext.diagnosis.kinds import rank_of
 from gdbext.diagnosis.kinds.blocked import BLOCKED
 from gdbext.diagnosis.kinds.crashed import CRASH

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.diagnosis.bt import source_text, thread_lines, title
+from gdbext.diagnosis.commands.bt import source_text, thread_lines, title
 from gdbext.diagnosis.report import DotSection, Report
 from gdbext.diagnosis.report.finding import Finding, Verdict
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
@@ -55,12 +55,12 @@ class AllThreads(Tool):
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
         """Inspect all threads and judge; with --dot, draw them."""
-        from gdbext.diagnosis.inspection import inspect_threads
+        from gdbext.diagnosis.inspect import inspect_threads
 
         session, found = session.settled(lambda each: inspect_threads(each, frames=args.stacks))
         sections: list[Section] = []
         if args.dot:
-            from gdbext.diagnosis import dot_graph
+            from gdbext.diagnosis.commands import dot_graph
 
             sections.append(dot_graph.write(args.dot, found.threads))
         return make_report(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Collection, Iterator
 
-    from gdbext.diagnosis.inspection import Inspection
+    from gdbext.diagnosis.inspect import Inspection
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.report.finding import Finding
     from gdbext.diagnosis.report.thread_report import ThreadReport
@@ -158,7 +158,7 @@ class Diagnose(Tool):
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
-        from gdbext.diagnosis.diagnose_view import render
+        from gdbext.diagnosis.commands.diagnose_view import render
 
         return render(report, style)
 
@@ -225,8 +225,8 @@ def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
 
 def _write_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> None:
     """Write the page of --html, with the source lines of all threads. Raises UsageError."""
-    from gdbext.diagnosis.diagnose_page import render_page
-    from gdbext.diagnosis.dot_graph import write_text
+    from gdbext.diagnosis.commands.diagnose_page import render_page
+    from gdbext.diagnosis.commands.dot_graph import write_text
 
     origin = page_origin(session, called.command("dispatch-diagnose"))
     whole = report._replace(sources=source_lines(session.target, report.threads))
@@ -234,13 +234,13 @@ def _write_page(session: Session, args: Namespace, report: Report, called: Comma
 
 
 def _inspected(session: Session) -> Inspection:
-    from gdbext.diagnosis.inspection import inspect_threads
+    from gdbext.diagnosis.inspect import inspect_threads
 
     return _completed(session, inspect_threads(session))
 
 
 def _completed(session: Session, found: Inspection) -> Inspection:
-    from gdbext.diagnosis.inspection import with_known_bugs
+    from gdbext.diagnosis.inspect import with_known_bugs
 
     found = with_known_bugs(session, found)
     finding = found.judgement.verdict.finding
@@ -295,7 +295,7 @@ def _with_ends(session: Session, finding: Finding, threads: tuple[ThreadReport, 
 
 
 def _with_stack(session: Session, report: ThreadReport, thread: TargetThread, is_crash: bool) -> ThreadReport:
-    from gdbext.diagnosis.bt import with_nodes
+    from gdbext.diagnosis.commands.bt import with_nodes
     from gdbext.diagnosis.threads.thread_reporting import all_frames
 
     try:
@@ -397,7 +397,7 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
 def _looked_at(known: ChildReport) -> ChildReport:
     from dataclasses import replace
 
-    from gdbext.diagnosis.inspection import inspect_threads
+    from gdbext.diagnosis.inspect import inspect_threads
     from gdbext.diagnosis.session import Session
     from gdbext.engine.glibc.pthread import brief_look
 

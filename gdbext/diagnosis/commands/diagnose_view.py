@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext.diagnosis.all_threads import (
+from gdbext.diagnosis.commands.all_threads import (
     finding_lines,
     folded,
     python_lines,
@@ -11,7 +11,7 @@ from gdbext.diagnosis.all_threads import (
     verdict_lines,
     whose_numbers,
 )
-from gdbext.diagnosis.bt import headline, node_lines, thread_lines
+from gdbext.diagnosis.commands.bt import headline, node_lines, thread_lines
 from gdbext.diagnosis.report.thread_report import FrameKind, ThreadReport
 from gdbext.diagnosis.report.wait_kind import Relation
 from gdbext.engine.terminal import cut

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gdbext.diagnosis.all_threads import finding_lines, folded, state_text
-from gdbext.diagnosis.bt import headline, thread_lines
-from gdbext.diagnosis.diagnose_view import child_lines, explanation_lines, known_bug_lines
+from gdbext.diagnosis.commands.all_threads import finding_lines, folded, state_text
+from gdbext.diagnosis.commands.bt import headline, thread_lines
+from gdbext.diagnosis.commands.diagnose_view import child_lines, explanation_lines, known_bug_lines
 from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.report.thread_report import ThreadReport

@@ -1,0 +1,1 @@
+"""The commands of a diagnosis, all over one inspection: dispatch-bt, all-threads and dispatch-diagnose."""
