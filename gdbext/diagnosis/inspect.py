@@ -1,4 +1,5 @@
-"""The straight road: snapshots of all threads → what each waits for and holds → reports → observations → verdict."""
+"""The straight road: snapshots of all threads → what each waits for and holds → reports → passes over them →
+observations → verdict."""
 
 from __future__ import annotations
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Optional
 
-    from gdbext.diagnosis.job.collectives_section import CollectivesSection
-    from gdbext.diagnosis.job.devices import DeviceSection
     from gdbext.diagnosis.report.thread_report import EventLoop
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.verdict.crash import Crash, SignalStop
@@ -37,11 +36,14 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.verdict.slowness import Slowness
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.engine.targets.base_target import MemoryMapping, Target
+    from gdbext.engine.vocabulary import Section
     from gdbext.known.signatures import KnownMatch
     from gdbext.torch.values.cpp_objects import CxxException
 
     MemoryMaps = Callable[[], Sequence[MemoryMapping]]
+    Completed = tuple[Sequence[ThreadReport], Optional[Section]]
     RepeatedOf = Callable[[ThreadSnapshot], SameArguments]
+    ReportPass = Callable[[Session, ProcessSnapshot, Sequence[ThreadReport]], Completed]
     ThrownBy = Callable[[ThreadSnapshot], Optional["CxxException"]]
 
 
@@ -156,16 +158,14 @@ class Inspection(Record):
 
     threads: tuple[ThreadReport, ...]
     judgement: Judgement
-    collectives: CollectivesSection | None = None
-    """The process's knowledge of its job; None where it is no rank of one, or nothing of that can be read."""
+    sections: tuple[Section, ...] = ()
+    """What the passes found out besides: on the process's job, on the devices that threads wait for."""
     places: Mapping[int, SamplePlace] = MappingProxyType({})
     """The place of each thread, to compare several samples by; empty unless asked for."""
     known: tuple[KnownMatch, ...] = ()
     """Bugs of other projects because of which the process may hang."""
     slowness: Slowness | None = None
     """The surroundings of the process, and what may slow it down; None where nothing had to be read."""
-    device: DeviceSection | None = None
-    """The host's knowledge of the devices that threads wait for; None where no thread does."""
 
 
 def inspect_threads(session: Session, frames: bool = False, placed: bool = False) -> Inspection:
@@ -177,9 +177,11 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
         tid, state = thread.tid, states[thread.tid]
         if state and (_lacks_owner(state) or is_of_two_moments(thread, state.wait)):
             session.target.need_registers(tid)  # one that a function keeps may tell whose it is
-    collectives = _collectives(session, process, states)
-    device = _device(session, process, states)
-    threads = _with_nodes(session, process, _report_threads(session, process, states, frames))
+    threads: Sequence[ThreadReport] = _report_threads(session, process, states, frames)
+    sections: list[Section] = []
+    for complete in PASSES:
+        threads, section = complete(session, process, threads)
+        sections += [section] if section else []
     seen = observe(
         process,
         threads,
@@ -193,7 +195,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     notes = tuple(missing_kernels(session, process, threads))
     judgement = judgement._replace(findings=judgement.findings + notes)
     places = _places(process) if placed else {}
-    return Inspection(threads, judgement, collectives, places, device=device, slowness=seen.slowness)
+    return Inspection(tuple(threads), judgement, tuple(sections), places, slowness=seen.slowness)
 
 
 def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
@@ -270,24 +272,6 @@ def _lacks_owner(state: State) -> bool:
     return wait.missing_workers is None and wait.kind.traits.may_be_lock and wait.kind is not WaitKind.PYTHON_LOCK
 
 
-def _collectives(
-    session: Session, process: ProcessSnapshot, states: dict[int, State | None]
-) -> CollectivesSection | None:
-    if not is_rank(session.target, process, states):
-        return None
-    from gdbext.diagnosis.job.collective_waits import name_collectives
-
-    return name_collectives(session, process, states)
-
-
-def _device(session: Session, process: ProcessSnapshot, states: dict[int, State | None]) -> DeviceSection | None:
-    if not any(state and state.wait and state.wait.device for state in states.values()):
-        return None
-    from gdbext.diagnosis.job.devices import name_devices
-
-    return name_devices(session, process, states)
-
-
 def _report_threads(
     session: Session, process: ProcessSnapshot, states: Mapping[int, State | None], frames: bool
 ) -> tuple[ThreadReport, ...]:
@@ -307,22 +291,6 @@ def _report_threads(
         )._replace(loop=loops.get(thread.tid))
         for thread in process.threads
     )
-
-
-def _with_nodes(
-    session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
-) -> tuple[ThreadReport, ...]:
-    """The reports with the nodes of autograd that run, of those that wait inside of a backward pass."""
-    if not session.has_torch:
-        return tuple(threads)
-    stacks = {each.tid: each.stack for each in process.threads if FunctionTag.AUTOGRAD_EVALUATE in each.inner_tags}
-    known = {each.tid: each for each in session.target.threads() if each.tid in stacks}
-    found = {
-        tid: session.extras.backward_nodes(session, known[tid], stack, session.dispatch_stacks.engine_calls(stack))
-        for tid, stack in stacks.items()
-        if tid in known
-    }
-    return tuple(thread._replace(backward=found.get(thread.tid, ())) for thread in threads)
 
 
 def _event_loops(process: ProcessSnapshot) -> Mapping[int, EventLoop]:
@@ -364,3 +332,37 @@ def _place(thread: ThreadSnapshot) -> SamplePlace:
     instruction = python.instruction(thread.tid) if python is not None and thread.python else None
     inner = () if thread.syscall else range(min(len(thread.frames), _NAMED))
     return SamplePlace(addresses, lines, instruction, tuple(native_place(thread, level) for level in inner))
+
+
+def _name_collectives(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
+    if not is_rank(session.target, process, threads):
+        return threads, None
+    from gdbext.diagnosis.job.collective_waits import name_collectives
+
+    return name_collectives(session, process, threads)
+
+
+def _name_devices(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
+    if not any(thread.wait and thread.wait.device for thread in threads):
+        return threads, None
+    from gdbext.diagnosis.job.devices import name_devices
+
+    return name_devices(session, process, threads)
+
+
+def _add_nodes(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
+    """The nodes of autograd that run, of threads inside of a backward pass."""
+    stacks = {each.tid: each.stack for each in process.threads if FunctionTag.AUTOGRAD_EVALUATE in each.inner_tags}
+    if not session.has_torch or not stacks:
+        return threads, None
+    nodes = {
+        thread.tid: session.extras.backward_nodes(session, thread, stack, session.dispatch_stacks.engine_calls(stack))
+        for thread in session.target.threads()
+        if (stack := stacks.get(thread.tid))
+    }
+    return [thread._replace(backward=nodes.get(thread.tid, ())) for thread in threads], None
+
+
+PASSES: tuple[ReportPass, ...] = (_name_devices, _name_collectives, _add_nodes)
+"""Passes over the finished reports, in this order: each completes reports, and may add a section. Those that a process
+does not need import nothing."""

@@ -116,6 +116,11 @@ class Section:
     only_member: ClassVar[str] = ""
     """The field that stands for the whole section in JSON, as a list of objects; "" where its fields are members."""
 
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to try next, because of what the section says; empty for most."""
+        return ()
+
 
 class ErrorReport(Record):
     """``where`` is a thread, module or field."""

@@ -139,8 +139,7 @@ class Diagnose(Tool):
 
             sections = (*sections, system_section(session.target, session.procfs))
         told = _told(session, found, args, called, children)
-        if found.device:
-            told = (*told, *found.device.advice)
+        told = (*told, *(line for section in found.sections for line in section.advice))
         report = make_report(
             self,
             session,
@@ -213,10 +212,7 @@ def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
         yield KnownBugsSection.of(found.known)
     if found.slowness:
         yield from found.slowness.sections
-    if found.device:
-        yield found.device
-    if found.collectives:
-        yield found.collectives
+    yield from found.sections
     if args.html:
         from gdbext.diagnosis.samples import PageSection
 
@@ -415,7 +411,7 @@ def _looked_at(known: ChildReport) -> ChildReport:
     line = (main.user_line or main.python_line) if main else ""
     finding = found.judgement.verdict.finding
     stands = main is not None and main.stands
-    is_rank = found.collectives is not None
+    is_rank = any(section.name == "collectives" for section in found.sections)
     return replace(
         known, verdict=finding.kind.value, summary=finding.summary, line=line, stands=stands, is_rank=is_rank
     )

@@ -17,8 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.diagnosis.job.collectives_section import JobRank
+    from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.base_target import Target
 
@@ -38,11 +38,10 @@ _READ = frozenset((*_RANK, *_SIZE, *_LOCAL_RANK, *_LOCAL_SIZE, *_RESTART, *_JOB)
 """All variables that are of interest here."""
 
 
-def is_rank(target: Target, process: ProcessSnapshot, states: Mapping[int, State | None]) -> bool:
+def is_rank(target: Target, process: ProcessSnapshot, threads: Iterable[ThreadReport]) -> bool:
     """True if the process looks like a rank: a thread waits for others or serves a group, or a launcher made it a
     rank."""
-    waits = (state.wait for state in states.values() if state)
-    if any(wait and wait.kind is WaitKind.COLLECTIVE for wait in waits):
+    if any(thread.wait and thread.wait.kind is WaitKind.COLLECTIVE for thread in threads):
         return True
     if any(frame.file.endswith(_CALLS) for thread in process.threads for frame in thread.python):
         return True

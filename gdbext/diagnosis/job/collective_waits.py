@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.py_stack import PyStack
@@ -30,9 +30,9 @@ from gdbext.torch.values.containers import string_reader
 if TYPE_CHECKING:
     from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.diagnosis.job.collectives_section import Collective, CollectivesSection, ProcessGroup
+    from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.report.wait import Wait
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 _ON_DEVICES = ("nccl", "xccl", "hccl")
@@ -45,22 +45,22 @@ _DEPTH = 12
 
 
 def name_collectives(
-    session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]
-) -> CollectivesSection | None:
-    """The process's knowledge of its job; the waits in ``states`` get to know what they are for."""
+    session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
+) -> tuple[Sequence[ThreadReport], CollectivesSection | None]:
+    """The reports, in the snapshots' order, whose waits name the operation that they are for; and the process's
+    knowledge of its job."""
     if not session.has_torch:
-        return before_torch(session)
+        return threads, before_torch(session)
     try:
         section = read_collectives(session)
     except GdbextError as error:
         session.errors.note(error, "collectives")
-        return None
-    for thread in process.threads:
-        state = states[thread.tid]
-        if state and state.wait:
-            states[thread.tid] = state._replace(wait=_named(session, thread, state.wait, section))
-    _name_shared_groups(session, process, states)
-    return section
+        return threads, None
+    named = [
+        thread._replace(wait=_named(session, snapshot, thread.wait, section)) if thread.wait else thread
+        for snapshot, thread in zip(process.threads, threads)
+    ]
+    return _with_shared_groups(session, process, named), section
 
 
 def _named(session: Session, thread: ThreadSnapshot, wait: Wait, section: CollectivesSection) -> Wait:
@@ -78,6 +78,8 @@ def _named(session: Session, thread: ThreadSnapshot, wait: Wait, section: Collec
         resource=wait.resource._replace(kind=kind, name=name),
         collective=found,
         timed=wait.timed and not is_meeting,
+        repeated_at="" if is_meeting else wait.repeated_at,
+        looks_for="" if is_meeting else wait.looks_for,
         handling=_handling(thread) if kind is WaitKind.COLLECTIVE else wait.handling,
     )
 
@@ -110,22 +112,25 @@ def _meeting_at_store(session: Session, thread: ThreadSnapshot, wait: Wait) -> C
     return CollectiveWait(op, is_store=True, server=found.server, rank=found.rank, size=found.size)
 
 
-def _name_shared_groups(session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]) -> None:
-    """Threads that use one group at the same time."""
-    groups: dict[PyRef, list[tuple[ThreadSnapshot, State, Wait, CollectiveWait]]] = {}
-    for thread in process.threads:
-        state = states[thread.tid]
-        wait = state.wait if state else None
-        if not state or not wait or wait.kind is not WaitKind.COLLECTIVE:
+def _with_shared_groups(
+    session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
+) -> Sequence[ThreadReport]:
+    """The reports, with the other threads that use the same group at the same time."""
+    groups: dict[PyRef, list[tuple[ThreadReport, Wait, CollectiveWait]]] = {}
+    for snapshot, thread in zip(process.threads, threads):
+        wait = thread.wait
+        if not wait or wait.kind is not WaitKind.COLLECTIVE:
             continue
-        known, group = wait.collective, group_argument(_stack(session, thread))
+        known, group = wait.collective, group_argument(_stack(session, snapshot))
         if known and group is not None and not known.is_store and known.peer is None:
-            groups.setdefault(group, []).append((thread, state, wait, known))
+            groups.setdefault(group, []).append((thread, wait, known))
+    shared: dict[int, ThreadReport] = {}
     for users in groups.values():
-        for thread, state, wait, known in users if len(users) > 1 else ():
+        for thread, wait, known in users if len(users) > 1 else ():
             names = [f"{each.python_name or each.name} (tid {each.tid})" for each, *_ in users if each is not thread]
-            shared = known._replace(also_in=listed(names, _SHOWN))
-            states[thread.tid] = state._replace(wait=wait._replace(collective=shared))
+            collective = known._replace(also_in=listed(names, _SHOWN))
+            shared[thread.tid] = thread._replace(wait=wait._replace(collective=collective))
+    return [shared.get(thread.tid, thread) for thread in threads]
 
 
 def _stack(session: Session, thread: ThreadSnapshot) -> PyStack:

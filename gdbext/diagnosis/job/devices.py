@@ -7,7 +7,7 @@ a call of CUDA. CUDA_… variables: cuda.h (CUcoredumpSettings) and the document
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,8 +20,8 @@ from gdbext.errors import BadData, GdbextError
 from gdbext.torch.state.cuda_state import CudaAllocator, CudaGraph, PendingEvent, PendingMemory
 
 if TYPE_CHECKING:
+    from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.engine.targets.base_target import Target
     from gdbext.engine.targets.system.nvidia import NvidiaFacts, NvidiaFigures
@@ -238,24 +238,24 @@ def _figures_line(found: NvidiaFigures) -> str:
 
 
 def name_devices(
-    session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]
-) -> DeviceSection | None:
-    """The section, None where no thread waits for a device; the waits in ``states`` get to know their streams."""
-    waiting = [thread for thread in process.threads if _device_wait(states[thread.tid])]
-    if not waiting:
-        return None
+    session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
+) -> tuple[Sequence[ThreadReport], DeviceSection]:
+    """The reports, in the snapshots' order, whose waits for a device name its stream; and what is known of it."""
     sites = session.dispatch_stacks.sites if session.has_torch else None
     reader = StreamsOfWaits(session.memory, session.symbolizer, sites)
     callbacks = tuple(each.tid for each in process.threads if runs_host_function(each))
     replayed: list[ReplayedGraph] = []
-    for thread in waiting:
-        state = states[thread.tid]
-        if state and state.wait and state.wait.device:
-            found = reader.completed(thread, state.wait.device, callbacks)
-            evidence = (*state.wait.evidence, *_reasons(found))
-            graph = reader.graph(thread)
+    waiting: list[ThreadSnapshot] = []
+    named: list[ThreadReport] = []
+    for snapshot, thread in zip(process.threads, threads):
+        if thread.wait and thread.wait.device:
+            waiting.append(snapshot)
+            found = reader.completed(snapshot, thread.wait.device, callbacks)
+            evidence = (*thread.wait.evidence, *_reasons(found))
+            graph = reader.graph(snapshot)
             replayed += [ReplayedGraph(thread.tid, graph)] if graph else []
-            states[thread.tid] = state._replace(wait=state.wait._replace(device=found, evidence=evidence))
+            thread = thread._replace(wait=thread.wait._replace(device=found, evidence=evidence))
+        named.append(thread)
     current = tuple(
         CurrentStream(thread.tid, each.device, each.number, each.handle)
         for thread in waiting
@@ -265,9 +265,8 @@ def name_devices(
     core = core._replace(trigger=_trigger(core, session.target))
     memory = _pending_memory(session, reader)
     launched = tuple(each for thread in waiting for each in _launched(session, thread))
-    return DeviceSection(
-        reader.devices, current, core, memory, tuple(dict.fromkeys(reader.problems)), launched, tuple(replayed)
-    )
+    problems = tuple(dict.fromkeys(reader.problems))
+    return named, DeviceSection(reader.devices, current, core, memory, problems, launched, tuple(replayed))
 
 
 def _pending_memory(session: Session, reader: StreamsOfWaits) -> tuple[PendingMemory, ...]:
@@ -315,7 +314,3 @@ def runs_host_function(thread: ThreadSnapshot) -> bool:
     """A thread of the driver in whose frames a function of the program runs."""
     modules = [thread.module_name(level) for level in range(len(thread.frames)) if not thread.in_libc(level)]
     return bool(modules) and modules[-1].startswith(DRIVER_LIBRARY) and modules[0] != modules[-1]
-
-
-def _device_wait(state: State | None) -> DeviceWait | None:
-    return state.wait.device if state and state.wait else None
