@@ -16,10 +16,10 @@ from operator import or_
 from gdbext.diagnosis.report.finding import NOTE, Finding
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState, ThreadReport
 from gdbext.diagnosis.session import Session
-from gdbext.diagnosis.verdict.recursion import shown_steps
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.engine.process.code_reader import FunctionCode
+from gdbext.engine.repetitions import FOLD_PERIOD, MOST_WHOLE, fold_long
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import KERNEL
@@ -96,6 +96,22 @@ def _is_candidate(frame: Frame) -> bool:
 
 _COMPARED = 200
 """Innermost frames that make two stacks equal; deeper ones differ only in recursions."""
+
+
+_AROUND = 2 * FOLD_PERIOD
+"""Steps behind a block's first one that a text may show: it folds frames and steps together."""
+
+
+def shown_steps(steps: Sequence[DispatchFrame]) -> frozenset[int]:
+    """Positions of the steps that are left once a stack is folded. What costs time is read of these alone: a recursion
+    has tens of thousands."""
+    if len(steps) <= MOST_WHOLE:
+        return frozenset(range(len(steps)))
+    return frozenset(
+        position
+        for found in fold_long([step.fold_key for step in steps])
+        for position in range(found.start, found.start + min(found.length, found.period + _AROUND))
+    )
 
 
 def report_thread(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from gdbext.engine.record import Record
-from gdbext.engine.repetitions import FOLD_PERIOD, MOST_WHOLE, fold_long, longest
+from gdbext.engine.repetitions import longest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,22 +29,6 @@ if TYPE_CHECKING:
     SameArguments = Callable[[Sequence[int], int], bool]
     """(positions of the steps of a repetition, its period) → the same arguments stand at the same places of its
     periods, as far as each operator's can be read at all."""
-
-_AROUND = 2 * FOLD_PERIOD
-"""Steps behind a block's first one that a text may show: it folds frames and steps together."""
-
-
-def shown_steps(steps: Sequence[DispatchFrame]) -> frozenset[int]:
-    """Positions of the steps that are left once a stack is folded. What costs time is read of these alone: a recursion
-    has tens of thousands."""
-    if len(steps) <= MOST_WHOLE:
-        return frozenset(range(len(steps)))
-    return frozenset(
-        position
-        for found in fold_long([step.fold_key for step in steps])
-        for position in range(found.start, found.start + min(found.length, found.period + _AROUND))
-    )
-
 
 MAX_PERIOD = 64
 """Longest group of steps that is tried."""

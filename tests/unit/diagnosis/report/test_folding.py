@@ -8,9 +8,9 @@ from typing import Any
 from gdbext.diagnosis.commands import diagnose_view
 from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
+from gdbext.diagnosis.threads.thread_reporting import shown_steps
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import judge as judge_process
-from gdbext.diagnosis.verdict.recursion import shown_steps
 from gdbext.engine.repetitions import MOST_WHOLE
 from gdbext.render import Style
 from gdbext.render.plain_json import plain
