@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.engine.targets.base_target import MemoryMapping, Target
     from gdbext.engine.vocabulary import Section
-    from gdbext.known.signatures import KnownMatch
+    from gdbext.known.signatures import KnownBugReport
     from gdbext.torch.values.cpp_objects import CxxException
 
     MemoryMaps = Callable[[], Sequence[MemoryMapping]]
@@ -162,7 +162,7 @@ class Inspection(Record):
     """What the passes found out besides: on the process's job, on the devices that threads wait for."""
     places: Mapping[int, SamplePlace] = MappingProxyType({})
     """The place of each thread, to compare several samples by; empty unless asked for."""
-    known: tuple[KnownMatch, ...] = ()
+    known: tuple[KnownBugReport, ...] = ()
     """Bugs of other projects because of which the process may hang."""
     slowness: Slowness | None = None
     """The surroundings of the process, and what may slow it down; None where nothing had to be read."""

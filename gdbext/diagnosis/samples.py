@@ -22,12 +22,12 @@ from gdbext.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gdbext.diagnosis.report.finding import FindingKind
     from gdbext.diagnosis.verdict.slowness import Slowness
     from gdbext.engine.targets.base_target import Target
-    from gdbext.known.signatures import KnownBugReport, KnownMatch
+    from gdbext.known.signatures import KnownBugReport
 
     Watch = Callable[[], None]
     Pause = Callable[[float, Watch], "Target"]
@@ -118,13 +118,6 @@ class KnownBugsSection(Section):
     name: ClassVar[str] = "known"
     only_member: ClassVar[str] = "reports"
     reports: tuple[KnownBugReport, ...]
-    matches: tuple[KnownMatch, ...] = ()
-
-    @classmethod
-    def of(cls, matches: Iterable[KnownMatch]) -> KnownBugsSection:
-        """The section of these matches."""
-        kept = tuple(matches)
-        return cls(tuple(match.report for match in kept), kept)
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ class ProcessFacts:
 
 
 class KnownBugReport(Record):
-    """Report on one known bug, as the JSON document has it."""
+    """A known bug that fits the process. What its entry in the catalogue says of threads is not repeated."""
 
     id: str
     title: str
@@ -253,37 +253,27 @@ class KnownBugReport(Record):
     matched: tuple[str, ...]
     """The threads that show the bug."""
 
-
-class KnownMatch(Record):
-    """``evidence``: which thread fits which pattern. ``condition``: what is to be true where something is unknown."""
-
-    bug: KnownBug
-    evidence: tuple[str, ...]
-    condition: str = ""
-
-    @property
-    def line(self) -> str:
-        """``Known: joblib/threadpoolctl#239, … (threadpoolctl before 3.7.0); …``."""
-        affected = self.condition or ", ".join(each.text for each in self.bug.affected)
-        return f"Known: {self.bug.id}, {self.bug.title} ({affected}); {self.bug.cure}. {self.bug.url}"
-
-    @property
-    def report(self) -> KnownBugReport:
-        """The match as the JSON document has it."""
-        bug = self.bug
-        return KnownBugReport(
+    @classmethod
+    def of(cls, bug: KnownBug, condition: str, matched: tuple[str, ...]) -> KnownBugReport:
+        """The report on an entry of the catalogue."""
+        return cls(
             bug.id,
             bug.title,
             bug.url,
             tuple(each.text for each in bug.affected),
             tuple(dict.fromkeys(f"{each.package} {each.before}" for each in bug.affected if each.before)),
             bug.cure,
-            self.condition,
-            self.evidence,
+            condition,
+            matched,
         )
 
+    @property
+    def line(self) -> str:
+        """``joblib/threadpoolctl#239, … (threadpoolctl before 3.7.0); …``."""
+        return f"{self.id}, {self.title} ({self.condition or ', '.join(self.affected)}); {self.cure}. {self.url}"
 
-def matches(bugs: Sequence[KnownBug], process: ProcessFacts) -> Iterator[KnownMatch]:
+
+def matches(bugs: Sequence[KnownBug], process: ProcessFacts) -> Iterator[KnownBugReport]:
     """The bugs that fit the process."""
     for bug in bugs:
         if not all(process.may_show(pattern) for pattern in bug.threads) or not process.is_like(bug):
@@ -294,7 +284,7 @@ def matches(bugs: Sequence[KnownBug], process: ProcessFacts) -> Iterator[KnownMa
         conditions = _conditions(bug, process) if found else None
         if found and conditions is not None:
             evidence = [_evidence(one, each) for one, each in zip(found, bug.threads)]
-            yield KnownMatch(bug, (*evidence, *_of_process(bug)), conditions)
+            yield KnownBugReport.of(bug, conditions, (*evidence, *_of_process(bug)))
 
 
 def _assigned(patterns: Sequence[ThreadPattern], threads: Sequence[ThreadFacts]) -> list[ThreadFacts]:

@@ -24,53 +24,53 @@ _IDLE = "idle workers distinguished from busy ones"
 
 SINGLETON = TorchSymbol(
     ("_ZZN3c1010Dispatcher13realSingletonEvE10_singleton",),
+    CPU,
     "the dispatcher itself, a static variable",
     _OPERATORS + ", unless an exported reference leads there",
-    CPU,
 )
 SINGLETON_GUARD = TorchSymbol(
     ("_ZGVZN3c1010Dispatcher13realSingletonEvE10_singleton",),
+    CPU,
     "tells whether the dispatcher was constructed",
     "the reason given for a process that is still loading torch",
-    CPU,
 )
 SINGLETON_REFERENCE = TorchSymbol(
     ("_ZZN3c1010Dispatcher9singletonEvE1s",),
+    ANY_LIBRARY,
     "a reference to the dispatcher, exported by every library that uses it",
     _OPERATORS + ", where libtorch_cpu is stripped",
-    ANY_LIBRARY,
 )
 INTERNED_STRINGS = TorchSymbol(
     ("_ZZN3c10L13globalStringsEvE1s",),
+    CPU,
     "the texts of interned symbols (ATen/core/interned_strings.cpp)",
     "names of aliases and of symbols in schemas",
-    CPU,
 )
 
 INTRAOP_THREADS = TorchSymbol(
     ("_ZN2at12_GLOBAL__N_111num_threadsE",),
+    CPU,
     "the number of torch.set_num_threads() (ATen/ParallelOpenMP.cpp)",
     "the setting num_threads, and that as a reason why a process is slow",
-    CPU,
 )
 
 # --- kernels: ATen/core/boxing/BoxedKernel.h, VariableFallbackKernel.cpp ---
 
 _MARKER_ARGUMENTS = "EPNS_14OperatorKernelERKNS_14OperatorHandleENS_14DispatchKeySetEPSt6vectorINS_6IValueESaIS7_EE"
 FALLTHROUGH = TorchSymbol(
-    (f"_ZN3c1018fallthrough_kernel{_MARKER_ARGUMENTS}",), "the kernel that stands for fallthrough", _KERNELS, CPU
+    (f"_ZN3c1018fallthrough_kernel{_MARKER_ARGUMENTS}",), CPU, "the kernel that stands for fallthrough", _KERNELS
 )
 AMBIGUOUS_AUTOGRAD_OTHER = TorchSymbol(
     (f"_ZN3c1030ambiguous_autogradother_kernel{_MARKER_ARGUMENTS}",),
+    CPU,
     "the kernel that reports an ambiguity",
     _KERNELS,
-    CPU,
 )
 PYTHON_KERNEL = TorchSymbol(
     ("_ZN5torch4impl8dispatch18PythonKernelHolderclE",),
+    PYTHON,
     "calls a kernel that is a Python function",
     "the Python functions behind kernels",
-    PYTHON,
     _BEGINNING,
     examples=(
         "_ZN5torch4impl8dispatch18PythonKernelHolderclERKN3c1014OperatorHandleENS3_14DispatchKeySetEPSt6vectorI"
@@ -89,9 +89,9 @@ POINTER_FUNCTOR_CLASSES = tuple(RUNTIME_FUNCTOR_CLASS + pointer for pointer in (
 
 UNBOXED_WRAPPER = TorchSymbol(
     ("_ZN3c104impl28wrap_kernel_functor_unboxed_I",),
+    CPU,
     "the unboxed entry of a kernel",
     _STACK + ", names of kernels",
-    CPU,
     _BEGINNING,
     examples=(
         "_ZN3c104impl28wrap_kernel_functor_unboxed_INS0_6detail31WrapFunctionIntoRuntimeFunctor_IPFbvEbNS_4guts8"
@@ -100,9 +100,9 @@ UNBOXED_WRAPPER = TorchSymbol(
 )
 BOXED_FROM_UNBOXED = TorchSymbol(
     ("_ZN3c104impl31make_boxed_from_unboxed_functorI",),
+    CPU,
     "the boxed entry of an unboxed kernel",
     _STACK + ", names of kernels, " + _BREAKS + " of boxed calls",
-    CPU,
     _BEGINNING,
     examples=(
         "_ZN3c104impl31make_boxed_from_unboxed_functorINS0_6detail31WrapFunctionIntoRuntimeFunctor_IPFbvEbNS_4guts"
@@ -112,9 +112,9 @@ BOXED_FROM_UNBOXED = TorchSymbol(
 )
 BOXED_FUNCTION = TorchSymbol(
     ("_ZN3c1011BoxedKernel19make_boxed_functionI",),
+    CPU,
     "the entry of a boxed kernel that is a function",
     _STACK + ", names of kernels",
-    CPU,
     _BEGINNING,
     examples=(
         "_ZN3c1011BoxedKernel19make_boxed_functionIXadL_ZN5torch4lazy18ltc_eager_fallbackERKNS_14OperatorHandleE"
@@ -126,9 +126,9 @@ BOXED_FUNCTOR = TorchSymbol(
         "_ZZN3c1011BoxedKernel15makeFromFunctorI",  # a lambda, up to 2.13
         "_ZN3c1011BoxedKernel18make_boxed_functorI",
     ),  # 2.15
+    PYTHON,
     "the entry of a boxed kernel that is an object",
     _STACK + ", names of kernels",
-    PYTHON,
     _BEGINNING,
     examples=(
         "_ZZN3c1011BoxedKernel15makeFromFunctorIN5torch4impl8dispatch18PythonKernelHolderEEES0_St10unique_ptrIT_"
@@ -140,9 +140,9 @@ BOXED_FUNCTOR = TorchSymbol(
 )
 BOXED_WRAPPER = TorchSymbol(
     ("_ZN3c104impl18BoxedKernelWrapperI",),
+    CPU,
     "boxes the arguments for a kernel that is boxed only",
     _STACK + ", " + _BREAKS + " of boxed kernels",
-    CPU,
     _BEGINNING,
     examples=(
         "_ZN3c104impl18BoxedKernelWrapperIFbvEvE4callERKNS_11BoxedKernelERKNS_14OperatorHandleENS_14DispatchKeySetE",
@@ -150,17 +150,17 @@ BOXED_WRAPPER = TorchSymbol(
 )
 KERNEL_FUNCTION = TorchSymbol(
     ("_ZNK3c1014KernelFunction",),
+    CPU,
     "calls the kernel of a table entry",
     _STACK,
-    CPU,
     _BEGINNING,
     examples=("_ZNK3c1014KernelFunction22_equalsBoxedAndUnboxedERKS0_",),
 )
 UNBOXED_CALL = TorchSymbol(
     ("_ZN3c1025callUnboxedKernelFunctionI",),
+    CPU,
     "calls an unboxed kernel",
     _STACK,
-    CPU,
     _BEGINNING,
     examples=(
         "_ZN3c1025callUnboxedKernelFunctionIN2at6TensorEJRKS2_lSt8optionalINS_6SymIntEES7_S6_EEET_PvPNS_14Operator"
@@ -169,9 +169,9 @@ UNBOXED_CALL = TorchSymbol(
 )
 BOXED_CALL = TorchSymbol(
     ("_ZNK3c1011BoxedKernel9callBoxedE",),
+    CPU,
     "calls a boxed kernel",
     _STACK,
-    CPU,
     _BEGINNING,
     first="2.13.0",
     last="2.13.0",
@@ -199,17 +199,17 @@ WRAPPED_AT_RUNTIME = "c10::impl::detail::WrapFunctionIntoRuntimeFunctor_<"
 
 OPERATOR_STRUCT = TorchSymbol(
     ("_ZN2at4_ops",),
+    CPU,
     "at::_ops::NAME::call and ::redispatch: the dispatcher inlined for one operator",
     _STACK + ", " + _BREAKS,
-    CPU,
     _BEGINNING,
     examples=("_ZN2at4_ops2mm4callERKNS_6TensorES4_",),
 )
 STATIC_HANDLE = TorchSymbol(
     ("_ZZN2at4_ops",),
+    CPU,
     "the static OperatorHandle inside such a function, named ...E2op",
     "exact operators on stacks",
-    CPU,
     _BEGINNING,
     examples=("_ZZN2at4_ops2mm4callERKNS_6TensorES4_E2op",),
 )
@@ -217,9 +217,9 @@ CREATE_HANDLE = r"_ZN2at4_ops\w*create_\w+_typed_handleE"
 """A pattern: what initialises that handle."""
 DISPATCHER_CALL_BOXED = TorchSymbol(
     ("_ZNK3c1010Dispatcher9callBoxed",),
+    CPU,
     "the boxed call",
     _STACK,
-    CPU,
     _BEGINNING,
     examples=(
         "_ZNK3c1010Dispatcher9callBoxedERKNS_14OperatorHandleEPSt6vectorINS_6IValueESaIS5_EE",
@@ -228,9 +228,9 @@ DISPATCHER_CALL_BOXED = TorchSymbol(
 )
 DISPATCHER_CALL_BOXED_FOR_KEY = TorchSymbol(
     ("_ZNK3c1010Dispatcher23callBoxedForDispatchKey",),
+    CPU,
     "the boxed call of one key's kernel",
     _STACK,
-    CPU,
     _BEGINNING,
     first="2.13.0",
     last="2.13.0",
@@ -238,9 +238,9 @@ DISPATCHER_CALL_BOXED_FOR_KEY = TorchSymbol(
 )
 DISPATCHER_REDISPATCH_BOXED = TorchSymbol(
     ("_ZNK3c1010Dispatcher15redispatchBoxed",),
+    CPU,
     "the boxed redispatch",
     _STACK,
-    CPU,
     _BEGINNING,
     first="2.13.0",
     last="2.13.0",
@@ -248,9 +248,9 @@ DISPATCHER_REDISPATCH_BOXED = TorchSymbol(
 )
 DISPATCHER_CALL = TorchSymbol(
     ("_ZNK3c1010Dispatcher4callI",),
+    CPU,
     "the unboxed call, where it is not inlined",
     _STACK,
-    CPU,
     _BEGINNING,
     first="2.13.0",
     last="2.13.0",
@@ -258,9 +258,9 @@ DISPATCHER_CALL = TorchSymbol(
 )
 DISPATCHER_REDISPATCH = TorchSymbol(
     ("_ZNK3c1010Dispatcher10redispatchI",),
+    CPU,
     "the unboxed redispatch, where it is not inlined",
     _STACK,
-    CPU,
     _BEGINNING,
     examples=(
         "_ZNK3c1010Dispatcher10redispatchIN2at6TensorEJRKS3_lSt8optionalINS_6SymIntEES8_S7_EEET_RKNS_19Typed"
@@ -269,9 +269,9 @@ DISPATCHER_REDISPATCH = TorchSymbol(
 )
 SLOW_PATH = TorchSymbol(
     ("_ZN3c1010Dispatcher27callWithDispatchKeySlowPathI",),
+    CPU,
     "the call while RecordFunction callbacks are active",
     _STACK + ", " + _BREAKS + " of profiled calls",
-    CPU,
     _BEGINNING,
     examples=(
         "_ZN3c1010Dispatcher27callWithDispatchKeySlowPathIbJEEET_RKNS_19TypedOperatorHandleIFS2_DpT0_EEERN2at13St"
@@ -280,17 +280,17 @@ SLOW_PATH = TorchSymbol(
 )
 HANDLE_CALL_BOXED = TorchSymbol(
     ("_ZNK3c1014OperatorHandle9callBoxedE",),
+    CPU,
     "the boxed call of a handle",
     _STACK,
-    CPU,
     _BEGINNING,
     examples=("_ZNK3c1014OperatorHandle9callBoxedEPSt6vectorINS_6IValueESaIS2_EE",),
 )
 HANDLE_CALL_BOXED_FOR_KEY = TorchSymbol(
     ("_ZNK3c1014OperatorHandle23callBoxedForDispatchKeyE",),
+    CPU,
     "the boxed call of one key's kernel",
     _STACK,
-    CPU,
     _BEGINNING,
     first="2.6.0",
     last="2.15.0",
@@ -298,18 +298,18 @@ HANDLE_CALL_BOXED_FOR_KEY = TorchSymbol(
 )
 HANDLE_REDISPATCH_BOXED = TorchSymbol(
     ("_ZNK3c1014OperatorHandle15redispatchBoxedE",),
+    CPU,
     "the boxed redispatch of a handle",
     _STACK,
-    CPU,
     _BEGINNING,
     first="2.1.0",
     examples=("_ZNK3c1014OperatorHandle15redispatchBoxedENS_14DispatchKeySetEPSt6vectorINS_6IValueESaIS3_EE",),
 )
 TYPED_HANDLE = TorchSymbol(
     ("_ZNK3c1019TypedOperatorHandleI",),
+    CPU,
     "call and redispatch of a typed handle",
     _STACK,
-    CPU,
     _BEGINNING,
     first="2.13.0",
     last="2.13.0",
@@ -317,41 +317,41 @@ TYPED_HANDLE = TorchSymbol(
 )
 LOOKUP = TorchSymbol(
     ("_ZNK3c104impl13OperatorEntry6lookupE",),
+    CPU,
     "looks the kernel of a keyset up (OperatorEntry.h)",
     _STACK + ", " + _BREAKS,
-    CPU,
     _BEGINNING,
     examples=("_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE",),
 )
 KERNEL_FOR_KEY = TorchSymbol(
     ("_ZNK3c104impl13OperatorEntry20kernelForDispatchKeyE",),
+    CPU,
     "gives callBoxedForDispatchKey the kernel of a key (OperatorEntry.cpp)",
     _STACK,
-    CPU,
     _BEGINNING,
     examples=("_ZNK3c104impl13OperatorEntry20kernelForDispatchKeyENS_11DispatchKeyE",),
 )
 FIND_SCHEMA = TorchSymbol(
     ("_ZN3c1010Dispatcher10findSchemaE", "_ZN3c1010Dispatcher17findSchemaOrThrowE"),
+    CPU,
     "finds an operator by its name",
     "the stage of a thread that is entering an operator",
-    CPU,
     _BEGINNING,
     examples=("_ZN3c1010Dispatcher10findSchemaERKNS_12OperatorNameE",),
 )
 REAL_SINGLETON = TorchSymbol(
     ("_ZN3c1010Dispatcher13realSingletonE",),
+    CPU,
     "constructs the dispatcher",
     "the stage of a thread that is entering an operator",
-    CPU,
     _BEGINNING,
     examples=("_ZN3c1010Dispatcher13realSingletonEv",),
 )
 STEP_CALLBACKS = TorchSymbol(
     ("_ZN2at27getStepCallbacksUnlessEmptyENS_11RecordScopeE",),
+    CPU,
     "asked once by every call and callBoxed (ATen/record_function.cpp)",
     "calls distinguished from redispatches in inlined code, " + _BREAKS + " of all operators",
-    CPU,
 )
 STEP_CALLBACKS_FUNCTION = "at::getStepCallbacksUnlessEmpty"
 NEVER_RETURNING = (
@@ -388,9 +388,9 @@ interface (torch/csrc/stable/c/shim.h)."""
 
 REGISTER_SCHEMA = TorchSymbol(
     ("_ZN3c104impl13OperatorEntry14registerSchemaE",),
+    CPU,
     "called when an operator is defined",
     "dispatch-break on operators that are defined later",
-    CPU,
     _BEGINNING,
     examples=(
         "_ZN3c104impl13OperatorEntry14registerSchemaEONS_14FunctionSchemaEONSt7__cxx1112basic_stringIcSt11char_"
@@ -401,9 +401,9 @@ REGISTER_SCHEMA_FUNCTION = "c10::impl::OperatorEntry::registerSchema"
 """The same as people write it."""
 REGISTER_KERNEL = TorchSymbol(
     ("_ZN3c104impl13OperatorEntry14registerKernelE",),
+    CPU,
     "called when a kernel is registered",
     "dispatch-break on kernels that are registered later",
-    CPU,
     _BEGINNING,
     examples=(
         "_ZN3c104impl13OperatorEntry14registerKernelERKNS_10DispatcherESt8optionalINS_11DispatchKeyEENS_14KernelFun"
@@ -413,9 +413,9 @@ REGISTER_KERNEL = TorchSymbol(
 )
 DEREGISTER_KERNEL = TorchSymbol(
     ("_ZN3c104impl13OperatorEntry17deregisterKernel_E",),
+    CPU,
     "called when a kernel goes and uncovers another",
     "dispatch-break on kernels that are uncovered later",
-    CPU,
     _BEGINNING,
     examples=(
         "_ZN3c104impl13OperatorEntry17deregisterKernel_ERKNS_10DispatcherESt8optionalINS_11DispatchKeyEESt14_List_i"
@@ -424,23 +424,23 @@ DEREGISTER_KERNEL = TorchSymbol(
 )
 UPDATE_FALLBACK = TorchSymbol(
     ("_ZN3c104impl13OperatorEntry14updateFallbackE",),
+    CPU,
     "called when a backend fallback is registered",
     "dispatch-break on fallbacks that are registered later",
-    CPU,
     _BEGINNING,
     examples=("_ZN3c104impl13OperatorEntry14updateFallbackERKNS_10DispatcherENS_11DispatchKeyE",),
 )
 COMPUTE_ENTRY = TorchSymbol(
     ("_ZNK3c104impl13OperatorEntry34computeDispatchTableEntryWithDebugERKNS_10DispatcherENS_11DispatchKeyE",),
+    CPU,
     "computes a table entry",
     "dispatch-break register",
-    CPU,
 )
 REPORT_ERROR = TorchSymbol(
     ("c10::impl::OperatorEntry::reportError", "at::impl::metaFallback"),
+    CPU,
     "raises the error of a missing kernel",
     "a missing kernel as the cause of an uncaught error",
-    CPU,
     _FUNCTION,
     examples=("_ZNK3c104impl13OperatorEntry11reportErrorENS_11DispatchKeyE",),
 )
@@ -449,17 +449,17 @@ REPORT_ERROR = TorchSymbol(
 
 STRUCTURED_META = TorchSymbol(
     ("_ZN2at4meta",),
+    CPU,
     "at::meta::structured_NAME::meta: computes the shapes",
     _BREAKS + " of meta functions",
-    CPU,
     _BEGINNING,
     examples=("_ZN2at4meta13structured_mm4metaERKNS_6TensorES4_",),
 )
 STRUCTURED_IMPL = TorchSymbol(
     ("_ZN2at6native",),
+    CPU,
     "at::native::structured_FUNCTION::impl: computes the result",
     _BREAKS + " of implementations",
-    CPU,
     _BEGINNING,
     examples=("_ZN2at6native21structured_mm_out_cpu4implERKNS_6TensorES4_S4_",),
 )
@@ -472,89 +472,89 @@ GENERATED_WRAPPERS = ("wrap_kernel_functor", "wrapper_", STRUCTURED)
 _STATE = "in dispatch-tls"
 KEYSETS = TorchSymbol(
     ("_ZN3c104impl26raw_local_dispatch_key_setE",),
+    C10,
     "included and excluded keys (LocalDispatchKeySet.cpp)",
     f"included and excluded keys and autocast {_STATE}",
-    C10,
 )
 AUTOGRAD_STATE = TorchSymbol(
     ("_ZN3c1012_GLOBAL__N_118autograd_state_tlsE",),
+    C10,
     "grad mode, inference mode (c10/core/AutogradState.cpp)",
     f"grad mode, inference mode and forward AD {_STATE}",
-    C10,
 )
 PYTHON_DISPATCHER = TorchSymbol(
     (
         "_ZN3c104implL21pythonDispatcherStateE",  # static, 2.10 and later
         "_ZN3c104impl21pythonDispatcherStateE",
     ),  # up to 2.6
+    C10,
     "the Python dispatcher (PythonDispatcherTLS.cpp)",
     f"the Python dispatcher {_STATE}",
-    C10,
 )
 DISPATCH_MODES = TorchSymbol(
     (
         "_ZN3c104implL22torchDispatchModeStateE",  # static, 2.10 and later
         "_ZN3c104impl22torchDispatchModeStateE",
     ),  # up to 2.6
+    C10,
     "the stack of __torch_dispatch__ modes (TorchDispatchModeTLS.cpp)",
     f"Python modes {_STATE}",
-    C10,
 )
 AUTOCAST_DTYPE = TorchSymbol(
     ("_ZN2at8autocast12_GLOBAL__N_114autocast_dtypeE",),
+    CPU,
     "the types that autocast casts to (ATen/autocast_mode.cpp)",
     f"types of autocast {_STATE}",
-    CPU,
     first="2.4.0",
 )
 AUTOCAST_CACHE = TorchSymbol(
     ("_ZN2at8autocast12_GLOBAL__N_113cache_enabledE",),
+    CPU,
     "whether autocast keeps casted weights",
     f"the cache of autocast {_STATE}",
-    CPU,
 )
 AUTOCAST_NESTING = TorchSymbol(
-    ("_ZN2at8autocast12_GLOBAL__N_17nestingE",), "how deep autocast is nested", f"the nesting of autocast {_STATE}", CPU
+    ("_ZN2at8autocast12_GLOBAL__N_17nestingE",), CPU, "how deep autocast is nested", f"the nesting of autocast {_STATE}"
 )
 SEQUENCE_NUMBER = TorchSymbol(
     ("_ZN2at15sequence_number12_GLOBAL__N_112sequence_nr_E",),
+    CPU,
     "the next autograd node's number (SequenceNumber.cpp)",
     f"the sequence number {_STATE}",
-    CPU,
 )
 FUNCTORCH = TorchSymbol(
     ("_ZN2at9functorch12_GLOBAL__N_113kFuncTorchTLSE",),
+    CPU,
     "functorch's state (ATen/FuncTorchTLS.cpp)",
     f"functorch's layers {_STATE}",
-    CPU,
 )
 FUNCTORCH_VTABLE = TorchSymbol(
     ("_ZTVN2at9functorch12FuncTorchTLSE",),
+    CPU,
     "proves functorch's state (ATen/functorch/DynamicLayer.cpp)",
     f"functorch's layers {_STATE}",
-    CPU,
 )
 TORCH_FUNCTION = TorchSymbol(
     ("_ZN2at4implL24pythonTorchFunctionStateE",),
+    CPU,
     "the stack of __torch_function__ modes (PythonTorchFunctionTLS.cpp)",
     f"__torch_function__ {_STATE}",
-    CPU,
 )
 UNDEFINED_TENSOR = "c10::UndefinedTensorImpl"
 """The class of the undefined tensor, by its vtable (c10/core/UndefinedTensorImpl.cpp)."""
 
 BACKEND_NAME = TorchSymbol(
     ("_ZN3c10L24privateuse1_backend_nameE",),
+    C10,
     "the name that the process gave the backend PrivateUse1 (DeviceType.cpp)",
     "the own name of a renamed backend",
-    C10,
     first="2.0.0",
 )
 BACKEND_IS_NAMED = TorchSymbol(
     ("_ZN3c10L28privateuse1_backend_name_setE",),
+    C10,
     "whether the process named the backend PrivateUse1 (DeviceType.cpp)",
     "the own name of a renamed backend",
-    C10,
     first="2.0.0",
 )
 
@@ -597,43 +597,43 @@ PYTHON_DISPATCHERS_FALLBACK = "pythonDispatcherFallback"
 
 EVALUATING_NODE = TorchSymbol(
     ("_ZZNK5torch8autogradL27tls_current_evaluating_nodeMUlvE_clEvE3var",),
+    CPU,
     "the node that a thread runs",
     "the running node in dispatch-autograd and dispatch-bt",
-    CPU,
     first="2.7.0",
 )
 GRAPH_TASK = TorchSymbol(
     ("_ZZNK5torch8autogradL22tls_current_graph_taskMUlvE_clEvE3var",),
+    CPU,
     "the backward pass that a thread takes part in",
     "graph tasks in dispatch-autograd",
-    CPU,
     first="2.7.0",
 )
 EVALUATING_NODE_ACCESS = TorchSymbol(
     ("_ZN5torch8autogradL27tls_current_evaluating_nodeE",),
+    CPU,
     "the function that returns where the running node is kept",
     "the running node, where the variable itself has no name of its own",
-    CPU,
 )
 GRAPH_TASK_ACCESS = TorchSymbol(
     ("_ZN5torch8autogradL22tls_current_graph_taskE",),
+    CPU,
     "the function that returns where the graph task is kept",
     "graph tasks, where the variable itself has no name of its own",
-    CPU,
 )
 UNNAMED_ENGINE_VARIABLES = ("_ZZNK5torch8autogradUlvE_clEvE3var", "_ZZNK5torch8autogradUlvE0_clEvE3var")
 """Thread-local variables in lambdas that an older compiler does not name after the variable that they are for."""
 PYTHON_ENGINE = TorchSymbol(
     ("_ZZN5torch8autograd6python12PythonEngine17get_python_engineEvE6engine",),
+    PYTHON,
     "the engine of a program with Python",
     "the queues of devices in dispatch-autograd",
-    PYTHON,
 )
 RECORD_FUNCTION_THREAD = TorchSymbol(
     ("_ZN2at12_GLOBAL__N_118current_thread_id_E",),
+    CPU,
     "RecordFunction's own number of a thread",
     "which thread made a node",
-    CPU,
 )
 
 CALL_CHECKS = TorchSymbol(
@@ -642,9 +642,9 @@ CALL_CHECKS = TorchSymbol(
         "_ZN5torch6dynamo12_GLOBAL__N_1L18assert_size_strideEP7_objectPKS3_l",
         "_ZN5torch6dynamo12_GLOBAL__N_1L26assert_size_stride_groupedEP7_objectPKS3_l",
     ),
+    PYTHON,
     "code that Inductor wrote checks its arguments",
     "dispatch-break for kernels that are not loaded yet",
-    PYTHON,
     first="2.6.0",
 )
 
@@ -652,9 +652,9 @@ CALL_CHECKS = TorchSymbol(
 
 AUTOGRAD_POP = TorchSymbol(
     ("torch::autograd::ReadyQueue::pop",),
+    CPU,
     "a worker of the autograd engine waits for work",
     _WAITS,
-    CPU,
     _FUNCTION,
     examples=("_ZN5torch8autograd10ReadyQueue3popEv",),
 )
@@ -664,17 +664,17 @@ AUTOGRAD_THREAD = TorchSymbol(
         "torch::autograd::python::PythonEngine::thread_init",
         "torch::autograd::Engine::reentrant_thread_init",
     ),
+    CPU,
     "main function of the engine's workers",
     "workers of the autograd engine, and that they are missing after fork",
-    CPU,
     _FUNCTION,
     examples=("_ZN5torch8autograd6Engine11thread_initEiRKSt10shared_ptrINS0_10ReadyQueueEEb",),
 )
 AUTOGRAD_MAIN = TorchSymbol(
     ("torch::autograd::Engine::thread_main",),
+    CPU,
     "loop of the engine's workers",
     _IDLE,
-    CPU,
     _FUNCTION,
     examples=("_ZN5torch8autograd6Engine11thread_mainERKSt10shared_ptrINS0_9GraphTaskEE",),
 )
@@ -684,17 +684,17 @@ AUTOGRAD_EXECUTE = TorchSymbol(
         "torch::autograd::Engine::execute_with_graph_task",
         "torch::autograd::python::PythonEngine::execute",
     ),
+    CPU,
     "waits for the end of a backward pass",
     "threads that wait for the autograd engine",
-    CPU,
     _FUNCTION,
     examples=("_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EERKS2_IN2at6TensorESaIS9_EEbbbS7_",),
 )
 AUTOGRAD_EVALUATE = TorchSymbol(
     ("torch::autograd::Engine::evaluate_function",),
+    CPU,
     "runs a node of the graph",
     _IDLE,
-    CPU,
     _FUNCTION,
     examples=(
         "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBuffe"
@@ -703,41 +703,41 @@ AUTOGRAD_EVALUATE = TorchSymbol(
 )
 FUTURE_WAIT = TorchSymbol(
     ("c10::ivalue::Future::wait", "torch::jit::InterpreterState::run"),
+    CPU,
     "waits for a future or a forked task",
     "threads that wait for a future",
-    CPU,
     _FUNCTION,
     examples=("_ZN3c106ivalue6Future4waitEv", "_ZN5torch3jit16InterpreterState3runERSt6vectorIN3c106IValueESaIS4_EE"),
 )
 POOL_LOOP = TorchSymbol(
     ("c10::ThreadPool::main_loop",),
+    C10,
     "main function of c10's pool",
     _WAITS,
-    C10,
     _FUNCTION,
     examples=("_ZN3c1010ThreadPool9main_loopEm",),
 )
 POOL_WAIT = TorchSymbol(
     ("c10::ThreadPool::waitWorkComplete",),
+    C10,
     "waits for c10's pool",
     "threads that wait for the pool",
-    C10,
     _FUNCTION,
     examples=("_ZN3c1010ThreadPool16waitWorkCompleteEv",),
 )
 GLOO_LOOP = TorchSymbol(
     ("gloo::transport::tcp::Loop::run",),
+    CPU,
     "gloo's event loop",
     _WAITS,
-    CPU,
     _FUNCTION,
     examples=("_ZN4gloo9transport3tcp4Loop3runEv",),
 )
 GLOO_QUEUE = TorchSymbol(
     ("c10d::ProcessGroupGloo::runLoop",),
+    CPU,
     "main function of a gloo group's workers",
     _WAITS,
-    CPU,
     _FUNCTION,
     examples=("_ZN4c10d16ProcessGroupGloo7runLoopEi",),
 )
@@ -755,9 +755,9 @@ STORE_WAIT = TorchSymbol(
         "c10d::PrefixStore::wait",
         "c10d::PrefixStore::get",
     ),
+    CPU,
     "waits for a key of a store",
     "threads that wait for other ranks through a store",
-    CPU,
     _FUNCTION,
     examples=("_ZN4c10d8TCPStore14waitForWorkersEv",),
 )
@@ -767,9 +767,9 @@ STORE_DAEMON = TorchSymbol(
         "c10d::detail::LibUVStoreDaemon::run",
         "c10d::detail::TCPStoreWorkerDaemon::run",
     ),
+    CPU,
     "main function of a store's server",
     _WAITS,
-    CPU,
     _FUNCTION,
     first="2.1.0",
     examples=("_ZN4c10d6detail20TCPStoreMasterDaemon3runEv",),
@@ -784,9 +784,9 @@ NCCL_WATCHDOG = TorchSymbol(
         "c10d::ProcessGroupNCCL::watchdogHandler",
         "c10d::nccl2::ProcessGroupNCCL::timeoutWatchdog",
     ),
+    CUDA,
     "main functions of NCCL's watchdogs",
     _WAITS,
-    CUDA,
     _FUNCTION,
     examples=("_ZN4c10d16ProcessGroupNCCL8Watchdog3runEv", "_ZN4c10d16ProcessGroupNCCL16ncclCommWatchdogEv"),
 )
@@ -796,9 +796,9 @@ _CONTEXT = "RKSt10shared_ptrINS_15GatheredContextEE"
 _DEVICE_CALLS = "why PyTorch waits for a device"
 ALLOCATOR_EVENTS = TorchSymbol(
     (f"{_ALLOCATOR}::synchronize_and_free_events",),
+    C10_CUDA,
     "the caching allocator waits for the events of blocks that other streams used",
     _DEVICE_CALLS,
-    C10_CUDA,
     _FUNCTION,
     first="2.6.0",
     examples=(
@@ -808,9 +808,9 @@ ALLOCATOR_EVENTS = TorchSymbol(
 )
 ALLOCATOR_RELEASE = TorchSymbol(
     (f"{_ALLOCATOR}::release_cached_blocks", f"{_ALLOCATOR}::release_available_cached_blocks"),
+    C10_CUDA,
     "the caching allocator gives its cached memory back",
     _DEVICE_CALLS,
-    C10_CUDA,
     _FUNCTION,
     examples=(
         f"{_ALLOCATOR_MANGLED}21release_cached_blocksE{_CONTEXT}St4pairIyyE",
@@ -819,9 +819,9 @@ ALLOCATOR_RELEASE = TorchSymbol(
 )
 ALLOCATOR_BLOCK = TorchSymbol(
     (f"{_ALLOCATOR}::alloc_block",),
+    C10_CUDA,
     "the caching allocator asks the driver for memory",
     _DEVICE_CALLS,
-    C10_CUDA,
     _FUNCTION,
     examples=(
         f"{_ALLOCATOR_MANGLED}11alloc_blockERNS2_12_GLOBAL__N_111AllocParamsEb{_CONTEXT}"
@@ -830,17 +830,17 @@ ALLOCATOR_BLOCK = TorchSymbol(
 )
 GRAPH_REPLAY = TorchSymbol(
     ("at::cuda::CUDAGraph::replay",),
+    CUDA,
     "a CUDA graph is replayed",
     _DEVICE_CALLS,
-    CUDA,
     _FUNCTION,
     examples=("_ZN2at4cuda9CUDAGraph6replayEv",),
 )
 GRAPH_CAPTURE = TorchSymbol(
     ("at::cuda::CUDAGraph::capture_begin", "at::cuda::CUDAGraph::capture_end"),
+    CUDA,
     "the capture of a CUDA graph begins or ends",
     _DEVICE_CALLS,
-    CUDA,
     _FUNCTION,
     examples=("_ZN2at4cuda9CUDAGraph11capture_endEv",),
 )
@@ -849,17 +849,17 @@ RPC_POOL = TorchSymbol(
         "torch::distributed::rpc::RpcAgent::retryExpiredRpcs",
         "torch::distributed::rpc::TensorPipeAgent::pollTimeoutRpcs",
     ),
+    CPU,
     "loops of the RPC agent",
     _WAITS,
-    CPU,
     _FUNCTION,
     examples=("_ZN5torch11distributed3rpc8RpcAgent16retryExpiredRpcsEv",),
 )
 COLLECTIVE = TorchSymbol(
     ("c10d::Work::wait", "c10d::Work::synchronize"),
+    CPU,
     "waits for a collective",
     "threads that wait for a collective",
-    CPU,
     _FUNCTION,
     examples=("_ZN4c10d4Work4waitENSt6chrono8durationIlSt5ratioILl1ELl1000EEEE",),
 )
@@ -876,16 +876,16 @@ DistributedDataParallel (c10d::Reducer), which waits for futures of such work.""
 
 RPC_AGENT = TorchSymbol(
     ("_ZN5torch11distributed3rpc8RpcAgent16currentRpcAgent_E",),
+    CPU,
     "the agent of torch.distributed.rpc",
     "which rank an RPC is to be answered by",
-    CPU,
 )
 
 FLIGHT_RECORDER = TorchSymbol(
     ("_ZZN4c10d14FlightRecorderIN3c105EventEE3getEvE8instance",),
+    CPU,
     "the flight recorder of gloo's collectives",
     "sizes, lines and ages of pending collectives of gloo",
-    CPU,
     first="2.8.0",
 )
 FLIGHT_RECORDER_OF_NCCL = TorchSymbol(
@@ -893,16 +893,16 @@ FLIGHT_RECORDER_OF_NCCL = TorchSymbol(
         "_ZZN4c10d14FlightRecorderIN2at4cuda9CUDAEventEE3getEvE8instance",
         "_ZZN4c10d14FlightRecorderIN3c104cuda9CUDAEventEE3getEvE8instance",
     ),
+    CUDA,
     "the flight recorder of NCCL's collectives",
     "pending collectives of NCCL",
-    CUDA,
     first="2.8.0",
 )
 FLIGHT_RECORDERS_OF_HOOKS = TorchSymbol(
     ("_ZZN4c10d17getFlightRecorderERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEE8registry",),
+    CPU,
     "the flight recorders of backends that do not record themselves",
     "pending collectives of NCCL",
-    CPU,
     first="2.15.0",
 )
 

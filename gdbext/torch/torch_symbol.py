@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gdbext.engine.formats.symbol_table import Symbol
     from gdbext.engine.process.modules import Module
     from gdbext.engine.process.symbolizer import Symbolizer
+    from gdbext.engine.vocabulary import Internal
 
 LOADER_FILE = "torch/utils/data/dataloader.py"
 """Its frames on a stack mean that a DataLoader's batch is waited for; without it, that wait has no worker processes."""
@@ -106,14 +107,14 @@ class TorchSymbol(Record):
     """
 
     names: tuple[str, ...]
+    library: str
     purpose: str
     lost: str
-    library: str
-    kind: NameKind = NameKind.SYMBOL
+    kind: Internal[NameKind] = NameKind.SYMBOL
     first: str = "2.0.0"
     last: str = ""
-    examples: tuple[str, ...] = ()
-    unoptimised: bool = False
+    examples: Internal[tuple[str, ...]] = ()
+    unoptimised: Internal[bool] = False
 
     def begins(self, mangled: str) -> bool:
         """True if a symbol is of this family."""

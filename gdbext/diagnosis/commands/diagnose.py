@@ -209,7 +209,7 @@ def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
     if found.known:
         from gdbext.diagnosis.samples import KnownBugsSection
 
-        yield KnownBugsSection.of(found.known)
+        yield KnownBugsSection(found.known)
     if found.slowness:
         yield from found.slowness.sections
     yield from found.sections

@@ -81,10 +81,10 @@ def known_bug_lines(report: Report) -> Iterator[str]:
     from gdbext.diagnosis.samples import KnownBugsSection
 
     section = report.find_section(KnownBugsSection)
-    for match in section.matches if section else ():
-        yield match.line
+    for bug in section.reports if section else ():
+        yield f"Known: {bug.line}"
         if report.why:
-            yield from (f"    {text}" for text in match.evidence)
+            yield from (f"    {text}" for text in bug.matched)
 
 
 def explanation_lines(report: Report) -> Iterator[str]:

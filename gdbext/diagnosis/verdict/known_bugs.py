@@ -9,7 +9,7 @@ from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.waits.snapshot import fork_evidence
 from gdbext.engine.targets.system.linux import HIDDEN
 from gdbext.known import catalogue
-from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, child_relation, matches
+from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, child_relation, matches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _INNER = 200
 
 def known_bugs(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], findings: Sequence[Finding]
-) -> tuple[KnownMatch, ...]:
+) -> tuple[KnownBugReport, ...]:
     """The bugs because of which the process may hang. What of other packages cannot be used is noted as an error."""
     crashed = {tid for finding in findings if finding.kind is CRASH for tid in finding.threads}
     native = _NativeFrames()

@@ -32,7 +32,7 @@ from gdbext.torch.torch_symbol import NameKind, TorchSymbol
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.process.modules import Module, ModuleTable
-    from gdbext.engine.vocabulary import Hexadecimal
+    from gdbext.engine.vocabulary import Hexadecimal, Inline
 
 
 class SymbolStatus(Enum):
@@ -57,12 +57,7 @@ class SymbolCheck:
     ``last`` are the versions of torch between which it is known."""
 
     id: str
-    names: tuple[str, ...]
-    library: str
-    purpose: str
-    lost: str
-    first: str
-    last: str
+    symbol: Inline[TorchSymbol]
     status: SymbolStatus
 
 
@@ -94,14 +89,7 @@ def check_symbols(symbolizer: Symbolizer, version: str) -> SymbolChecks:
     newest = newest_release()
     rows = (
         SymbolCheck(
-            name.lower(),
-            row.names,
-            row.library,
-            row.purpose,
-            row.lost,
-            row.first,
-            row.last or newest,
-            in_release(row, status(row, symbolizer), version),
+            name.lower(), row._replace(last=row.last or newest), in_release(row, status(row, symbolizer), version)
         )
         for name, row in TORCH_SYMBOLS.items()
     )
@@ -320,9 +308,10 @@ def _symbol_lines(checks: SymbolChecks, why: bool, style: Style) -> Iterator[str
     line = f"symbols   {checks.found} of {checks.assumed} assumed symbols found"
     yield line if 0 < checks.found == checks.assumed else style(line, "yellow")
     for row in checks.rows if why else checks.missing:
-        library = row.library or "any library"
-        yield f"          {row.status.value}: {row.names[0]}  {library} (known from {row.first} to {row.last})"
-        yield f"            {row.purpose}; lost without it: {row.lost}"
+        symbol = row.symbol
+        library = symbol.library or "any library"
+        yield f"          {row.status.value}: {symbol.names[0]}  {library} (known from {symbol.first} to {symbol.last})"
+        yield f"            {symbol.purpose}; lost without it: {symbol.lost}"
 
 
 def _python_lines(python: PythonInfo | None) -> str:

@@ -20,7 +20,7 @@ from gdbext.engine.terminal import shown_json
 from gdbext.errors import AddOnError, BadData, UsageError
 from gdbext.known import catalogue
 from gdbext.known.package_versions import without_unknown
-from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, child_relation, matches
+from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, child_relation, matches
 from gdbext.render import Style, escape
 from gdbext.render.plain_json import plain
 from gdbext.tools.program import Program
@@ -75,7 +75,7 @@ class KnownProgram(Program):
             listed = [bug for bug in bugs if _has_words(bug, args.files)]
             return Outcome(0, _json(listed) if args.json else _text(_listed(listed, Style(color))), told)
         judged = [_Judged(path, bugs) for path in args.files]
-        document = {each.path: [plain(match.report) for match in each.matches] for each in judged}
+        document = {each.path: each.matches for each in judged}
         return Outcome(0, _json(document) if args.json else _text(_compared(judged, args.why)), told)
 
 
@@ -87,14 +87,14 @@ class _Judged:
         self.doubt = ""
         self.matches = self._of_recording() if path.endswith(".rec") else self._of_report(bugs)
 
-    def _of_recording(self) -> tuple[KnownMatch, ...]:
+    def _of_recording(self) -> tuple[KnownBugReport, ...]:
         import gdbext
 
         with gdbext.open(recording=self.path) as process:
             section = process.run("dispatch-diagnose").report.find_section(KnownBugsSection)
-        return section.matches if section else ()
+        return section.reports if section else ()
 
-    def _of_report(self, bugs: Sequence[KnownBug]) -> tuple[KnownMatch, ...]:
+    def _of_report(self, bugs: Sequence[KnownBug]) -> tuple[KnownBugReport, ...]:
         try:
             data = read_file(self.path)
         except OSError as error:
@@ -108,8 +108,8 @@ def _compared(judged: Sequence[_Judged], why: bool) -> Iterator[str]:
     for each in judged:
         head = f"{escape(each.path)}: " if len(judged) > 1 else ""
         for match in each.matches:
-            yield f"{head}{escape(match.line)}"
-            yield from (f"    {escape(text)}" for text in match.evidence if why)
+            yield f"{head}Known: {escape(match.line)}"
+            yield from (f"    {escape(text)}" for text in match.matched if why)
         if not each.matches:
             yield f"{head}no known bug fits" + (f"; {each.doubt}" if each.doubt else "")
 

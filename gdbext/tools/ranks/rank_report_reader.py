@@ -17,7 +17,6 @@ from gdbext.diagnosis.verdict.slowness import ExplanationsSection
 from gdbext.engine.rank_sets import fold
 from gdbext.engine.vocabulary import ErrorReport
 from gdbext.errors import BadData
-from gdbext.known.signatures import KnownBugReport
 from gdbext.render.json_reader import amount, count, optional
 from gdbext.tools.ranks.job_report import MAX_PATH, MAX_RANK_GROUPS, GroupState, Issued, RankReport, Unreached
 from gdbext.tools.ranks.report_parser import Members
@@ -86,15 +85,9 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         nccl=tuple(_nccl(found))[:MAX_COMMUNICATORS],
         nccl_peers=_proxies_wait_for(found),
         device=_device(wait.device) if wait else "",
-        known=tuple(_known(bug) for bug in known.reports[:MAX_KNOWN]) if known else (),
+        known=tuple(_text(bug.line) for bug in known.reports[:MAX_KNOWN]) if known else (),
         thread=None if thread is main or not thread else count(thread.tid, "tid"),
     )
-
-
-def _known(bug: KnownBugReport) -> str:
-    """A known bug in one line: what it is, which versions have it, what to do."""
-    affected = bug.condition or ", ".join(bug.affected)
-    return _text(f"{bug.id}, {bug.title} ({affected}); {bug.cure}. {bug.url}")
 
 
 def _nccl(groups: Sequence[ProcessGroup]) -> Iterator[str]:

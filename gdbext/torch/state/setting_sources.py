@@ -309,30 +309,30 @@ CALLBACKS_VECTOR = 8
 _OF_A_THREAD = "of a thread, among the settings"
 THREAD_CALLBACKS = TorchSymbol(
     ("_ZZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",),
+    CPU,
     "a thread's RecordFunctionTLS",
     f"callbacks of RecordFunction {_OF_A_THREAD}",
-    CPU,
 )
 THREAD_CALLBACKS_GUARD = TorchSymbol(
     ("_ZGVZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",),
+    CPU,
     "tells whether the thread has one",
     f"callbacks of RecordFunction {_OF_A_THREAD}",
-    CPU,
 )
 SAVED_TENSOR_HOOKS = TorchSymbol(
-    ("_ZN2at12_GLOBAL__N_13tlsE",), "a thread's SavedTensorDefaultHooksTLS", f"saved-tensor hooks {_OF_A_THREAD}", CPU
+    ("_ZN2at12_GLOBAL__N_13tlsE",), CPU, "a thread's SavedTensorDefaultHooksTLS", f"saved-tensor hooks {_OF_A_THREAD}"
 )
 DEBUG_INFO = TorchSymbol(
     ("_ZZNK3c10L14tls_debug_infoMUlvE_clEvE3var", "_ZZNK3c10UlvE_clEvE3var"),  # by a newer compiler, and an older one
+    C10,
     "a thread's c10::ThreadLocalDebugInfo, a chain",
     f"the profiler {_OF_A_THREAD}",
-    C10,
 )
 DEBUG_INFO_GUARD = TorchSymbol(
     ("_ZGVZNK3c10L14tls_debug_infoMUlvE_clEvE3var", "_ZGVZNK3c10UlvE_clEvE3var"),
+    C10,
     "tells whether the thread has one",
     f"the profiler {_OF_A_THREAD}",
-    C10,
 )
 GLOBAL_PROFILER = StaticOwner(
     "_ZZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_",
@@ -384,49 +384,49 @@ CUDA_GENERATORS = TorchSymbol(
         "_ZN2at4cuda6detail12_GLOBAL__N_117default_gens_cudaE",
         "_ZN2at4cuda6detail12_GLOBAL__N_1L17default_gens_cudaE",
     ),  # static, 2.6
+    CUDA,
     "a vector of at::Generator, one for each device (ATen/cuda/CUDAGeneratorImpl.cpp)",
     "seeds and offsets of CUDA devices",
-    CUDA,
 )
 CUDA_ALLOCATOR_IN_USE = TorchSymbol(
     ("_ZN3c104cuda20CUDACachingAllocator9allocatorE",),
+    C10_CUDA,
     "a pointer to the allocator that CUDA's tensors come from",
     "the statistics of CUDA's allocator",
-    C10_CUDA,
 )
 CUDA_STATISTICS = TorchSymbol(
     ("_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator14getDeviceStatsEa",),
+    C10_CUDA,
     "returns a device's statistics; loads the vector of devices",
     "the statistics of CUDA's allocator",
-    C10_CUDA,
     first="2.3.0",
 )
 _STREAMS = "which of PyTorch's streams a thread waits for"
 CUDA_STREAMS = TorchSymbol(
     ("_ZN3c104cuda12_GLOBAL__N_17streamsE", "_ZN3c104cuda12_GLOBAL__N_1L7streamsE"),  # static, 2.6
+    C10_CUDA,
     "the streams of PyTorch's pools (c10/cuda/CUDAStream.cpp)",
     _STREAMS,
-    C10_CUDA,
     first="2.1.0",
 )
 CUDA_STREAM_COUNTERS = TorchSymbol(
     ("_ZN3c104cuda12_GLOBAL__N_117priority_countersE", "_ZN3c104cuda12_GLOBAL__N_1L17priority_countersE"),
+    C10_CUDA,
     "a counter for each of those pools, whose size proves that of the other array",
     _STREAMS,
-    C10_CUDA,
     first="2.1.0",
 )
 CUDA_CURRENT_STREAMS = TorchSymbol(
     ("_ZN3c104cuda12_GLOBAL__N_115current_streamsE", "_ZN3c104cuda12_GLOBAL__N_1L15current_streamsE"),
+    C10_CUDA,
     "a thread's current streams, a number for each device",
     _STREAMS,
-    C10_CUDA,
 )
 CUDA_DEVICE_COUNT = TorchSymbol(
     ("_ZN3c104cuda12_GLOBAL__N_18num_gpusE", "_ZN3c104cuda12_GLOBAL__N_1L8num_gpusE"),
+    C10_CUDA,
     "how many devices there are",
     _STREAMS,
-    C10_CUDA,
 )
 NATIVE_CUDA_ALLOCATOR = "NativeCachingAllocator"
 """PyTorch's own (PYTORCH_ALLOC_CONF=backend:native), by its vtable."""
@@ -463,4 +463,4 @@ def _rows() -> Iterator[tuple[str, TorchSymbol]]:
 
 
 def _row(symbol: str, purpose: str, lost: str, library: str, first: str) -> TorchSymbol:
-    return TorchSymbol((symbol,), purpose, f"{lost}, among the settings", library, first=first)
+    return TorchSymbol((symbol,), library, purpose, f"{lost}, among the settings", first=first)

@@ -77,7 +77,7 @@ def matched(target: Target, truth: dict[str, Any], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("gdbext.diagnosis.verdict.known_bugs.catalogue", lambda _: bugs(truth))
     with contextlib.closing(target):
         session = Session(target)
-        return {match.bug.id: match.condition for match in with_known_bugs(session, inspect_threads(session)).known}
+        return {match.id: match.condition for match in with_known_bugs(session, inspect_threads(session)).known}
 
 
 def test_versions_are_read_and_ranges_compared(inferior: Inferior, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ without torch."""
 def known(pid: int) -> dict[str, str]:
     with ProcTarget(pid) as target:
         session = Session(target)
-        return {match.bug.id: match.condition for match in with_known_bugs(session, inspect_threads(session)).known}
+        return {match.id: match.condition for match in with_known_bugs(session, inspect_threads(session)).known}
 
 
 @pytest.mark.parametrize("words", PROGRAMS, ids=" ".join)

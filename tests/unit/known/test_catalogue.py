@@ -21,7 +21,7 @@ def found(stuck: Stuck) -> list[str]:
         lambda word: word in stuck.relations,
         stuck.architecture,
     )
-    return [match.bug.id for match in matches(BUGS, facts)]
+    return [match.id for match in matches(BUGS, facts)]
 
 
 @pytest.mark.parametrize("stuck", [*STACKS, *ALIKE], ids=lambda stuck: stuck.bug)

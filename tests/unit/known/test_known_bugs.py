@@ -11,7 +11,7 @@ from gdbext import known as catalogue
 from gdbext.engine.entry_points import EntryPoint
 from gdbext.errors import AddOnError
 from gdbext.known import Affected, KnownBug, ThreadPattern, signatures
-from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, matches
+from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, matches
 
 BUG = KnownBug(
     "a#1", "it waits", "https://a/1", (Affected("torch", "2.1", "2.3"),), "update", (ThreadPattern(waits_for=("gil",)),)
@@ -25,11 +25,11 @@ def thread(*native: str, **facts: Any) -> ThreadFacts:
     return ThreadFacts(**{"label": "a thread", "waits_for": "gil", "native": lambda: frames, **facts})
 
 
-def judged(bug: KnownBug, *threads: ThreadFacts, **facts: Any) -> KnownMatch | None:
+def judged(bug: KnownBug, *threads: ThreadFacts, **facts: Any) -> KnownBugReport | None:
     return next(matches([bug], ProcessFacts(threads or [thread()], **facts)), None)
 
 
-def told(bug: KnownBug, *threads: ThreadFacts, **facts: Any) -> KnownMatch:
+def told(bug: KnownBug, *threads: ThreadFacts, **facts: Any) -> KnownBugReport:
     match = judged(bug, *threads, **facts)
     assert match is not None
     return match
@@ -69,11 +69,11 @@ def test_where_the_version_is_unknown_the_line_says_so(
 ) -> None:
     bug = BUG._replace(affected=affected, environment=environment)
     unknown, known = told(bug), told(bug, version=lambda _: "2.2", variable=lambda _: (True, "1"))
-    assert unknown.report.condition == unknown.condition == f"if your torch is {condition}"
+    assert unknown.condition == f"if your torch is {condition}"
     assert f"({unknown.condition})" in unknown.line
-    assert known.line.startswith("Known: a#1, it waits (")
+    assert known.line.startswith("a#1, it waits (")
     assert f"({ranges}" in known.line
-    assert (known.report.condition, known.report.fixed_in) == ("", fixed)
+    assert (known.condition, known.fixed_in) == ("", fixed)
     assert "(every known libx)" in told(BUG._replace(affected=(Affected("libx"),))).line
 
 
@@ -183,7 +183,7 @@ def test_architecture_relations_and_evidence_that_names_threads_and_frames() -> 
     assert judged(bug, architecture="aarch64") is None
     pattern = ThreadPattern(python=(("a.py", "f"),), native=("libx!g",), waits_for=("gil",), holds=("mutex",))
     holder = thread("libx.so!g", python=[("/a.py", "f")], holds=["mutex"], label="t (tid 3)")
-    evidence = told(BUG._replace(threads=(pattern,)), holder).evidence
+    evidence = told(BUG._replace(threads=(pattern,)), holder).matched
     assert evidence == ("t (tid 3): in a.py f, in libx g, waits for gil, holds mutex",)
 
 
