@@ -13,55 +13,57 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.argument_places import SavedArgument
 from gdbext.engine.record import Record
+from gdbext.engine.vocabulary import json_member
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.registry.schema import hidden_result, schema_types
+from gdbext.torch.stack import DispatchEvent, DispatchKeySet, Kernel
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.unwind.caller_check import IsOpen
+    from gdbext.engine.vocabulary import Count, Inline, Internal
     from gdbext.torch.registry import Operator
+    from gdbext.torch.registry.dispatch_table import ComputedEntry
 
 
-@dataclass(frozen=True)
-class LookupResult:
+class LookupResult(Record):
     """The result of a lookup with one keyset; the same for every dispatch of that operator, event and keyset.
 
-    ``key`` is what ``highestPriorityTypeId`` names. ``kernel`` is the kernel's function, with file and line where it
-    is Python; ``addresses`` are its unboxed, sym-unboxed and boxed entry. ``path`` and ``registered_at`` are known
-    only where they were asked for and the table agrees with its registrations. ``table_bytes`` is what is at
-    ``table_entry``, the address of the entry's KernelFunction, as long as no kernel is registered or taken away.
+    ``key`` is what ``highestPriorityTypeId`` names. ``addresses`` are the kernel's unboxed, sym-unboxed and boxed
+    entry. Where it was registered is known only if that was asked for and the table agrees with its registrations.
+    ``table_bytes`` is what is at ``table_entry``, the address of the entry's KernelFunction, as long as no kernel is
+    registered or taken away.
     """
 
-    event: str
+    event: DispatchEvent
     op: str
     overload: str
-    bits: int
-    keys: tuple[str, ...]
+    keyset: DispatchKeySet
     key: str
-    table_index: int
-    kernel: str
-    kind: str
-    valid: bool
-    boxed: bool
-    unboxed: bool
-    fallthrough: bool
-    addresses: frozenset[int] = frozenset()
-    boxed_address: int = 0
-    table_entry: int = 0
-    table_bytes: bytes = b""
-    path: str = ""
-    registered_at: str = ""
+    table_index: Count
+    kernel: Kernel
+    kind: Internal[str]
+    """The kind of the kernel's name."""
+    addresses: Internal[frozenset[int]] = frozenset()
+    boxed_address: Internal[int] = 0
+    table_entry: Internal[int] = 0
+    table_bytes: Internal[bytes] = b""
 
     @property
     def qualified(self) -> str:
         """``aten::add.Tensor``: what PyTorch calls ``toString(op.operator_name())``."""
         return f"{self.op}.{self.overload}" if self.overload else self.op
+
+    @property
+    def kernel_text(self) -> str:
+        """The kernel's function, or why it has none: ``missing``."""
+        return self.kernel.function or self.kind
 
 
 @dataclass
@@ -74,27 +76,32 @@ class TracedDispatch:
     where only a later stop showed that it had ended, or nothing did.
     """
 
-    found: LookupResult
-    tid: int
-    depth: int
-    cfa: int
-    body: int
-    code: tuple[int, int]
-    returns_to: int
-    started: float
-    ended: float | None = None
-    returned: bool = False
-    entered: bool = False
+    number: Count
+    tid: Count
+    depth: Count
+    found: Inline[LookupResult]
+    cfa: Internal[int]
+    body: Internal[int]
+    code: Internal[tuple[int, int]]
+    returns_to: Internal[int]
+    started: Internal[float]
+    ended: Internal[float | None] = None
+    returned: Internal[bool] = False
+    entered: Internal[bool] = False
     """Its kernel was seen to be entered."""
-    left: bool = False
+    left: Internal[bool] = False
     """Its kernel was seen to return."""
-    last: str = "lookup"
+    last: Internal[str] = "lookup"
     """The last step that was seen."""
-    kernel_started: float | None = None
-    kernel_ended: float | None = None
-    number: int = field(default=0)
-    is_open: IsOpen | None = None
+    kernel_started: Internal[float | None] = None
+    kernel_ended: Internal[float | None] = None
+    is_open: Internal[IsOpen | None] = None
     """Tells where its function is still inside of it; None: everywhere."""
+
+    @json_member(after="")
+    def step(self) -> Literal["dispatch"]:
+        """The step that a trace has it as."""
+        return "dispatch"
 
 
 class Describer:
@@ -129,39 +136,31 @@ class Describer:
             self._renew()
             kernels = self._session.dispatcher.kernels
             name = kernels.name(kernel, key, current.name)
-        path, debug = self._registration(current, index)
-        where = f" at {name.file}:{name.line}" if name.file else ""
+        proven = self._proven(current, index)
         return LookupResult(
-            event=event,
+            event=DispatchEvent(event),
             op=current.name,
             overload=current.overload,
-            bits=bits,
-            keys=keys.decode(bits),
+            keyset=DispatchKeySet(bits, keys.decode(bits)),
             key=key,
             table_index=index,
-            kernel=name.function + where,
+            kernel=Kernel.of_table(kernel, name.text, kernels.fallthrough(kernel), proven),
             kind=name.kind,
-            valid=kernel.valid,
-            boxed=kernel.valid,
-            unboxed=kernel.unboxed != 0 or kernel.sym_unboxed != 0,
-            fallthrough=kernels.fallthrough(kernel),
             addresses=frozenset((kernel.unboxed, kernel.sym_unboxed, kernel.boxed)) - {0},
             boxed_address=kernel.boxed,
             table_entry=session.dispatcher.table_entry(current.address, index),
             table_bytes=struct.pack("<4Q", *kernel)[: kernels.size],
-            path=path,
-            registered_at=debug,
         )
 
-    def _registration(self, operator: Operator, index: int) -> tuple[str, str]:
-        """(path, registered at), empty where they are not wanted or not proven."""
+    def _proven(self, operator: Operator, index: int) -> ComputedEntry | None:
+        """The entry at a table index, None where it is not wanted or does not agree with the registrations."""
         if not self._registrations:
-            return "", ""
+            return None
         try:
             entry = self._session.tables.entry(operator, index)
         except GdbextError:
-            return "", ""
-        return (entry.path, entry.debug) if entry.consistent else ("", "")
+            return None
+        return entry if entry.consistent else None
 
     def _renew(self) -> None:
         self._session = self._session.reopened(self._open().target)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import json
 import pkgutil
 import re
 import textwrap
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import gdbext
@@ -29,6 +27,7 @@ from gdbext.render.annotation_names import alternatives, arguments_of, meaning
 from gdbext.render.plain_json import JsonField, Way, members_of
 from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.job_report import JobReport
+from gdbext.tools.trace.chrome_trace import ChromeTrace, JsonTrace
 
 DESCRIPTION = (
     "The document that every command gives with --json. A command that fails gives target null and errors. Members may"
@@ -39,7 +38,8 @@ RANKS_DESCRIPTION = (
     " unreached: two documents are merged by uniting those (of two reports on one process, by job, rank, host and pid,"
     " one stays), so that merging is associative."
 )
-TRACE_DOCUMENTS = Path(__file__).with_name("trace_documents.json")
+TRACE_DESCRIPTION = "A member of events, and a line of dispatch-trace --output FILE.jsonl."
+CHROME_DESCRIPTION = "dispatch-trace --output FILE.json, in Chrome's trace event format."
 NUMBER_TEXTS = ["NaN", "Infinity", "-Infinity"]
 REAL = {"anyOf": [{"type": "number"}, {"enum": NUMBER_TEXTS}]}
 SHARED = {
@@ -88,8 +88,19 @@ def schema() -> dict[str, Any]:
     body = definitions.object_of(Report)
     for section in sections():
         body["properties"][section.name] = definitions.section(section)
-    known = {**json.loads(TRACE_DOCUMENTS.read_text()), **definitions.known}
-    return _document(SCHEMA, DESCRIPTION, body, known)
+    trace_event = definitions.type_of(JsonTrace, "EntryStep | TracedDispatch | EndStep | InnerStep")
+    chrome_event = definitions.type_of(ChromeTrace, "NameEvent | CompleteEvent")
+    traces = {
+        "trace_event": {"description": TRACE_DESCRIPTION, **trace_event},
+        "chrome_trace": {
+            "description": CHROME_DESCRIPTION,
+            "type": "object",
+            "properties": {"displayTimeUnit": {"const": "ms"}, "traceEvents": {"type": "array", "items": chrome_event}},
+            "required": ["displayTimeUnit", "traceEvents"],
+            "additionalProperties": False,
+        },
+    }
+    return _document(SCHEMA, DESCRIPTION, body, {**traces, **definitions.known})
 
 
 def ranks_schema() -> dict[str, Any]:

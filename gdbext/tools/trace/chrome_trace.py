@@ -19,13 +19,56 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from gdbext.engine.record import Record
 from gdbext.engine.terminal import shown_json
+from gdbext.engine.vocabulary import json_member
 from gdbext.live.dispatch_description import LookupResult, TracedDispatch
 from gdbext.render import escape, page
 from gdbext.render.page import DATA_ENDS, NO_ORIGIN, Column, Origin, Page, data_begins, embedded
+from gdbext.render.plain_json import plain
 from gdbext.tools.trace.trace_bars import Bar, ThreadBars, ThreadBatches
+from gdbext.torch.stack import DispatchEvent, DispatchKeySet
+
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Amount, Count, Sparse
+
+
+class EntryStep(Record):
+    """The operator's function is entered, its keyset not known yet."""
+
+    tid: Count
+    depth: Count
+    event: DispatchEvent
+    op: str
+
+    @json_member(after="")
+    def step(self) -> Literal["entry"]:
+        """The word of such a line."""
+        return "entry"
+
+
+class EndStep(Record):
+    """The dispatch of that number has ended."""
+
+    tid: Count
+    number: Count
+    returned: bool
+
+    @json_member(after="")
+    def step(self) -> Literal["end"]:
+        """The word of such a line."""
+        return "end"
+
+
+class InnerStep(Record):
+    """A step of the dispatch of that number."""
+
+    step: str
+    tid: Count
+    number: Count
+    text: str
 
 
 class JsonTrace:
@@ -36,19 +79,19 @@ class JsonTrace:
 
     def entry(self, tid: int, depth: int, event: str, name: str) -> None:
         """The line of an entry: ``{"step": "entry"}``."""
-        self._put({"step": "entry", "tid": tid, "depth": depth, "event": event, "op": name})
+        self._put(plain(EntryStep(tid, depth, DispatchEvent(event), name)))
 
     def dispatch(self, dispatch: TracedDispatch) -> None:
         """``{"step": "dispatch"}`` with everything that is known."""
-        self._put({"step": "dispatch", **dispatch_document(dispatch)})
+        self._put(plain(dispatch))
 
     def step(self, dispatch: TracedDispatch, word: str, text: str) -> None:
         """A step of a dispatch, which ``number`` names."""
-        self._put({"step": word, "tid": dispatch.tid, "number": dispatch.number, "text": text})
+        self._put(plain(InnerStep(word, dispatch.tid, dispatch.number, text)))
 
     def ended(self, dispatch: TracedDispatch) -> None:
         """The line of an end: ``{"step": "end"}``."""
-        self._put({"step": "end", "tid": dispatch.tid, "number": dispatch.number, "returned": dispatch.returned})
+        self._put(plain(EndStep(dispatch.tid, dispatch.number, dispatch.returned)))
 
     def close(self) -> None:
         """Close; nothing was kept back."""
@@ -59,29 +102,57 @@ def json_lines(write: Callable[[bytes], None]) -> Callable[[dict[str, Any]], Non
     return lambda document: write(shown_json(json.dumps(document)).encode() + b"\n")
 
 
-def dispatch_document(dispatch: TracedDispatch) -> dict[str, Any]:
-    """A dispatch as plain values; names as in the contract's STEP."""
-    found = dispatch.found
-    return {
-        "number": dispatch.number,
-        "tid": dispatch.tid,
-        "depth": dispatch.depth,
-        "event": found.event,
-        "op": found.op,
-        "overload": found.overload,
-        "keyset": {"bits": f"{found.bits:#x}", "keys": list(found.keys)},
-        "key": found.key,
-        "table_index": found.table_index,
-        "kernel": {
-            "function": found.kernel or None,
-            "valid": found.valid,
-            "boxed": found.boxed,
-            "unboxed": found.unboxed,
-            "fallthrough": found.fallthrough,
-            "registered_at": found.registered_at or None,
-            "path": found.path or None,
-        },
-    }
+class NameArguments(Record):
+    """The name of a process or thread."""
+
+    name: str
+
+
+class NameEvent(Record):
+    """The name of the process or of a thread."""
+
+    pid: Count
+    tid: Count
+    name: Literal["process_name", "thread_name"]
+    args: NameArguments
+
+    @json_member(after="")
+    def ph(self) -> Literal["M"]:
+        """The phase of the format."""
+        return "M"
+
+
+class CompleteArguments(Record):
+    """A dispatch, or its kernel, as a viewer shows it."""
+
+    overload: str
+    keyset: DispatchKeySet
+    key: str
+    table_index: Count
+    kernel: str | None
+    boxed: bool
+    returned: bool
+    end: Sparse[Literal["not seen"] | None] = None
+    """``dur`` is as far as it is known to have lasted."""
+    at_most_us: Sparse[Amount | None] = None
+    """With ``end``: it has not lasted longer."""
+
+
+class CompleteEvent(Record):
+    """A dispatch, or its kernel. Times are microseconds."""
+
+    ts: float
+    dur: Amount
+    pid: Count
+    tid: Count
+    name: str
+    cat: DispatchEvent | Literal["kernel"]
+    args: CompleteArguments
+
+    @json_member(after="")
+    def ph(self) -> Literal["X"]:
+        """The phase of the format."""
+        return "X"
 
 
 class ChromeTrace:
@@ -135,53 +206,43 @@ class ChromeTrace:
     def _name_thread(self, tid: int) -> None:
         """The names, before a thread's first event."""
         if not self._named:
-            self._event(_name("process_name", self._pid, self._pid, f"process {self._pid}"))
+            self._name(self._pid, "process_name", f"process {self._pid}")
         if tid not in self._named:
             self._named.add(tid)
-            self._event(_name("thread_name", self._pid, tid, self._names(tid)))
+            self._name(tid, "thread_name", self._names(tid))
 
-    def _event(self, event: dict[str, Any]) -> None:
-        self._write((b"\n" if self._first else b",\n") + shown_json(json.dumps(event)).encode())
+    def _name(self, tid: int, what: Literal["process_name", "thread_name"], text: str) -> None:
+        self._event(NameEvent(self._pid, tid, what, NameArguments(escape(text))))
+
+    def _event(self, event: NameEvent | CompleteEvent) -> None:
+        self._write((b"\n" if self._first else b",\n") + shown_json(json.dumps(plain(event))).encode())
         self._first = False
 
 
-def _name(what: str, pid: int, tid: int, text: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": escape(text)}}
-
-
-def events_of(bar: Bar, pid: int) -> list[dict[str, Any]]:
+def events_of(bar: Bar, pid: int) -> list[CompleteEvent]:
     """The dispatch and, where its kernel was seen to be entered, the kernel."""
     dispatch, found = bar.dispatch, bar.dispatch.found
-    args = {
-        "overload": found.overload,
-        "keyset": {"bits": f"{found.bits:#x}", "keys": list(found.keys)},
-        "key": found.key,
-        "table_index": found.table_index,
-        "kernel": found.kernel or None,
-        "boxed": not found.unboxed,
-        "returned": dispatch.returned,
-        **({} if bar.is_end_seen else {"end": "not seen", "at_most_us": (bar.until - bar.start) / 1e3}),
-    }
-    events = [_complete(dispatch.tid, pid, found.op, found.event, bar.start, bar.end, args)]
+    function = found.kernel.function
+    args = CompleteArguments(
+        found.overload,
+        found.keyset,
+        found.key,
+        found.table_index,
+        function or None,
+        not found.kernel.unboxed,
+        dispatch.returned,
+    )
+    if not bar.is_end_seen:
+        args = args._replace(end="not seen", at_most_us=(bar.until - bar.start) / 1e3)
+    start, end = bar.start, bar.end
+    times = exact_microseconds(start), exact_microseconds(end - start)
+    events = [CompleteEvent(*times, pid, dispatch.tid, found.op, found.event, args)]
     if bar.kernel:
-        args = {**args, "returned": dispatch.left}
-        events.append(_complete(dispatch.tid, pid, found.kernel, "kernel", *bar.kernel, args))
+        start, end = bar.kernel
+        times = exact_microseconds(start), exact_microseconds(end - start)
+        args = args._replace(returned=dispatch.left)
+        events.append(CompleteEvent(*times, pid, dispatch.tid, function, "kernel", args))
     return events
-
-
-def _complete(
-    tid: int, pid: int, name: str, category: str, start: int, end: int, args: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "ts": exact_microseconds(start),
-        "dur": exact_microseconds(end - start),
-        "pid": pid,
-        "tid": tid,
-        "name": name,
-        "cat": category,
-        "args": args,
-    }
 
 
 def exact_microseconds(nanoseconds: int) -> float:
@@ -312,10 +373,10 @@ class _Cost:
             str(self.count),
             str(self.unseen or ""),
             *times,
-            found.event,
+            found.event.value,
             found.qualified,
             found.key,
-            found.kernel or found.kind,
+            found.kernel_text,
         )
 
 
@@ -328,5 +389,5 @@ def _row(number: int, bar: Bar) -> str:
 
 def _kind(found: LookupResult) -> list[str]:
     """Event, operator, key, keys, kernel, where it was registered."""
-    texts = (found.event, found.qualified, found.key, ", ".join(found.keys), found.kernel or found.kind)
-    return [escape(each) for each in (*texts, found.registered_at)]
+    texts = (found.event.value, found.qualified, found.key, ", ".join(found.keyset.keys), found.kernel_text)
+    return [escape(each) for each in (*texts, found.kernel.registered_at or "")]

@@ -123,7 +123,7 @@ class Nesting:
             return
         level = len(open_here) + 1
         dispatch = TracedDispatch(
-            found, seen.tid, level, seen.slot + 8, seen.slot, _NO_CODE, seen.returns_to, now, number=self.count + 1
+            self.count + 1, seen.tid, level, found, seen.slot + 8, seen.slot, _NO_CODE, seen.returns_to, now
         )
         open_here.append((seen.depth, seen.place, dispatch))
         if self._request.depth and level > self._request.depth:
@@ -187,7 +187,8 @@ class Nesting:
             inside = [each for depth, _, each in dispatches if depth <= alive]
             if inside:
                 shown = tuple(
-                    OpenDispatch(each.found.event, each.found.qualified, each.found.key, each.last) for each in inside
+                    OpenDispatch(each.found.event.value, each.found.qualified, each.found.key, each.last)
+                    for each in inside
                 )
                 found.append(OpenThread(tid, shown, None, ""))
         return tuple(found)

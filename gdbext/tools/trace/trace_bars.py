@@ -206,4 +206,4 @@ class FlameTrace:
 
 def _frame(bar: Bar) -> str:
     found = bar.dispatch.found
-    return f"{found.qualified} [{found.event} {found.key}]"
+    return f"{found.qualified} [{found.event.value} {found.key}]"

@@ -93,18 +93,19 @@ def _encoded(line: str) -> bytes:
 
 def dispatch_text(found: LookupResult) -> str:
     """The line as PyTorch has it: ``[call] op=[aten::mm], key=[AutogradMeta]``."""
-    return f"[{found.event}] op=[{escape(found.qualified)}], key=[{found.key}]"
+    return f"[{found.event.value}] op=[{escape(found.qualified)}], key=[{found.key}]"
 
 
 def lookup_texts(found: LookupResult) -> list[str]:
     """The steps that a lookup consists of, as the table in memory answers them."""
-    kinds = f"valid=[{found.valid:d}], boxed=[{found.boxed:d}], unboxed=[{found.unboxed:d}]"
-    where = f", path=[{found.path}]" if found.path else ""
-    origin = f", {found.registered_at}" if found.registered_at else ""
+    kernel, keyset = found.kernel, found.keyset
+    kinds = f"valid=[{kernel.valid:d}], boxed=[{kernel.boxed:d}], unboxed=[{kernel.unboxed:d}]"
+    where = f", path=[{kernel.path}]" if kernel.path else ""
+    origin = f", {kernel.registered_at}" if kernel.registered_at else ""
     return [
-        f"[lookup] keyset=[DispatchKeySet({', '.join(found.keys)})], bits=[{found.bits:#x}]\n",
+        f"[lookup] keyset=[DispatchKeySet({', '.join(keyset.keys)})], bits=[{keyset.bits:#x}]\n",
         f"[index] key=[{found.key}], index=[{found.table_index}], {kinds}\n",
-        f"[found] kernel=[{escape(found.kernel or found.kind)}]{where}{escape(origin)}\n",
+        f"[found] kernel=[{escape(found.kernel_text)}]{where}{escape(origin)}\n",
     ]
 
 

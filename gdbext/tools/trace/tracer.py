@@ -98,7 +98,7 @@ class Tracer:
         returns_to = self._callers.return_address(cfa)
         inner = cfa - place.size
         dispatch = TracedDispatch(
-            found, tid, depth, cfa, inner, code, returns_to, self.now(), number=self.count, is_open=place.is_open
+            self.count, tid, depth, found, cfa, inner, code, returns_to, self.now(), is_open=place.is_open
         )
         stack.append(dispatch)
         if self._limits.depth and depth > self._limits.depth:
@@ -136,7 +136,7 @@ class Tracer:
         if dispatch and not dispatch.entered:
             dispatch.entered = True
             dispatch.kernel_started = dispatch.started
-            self._step(dispatch, "enter", f"kernel=[{dispatch.found.kernel}], boxed")
+            self._step(dispatch, "enter", f"kernel=[{dispatch.found.kernel.function}], boxed")
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Tracer:
             word, how = "profiler", "RecordFunction callbacks run around the kernel"
         dispatch.entered = through != "profiler"
         dispatch.kernel_started = self.now()
-        self._step(dispatch, word, f"kernel=[{found.kernel}], {how}")
+        self._step(dispatch, word, f"kernel=[{found.kernel.function}], {how}")
         return False
 
     def invoked(self, tid: int, cfa: int) -> bool:
@@ -175,7 +175,7 @@ class Tracer:
             self._close(gone, False)
         dispatch.left = True
         dispatch.kernel_ended = self.now()
-        self._step(dispatch, "return", f"kernel=[{dispatch.found.kernel}]")
+        self._step(dispatch, "return", f"kernel=[{dispatch.found.kernel.function}]")
         return False
 
     def function(self, tid: int, cfa: int, pc: int, word: str, name: str) -> bool:
@@ -299,7 +299,7 @@ def _of_thread(session: Session, thread: TargetThread, dispatches: Sequence[Trac
         return None
     frames = {frame.cfa for frame in snapshot.frames}
     alive = [
-        OpenDispatch(one.found.event, one.found.qualified, one.found.key, one.last)
+        OpenDispatch(one.found.event.value, one.found.qualified, one.found.key, one.last)
         for one in dispatches
         if one.cfa in frames
     ]

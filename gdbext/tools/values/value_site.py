@@ -143,7 +143,9 @@ class AwaitedKernels:
                 return False
             boxed = address == call.found.boxed_address
             words = [self._control.register(name) for name in self._architecture.argument_registers]
-            if call.found.bits not in (words[2:3] if boxed else words[1:3]):  # another dispatch, of no wanted operator
+            if call.found.keyset.bits not in (
+                words[2:3] if boxed else words[1:3]
+            ):  # another dispatch, of no wanted operator
                 return False
             del self._awaited[tid]
             site = kernel_site(self._session, call.operator, address) if not boxed else None

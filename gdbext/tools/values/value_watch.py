@@ -26,6 +26,7 @@ from gdbext.tools.values.value_site import (
     value_site,
 )
 from gdbext.torch.registry.schema import aliased_arguments, schema_results, schema_types
+from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_values import CppValues, Value
@@ -172,10 +173,10 @@ class ValueWatch:
         awaited.place(calls, operators)
 
     def _kernel_entered(self, tid: int, cfa: int, call: AwaitedCall, site: ValueSite | None) -> bool:
-        operator, found = call.operator, call.found
+        operator, bits = call.operator, call.found.keyset.bits
         if call.boxed:
-            return self._called_boxed("callBoxed", tid, cfa, found.bits, {operator.address: operator})
-        return self._called(tid, cfa, operator, "call", found.bits, site)
+            return self._called_boxed("callBoxed", tid, cfa, bits, {operator.address: operator})
+        return self._called(tid, cfa, operator, "call", bits, site)
 
     def python_kernels(
         self, entries: Sequence[int], operators: Mapping[int, Operator], is_call: Callable[[int], bool]
@@ -266,13 +267,13 @@ class ValueWatch:
         request = self._request
         if request.key and found.key != request.key:
             return False
-        return not request.kernel or fnmatchcase(found.kernel, f"*{request.kernel}*")
+        return not request.kernel or fnmatchcase(found.kernel.function, f"*{request.kernel}*")
 
     def _opened(
         self, tid: int, cfa: int, operator: Operator, found: LookupResult, call: int, site: ValueSite | None
     ) -> _OpenCall:
         memory, register = self._session.memory, self._control.register
-        if found.event in ("callBoxed", "redispatchBoxed"):
+        if found.event in (DispatchEvent.CALL_BOXED, DispatchEvent.REDISPATCH_BOXED):
             stack = register(self._arguments[3])
             return _OpenCall(cfa, operator, found, call, tuple(self._boxed(operator, stack)), stack, True)
         if not site:
@@ -359,7 +360,15 @@ class ValueWatch:
         values = [self._described.described(name, value, kinds.get(name, "")) for name, value in opened.arguments]
         values += [self._described.described(name, value, "") for name, value in results]
         return KernelLaunch(
-            when, found.op, found.overload, opened.call, found.kernel, found.key, tid, tuple(values), len(results)
+            when,
+            found.op,
+            found.overload,
+            opened.call,
+            found.kernel.function,
+            found.key,
+            tid,
+            tuple(values),
+            len(results),
         )
 
     def _argument_types(self, operator: Operator) -> dict[str, str]:

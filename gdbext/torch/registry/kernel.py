@@ -68,6 +68,12 @@ class KernelName(Record):
     file: str = ""
     line: int | None = None
 
+    @property
+    def text(self) -> str:
+        """The function, with the place of one in Python: ``my_mm at model.py:8``."""
+        line = "" if self.line is None else f":{self.line}"
+        return f"{self.function} at {self.file}{line}" if self.file else self.function
+
 
 class PythonPlace(Record):
     """The place where a kernel written in Python is defined; None for what is not known of it."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from gdbext.engine.vocabulary import Explained, Hexadecimal, Inline, Internal, Sparse
+    from gdbext.torch.registry.dispatch_table import ComputedEntry
+    from gdbext.torch.registry.kernel import KernelFunction
     from gdbext.torch.values.value_text import Statistics
 
 
@@ -86,6 +88,19 @@ class Kernel(Record):
     fallthrough: bool | None = None
     registered_at: str | None = None
     path: str | None = None
+
+    @classmethod
+    def of_table(cls, kernel: KernelFunction, function: str, fallthrough: bool, proven: ComputedEntry | None) -> Kernel:
+        """The kernel of a table entry; ``proven`` is that entry where it agrees with the registrations."""
+        return cls(
+            function=function,
+            valid=kernel.valid,
+            boxed=kernel.valid,
+            unboxed=kernel.unboxed != 0 or kernel.sym_unboxed != 0,
+            fallthrough=fallthrough,
+            registered_at=proven.debug if proven else None,
+            path=proven.path if proven else None,
+        )
 
 
 class DispatchKeySet(Record):

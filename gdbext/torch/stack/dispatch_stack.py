@@ -12,7 +12,7 @@ from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import STATIC_HANDLE
 from gdbext.torch.registry import Operator
-from gdbext.torch.registry.dispatch_table import DispatchTables
+from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables
 from gdbext.torch.registry.kernel import KernelFunction, is_wrapper, kernel_target, plain_name
 from gdbext.torch.stack import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.torch.stack.call_arguments import CallSites
@@ -267,30 +267,18 @@ class DispatchStackReader:
         assert recovered.kernel
         kernel, kernels = recovered.kernel, self._dispatcher.kernels
         name = kernels.name(kernel, key, operator.qualified, recovered.entry)
-        function = name.function
-        if name.file:
-            function = f"{function} at {name.file}:{name.line}" if name.line else f"{function} at {name.file}"
-        where = self._registration(operator, recovered.index) if recovered.index is not None else None
-        return Kernel(
-            function=function,
-            valid=kernel.valid,
-            boxed=kernel.valid,
-            unboxed=kernel.unboxed != 0 or kernel.sym_unboxed != 0,
-            fallthrough=kernels.fallthrough(kernel),
-            registered_at=where[0] if where else None,
-            path=where[1] if where else None,
-        )
+        proven = self._proven(operator, recovered.index) if recovered.index is not None else None
+        return Kernel.of_table(kernel, name.text, kernels.fallthrough(kernel), proven)
 
-    def _registration(self, operator: Operator, index: int) -> tuple[str, str] | None:
-        """The line of registration of the kernel at a table index and the path to it, None where that cannot be
-        proven."""
+    def _proven(self, operator: Operator, index: int) -> ComputedEntry | None:
+        """The entry at a table index, None where it does not agree with the registrations."""
         assert self._tables
         try:
             entry = self._tables.entry(operator, index)
         except GdbextError as error:
             self._note(error, f"registrations of {operator.qualified}")
             return None
-        return (entry.debug, entry.path) if entry.consistent else None
+        return entry if entry.consistent else None
 
     def _kernel_on_stack(self, stack: NativeStack, call: DispatchCall) -> Kernel | None:
         """The kernel as its frame names it, where no table entry could be found for it."""

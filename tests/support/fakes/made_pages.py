@@ -19,6 +19,7 @@ from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.tensor import tensor_files
 from gdbext.tools.tensor.tensor_files import TensorSlice
 from gdbext.tools.trace.chrome_trace import TimelinePage
+from gdbext.torch.stack import DispatchEvent, DispatchKeySet, Kernel
 from support.fakes import made_tensors
 from support.fakes.analysis_facts import thread, wait
 from support.recorded import jobs
@@ -31,7 +32,8 @@ ORIGIN = Origin(f"python {EVIL}", "node1", "dispatch -p 1", "0.1", 1.0)
 
 
 def result(op: str, event: str = "call", key: str = "CPU", kernel: str = "") -> LookupResult:
-    return LookupResult(event, op, "", 1, (key,), key, 1, kernel, "", True, True, True, False)
+    found = Kernel(kernel, True, True, True, False)
+    return LookupResult(DispatchEvent(event), op, "", DispatchKeySet(1, (key,)), key, 1, found, "")
 
 
 MM, MM_CPU = result("aten::mm", key="AutogradCPU"), result("aten::mm", "redispatch", kernel="wrapper_CPU_mm")
@@ -39,7 +41,7 @@ ODD = result(f"evil::{EVIL}", "callBoxed")
 
 
 def dispatch(found: LookupResult, started: float, ended: float | None, depth: int, tid: int = 7) -> TracedDispatch:
-    return TracedDispatch(found, tid, depth, 0, 0, (0, 0), 0, started, ended)
+    return TracedDispatch(0, tid, depth, found, 0, 0, (0, 0), 0, started, ended)
 
 
 DISPATCHES = (

@@ -38,7 +38,7 @@ from gdbext.tools.trace.nesting import Nesting
 from gdbext.tools.trace.trace_bars import FlameTrace, bars
 from gdbext.tools.trace.trace_output import TextTrace, TraceOutput
 from gdbext.tools.trace.tracer import Limits, Tracer
-from gdbext.torch.stack import DispatchEvent
+from gdbext.torch.stack import DispatchEvent, DispatchKeySet, Kernel
 from support.fakes.fake_target import FakeTarget
 from support.fakes.made_pages import DISPATCHES, MM, MM_CPU
 from support.fakes.made_pages import dispatch as made
@@ -77,8 +77,8 @@ class Stack(FrameSteps):
 
 def find(operator: Any, event: str, bits: int) -> LookupResult:
     key = {1: "CPU", 2: "AutogradCPU"}[bits]
-    kernel = ("kernel", "c++", True, True, True, False, frozenset((0x5000, 0x5008)), 0x5008)
-    return LookupResult(event, operator.name, "", bits, (key,), key, bits, *kernel)
+    kernel = Kernel("kernel", True, True, True, False), "c++", frozenset((0x5000, 0x5008)), 0x5008
+    return LookupResult(DispatchEvent(event), operator.name, "", DispatchKeySet(bits, (key,)), key, bits, *kernel)
 
 
 class Case:
@@ -167,7 +167,7 @@ def test_a_walk_without_unwind_information_trusts_the_return_address_and_ends_on
 
 def dispatch(number: int, started: float, ended: float | None, depth: int = 1) -> TracedDispatch:
     found = find(SimpleNamespace(name=f"op{number}"), "call", 1)
-    return TracedDispatch(found, 1, depth, 0, 0, (0, 0), 0, started, ended, number=number)
+    return TracedDispatch(number, 1, depth, found, 0, 0, (0, 0), 0, started, ended)
 
 
 def test_chrome_trace_is_in_order_of_entry_and_complete() -> None:
