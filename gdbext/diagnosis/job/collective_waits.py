@@ -29,11 +29,12 @@ from gdbext.torch.values.containers import string_reader
 
 if TYPE_CHECKING:
     from gdbext.cpython.objects.py_ref import PyRef
-    from gdbext.diagnosis.job.collectives_section import Collective, CollectivesSection, ProcessGroup
+    from gdbext.diagnosis.job.collectives_section import CollectivesSection
     from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.report.wait import Wait
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+    from gdbext.torch.distributed.process_groups import Collective, ProcessGroup
 
 _ON_DEVICES = ("nccl", "xccl", "hccl")
 """Beginnings of the names of backends whose operations run on a device, not in a thread."""

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.diagnosis.job import environment, from_environment
 from gdbext.diagnosis.job.collectives_section import (
-    Collective,
     CollectivesSection,
     CollectivesSource,
     JobRank,
-    ProcessGroup,
 )
 from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
@@ -24,7 +22,13 @@ from gdbext.torch.distributed import flight_recorder
 from gdbext.torch.distributed.gloo_transfers import own_worker
 from gdbext.torch.distributed.group_structures import ProcessGroupStruct
 from gdbext.torch.distributed.nccl_communicators import Communicator, CommunicatorReader, release_of
-from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
+from gdbext.torch.distributed.process_groups import (
+    Collective,
+    ProcessGroup,
+    ProcessGroupReader,
+    QueuedWork,
+    store_address,
+)
 from gdbext.torch.distributed.python_calls import GivenRank, given_rank
 from gdbext.torch.torch_symbol import DISTRIBUTED, TORCH_FILES
 from gdbext.torch.values.containers import string_reader
@@ -58,7 +62,7 @@ def read_collectives(session: Session) -> CollectivesSection:
     layout = session.layout
     recorded, groups = _Recorded(session), known_groups(session)
     names = _names(groups.objects, recorded)
-    found = [recorded.group(name, groups.objects.get(name), groups) for name in names]
+    found = [recorded.group(groups.objects.get(name) or recorded.unread(name), groups) for name in names]
     store = next((group.store for group in found if group.store), None)
     source = None
     if found:
@@ -86,7 +90,7 @@ class KnownGroups(Record):
     """Group objects by name, and what reads more of them."""
 
     reader: ProcessGroupReader | None
-    objects: dict[str, GroupObject]
+    objects: dict[str, ProcessGroup]
 
 
 def group_reader(session: Session) -> ProcessGroupReader:
@@ -148,18 +152,20 @@ class _Recorded:
         for problem in recorder.problems:
             self._session.errors.note(problem, "flight recorder")
 
-    def group(self, name: str, known: GroupObject | None, groups: KnownGroups) -> ProcessGroup:
-        """One group, from the recorder and from the group itself."""
-        description, ranks = self.described.get(name, ("", ()))
-        entries = self.entries.get(name, [])
-        status = self._statuses.get(name) or (known.status if known else None)
-        ranks = ranks or (known.ranks if known else ())
-        return ProcessGroup(
-            name=name,
-            description=description or (known.description if known else ""),
-            backend=known.backend if known else _backend(entries),
-            rank=known.rank if known else None,
-            size=known.size if known else len(ranks) or None,
+    def unread(self, name: str) -> ProcessGroup:
+        """A group that only the recorder knows."""
+        _, ranks = self.described.get(name, ("", ()))
+        backend = _backend(self.entries.get(name, []))
+        return ProcessGroup(name, "", backend, None, len(ranks) or None, ranks, None, None, None)
+
+    def group(self, known: ProcessGroup, groups: KnownGroups) -> ProcessGroup:
+        """The group with what the recorder has of it."""
+        description, ranks = self.described.get(known.name, ("", ()))
+        entries = self.entries.get(known.name, [])
+        status = self._statuses.get(known.name) or known.status
+        ranks = ranks or known.ranks
+        return known._replace(
+            description=description or known.description,
             ranks=tuple(ranks),
             last_enqueued=_number(status.enqueued) if status else None,
             last_started=_number(status.started) if status else None,
@@ -167,15 +173,13 @@ class _Recorded:
             pending=tuple(self._pending(entries, known, ranks)),
             recent=tuple(self._collective(*each, ranks) for each in entries[-RECENT:]),
             store=self._store(known, groups),
-            communicators=self._nccl.of(known) if known else (),
+            communicators=self._nccl.of(known),
         )
 
-    def _pending(
-        self, entries: Sequence[Issued], known: GroupObject | None, ranks: Sequence[int]
-    ) -> Iterable[Collective]:
+    def _pending(self, entries: Sequence[Issued], known: ProcessGroup, ranks: Sequence[int]) -> Iterable[Collective]:
         if self.recorders:
             return [self._collective(*each, ranks) for each in entries if each[1].is_pending][:PENDING_LIMIT]
-        return [_queued(work, self._steady) for work in (known.queued if known else ())]
+        return [_queued(work, self._steady) for work in known.queued]
 
     def _collective(
         self, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry, ranks: Sequence[int]
@@ -210,10 +214,10 @@ class _Recorded:
         found = user or next(iter(frames), None)
         return (found[1], found[2]) if found else (None, None)
 
-    def _store(self, known: GroupObject | None, groups: KnownGroups) -> str | None:
-        if not known or not known.store or not groups.reader:
+    def _store(self, known: ProcessGroup, groups: KnownGroups) -> str | None:
+        if not known.store_address or not groups.reader:
             return None
-        return store_address(self._session.memory, self._session.layout, groups.reader, known.store)
+        return store_address(self._session.memory, self._session.layout, groups.reader, known.store_address)
 
 
 class _Communicators:
@@ -222,7 +226,7 @@ class _Communicators:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def of(self, group: GroupObject) -> tuple[Communicator, ...]:
+    def of(self, group: ProcessGroup) -> tuple[Communicator, ...]:
         """Those of that group; what cannot be read is in the session's errors."""
         if not group.nccl or group.rank is None or group.size is None:
             return ()

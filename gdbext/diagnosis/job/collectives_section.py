@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Section
-from gdbext.torch.distributed.nccl_communicators import Communicator
+from gdbext.torch.distributed.process_groups import ProcessGroup
 
 
 class CollectivesSource(Enum):
@@ -15,66 +15,6 @@ class CollectivesSource(Enum):
 
     FLIGHT_RECORDER = "flight-recorder"
     PROCESS_GROUP = "process-group"
-
-
-class Collective(Record):
-    """One collective or point-to-point operation that this process has issued.
-
-    ``seq`` is its number in its group as the group counts, None for a send or recv that nobody numbered. ``sizes`` and
-    ``dtypes`` are those of the inputs. Times are milliseconds, None where they are not recorded.
-    """
-
-    seq: int | None
-    op: str
-    """The operation as the backend calls it, without the backend: ``all_reduce``."""
-    state: str
-    """``scheduled``, ``started`` or ``completed``, the flight recorder's words."""
-    sizes: tuple[tuple[int, ...], ...] = ()
-    dtypes: tuple[str, ...] = ()
-    output_sizes: tuple[tuple[int, ...], ...] = ()
-    output_dtypes: tuple[str, ...] = ()
-    is_p2p: bool = False
-    peer: int | None = None
-    """The other end of a send or recv: its rank in the job."""
-    age_ms: int | None = None
-    """Milliseconds since it was issued; None for a core."""
-    timeout_ms: int | None = None
-    thread: str = ""
-    """The name of the thread that issued it."""
-    backend: str = ""
-    """The backend as the operation names it: ``gloo``, ``nccl``, ``nccl2``."""
-    file: str | None = None
-    line: int | None = None
-    """The user's line that issued it: the innermost one outside of torch, else the innermost."""
-
-
-class ProcessGroup(Record):
-    """One process group. What is None could not be read; sequence numbers are None before the first collective."""
-
-    name: str
-    description: str
-    backend: str | None
-    rank: int | None
-    """This process's rank in the group."""
-    size: int | None
-    ranks: tuple[int, ...]
-    """The members' ranks in the job, by their rank in the group; empty where that is not known."""
-    last_enqueued: int | None
-    last_started: int | None
-    last_completed: int | None
-    pending: tuple[Collective, ...] = ()
-    """Issued and not completed, oldest first."""
-    recent: tuple[Collective, ...] = ()
-    """The last ones that were issued, oldest first, to match them over ranks."""
-    store: str | None = None
-    """The place where the group's members meet: ``tcp://host:port``, ``file:///path``."""
-    communicators: tuple[Communicator, ...] = ()
-    """NCCL's own, of which this process is one rank; peers of their transfers are ranks in the group."""
-
-    @property
-    def label(self) -> str:
-        """The group as people call it; torch describes groups that nobody described as "undefined"."""
-        return self.name if self.description in ("", "undefined") else self.description
 
 
 class JobRank(Record):

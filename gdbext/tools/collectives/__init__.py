@@ -17,13 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gdbext.diagnosis.job.collectives import known_groups, recorders_of, traceback_lines
-from gdbext.diagnosis.job.collectives_section import (
-    Collective,
-    CollectivesSection,
-    CollectivesSource,
-    JobRank,
-    ProcessGroup,
-)
+from gdbext.diagnosis.job.collectives_section import CollectivesSection, CollectivesSource, JobRank
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode, Tool
@@ -34,6 +28,7 @@ from gdbext.engine.vocabulary import duration
 from gdbext.errors import TargetError
 from gdbext.render import Style, escape
 from gdbext.torch.distributed.nccl_communicators import Communicator, ProxyTransfer, TransferWait
+from gdbext.torch.distributed.process_groups import Collective, ProcessGroup
 from gdbext.torch.values.value_text import short_name
 
 if TYPE_CHECKING:

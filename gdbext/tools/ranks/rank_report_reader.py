@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gdbext.diagnosis.job.collectives_section import UNKNOWN_JOB_RANK, Collective, CollectivesSection, ProcessGroup
+from gdbext.diagnosis.job.collectives_section import UNKNOWN_JOB_RANK, CollectivesSection
 from gdbext.diagnosis.report import Report, TargetReport, json_report
 from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.report.thread_report import Frame, RunState, ThreadReport
@@ -21,6 +21,7 @@ from gdbext.render.json_reader import amount, count, optional
 from gdbext.tools.ranks.job_report import MAX_PATH, MAX_RANK_GROUPS, GroupState, Issued, RankReport, Unreached
 from gdbext.tools.ranks.report_parser import Members
 from gdbext.torch.distributed.nccl_communicators import Communicator, ProxyTransfer, TransferWait
+from gdbext.torch.distributed.process_groups import Collective, ProcessGroup
 from gdbext.torch.stack import DispatchFrame
 from gdbext.torch.torch_symbol import RPC_CALLS, RPC_SERVER
 

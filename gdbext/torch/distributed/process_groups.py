@@ -28,8 +28,13 @@ from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.distributed import group_structures as structures
 from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
+from gdbext.torch.distributed.nccl_communicators import Communicator
 from gdbext.torch.torch_symbol import GROUP_MAP, GROUP_NAMES, GROUP_RANKS
 from gdbext.torch.values import containers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Internal
 
 GROUP, WORK, STATUS = structures.NcclGroupStruct.OF, structures.NcclWorkStruct.OF, structures.ProcessGroupStatus.OF
 _WORK_LIMIT = 4096
@@ -125,22 +130,72 @@ class QueuedWork(Record):
     """Start by the steady clock, in nanoseconds; None where nobody wrote it down."""
 
 
-class GroupObject(Record):
-    """One ``c10d::ProcessGroup``; what is None or empty could not be read."""
+class Collective(Record):
+    """One collective or point-to-point operation that this process has issued.
+
+    ``seq`` is its number in its group as the group counts, None for a send or recv that nobody numbered. ``sizes`` and
+    ``dtypes`` are those of the inputs. Times are milliseconds, None where they are not recorded.
+    """
+
+    seq: int | None
+    op: str
+    """The operation as the backend calls it, without the backend: ``all_reduce``."""
+    state: str
+    """``scheduled``, ``started`` or ``completed``, the flight recorder's words."""
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    output_sizes: tuple[tuple[int, ...], ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+    is_p2p: bool = False
+    peer: int | None = None
+    """The other end of a send or recv: its rank in the job."""
+    age_ms: int | None = None
+    """Milliseconds since it was issued; None for a core."""
+    timeout_ms: int | None = None
+    thread: str = ""
+    """The name of the thread that issued it."""
+    backend: str = ""
+    """The backend as the operation names it: ``gloo``, ``nccl``, ``nccl2``."""
+    file: str | None = None
+    line: int | None = None
+    """The user's line that issued it: the innermost one outside of torch, else the innermost."""
+
+
+class ProcessGroup(Record):
+    """One process group. What is None could not be read; sequence numbers are None before the first collective."""
 
     name: str
+    description: str
     backend: str | None
     """The backend as the program named it: ``gloo``, ``cpu:gloo,cuda:nccl``."""
-    description: str
     rank: int | None
+    """This process's rank in the group."""
     size: int | None
     ranks: tuple[int, ...]
-    store: int
+    """The members' ranks in the job, by their rank in the group; empty where that is not known."""
+    last_enqueued: int | None
+    last_started: int | None
+    last_completed: int | None
+    pending: tuple[Collective, ...] = ()
+    """Issued and not completed, oldest first."""
+    recent: tuple[Collective, ...] = ()
+    """The last ones that were issued, oldest first, to match them over ranks."""
+    store: str | None = None
+    """The place where the group's members meet: ``tcp://host:port``, ``file:///path``."""
+    communicators: tuple[Communicator, ...] = ()
+    """NCCL's own, of which this process is one rank; peers of their transfers are ranks in the group."""
+    store_address: Internal[int] = 0
     """Address of its ``c10d::Store``, 0 where that is not known."""
-    status: GroupStatus | None = None
-    queued: tuple[QueuedWork, ...] = ()
-    nccl: int = 0
+    status: Internal[GroupStatus | None] = None
+    """The numbers that the group itself keeps."""
+    queued: Internal[tuple[QueuedWork, ...]] = ()
+    nccl: Internal[int] = 0
     """Address of its ``c10d::ProcessGroupNCCL``, 0 where it has none."""
+
+    @property
+    def label(self) -> str:
+        """The group as people call it; torch describes groups that nobody described as "undefined"."""
+        return self.name if self.description in ("", "undefined") else self.description
 
 
 class ProcessGroupReader:
@@ -155,7 +210,7 @@ class ProcessGroupReader:
         self._strings = containers.string_reader(memory, layout)
         self.problems: list[GdbextError] = []
 
-    def groups(self) -> list[GroupObject]:
+    def groups(self) -> list[ProcessGroup]:
         """All groups, in the order in which they were made; empty before init_process_group()."""
         found = [self._distributed[name] for name in (GROUP_MAP, GROUP_NAMES, GROUP_RANKS)]
         faults = [each.fault for each in found if each.fault]
@@ -166,7 +221,7 @@ class ProcessGroupReader:
         read = (self._named(group, value, names.get(group), ranks.get(group)) for group, value in groups.items())
         return [group for group in read if group]
 
-    def _named(self, group: PyRef, kinds: PyRef, name: PyRef | None, ranks: PyRef | None) -> GroupObject | None:
+    def _named(self, group: PyRef, kinds: PyRef, name: PyRef | None, ranks: PyRef | None) -> ProcessGroup | None:
         try:
             backends = kinds.elements(1).checked()
             backend = backends[0].read(text) if backends else None
@@ -175,8 +230,8 @@ class ProcessGroupReader:
             self.problems.append(error)
             return None
 
-    def _group(self, group: PyRef, name: str, backend: str | None, ranks: tuple[int, ...]) -> GroupObject:
-        unread = GroupObject(name, backend, "", None, None, ranks, 0)
+    def _group(self, group: PyRef, name: str, backend: str | None, ranks: tuple[int, ...]) -> ProcessGroup:
+        unread = ProcessGroup(name, "", backend, None, None, ranks, None, None, None)
         try:
             found = structures.ProcessGroupStruct(self._space, self._memory.u64(group.address + _HEAD))
             of_nccl = self._backend(found, GROUP)
@@ -185,17 +240,14 @@ class ProcessGroupReader:
             rank, size = found.rank_, found.size_
             if not 0 <= rank < size <= RANK_LIMIT:
                 raise BadData(f"the process group at {found.address:#x} says that it is rank {rank} of {size}")
-            return GroupObject(
-                name,
-                backend,
-                self._strings.read(described, 4096) if described else "",
-                rank,
-                size,
-                ranks,
-                found.store_ if found.has(structures.ProcessGroupStruct.store_) else 0,
-                nccl.status if nccl else self._status(gloo),
-                (*map(_of_device, nccl.works if nccl else ()), *self._queued(gloo)),
-                of_nccl,
+            return unread._replace(
+                description=self._strings.read(described, 4096) if described else "",
+                rank=rank,
+                size=size,
+                store_address=found.store_ if found.has(structures.ProcessGroupStruct.store_) else 0,
+                status=nccl.status if nccl else self._status(gloo),
+                queued=(*map(_of_device, nccl.works if nccl else ()), *self._queued(gloo)),
+                nccl=of_nccl,
             )
         except GdbextError as error:
             self.problems.append(error)
