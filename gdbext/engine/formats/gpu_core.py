@@ -15,6 +15,7 @@ from itertools import islice
 
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.formats.eh_frame import sleb128, uleb128
+from gdbext.engine.formats.elf import ElfSection
 from gdbext.engine.formats.elf_header import Data
 from gdbext.engine.record import Record
 from gdbext.errors import BadCore, BadData
@@ -93,17 +94,6 @@ def _listed(texts: Sequence[str]) -> str:
     return ", ".join(texts[:_NAMED]) + more
 
 
-class _Section(Record):
-    number: int
-    name: int
-    type: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    row: int
-
-
 class _Sections:
     """The sections of one ELF file of 64 bits. Raises BadCore where they are not all there."""
 
@@ -121,33 +111,34 @@ class _Sections:
             count = _SECTION.unpack(data[start : start + _SECTION.size])[5]
         if count > _MOST_SECTIONS or start + count * _SECTION.size > len(data):
             raise BadCore(f"{path} is truncated: its {count} section headers are not all there")
-        rows = _SECTION.iter_unpack(data[start : start + count * _SECTION.size])
-        self.sections = [
-            _Section(number, row[0], row[1], row[4], row[5], row[6], row[7], row[9]) for number, row in enumerate(rows)
-        ]
+        rows = list(_SECTION.iter_unpack(data[start : start + count * _SECTION.size]))
+        self._name_places = [row[0] for row in rows]
+        self.sections = [ElfSection(number, "", *row[1:8], *row[9:]) for number, row in enumerate(rows)]
+        """Without their names, which are read when one is looked for."""
 
-    def of_type(self, kind: int) -> list[_Section]:
+    def of_type(self, kind: int) -> list[ElfSection]:
         return [each for each in self.sections if each.type == kind]
 
-    def contents(self, section: _Section) -> bytes:
+    def contents(self, section: ElfSection) -> bytes:
         if section.offset + section.size > len(self._data):
             raise BadCore(f"{self._path} is truncated: section {section.number} is not all there")
         return self._data[section.offset : section.offset + section.size]
 
-    def rows(self, section: _Section, least: int) -> Iterator[bytes]:
+    def rows(self, section: ElfSection, least: int) -> Iterator[bytes]:
         """The rows of a table; none where they are shorter than what is read of them."""
-        if section.row >= least:
+        if section.entsize >= least:
             raw = self.contents(section)
-            for at in range(0, len(raw) - section.row + 1, section.row):
-                yield raw[at : at + section.row]
+            for at in range(0, len(raw) - section.entsize + 1, section.entsize):
+                yield raw[at : at + section.entsize]
 
     def named(self, name: bytes) -> bytes:
         """The contents of the first section of that name; empty where there is none."""
         names = self.contents(self.sections[self._names]) if self._names < len(self.sections) else b""
-        found = (each for each in self.sections if names[each.name :].startswith(name + b"\0"))
+        places = zip(self.sections, self._name_places)
+        found = (section for section, place in places if names[place:].startswith(name + b"\0"))
         return next(map(self.contents, found), b"")
 
-    def texts(self) -> Iterator[_Section]:
+    def texts(self) -> Iterator[ElfSection]:
         """Tables of strings, the one for other things than sections' names first."""
         tables = [each for each in self.sections if each.type == 3]
         yield from sorted(tables, key=lambda each: each.number == self._names)

@@ -26,12 +26,13 @@ from gdbext.tools.probes.bpf.bpf_kernel import LRU_HASH, PER_CPU_HASH, Bpf, Prob
 from gdbext.tools.probes.bpf.place_program import EVERYTHING, Filter, TracePlace
 from gdbext.tools.probes.bpf.probe_keeper import ProbeSet
 from gdbext.tools.probes.dispatch_counter import DispatchCount
-from gdbext.tools.probes.summary import Dispatched, Summary
+from gdbext.tools.probes.summary import Dispatched, DispatchSubject, Summary
 from gdbext.tools.probes.trace_places import TracePlaces, return_places
-from gdbext.torch.stack import DispatchEvent, DispatchKeySet
+from gdbext.torch.stack import DispatchEvent
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.vocabulary import Inline
     from gdbext.torch.registry import Operator
 
 
@@ -48,12 +49,7 @@ class LatencyBucket:
 class LatencyRow:
     """One operator with one keyset; None is not known. Times are microseconds from the lookup to the return."""
 
-    op: str | None
-    overload: str | None
-    event: str | None
-    keyset: DispatchKeySet | None
-    key: str | None
-    kernel: str | None
+    subject: Inline[DispatchSubject]
     count: int
     """Number of calls that returned."""
     not_returned: int
@@ -185,7 +181,7 @@ class LatencyMeter:
         for (what, bucket), amount in (current - self._before).items():
             kinds.setdefault(what, {})[bucket] = amount
         rows = [self._row(what, counts, _missing(current, what)) for what, counts in kinds.items()]
-        rows.sort(key=lambda row: (-row.count, row.op or "", row.key or ""))
+        rows.sort(key=lambda row: (-row.count, row.subject.op or "", row.subject.key or ""))
         section = LatencySection(
             seconds=round(now - self._since, 3),
             engine="probes",
@@ -203,7 +199,6 @@ class LatencyMeter:
         self._summary.learn([_about(count) for count in self._counter.counts()])
 
     def _row(self, what: Dispatched, counts: dict[int, int], missing: int) -> LatencyRow:
-        named = self._summary.row(what, 0, 0.0, {})
         total = counts.pop(probe_programs.NANOSECONDS, 0)
         counts.pop(probe_programs.ENTERED, None)
         count = sum(counts.values())
@@ -211,12 +206,7 @@ class LatencyMeter:
         edges = ((*probe_programs.range_of(bucket), counts[bucket]) for bucket in sorted(counts))
         buckets = (LatencyBucket(low / 1e3, high / 1e3, amount) for low, high, amount in edges)
         return LatencyRow(
-            named.op,
-            named.overload,
-            named.event,
-            named.keyset,
-            named.key,
-            named.kernel,
+            self._summary.subject(what),
             count,
             missing,
             round(total / count / 1e3, 3) if count else None,
@@ -278,9 +268,10 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def _row(row: LatencyRow, style: Style) -> Iterator[str]:
-    operator = f"{row.op}.{row.overload}" if row.overload else row.op or "?"
+    subject = row.subject
+    names = f"[{subject.event or '?'}]  {subject.key or '?'}  {subject.kernel or '?'}"
     yield ""
-    yield style(escape(f"{operator}  [{row.event or '?'}]  {row.key or '?'}  {row.kernel or '?'}"), "bold")
+    yield style(escape(f"{subject.qualified or '?'}  {names}"), "bold")
     times = ((row.mean_us, "mean "), (row.p50_us, "half < "), (row.p90_us, "90 % < "), (row.p99_us, "99 % < "))
     shown = [f"{words}{_time(time)}" for time, words in times if time is not None]
     yield f"  {_calls(row.count)}: {', '.join(shown)}" if shown else "  no call returned"

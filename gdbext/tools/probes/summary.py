@@ -19,14 +19,14 @@ from gdbext.torch.stack import DispatchKeySet
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.vocabulary import Inline
     from gdbext.tools.probes.bpf.place_program import PythonLines
     from gdbext.tools.probes.dispatch_counter import DispatchCount
     from gdbext.torch.registry import Dispatcher, Operator
 
 
-@dataclass(frozen=True)
-class TopRow:
-    """One line: what is None is not told apart by this grouping, or is not known."""
+class DispatchSubject(Record):
+    """What dispatches are to: what is None is not told apart by this grouping, or is not known."""
 
     op: str | None
     overload: str | None
@@ -34,6 +34,18 @@ class TopRow:
     keyset: DispatchKeySet | None
     key: str | None
     kernel: str | None
+
+    @property
+    def qualified(self) -> str:
+        """The operator with its overload: ``aten::add.Tensor``; "" where it is not known."""
+        return f"{self.op}.{self.overload}" if self.op and self.overload else self.op or ""
+
+
+@dataclass(frozen=True)
+class TopRow:
+    """One line."""
+
+    subject: Inline[DispatchSubject]
     tid: int | None
     thread: str | None
     count: int
@@ -164,7 +176,7 @@ class Summary:
             what = _grouped(self.dispatched(count), select.by)
             sums[what] = sums.get(what, 0) + count.times
         odd = Anomalies(self._session, counts)
-        found = [self.row(what, count, seconds, names) for what, count in sums.items()]
+        found = [self._row(what, count, seconds, names) for what, count in sums.items()]
         ordered = sorted(zip(found, sums), key=lambda each: _order(each[0], select.sort))
         shown = [self._marked(row, what, odd) for row, what in ordered[: select.limit]]
         return shown, max(0, len(ordered) - select.limit)
@@ -207,17 +219,18 @@ class Summary:
         except GdbextError:
             return None, None, None
 
-    def row(self, what: Dispatched, count: int, seconds: float, names: Mapping[int, str]) -> TopRow:
-        """The row of a count, in words."""
+    def subject(self, what: Dispatched) -> DispatchSubject:
+        """The subject in words."""
         dispatcher = self._session.dispatcher
         operator = dispatcher.by_def(what.operator) if what.operator is not None else None
         keyset = _decoded(dispatcher, what.keyset)
+        name, overload = (operator.name, operator.overload) if operator else (None, None)
+        return DispatchSubject(name, overload, what.event, keyset, what.key, what.kernel)
+
+    def _row(self, what: Dispatched, count: int, seconds: float, names: Mapping[int, str]) -> TopRow:
         thread = names.get(what.tid) if what.tid is not None else None
         rate = round(count / seconds, 1) if seconds > 0 else 0.0
-        name, overload = (operator.name, operator.overload) if operator else (None, None)
-        return TopRow(
-            name, overload, what.event, keyset, what.key, what.kernel, what.tid, thread, count, rate, "", what.line
-        )
+        return TopRow(self.subject(what), what.tid, thread, count, rate, "", what.line)
 
     def _marked(self, row: TopRow, what: Dispatched, odd: Anomalies) -> TopRow:
         if what.operator is None:
@@ -251,7 +264,8 @@ def _grouped(what: Dispatched, by: str) -> Dispatched:
 
 def _order(row: TopRow, sort: str) -> tuple[str, int, str]:
     """The order by that column, then the most dispatches first."""
-    texts = {"op": row.op, "key": row.key, "kernel": row.kernel, "thread": row.thread, "line": row.line}
+    subject = row.subject
+    texts = {"op": subject.op, "key": subject.key, "kernel": subject.kernel, "thread": row.thread, "line": row.line}
     return texts.get(sort) or "", -row.count, str(row)
 
 

@@ -159,11 +159,11 @@ def _write_stacks(report: Report, path: str) -> None:
 
     stacks = FlameStacks()
     for row in report.section(TopSection).rows:
-        overload = f".{row.overload}" if row.overload else ""
-        words = " ".join(filter(None, (row.event, row.key)))
-        operator = f"{row.op or 'all operators'}{overload}" + (f" [{words}]" if words else "")
+        subject = row.subject
+        words = " ".join(filter(None, (subject.event, subject.key)))
+        operator = (subject.qualified or "all operators") + (f" [{words}]" if words else "")
         outer = row.line or (f"{row.thread or 'thread'} ({row.tid})" if row.tid is not None else "")
-        stacks.add(tuple(filter(None, (outer, operator, row.kernel))), row.count)
+        stacks.add(tuple(filter(None, (outer, operator, subject.kernel))), row.count)
     whole_file.write_text(path, stacks.speedscope("dispatches") if path.endswith(SPEEDSCOPE) else stacks.text())
 
 

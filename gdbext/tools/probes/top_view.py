@@ -84,11 +84,12 @@ def table(rows: tuple[TopRow, ...]) -> list[tuple[str, ...]]:
 def _columns(rows: tuple[TopRow, ...]) -> tuple[bool, ...]:
     """The columns of this grouping; one set for all rows, though some rows know less."""
     by_thread = any(row.tid is not None for row in rows)
-    by_event = any(row.event is not None for row in rows)
-    by_operator = any(row.op is not None for row in rows) or by_event
+    subjects = [row.subject for row in rows]
+    by_event = any(subject.event for subject in subjects)
+    by_operator = any(subject.op for subject in subjects) or by_event
     by_key = by_operator or not by_thread
     by_line = any(row.line is not None for row in rows)
-    by_key = by_key and any(row.key is not None or row.event is not None for row in rows)
+    by_key = by_key and any(subject.key or subject.event for subject in subjects)
     by_kernel = by_operator and not by_line
     return True, True, by_event, by_operator, by_key, by_kernel, by_thread, by_line, by_operator
 
@@ -98,15 +99,15 @@ def _only(cells: tuple[str, ...], shown: tuple[bool, ...]) -> tuple[str, ...]:
 
 
 def _cells(row: TopRow) -> tuple[str, ...]:
-    operator = f"{row.op}.{row.overload}" if row.overload else row.op or "?"
+    subject = row.subject
     thread = f"{row.thread} (tid {row.tid})" if row.thread else f"tid {row.tid}"
     return (
         str(row.count),
         f"{row.rate:.1f}",
-        row.event or "?",
-        operator,
-        row.key or "?",
-        short_kernel(row.kernel),
+        subject.event or "?",
+        subject.qualified or "?",
+        subject.key or "?",
+        short_kernel(subject.kernel),
         thread,
         row.line or "(not from Python)",
         row.mark,

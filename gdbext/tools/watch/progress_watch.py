@@ -271,8 +271,9 @@ def _rates(data: bytes) -> tuple[dict[str, float], str]:
         return {}, report.problem or "it left no report"
     found: dict[str, float] = {}
     for row in top.rows:
-        if row.op and row.event and row.event.startswith("call"):
-            found[row.op] = found.get(row.op, 0.0) + row.rate
+        op, event = row.subject.op, row.subject.event
+        if op and event and event.startswith("call"):
+            found[op] = found.get(op, 0.0) + row.rate
     return found, ""
 
 

@@ -13,7 +13,7 @@ from gdbext.diagnosis.verdict.judgement import judge as judge_process
 from gdbext.live.dispatch_description import LookupResult, TracedDispatch
 from gdbext.render.page import Origin
 from gdbext.tools.probes import top_view
-from gdbext.tools.probes.summary import TopRow, TopSection
+from gdbext.tools.probes.summary import DispatchSubject, TopRow, TopSection
 from gdbext.tools.ranks import ranks_views
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.tensor import tensor_files
@@ -66,8 +66,12 @@ def timeline(dispatches: tuple[TracedDispatch, ...] = DISPATCHES, now: float = 2
     return b"".join(written).decode()
 
 
+def subject(name: str) -> DispatchSubject:
+    return DispatchSubject(f"aten::{name}", "", "call", None, "CPU", f"at::native::{name}")
+
+
 ROWS = tuple(
-    TopRow(f"aten::{name}", "", "call", None, "CPU", f"at::native::{name}", None, None, count, count / 2, mark)
+    TopRow(subject(name), None, None, count, count / 2, mark)
     for name, count, mark in (("add", 9, ""), ("mm", 120, "decomposes"), (EVIL, 30, ""))
 )
 

@@ -24,7 +24,7 @@ from gdbext.tools.info import held_memory, settings_view
 from gdbext.tools.info.held_memory import HeldMemory, LargeStorage, MemorySection
 from gdbext.tools.probes import latency_meter, top_view
 from gdbext.tools.probes.latency_meter import LatencyBucket, LatencyRow, LatencySection
-from gdbext.tools.probes.summary import TopRow, TopSection
+from gdbext.tools.probes.summary import DispatchSubject, TopRow, TopSection
 from gdbext.tools.tensor import tensor_section
 from gdbext.tools.trace import trace_section
 from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
@@ -83,17 +83,19 @@ REQUESTED = RequestedBreakpoints(
         PlacedBreakpoint(3, 0x1000, "aten::mm", "kernel", "at::native::mm", None, "key == 1", 4),
     ),
 )
+MM = DispatchSubject("aten::mm", "", "call", None, "CPU", "mm\x1b[1m")
+UNKNOWN = DispatchSubject(None, None, None, None, None, None)
 TOP = (
-    TopRow("aten::add", "Tensor", "call", None, "CPU", "at::native::add", None, None, 2400, 1200.0),
-    TopRow("mine::o\x1bdd", "", "redispatch", None, None, None, None, None, 66, 33.04, "no kernel"),
+    TopRow(DispatchSubject("aten::add", "Tensor", "call", None, "CPU", "at::native::add"), None, None, 2400, 1200.0),
+    TopRow(DispatchSubject("mine::o\x1bdd", "", "redispatch", None, None, None), None, None, 66, 33.04, "no kernel"),
 )
 BUCKETS = (LatencyBucket(1.024, 1.28, 1), LatencyBucket(1.792, 2.048, 2), LatencyBucket(8.192, 10.24, 4))
 LATENCIES = (
-    LatencyRow("aten::mm", "", "call", None, "CPU", "mm\x1b[1m", 7, 1, 3.5, 4.096, 2000.0, 3e6, BUCKETS),
-    LatencyRow(None, None, None, None, None, None, 0, 2, None, None, None, None, ()),
+    LatencyRow(MM, 7, 1, 3.5, 4.096, 2000.0, 3e6, BUCKETS),
+    LatencyRow(UNKNOWN, 0, 2, None, None, None, None, ()),
 )
 UNSEEN_IN = ("7 in libtorch_cpu.so", "1 in ops.so")
-TOP_THREADS = (TopRow(None, None, None, None, None, None, 7, "python3", 3, 1.5),)
+TOP_THREADS = (TopRow(UNKNOWN, 7, "python3", 3, 1.5),)
 GONE = ErrorReport("a function is gone", "breakpoint 2", "set it again", "the library was unloaded")
 ALLOCATED = {"allocated_bytes.all.current": 2_097_152, "allocated_bytes.all.peak": 4_194_304}
 ALLOCATED |= {"segment.all.current": 2, "num_ooms": 1}
