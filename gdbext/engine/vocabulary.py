@@ -176,6 +176,11 @@ def of_many(number: float, singular: str, otherwise: str) -> str:
     return singular if number == 1 else otherwise
 
 
+def or_unknown(value: object, unknown: str = "?") -> str:
+    """The value as text, ``unknown`` for None."""
+    return unknown if value is None else str(value)
+
+
 def byte_size(number: int) -> str:
     """A number of bytes: ``1 byte``, ``40 bytes``, ``1.5 KiB``, ``3.0 GiB``."""
     if abs(number) < 1024:

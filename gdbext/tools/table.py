@@ -415,7 +415,7 @@ def tool_of(row: ToolRow) -> Tool:
 def offered(extra: str) -> Callable[..., Any] | None:
     """The function that the first tool offers as that extra of reports; None where none does."""
     place = next((row.offers[extra] for row in TABLE if extra in row.offers), None)
-    function: Callable[..., Any] | None = load(place) if place is not None else None
+    function: Callable[..., Any] | None = load(place) if place else None
     return function
 
 

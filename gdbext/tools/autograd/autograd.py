@@ -125,7 +125,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 def node_text(node: autograd_section.AutogradNode | autograd_section.NodeReference) -> str:
     """The node in one phrase: ``AddmmBackward0, sequence number 42``."""
     number = node.sequence_nr
-    numbered = "" if number == _NO_NUMBER else f", sequence number {'unknown' if number is None else number}"
+    numbered = "" if number == _NO_NUMBER else f", sequence number {_known(number)}"
     variable = f" of {escape(node.variable)}" if node.variable else ""
     return f"{escape(node.name)}{variable}{numbered}"
 
@@ -144,10 +144,10 @@ def _node_lines(thread: autograd_section.AutogradThread) -> Iterator[str]:
     node = thread.node
     if not node:
         return
-    if node.forward_op is not None:
+    if node.forward_op:
         made_by = "" if node.made_by in (None, thread.tid) else f", made by thread {node.made_by}"
         yield f"forward operator {escape(node.forward_op)}{made_by}"
-    if node.file is not None:
+    if node.file:
         yield f"forward line {escape(node.file)}:{node.line or '?'} ({escape(node.function)})  [{node.line_known_by}]"
         if node.source:
             yield f"    {escape(node.source)}"
@@ -182,7 +182,7 @@ def _short(node: autograd_section.NodeReference) -> str:
 
 
 def _state_lines(thread: autograd_section.AutogradThread) -> Iterator[str]:
-    if thread.operator is not None:
+    if thread.operator:
         yield f"in operator {escape(thread.operator)}"
     if thread.line:
         yield f"at {escape(thread.line)}"

@@ -46,7 +46,7 @@ class UnnamedVariables:
 
     def is_named(self, variable: TorchSymbol) -> bool:
         """It has a name of its own in this release."""
-        return variable.find(self._symbolizer) is not None
+        return bool(variable.find(self._symbolizer))
 
     def returned_by(self, access: TorchSymbol) -> tuple[Module, Symbol]:
         """The variable that the function returns to which ``access`` points. Raises BadData, MemoryFault."""

@@ -57,7 +57,7 @@ class NodeReporter:
         self.nodes = NodeReader(session.memory, session.layout, classes)
         self.hooks = HookReader(self.nodes, classes, session.python_object)
         self._fields = TensorFields(session.memory, session.layout, classes)
-        has_python = session.python is not None
+        has_python = bool(session.python)
         self._lines = ForwardLineReader(self.nodes, classes, session.python_object) if has_python else None
         self._problems: list[str] = []
         self._stale: dict[int, tuple[autograd_section.StaleTensor, ...]] = {}
@@ -116,7 +116,7 @@ class NodeReporter:
     @property
     def saved_is_known(self) -> bool:
         """True if it was measured what the nodes of this release save."""
-        return self._saved_reader is not None
+        return bool(self._saved_reader)
 
     def saved(self, address: int) -> tuple[autograd_section.SavedTensor, ...] | None:
         """The tensors that a node has saved, None where that is not known of its class. Raises LayoutError where it is
@@ -244,7 +244,7 @@ class ForwardLineReader:
         value = self._object_at(self._nodes.python_object(node))
         forward = value.checked().of_class[FUNCTION_FORWARD_CLASS][FUNCTION_FORWARD]
         found = (forward["__func__"] or forward).function
-        if not found or found.file is None:
+        if not found or not found.file:
             return None
         return ForwardLine(found.file, found.line, found.qualname, "", FUNCTION)
 

@@ -164,12 +164,12 @@ def _set(session: Session, host: Host, request: BreakRequest, engine: str | None
     """Set the breakpoints in the user's own debugger: by the engine that those have which are set, else by probes,
     where they can be, for what only reports and goes on; a stop is to be at its place, and to take conditions."""
     table, refused = _breakpoints(host), None
-    if engine is None and request.continue_ and not table.listed() and PROBES in host.engines(None, session):
+    if not engine and request.continue_ and not table.listed() and PROBES in host.engines(None, session):
         try:
             table.use_probes(True)
         except ProbesRefused as error:
             refused = error
-    elif engine is not None or not table.listed():
+    elif engine or not table.listed():
         table.use_probes(engine == PROBES)
     notes = (*table.add(request, session, host.show).notes, *table.notes_of_debugger(request.continue_))
     more = () if table.is_probed else host.note_on_breakpoints(session, refused)
@@ -189,9 +189,10 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield f"note: {escape(note)}"
     for each in breaks.requests:
         yield style(_request_lines(each.request), "bold")
-        most = None if report.why or len(each.breakpoints) <= _MOST_LISTED + 1 else _MOST_LISTED
+        listed = len(each.breakpoints)
+        most = listed if report.why or listed <= _MOST_LISTED + 1 else _MOST_LISTED
         yield from (_line(one, report.why) for one in each.breakpoints[:most])
-        rest = each.breakpoints[_MOST_LISTED:] if most is not None else ()
+        rest = each.breakpoints[most:]
         if rest:
             hits = sum(one.hits for one in rest)
             yield f"  breakpoints {rest[0].number} to {rest[-1].number}: further ones, {counted(hits, 'hit')} (--why)"

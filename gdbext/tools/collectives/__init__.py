@@ -24,7 +24,7 @@ from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.formats import whole_file
 from gdbext.engine.rank_sets import fold
 from gdbext.engine.record import Record
-from gdbext.engine.vocabulary import duration
+from gdbext.engine.vocabulary import duration, or_unknown
 from gdbext.errors import TargetError
 from gdbext.render import Style, escape
 from gdbext.torch.distributed.nccl_communicators import Communicator, ProxyTransfer, TransferWait
@@ -256,7 +256,7 @@ def group_lines(group: ProcessGroup, style: Style, is_recorded: bool) -> Iterato
         is_known = is_recorded or _COUNTS in (group.backend or "")
         yield "  no collective was issued yet" if is_known else "  what was issued is not recorded for this backend"
     else:
-        yield f"  enqueued {group.last_enqueued}, started {_known(group.last_started)}, completed " + _known(
+        yield f"  enqueued {group.last_enqueued}, started {or_unknown(group.last_started)}, completed " + or_unknown(
             group.last_completed
         )
     for each in group.communicators:
@@ -319,7 +319,3 @@ def collective_text(collective: Collective) -> str:
     if collective.timeout_ms:
         text += f", times out after {duration(collective.timeout_ms / 1000)}"
     return text
-
-
-def _known(sequence: int | None) -> str:
-    return "?" if sequence is None else str(sequence)

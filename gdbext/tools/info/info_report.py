@@ -220,7 +220,7 @@ def read_target_info(session: Session) -> TargetInfo:
 def _torch(session: Session) -> TorchInfo | None:
 
     version = torch_version(session)
-    if version is None:
+    if not version:
         return None
     layout = session.layout_if_known
     info = LayoutInfo(layout.id, layout.match, dict(layout.provenance)) if layout else None

@@ -98,14 +98,14 @@ class RecordedFunctions:
     def profiler(self, thread: VariablesOfThread) -> Described | None:
         """The profiler of one thread, None where it has none."""
         pointer = constructed(thread, sources.DEBUG_INFO, sources.DEBUG_INFO_GUARD)
-        node = self._memory.u64(pointer) if pointer is not None else 0
+        node = self._memory.u64(pointer) if pointer else 0
         for _ in range(_CHAIN):
             if not node:
                 return None
             info = setting_structures.DebugInfo(self._space, node)
             state = info.info_
             found = self.profiler_state(state) if state else None
-            if found is not None:
+            if found:
                 return found
             node = info.parent_info_
         raise BadData(f"the thread's debug info has more than {_CHAIN} parts")

@@ -181,7 +181,7 @@ class _Settings:
 
     @property
     def _has_cuda(self) -> bool:
-        return self._session.modules.named(assumed_symbols.CUDA) is not None
+        return bool(self._session.modules.named(assumed_symbols.CUDA))
 
     @cached_property
     def _recorded(self) -> RecordedFunctions:

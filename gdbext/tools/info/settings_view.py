@@ -38,7 +38,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
             yield style(heading, "bold")
             yield from (f"  {line}" for line in lines)
             yielded = True
-    if section.script is not None:
+    if section.script:
         yield ""
         yield f"Python that sets this again: {escape(section.script)}"
 
@@ -250,7 +250,7 @@ def _callbacks(known: Mapping[str, Setting]) -> Iterator[str]:
 def _thread_counts(setting: Setting | None, main_tid: int | None) -> Iterator[str]:
     """The main thread's state is set; those of others are comments."""
     for each in _mappings(setting):
-        is_main = main_tid is not None and each.get("tid") == main_tid
+        is_main = main_tid and each.get("tid") == main_tid
         for name, value in each.items():
             if name in ("tid", "name"):
                 continue
@@ -266,7 +266,7 @@ def _autocast(devices: Mapping[str, SettingValue]) -> Iterator[str]:
     """Statements for autocast; before 2.4 there were functions for CPU and CUDA only."""
     yield 'if hasattr(torch, "set_autocast_dtype"):'
     for device, dtype in devices.items():
-        if dtype is not None:
+        if dtype:
             yield f"    torch.set_autocast_dtype({device!r}, torch.{dtype})"
         yield f"    torch.set_autocast_enabled({device!r}, True)"
     old = {"cpu": "cpu_", "cuda": ""}
@@ -274,7 +274,7 @@ def _autocast(devices: Mapping[str, SettingValue]) -> Iterator[str]:
     statements += [
         f"    torch.set_autocast_{old[device] or 'gpu_'}dtype(torch.{dtype})"
         for device, dtype in devices.items()
-        if device in old and dtype is not None
+        if device in old and dtype
     ]
     if statements:
         yield "else:"

@@ -184,9 +184,9 @@ def _thread(thread: ThreadReport, pid: int, crashed: set[int]) -> ThreadFacts:
         state=thread.state.value,
         holds=[resource.kind.value for resource in thread.holds],
         owner=owner.tid if isinstance(owner, OwnerThread) else None,
-        owner_gone=owner is not None and not isinstance(owner, OwnerThread),
+        owner_gone=bool(owner) and not isinstance(owner, OwnerThread),
         group=wait.collective.group if wait and wait.collective else "",
-        lost_signal=wait is not None and wait.lost_signal,
+        lost_signal=bool(wait and wait.lost_signal),
         tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop else [],
     )
 

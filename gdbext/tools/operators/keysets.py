@@ -13,7 +13,7 @@ from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, TENSOR, add_thread_choice, chosen_threads, number, register_value
-from gdbext.engine.vocabulary import ErrorReport, Section
+from gdbext.engine.vocabulary import ErrorReport, Section, or_unknown
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render import Style, escape
 from gdbext.torch.stack import DispatchKeySet
@@ -221,7 +221,7 @@ def _state(tls: DispatchState) -> Iterator[str]:
     yield f"  functorch  {_list(tls.functorch, _layer)}"
     yield f"  Python modes  {_list(tls.python_modes, _mode)}"
     yield f"  __torch_function__  {tls.torch_function or 'unknown'}; modes {_list(tls.torch_function_modes, str)}"
-    yield f"  autograd sequence number  {'unknown' if tls.sequence_number is None else tls.sequence_number}"
+    yield f"  autograd sequence number  {or_unknown(tls.sequence_number, 'unknown')}"
 
 
 def _keys(keyset: DispatchKeySet | None) -> str:

@@ -174,7 +174,7 @@ def _nameless(lost: Mapping[int, GdbextError]) -> list[ErrorReport]:
 def _registering(tables: DispatchTables) -> list[Finding]:
     """Says that a thread is registering right now, so what follows may be half done."""
     tid = tables.dispatcher.registering_thread
-    if tid is None:
+    if not tid:
         return []
     summary = f"thread {tid} holds the dispatcher's lock: it is registering, so lists and tables may be half updated"
     return [Finding(NOTE, summary, (tid,), ("c10::Dispatcher::Guard::mutex is locked",))]
@@ -243,7 +243,7 @@ class OperatorTool(Tool):
         releases = declared_schemas()
         wanted = store.release(args.torch)[:2]
         torch = next((each for each in releases if store.release(each)[:2] == wanted), None)
-        if torch is None:
+        if not torch:
             raise UsageError(f"the schemas of PyTorch {args.torch} are not known", help=f"one of {', '.join(releases)}")
         return make_report_alone(self, args, (operator_section.declared(releases, torch, args.op),))
 

@@ -159,7 +159,7 @@ def grouped(table: Sequence[TableEntry]) -> list[tuple[list[str], TableChoice]]:
     """Entries that have kernel, reason and source in common, in order of the first, with their keys."""
     groups: dict[object, tuple[list[str], TableChoice]] = {}
     for key, _slot, choice in table:
-        kernel, contradicted = choice.kernel, choice.expected is not None
+        kernel, contradicted = choice.kernel, bool(choice.expected)
         same = (kernel.function, choice.reason, choice.path, choice.debug, kernel.valid, contradicted)
         groups.setdefault(same, ([], choice))[0].append(key)
     return list(groups.values())

@@ -216,15 +216,17 @@ class DispatchTracer:
     def still_open(self, tid: int, target: Target) -> int:
         """Number of the thread's dispatches that are on its stack now. Raises OSError."""
         state = self.probes.kernel.get(self._states, struct.pack("<Q", tid), THREAD_STATE)
-        count = struct.unpack_from("<Q", state)[0] if state is not None else 0
-        for number in range(min(count, DEPTH_LIMIT) if state is not None else 0):
-            slot, returns_to = struct.unpack_from("<QQ", state or b"", 16 + 16 * number)
+        if not state:
+            return 0
+        count: int = struct.unpack_from("<Q", state)[0]
+        for number in range(min(count, DEPTH_LIMIT)):
+            slot, returns_to = struct.unpack_from("<QQ", state, 16 + 16 * number)
             try:
                 if target.read(slot, 8) != struct.pack("<Q", returns_to & _ADDRESS):
                     return number
             except GdbextError:
                 return number
-        return int(count)
+        return count
 
     def lost(self) -> int:
         """Dispatches that found no room in the ring. Raises OSError."""

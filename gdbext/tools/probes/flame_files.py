@@ -24,7 +24,7 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 def is_flame_file(path: str | None) -> bool:
     """The name asks for one of the two."""
-    return path is not None and path.endswith((SPEEDSCOPE, *COLLAPSED))
+    return (path or "").endswith((SPEEDSCOPE, *COLLAPSED))
 
 
 class FlameStacks:

@@ -369,18 +369,18 @@ class SiteScanner:
 
         The shift itself would be stepped over by the kernel, which costs ten times as much.
         """
-        copied: str | None = None
+        copied = ""
         behind: Instruction | None = None
         for one in self._functions.code(function):
             if behind:
-                cheap = one.kind == "jcc" and copied is not None
-                return (one.address, copied or "") if cheap else (sites.lookup, sites.keyset)
+                cheap = one.kind == "jcc" and copied
+                return (one.address, copied) if cheap else (sites.lookup, sites.keyset)
             if one.address == sites.lookup:
                 behind = one
             elif one.kind == "mov" and one.destination == sites.keyset and not one.memory:
-                copied = one.source
-            elif copied is not None and (copied in one.writes or one.is_call or one.kind in ("jmp", "jcc")):
-                copied = None
+                copied = one.source or ""
+            elif copied and (copied in one.writes or one.is_call or one.kind in ("jmp", "jcc")):
+                copied = ""
         return sites.lookup, sites.keyset
 
     def _is_boxed(self, function: Function, sites: LookupSites) -> bool:

@@ -228,7 +228,7 @@ class Summary:
         return DispatchSubject(name, overload, what.event, keyset, what.key, what.kernel)
 
     def _row(self, what: Dispatched, count: int, seconds: float, names: Mapping[int, str]) -> TopRow:
-        thread = names.get(what.tid) if what.tid is not None else None
+        thread = names.get(what.tid) if what.tid else None
         rate = round(count / seconds, 1) if seconds > 0 else 0.0
         return TopRow(self.subject(what), what.tid, thread, count, rate, "", what.line)
 

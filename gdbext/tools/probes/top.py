@@ -162,7 +162,7 @@ def _write_stacks(report: Report, path: str) -> None:
         subject = row.subject
         words = " ".join(filter(None, (subject.event, subject.key)))
         operator = (subject.qualified or "all operators") + (f" [{words}]" if words else "")
-        outer = row.line or (f"{row.thread or 'thread'} ({row.tid})" if row.tid is not None else "")
+        outer = row.line or (f"{row.thread or 'thread'} ({row.tid})" if row.tid else "")
         stacks.add(tuple(filter(None, (outer, operator, subject.kernel))), row.count)
     whole_file.write_text(path, stacks.speedscope("dispatches") if path.endswith(SPEEDSCOPE) else stacks.text())
 

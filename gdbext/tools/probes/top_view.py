@@ -83,12 +83,12 @@ def table(rows: tuple[TopRow, ...]) -> list[tuple[str, ...]]:
 
 def _columns(rows: tuple[TopRow, ...]) -> tuple[bool, ...]:
     """The columns of this grouping; one set for all rows, though some rows know less."""
-    by_thread = any(row.tid is not None for row in rows)
+    by_thread = any(row.tid for row in rows)
     subjects = [row.subject for row in rows]
     by_event = any(subject.event for subject in subjects)
     by_operator = any(subject.op for subject in subjects) or by_event
     by_key = by_operator or not by_thread
-    by_line = any(row.line is not None for row in rows)
+    by_line = any(row.line for row in rows)
     by_key = by_key and any(subject.key or subject.event for subject in subjects)
     by_kernel = by_operator and not by_line
     return True, True, by_event, by_operator, by_key, by_kernel, by_thread, by_line, by_operator
@@ -128,7 +128,7 @@ _NUMBERS = ("count", "rate/s")
 
 def render_page(top: TopSection, target: TargetReport | None, origin: Origin = NO_ORIGIN) -> str:
     """The page of a report as HTML."""
-    of = f" of process {target.pid}" if target and target.pid is not None else ""
+    of = f" of process {target.pid}" if target and target.pid else ""
     return Page(f"Dispatches{of}", (page.SCRIPT,)).whole(_body(top, of, origin))
 
 

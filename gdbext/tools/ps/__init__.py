@@ -20,7 +20,7 @@ from gdbext.engine.targets.live.thread_motion import SchedulerClocks
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import command_text, parse_environ, stat_fields
 from gdbext.engine.terminal import cut, shown_json
-from gdbext.engine.vocabulary import duration
+from gdbext.engine.vocabulary import duration, or_unknown
 from gdbext.render import escape
 from gdbext.render.plain_json import plain
 from gdbext.tools.program import Program
@@ -104,7 +104,7 @@ def _process(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
 def _idle(pid: int, tids: Sequence[str], clocks: SchedulerClocks) -> float | None:
     """Seconds since the thread that ran last did so; None where the kernel does not tell."""
     found = [clocks.since(f"/proc/{pid}/task/{tid}") for tid in tids]
-    known = [each for each in found if each is not None]
+    known = [each for each in found if each]
     return min(known) if known and len(known) == len(found) else None
 
 
@@ -150,7 +150,7 @@ def _lines(processes: Sequence[TorchProcess]) -> Iterator[str]:
 
 
 def _row(process: TorchProcess) -> tuple[str, ...]:
-    rank = "-" if process.rank is None else str(process.rank)
+    rank = or_unknown(process.rank, "-")
     stands, main = ("?" if idle is None else standing(idle) for idle in (process.idle, process.main_idle))
     return str(process.pid), _name(process.user), rank, str(process.threads), stands, main, process.program
 

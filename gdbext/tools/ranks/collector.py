@@ -46,7 +46,7 @@ class ProgressOfRanks:
         return [each for each in reports if each.wait and self._has_moved(each.pid, each.thread)]
 
     def _has_moved(self, pid: int, thread: int | None) -> bool:
-        tid = pid if thread is None else thread
+        tid = thread or pid
         before = self._places.get((pid, tid))
         if not before:  # of another machine, or a thread that has begun since
             return (pid, pid) in self._places

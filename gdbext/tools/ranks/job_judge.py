@@ -21,6 +21,7 @@ from gdbext.tools.ranks.job_report import (
     RankReports,
     Unreached,
     fold,
+    ranks_of,
 )
 from gdbext.tools.ranks.matching import Edges, answering, cycle, deadlocked, edges, groups_of, matches, roots
 
@@ -75,7 +76,7 @@ def one_for_each_rank(reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
 
 def _progress(report: RankReport) -> tuple[int, int, bool, int]:
     issued = sum(group.enqueued or 0 for group in report.groups)
-    return len(report.groups), issued, report.wait is not None, -report.pid
+    return len(report.groups), issued, bool(report.wait), -report.pid
 
 
 _ODD = 8
@@ -92,7 +93,7 @@ def judge(rows: RankReports, pid: int | None = None) -> JobReport:
     members = one_for_each_rank(present)
     sizes = [report.size for report in members if report.size is not None and report.size <= MOST_RANKS]
     size = max(sizes, default=None)
-    missing = RankRanges.absent(size or 0, (report.rank for report in members if report.rank is not None))
+    missing = RankRanges.absent(size or 0, ranks_of(members))
     groups = groups_of(members)
     collectives = tuple(match for group in groups for match in matches(group))
     unreached = tuple(sorted(rows.unreached))
@@ -163,7 +164,7 @@ def _notes(
     yield from _problems(reports)
     versions: dict[str, list[RankReport]] = {}
     for report in reports:
-        if report.torch is not None:
+        if report.torch:
             versions.setdefault(report.torch, []).append(report)
     if len(versions) > 1:
         parts = [f"{version} ({job_sentences.labels(versions[version])})" for version in versions]
@@ -258,7 +259,7 @@ class _Judge:
         if not inside or any(report in outside for report in late) or any(map(_is_defect, outside)):
             return
         blamed = [report for report in inside if report in late] or inside
-        ranks = tuple(report.rank for report in blamed if report.rank is not None)
+        ranks = ranks_of(blamed)
         text = job_sentences.inside_nccl(blamed, outside, self._waited_in(ranks))
         yield JobVerdict(JobVerdictKind.INSIDE_NCCL, text, ranks)
 
@@ -266,7 +267,7 @@ class _Judge:
         """All that others wait for wait themselves, for a rank that nobody knows: no rank is just late."""
         found = [report for report in self._reports if report.rank in self._roots]
         if found and all(report.waits_for_ranks and report.rank not in self._servers for report in found):
-            ranks = tuple(report.rank for report in found if report.rank is not None)
+            ranks = ranks_of(found)
             text = job_sentences.unknown_peer(found, self._waits)
             yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, ranks)
 
@@ -275,7 +276,7 @@ class _Judge:
         at_store = {report.rank for report in self._at_store}
         if late and not all(report.rank in at_store for report in late):
             late = [report for report in late if report.rank not in at_store]
-            ranks = tuple(report.rank for report in late if report.rank is not None)
+            ranks = ranks_of(late)
             pending = self._waited_in(ranks)
             text = job_sentences.late(late, pending, self._waits, len(self._reports), self._doing(ranks), self._servers)
             yield JobVerdict(JobVerdictKind.LATE_RANK, text, ranks)
@@ -294,7 +295,7 @@ class _Judge:
         if self._at_store:
             others = [report for report in self._reports if report not in self._at_store]
             absent = [report for report in others if not report.waits_for_ranks] or others
-            ranks = tuple(report.rank for report in absent if report.rank is not None)
+            ranks = ranks_of(absent)
             text = job_sentences.store(self._at_store, absent, self._missing)
             yield JobVerdict(JobVerdictKind.STORE_WAIT, text, ranks)
 
@@ -302,8 +303,7 @@ class _Judge:
         """One process whose own verdict is an error of the program."""
         for report in sorted(self._reports, key=lambda each: rank_of(each.kind)):
             if _is_defect(report):
-                ranks = () if report.rank is None else (report.rank,)
-                yield JobVerdict(kind_of(report.kind), f"{report.label}: {report.summary}", ranks)
+                yield JobVerdict(kind_of(report.kind), f"{report.label}: {report.summary}", ranks_of([report]))
 
     def _all_alike(self) -> Iterator[JobVerdict]:
         busy = [

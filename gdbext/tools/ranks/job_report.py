@@ -133,7 +133,7 @@ class RankReport(Record):
     @property
     def waits_for_ranks(self) -> bool:
         """Its thread waits in a collective, a send or a recv."""
-        return self.wait is not None and not self.wait.is_store
+        return bool(self.wait and not self.wait.is_store)
 
 
 class Unreached(Record):
@@ -144,6 +144,11 @@ class Unreached(Record):
     help: str = ""
     ended: bool = False
     """The process is dead: a zombie, or gone while it was looked at."""
+
+
+def ranks_of(reports: Iterable[RankReport]) -> tuple[int, ...]:
+    """The ranks that are known, in the order of the reports."""
+    return tuple(report.rank for report in reports if report.rank is not None)
 
 
 SCHEMA = "gdbext-ranks/1"
@@ -323,7 +328,7 @@ class JobReport(Record):
     @json_member(after="size")
     def ranks(self) -> RankSet:
         """Ranks of which there is a report."""
-        return [each.rank for each in self.reports if each.rank is not None]
+        return ranks_of(self.reports)
 
 
 class RowsDocument(Record):
@@ -381,8 +386,8 @@ def fold(reports: Sequence[RankReport], level: int = 0) -> tuple[TreeNode, ...]:
 
 
 def _node(frame: str, reports: Sequence[RankReport], level: int) -> TreeNode:
-    ranks = tuple(sorted({report.rank for report in reports if report.rank is not None}))
-    return TreeNode(frame, ranks, sum(report.rank is None for report in reports), fold(reports, level + 1))
+    ranks = ranks_of(reports)
+    return TreeNode(frame, tuple(sorted({*ranks})), len(reports) - len(ranks), fold(reports, level + 1))
 
 
 def chains(nodes: Sequence[TreeNode], depth: int = 0) -> Iterator[tuple[int, tuple[str, ...], TreeNode]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from gdbext.engine.rank_sets import fold
-from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached
+from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached, ranks_of
 from gdbext.tools.ranks.matching import Edges
 from gdbext.torch.torch_symbol import RPC_CALLS
 
@@ -49,7 +49,7 @@ def ring(reports: Sequence[RankReport]) -> str:
 
 
 def _is_transfer(report: RankReport) -> bool:
-    return report.wait is not None and (report.wait.peer is not None or report.wait.from_any)
+    return bool(report.wait and (report.wait.peer is not None or report.wait.from_any))
 
 
 def _differ_in_tags(reports: Sequence[RankReport]) -> bool:
@@ -103,7 +103,7 @@ def late(
     ``doing``: what the others wait in, where no number is to be matched (`` in monitored_barrier``); ``servers``: ranks
     that have to answer calls.
     """
-    ranks = [report.rank for report in reports if report.rank is not None]
+    ranks = ranks_of(reports)
     size = next((report.size for report in reports if report.size is not None), known)
     if match:
         text = f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which "
@@ -131,7 +131,7 @@ def besides(reports: Sequence[RankReport], text: str) -> str:
     for report in [each for each in reports if each.wait and each.wait.also_in][:NAMED]:
         group = f"group {report.wait.group}" if report.wait and report.wait.group else "one group"
         also = report.wait.also_in if report.wait else ""
-        who = "the main thread" if report.thread is None else f"thread {report.thread}"
+        who = f"thread {report.thread}" if report.thread else "the main thread"
         if also not in text:
             both = f"{who} and {also} use {group} at the same time"
             told.append(f"In {report.label}, {both}: in which order is left to chance.")
@@ -158,7 +158,7 @@ def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
         for peer in report.nccl_peers[:NAMED]:
             end = known.get(peer)
             own = end.summary.rstrip(".") if end else "no report"
-            is_link = end is not None and end.nccl_peers  # it waits for another one itself, and says so
+            is_link = end and end.nccl_peers  # it waits for another one itself, and says so
             if not is_link and not any(own in each for each in (text, *told)):
                 parts.append(f"{ranks_text([peer])}: {own}")
         told.append(f"{'; '.join(parts)}.")
@@ -243,7 +243,7 @@ def processes(reports: Sequence[RankReport], with_user: bool = False) -> str:
 
 def labels(reports: Sequence[RankReport]) -> str:
     """``ranks 0-2``, ``rank 3 and pid 77 on node1``."""
-    ranks = [report.rank for report in reports if report.rank is not None]
+    ranks = ranks_of(reports)
     parts = [ranks_text(ranks)] if ranks else []
     parts += [report.label for report in reports if report.rank is None][:NAMED]
     return " and ".join(parts)

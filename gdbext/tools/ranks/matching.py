@@ -280,7 +280,7 @@ def deadlocked(waits: Edges, reports: Sequence[RankReport], servers: Collection[
     stuck: dict[int, frozenset[int]] = {}
     for rank, targets in waits.items():
         wait = by_rank.get(rank)
-        calls = wait is not None and wait.op in RPC_CALLS
+        calls = wait and wait.op in RPC_CALLS
         stuck[rank] = targets - frozenset(servers) if calls and servers else targets
     free: set[int] = {-1}
     while free:

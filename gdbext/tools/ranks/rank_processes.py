@@ -146,7 +146,7 @@ def user_of(pid: int) -> int | None:
 
 def _ranks(known: Mapping[int, RankProcess], job: str | None) -> list[int]:
     """Processes that were started as ranks, and the dead beside them, of which the kernel keeps no environment."""
-    started = [each for each in known.values() if each.rank and (job is None or job in each.jobs)]
+    started = [each for each in known.values() if each.rank and (not job or job in each.jobs)]
     launchers = _launchers(known)
     torch = {each.pid for each in started if has_torch(each.pid)}
     ranks = [each for each in started if each.pid not in launchers and each.pid in torch]

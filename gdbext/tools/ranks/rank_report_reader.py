@@ -73,7 +73,7 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         summary=_text(verdict.summary),
         path=path,
         wait=_awaited(wait, report.threads, groups),
-        running=thread is not None and _runs(thread, target.kind),
+        running=bool(thread and _runs(thread, target.kind)),
         groups=groups,
         problem="" if path else _problem(report.errors),
         restart=_count(identity.restart, "restart"),

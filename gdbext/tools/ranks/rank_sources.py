@@ -185,7 +185,7 @@ def _user(name: str) -> int | None:
 def _has_ended(name: str) -> bool:
     """The process of that look is dead."""
     pid = number(name.rpartition(" ")[2])
-    if pid is None:
+    if not pid:
         return False
     try:
         return thread_state(pid, pid) in "ZX"

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from gdbext.engine.rank_sets import fold
 from gdbext.engine.terminal import cut
+from gdbext.engine.vocabulary import or_unknown
 from gdbext.render import Style, counted, escape
 from gdbext.render.page import NO_ORIGIN, Origin, Page, facts, text, verdict_box
 from gdbext.tools.ranks.job_report import (
@@ -22,6 +23,7 @@ from gdbext.tools.ranks.job_report import (
     TreeNode,
     chains,
     kind_words,
+    ranks_of,
 )
 from gdbext.tools.ranks.job_sentences import NAMED
 
@@ -83,7 +85,7 @@ def _ras(answer: RasAnswer | None, style: Style) -> Iterator[str]:
 
 
 def _headline(report: JobReport) -> str:
-    known = [each.rank for each in report.reports if each.rank is not None]
+    known = ranks_of(report.reports)
     unknown = len(report.reports) - len(known)
     text = counted(len(report.reports), "process") + (f", ranks {_set(known)}" if known else "")
     text += f" of {report.size}" if report.size is not None else ""
@@ -112,7 +114,7 @@ def _known(report: JobReport) -> Iterator[str]:
         for bug in each.known:
             found.setdefault(bug, []).append(each)
     for bug, showing in found.items():
-        ranks = [each.rank for each in showing if each.rank is not None]
+        ranks = ranks_of(showing)
         who = f"ranks {_set(ranks)}" if ranks else f"{len(showing)} of unknown rank"
         yield f"Known ({who}): {bug}"
 
@@ -244,7 +246,7 @@ def _table(report: JobReport) -> Iterator[str]:
 def _row(report: RankReport, names: Sequence[str], is_odd: bool) -> str:
     groups = {group.label: group for group in report.groups}
     cells = "".join(f"<td>{_counts(groups.get(name))}" for name in names)
-    rank = "?" if report.rank is None else report.rank
+    rank = or_unknown(report.rank)
     mark = ' class="odd"' if is_odd else ""
     return f"<tr{mark}><td>{rank}<td>{text(report.host or '?')}<td>{report.pid}<td>{text(report.kind)}{cells}</tr>"
 
@@ -252,7 +254,7 @@ def _row(report: RankReport, names: Sequence[str], is_odd: bool) -> str:
 def _counts(group: GroupState | None) -> str:
     if not group or group.enqueued is None:
         return ""
-    return f"{group.enqueued} / {'?' if group.completed is None else group.completed}"
+    return f"{group.enqueued} / {or_unknown(group.completed)}"
 
 
 def _ranks(ranks: Collection[int]) -> str:

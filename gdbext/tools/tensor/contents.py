@@ -89,7 +89,7 @@ class Contents:
         plain = not (quantization or conjugate or negative)
         if plain and geometry.numel >= _NUMPY_FROM and NumpyNumbers.handles(self._element):
             module = numpy()
-            self._numbers = NumpyNumbers(module, self._element) if module is not None else None
+            self._numbers = NumpyNumbers(module, self._element) if module else None
 
     def of(self, geometry: Geometry, cut: Callable[[Quantization], Quantization]) -> Contents:
         """A part of the elements; ``cut`` gives what quantises them."""

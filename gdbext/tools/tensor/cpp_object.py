@@ -164,7 +164,7 @@ class BoxedValues:
 
         value = structures.IValue(self._space, address)
         tag = self._tags.get(value.tag)
-        if tag is None:
+        if not tag:
             raise BadData(f"there is no IValue at {address:#x}")
         if tag in ("None", "Uninitialized"):
             return TypeSummary(tag)

@@ -10,6 +10,7 @@ from gdbext.cpython.objects.py_ref import PyRef, type_name
 from gdbext.diagnosis.report.thread_report import is_users_file
 from gdbext.engine.numbers import integer, number
 from gdbext.engine.record import Record
+from gdbext.engine.vocabulary import or_unknown
 from gdbext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ def parse(path: str) -> tuple[str, tuple[Step, ...]]:
         if not found:
             break
         attribute, index, *keys = found.groups()
-        if attribute is not None:
+        if attribute:
             steps.append(Step("attribute", attribute))
-        elif index is not None:
+        elif index:
             steps.append(Step("index", index))
         else:
             steps.append(Step("key", next(key for key in keys if key is not None)))
@@ -78,7 +79,7 @@ class FoundVariable(Record):
     @property
     def whose(self) -> str:
         """``train.py:8 (step)``; of a global the module's file."""
-        line = self.frame.line if self.frame.line is not None else "?"
+        line = or_unknown(self.frame.line)
         return f"{self.frame.file}, global" if self.is_global else f"{self.frame.file}:{line} ({self.frame.function})"
 
 

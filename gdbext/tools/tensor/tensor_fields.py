@@ -84,7 +84,7 @@ def kind_of(implementation: str, keys: Collection[str], device: str | None) -> T
         return kind._replace(unreadable="its elements are in a format of its backend's own")
     if device == "meta":
         return kind._replace(unreadable="a fake tensor has sizes and no elements")
-    if device is not None and device.partition(":")[0] != "cpu":
+    if device and device.partition(":")[0] != "cpu":
         return kind._replace(unreadable=f"its elements are in the memory of {device}")
     return kind
 

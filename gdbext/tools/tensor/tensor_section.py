@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gdbext.diagnosis.report import Report
-from gdbext.engine.vocabulary import Section, counted, json_member
+from gdbext.engine.vocabulary import Section, counted, json_member, or_unknown
 from gdbext.render import Style, escape
 from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.values.value_text import (
@@ -108,7 +108,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 def headline(tensor: TensorSection) -> str:
     """The tensor in short: ``f32[4, 4] cpu``."""
-    sizes = "?" if tensor.sizes is None else ", ".join("?" if size is None else str(size) for size in tensor.sizes)
+    sizes = "?" if tensor.sizes is None else ", ".join(map(or_unknown, tensor.sizes))
     return f"{short_name(tensor.dtype)}[{sizes}] {tensor.device or ''}".rstrip()
 
 
@@ -119,14 +119,14 @@ def fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
     yield "dtype", f"torch.{tensor.dtype}"
     yield "layout", f"torch.{tensor.layout}"
     if tensor.strides is not None:
-        strides = ", ".join("?" if stride is None else str(stride) for stride in tensor.strides)
+        strides = ", ".join(map(or_unknown, tensor.strides))
         offset = "" if tensor.storage_offset is None else f", offset {tensor.storage_offset}"
         yield "strides", f"[{strides}]{offset}  {', '.join(tensor.contiguity)}".rstrip()
     if tensor.names is not None:
         yield "names", f"[{', '.join(name or 'None' for name in tensor.names)}]"
     yield "keyset", f"DispatchKeySet({', '.join(tensor.keyset.keys)})  {tensor.keyset.bits:#x}"
     yield "autograd", ", ".join(_autograd(tensor))
-    yield "version", "" if tensor.version is None else str(tensor.version)
+    yield "version", or_unknown(tensor.version, "")
     if tensor.storage:
         storage = tensor.storage
         plural = "" if storage.shared_by == 1 else "s"
@@ -151,7 +151,7 @@ def _autograd(tensor: TensorSection) -> Iterator[str]:
         yield "leaf"
     if tensor.is_view:
         yield "view"
-    if tensor.grad is not None:
+    if tensor.grad:
         yield f"grad {tensor.grad}"
 
 

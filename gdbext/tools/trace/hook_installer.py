@@ -251,8 +251,8 @@ class HookInstaller:
                 load,
             )
         )
-        after = self._frame(one.after) if one.after is not None else None
-        if after and one.after is not None:
+        after = self._frame(one.after) if one.after else None
+        if after and one.after:
             self.hook(HookSpec(one.after, after, lambda tid, cfa, _: tracer.invoked(tid, cfa)))
 
     def _frame(self, address: int) -> CfaRule | None:
@@ -311,7 +311,7 @@ class HookInstaller:
 
         def looked_up(tid: int, cfa: int, bits: int) -> bool:
             operator = tracer.operator(control.register(sites.entry))
-            return operator is not None and tracer.lookup(operator, shared.event, tid, cfa, place, bits)
+            return bool(operator and tracer.lookup(operator, shared.event, tid, cfa, place, bits))
 
         self.hook(HookSpec(sites.lookup, sites.frame, looked_up, sites.keyset))
         if self._with_returns:

@@ -75,7 +75,7 @@ class _Open:
 
     def finish(self) -> None:
         """Find the end; those inside are finished, and those on its level are bounded."""
-        last = self.parent is not None and self.until >= self.parent.until
+        last = bool(self.parent and self.until >= self.parent.until)
         if not self.dispatch.returned and self.dispatch.ended is not None and last:
             self.is_end_seen = False
             self.end = max((self.start, *(each.end for each in self.inside)))

@@ -145,7 +145,7 @@ _PAGE, _CHROME, _LINES = ".html", ".json", ".jsonl"
 
 def shows_time(path: str | None) -> bool:
     """True if that format has times, which are worth probes of their own."""
-    return path is not None and (path.endswith((_PAGE, _CHROME)) or is_flame_file(path))
+    return (path or "").endswith((_PAGE, _CHROME)) or is_flame_file(path)
 
 
 class TraceOutput:

@@ -115,7 +115,7 @@ class Tracer:
 
     def _enter(self, tid: int, pc: int, cfa: int) -> list[TracedDispatch] | None:
         """The thread's open dispatches around a frame that ends at ``cfa``; None for a thread that is not traced."""
-        if self._limits.tid is not None and tid != self._limits.tid:
+        if self._limits.tid and tid != self._limits.tid:
             return None
         for gone in self.depth.leave(tid, pc, cfa):
             self._close(gone, False)

@@ -35,7 +35,7 @@ MakeSink = Callable[[Callable[[], float], int], Sink]
 
 def instead_of(request: TraceRequest) -> str:
     """The words for what threads did that ran without a dispatch for the trace."""
-    limited = request.tid is not None or request.key or request.since
+    limited = request.tid or request.key or request.since
     limits = ", as asked for (--thread, --key, --since)" if limited else ""
     if request.everything:
         return f"dispatched nothing{limits}: dispatch-bt shows where they are"

@@ -62,12 +62,12 @@ IsBad = Callable[["HasStatistics"], bool]
 
 def has_nan(tensor: HasStatistics) -> bool:
     """Any of its numbers is a NaN."""
-    return tensor.statistics is not None and tensor.statistics.nan > 0
+    return bool(tensor.statistics and tensor.statistics.nan)
 
 
 def has_infinity(tensor: HasStatistics) -> bool:
     """Any of its numbers is infinite, or a NaN."""
-    return tensor.statistics is not None and tensor.statistics.inf + tensor.statistics.nan > 0
+    return bool(tensor.statistics and tensor.statistics.inf + tensor.statistics.nan)
 
 
 def above(limit: float) -> IsBad:

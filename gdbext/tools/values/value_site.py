@@ -211,7 +211,7 @@ def value_site(session: Session, operator: Operator, function: Function, address
     mangled = next((name for name in function.names if operator_method(name)[0] == operator.struct), None)
     schema = operator.schema
     hidden = hidden_result(schema.text) if schema else None
-    if mangled is None or not schema or hidden is None:
+    if not mangled or not schema or hidden is None:
         return None
     kinds = parameters(demangle(mangled))
     leading = session.memory.architecture.leading_arguments(hidden)

@@ -198,7 +198,7 @@ class ValueWatch:
         """The registers hold functor, OperatorHandle&, keyset and Stack* (BoxedKernel.h)."""
         handle = int.from_bytes(self._control.read(self._control.register(self._arguments[1]), 8), "little")
         operator = operators.get(handle)
-        return operator is not None and self._called(tid, cfa, operator, event, bits, None)
+        return bool(operator and self._called(tid, cfa, operator, event, bits, None))
 
     def everything(self, lookups: Sequence[int]) -> None:
         """Watch every call that asks ``OperatorEntry::lookup`` out of line: those of all operators of libtorch."""

@@ -140,7 +140,7 @@ class WatchedOperators:
 
 def _instead_of(request: ValueRequest) -> str:
     """The words for what threads did that ran without a call to look at."""
-    limited = request.tid is not None or request.key or request.kernel
+    limited = request.tid or request.key or request.kernel
     limits = ", as asked for (--thread, --key, --kernel)" if limited else ""
     called = f"did not call {escape(' '.join(request.patterns))}" if request.patterns else "called no operator"
     return f"{called}{limits}: dispatch-top counts what they do"

@@ -125,7 +125,7 @@ def _publish(place: Workplace, stem: str, endings: Sequence[str]) -> str:
 def take_core(evidence: Evidence, pid: int) -> str:
     """Have gdb's gcore write a core of the process, which stands still meanwhile; its ending. Raises TargetError."""
     program = find_program("gcore")
-    if program is None:
+    if not program:
         raise TargetError("no core was written: gcore is not installed", help="install gdb, which has it")
     check_can_stop(pid)
     words = [program, "-o", "core", str(pid)]
@@ -173,16 +173,17 @@ class TraceBuffer:
         self._words = ["-p", str(pid), "dispatch-trace", "--all", "--engine", "probes", "--last", f"{seconds:g}"]
         self._words += ["--output", self._page, "--json"]
         self._dispatch = dispatch
-        self._child: int | None = None
+        self._child = 0
+        """Its process; 0 while it does not run."""
         self._left = _ATTEMPTS
 
     def keep(self) -> None:
         """Let it run, if it does not. Raises TargetError: it cannot."""
-        if self._child is not None and os.waitpid(self._child, os.WNOHANG)[0]:
-            self._child = None
+        if self._child and os.waitpid(self._child, os.WNOHANG)[0]:
+            self._child = 0
             if not self._left:
                 raise TargetError(f"no trace is kept: {self._wrong()}")
-        if self._child is None and self._left:
+        if not self._child and self._left:
             self._left -= 1
             self._child = start_aside(self._dispatch, self._words, self._place, self._report, _end_with_us)
 
@@ -206,9 +207,9 @@ class TraceBuffer:
 
     def _stop(self) -> int:
         """Its exit status; as if it had failed where it did not run."""
-        if self._child is None:
+        if not self._child:
             return 1
-        child, self._child = self._child, None
+        child, self._child = self._child, 0
         for number, patience in _ENDINGS:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)

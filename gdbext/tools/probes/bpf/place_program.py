@@ -186,7 +186,7 @@ def dispatch(architecture: Architecture, at: At, wanted: int, only: Filter = EVE
 
 def thread(at: At, only: Filter = EVERYTHING) -> list[bpf.Part]:
     """The thread onto the stack; on to "end" with one that is not wanted."""
-    others = [] if only.tid is None else [bpf.jump_unless_equal("end", bpf.B0, only.tid)]
+    others = [bpf.jump_unless_equal("end", bpf.B0, only.tid)] if only.tid else []
     return [bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), *others, bpf.store(bpf.FRAME, at.thread, bpf.B0)]
 
 

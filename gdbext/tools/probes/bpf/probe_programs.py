@@ -57,7 +57,7 @@ def program(
 ) -> bpf.Code:
     """Adds 1 to the counter of (place, operator, keyset, thread, line); a key that finds no room counts as lost."""
     line = place_program.find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH) if path else []
-    first = place_program.thread(_AT, only) if maps.cells is None or only.tid is not None else []
+    first = place_program.thread(_AT, only) if maps.cells is None or only.tid else []
     later = [] if first else place_program.thread(_AT)
     return bpf.assemble(
         (
