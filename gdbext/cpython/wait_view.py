@@ -406,7 +406,7 @@ class PythonWaitView:
         words = waited_words(self.runtime, futex)
         locks = (lock for state in self.states(tid) for lock in taken_before(self.runtime, state))
         lock = next((lock for lock in locks if lock.word in words), None)
-        return lock is not None and set(self.users_of(lock.address)) <= {tid}
+        return bool(lock and set(self.users_of(lock.address)) <= {tid})
 
     def inside_object(self, address: int) -> Sequence[int]:
         """Tids of the threads inside the ``with`` block of that object."""

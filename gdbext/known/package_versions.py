@@ -117,7 +117,7 @@ def _banner(module: Module, beginning: bytes, pattern: re.Pattern[bytes]) -> str
         return None
     place = image.find(beginning, section.address, section.address + section.size)
     for _ in range(_MOST_TEXTS):
-        found = pattern.match(image.read(place, _LINE) or b"") if place is not None else None
+        found = pattern.match(image.read(place, _LINE)) if place is not None else None
         if found or place is None:
             return found.group(1).decode() if found else None
         place = image.find(beginning, place + 1, section.address + section.size)

@@ -109,7 +109,7 @@ class AllCalls:
     def _shared_callers(self, module: Module) -> list[Function]:
         """The functions of a library that ask for step callbacks and belong to no single operator."""
         wanted = STEP_CALLBACKS.address(self._session.symbolizer)
-        if wanted is None:
+        if not wanted:
             return []
         calls = partial(self._calls_of_imports, module, STEP_CALLBACKS.names, [wanted])
         architecture, symbolizer = self._session.memory.architecture.name, self._session.symbolizer
@@ -245,7 +245,7 @@ class AllCalls:
 
     def _is_work_for_many(self, module: Module) -> bool:
         text = module.image.sections.get(".text") if module.image else None
-        is_large = text is not None and text.size >= _WORTH_A_CHILD
+        is_large = bool(text and text.size >= _WORTH_A_CHILD)
         return is_large and self.may_use_children
 
     @property
@@ -305,8 +305,8 @@ def _is_shared(function: Function) -> bool:
 def _names_callbacks(module: Module) -> bool:
     image = module.image
     names = image.sections.get(".dynstr") if image else None
-    text = image.read(names.address, names.size) if image and names else None
-    return text is not None and STEP_CALLBACKS_NAME.encode() in text
+    text = image.read(names.address, names.size) if image and names else b""
+    return STEP_CALLBACKS_NAME.encode() in text
 
 
 class _Behind:
@@ -327,7 +327,7 @@ class _Behind:
             if self._code is None:
                 self._code = self._finder.code(self._function)
             met = walk_back(self._code, returns_to, self._finder.dispatch_step, self._finder.never_returns)
-            self._known[returns_to] = met is None or "kernel" not in met[0]
+            self._known[returns_to] = not met or "kernel" not in met[0]
         return self._known[returns_to]
 
 

@@ -171,8 +171,8 @@ class OperatorFunctions:
         memory = self._session.memory
         inside = range(function.start, function.start + function.size)
         targets = (one.target for one in self.code(function) if one.kind in ("call", "jmp"))
-        found = {follow_stub(memory, target) for target in targets if target is not None and target not in inside}
-        return {target for target in found if target is not None}
+        found = {follow_stub(memory, target) for target in targets if target and target not in inside}
+        return found - {0}
 
     def returns(self, function: Function) -> list[int]:
         """Addresses of the function's ``ret`` instructions."""

@@ -139,7 +139,7 @@ class RegistrationWatch:
         address = thread.word(thread.register(architecture.stack_pointer))
         self._registering[address] = entry
         trap = self._returns.get(address)
-        if trap is None:
+        if not trap:
             returned = self._guarded(lambda _: self._returned(address))
             self._returns[address] = self._setter.set_trap(address, returned)
         else:
@@ -173,13 +173,12 @@ class KernelWatch:
         self._failed = failed
         self._left = 0
         find = session.symbolizer.address_of
-        checks = {find(name, assumed_symbols.CALL_CHECKS.library) for name in assumed_symbols.CALL_CHECKS.names} - {
-            None
-        }
-        loaders = {find(*place) for place in _LOADERS} - {None}
+        found = (find(name, assumed_symbols.CALL_CHECKS.library) for name in assumed_symbols.CALL_CHECKS.names)
+        checks = {*filter(None, found)}
+        loaders = {*filter(None, (find(*place) for place in _LOADERS))}
         self.works = bool(checks and loaders)
-        self._checks: list[Trap] = [setter.set_trap(address, self._checked) for address in checks if address]
-        self._loaders: list[Trap] = [setter.set_trap(address, self._loads) for address in loaders if address]
+        self._checks: list[Trap] = [setter.set_trap(address, self._checked) for address in checks]
+        self._loaders: list[Trap] = [setter.set_trap(address, self._loads) for address in loaders]
         self._enable(False)
 
     def close(self) -> None:
@@ -263,7 +262,7 @@ def _launches(session: Session, pattern: str) -> list[GeneratedFunction]:
         if fnmatchcase(kernel.name, pattern)
         for function, place in LAUNCHING
         for address in [session.symbolizer.address_of(function)]
-        if address is not None
+        if address
         for handle in kernel.handles
     ]
 

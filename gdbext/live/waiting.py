@@ -88,7 +88,7 @@ def loader_state(session: Session) -> int:
     for module in session.modules.modules:
         if module.name.startswith("ld-linux") or module.name.startswith("ld-2"):
             address = session.symbolizer.address_of(LOADER_STATE, module.name)
-            if address is not None:
+            if address:
                 return address
     raise NotTorch(
         "no PyTorch is loaded in this process, and its loader cannot be watched",
@@ -98,7 +98,7 @@ def loader_state(session: Session) -> int:
 
 def _first_dispatch(session: Session) -> int:
     address = STEP_CALLBACKS.address(session.symbolizer)
-    if address is None:
+    if not address:
         raise NotTorch("libtorch_cpu.so is loaded but has no at::getStepCallbacksUnlessEmpty")
     return address
 

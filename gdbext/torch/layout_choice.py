@@ -253,13 +253,13 @@ def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
     Raises TargetError where no symbol leads there and where it is not constructed yet, MemoryFault.
     """
     guard = SINGLETON_GUARD.address(symbolizer)
-    if guard is not None and not memory.u8(guard):
+    if guard and not memory.u8(guard):
         raise not_yet("the guard of its static variable is not set")
     address = SINGLETON.address(symbolizer)
-    if address is not None:
+    if address:
         return address
     place = SINGLETON_REFERENCE.address(symbolizer)
-    address = (memory.try_u64(place) if place is not None else None) or _returned(memory, symbolizer)
+    address = (place and memory.try_u64(place)) or _returned(memory, symbolizer)
     if not address:
         raise TargetError(
             "the dispatcher cannot be found: no symbol leads to c10::Dispatcher",
@@ -269,12 +269,12 @@ def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
     return address
 
 
-def _returned(memory: Memory, symbolizer: Symbolizer) -> int | None:
-    """The address of the dispatcher that the function which makes it gives."""
+def _returned(memory: Memory, symbolizer: Symbolizer) -> int:
+    """The address of the dispatcher that the function which makes it gives; 0 if unknown."""
     function = symbolizer.address_of(REAL_SINGLETON.examples[0], REAL_SINGLETON.library)
-    code = memory.try_read(function, _FUNCTION) if function is not None else None
-    if not code or function is None:
-        return None
+    code = memory.try_read(function, _FUNCTION) if function else b""
+    if not code:
+        return 0
     from gdbext.engine.process.code_reader import returned_address
 
     return returned_address(memory.architecture, code, function)

@@ -123,12 +123,12 @@ class TorchSymbol(Record):
     def find(self, symbolizer: Symbolizer) -> tuple[Module, Symbol] | None:
         """Address at which the symbol is defined, None where it is not."""
         found = (symbolizer.symbol_of(name, self.library or None) for name in self.names)
-        return next((each for each in found if each), None)
+        return next(filter(None, found), None)
 
-    def address(self, symbolizer: Symbolizer) -> int | None:
-        """The symbol's absolute address, None where there is none or it is thread-local."""
+    def address(self, symbolizer: Symbolizer) -> int:
+        """The symbol's absolute address, 0 where there is none or it is thread-local."""
         found = (symbolizer.address_of(name, self.library or None) for name in self.names)
-        return next((each for each in found if each is not None), None)
+        return next(filter(None, found), 0)
 
     @property
     def beginnings(self) -> tuple[str, ...]:

@@ -275,7 +275,7 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 def is_below_library(file: str) -> bool:
     """A source file of Python's own library, or of a package installed below it."""
-    return "/lib" in file and _LIBRARY.search(file) is not None
+    return "/lib" in file and bool(_LIBRARY.search(file))
 
 
 def is_of_program(file: str) -> bool:

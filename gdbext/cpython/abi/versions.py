@@ -370,14 +370,14 @@ def find_runtimes(modules: ModuleTable, symbolizer: Symbolizer) -> Iterator[Runt
     """
     for module in _candidates(modules):
         address = _address_in(module, RUNTIME, symbolizer)
-        if address is not None:
+        if address:
             yield RuntimeLocation(module, address)
 
 
 def find_old_python(modules: ModuleTable, symbolizer: Symbolizer) -> Module | None:
     """The module of a CPython before 3.7 (it has no _PyRuntime), None if there is none."""
     for module in modules.modules:
-        if _PYTHON_NAME.match(module.name) and _address_in(module, "Py_GetVersion", symbolizer) is not None:
+        if _PYTHON_NAME.match(module.name) and _address_in(module, "Py_GetVersion", symbolizer):
             return module
     return None
 
@@ -400,20 +400,21 @@ def _mentions_runtime(module: Module) -> bool:
     return b"\0_PyRuntime\0" in module.image.contents(section.offset, section.size)
 
 
-def _address_in(module: Module, name: str, symbolizer: Symbolizer) -> int | None:
+def _address_in(module: Module, name: str, symbolizer: Symbolizer) -> int:
+    """Address of an exported symbol of the module, 0 if it has none of that name."""
     index = symbolizer.index(module)
     symbol = index.exported(name) if index else None
-    return module.base + symbol.vaddr if symbol else None
+    return module.base + symbol.vaddr if symbol else 0
 
 
 def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> VersionEvidence:
     """The version that the target publishes. Raises PythonUnsupported (free-threaded, unknown version)."""
     header = memory.try_read(location.address, 24)
-    if header is not None and header.startswith(_COOKIE):
+    if header.startswith(_COOKIE):
         version, free_threaded = int.from_bytes(header[8:16], "little"), int.from_bytes(header[16:24], "little")
         return VersionEvidence(version, (abi_of_hexversion(version, bool(free_threaded)),), "_Py_DebugOffsets")
     version_at = _address_in(location.module, "Py_Version", symbolizer)
-    if version_at is not None:
+    if version_at:
         version = memory.u32(version_at)
         abi = abi_of_hexversion(version)
         if abi.published is Published.DEBUG_OFFSETS:

@@ -131,7 +131,7 @@ class ObjectReader:
             return self.memory.read(address + self._ascii_data, length).decode("ascii", "replace")
         kind = state & _KIND
         codec = _CODECS.get(kind)
-        if codec is None:
+        if not codec:
             raise BadData(f"str at {address:#x} of unknown kind {kind}")
         data = address + self._compact_data if state & _COMPACT else self.memory.u64(address + self._any_data)
         return self.memory.read(data, length * kind).decode(codec, "replace")
@@ -139,10 +139,11 @@ class ObjectReader:
     def name(self, address: int) -> str:
         """A str by which variables or attributes are found, cut after 512 characters: it is read once, since all
         instances of a class share it. Raises MemoryFault, BadData."""
-        known = self._names.get(address)
-        if known is None:
+        try:
+            return self._names[address]
+        except KeyError:
             known = self._names[address] = self.text(address, NAME_LIMIT)
-        return known
+            return known
 
     def length(self, address: int) -> int:
         """The number of characters of a str. Raises MemoryFault."""
@@ -294,27 +295,28 @@ class DictReader:
             return islice(self._split_items(keys, self._values_start(values)), limit)
         return islice(((key, value) for key, value in self._entries(keys) if key and value), limit)
 
-    def get(self, address: int, key: str) -> int | None:
-        """The value under a str key, None if there is none. Raises MemoryFault, BadData."""
+    def get(self, address: int, key: str) -> int:
+        """The value under a str key, 0 if there is none. Raises MemoryFault, BadData."""
         equals = self._objects.text_equals
-        return next((value for name, value in self.items(address) if equals(name, key)), None)
+        return next((value for name, value in self.items(address) if equals(name, key)), 0)
 
-    def class_attribute(self, kind: int, name: str) -> int | None:
-        """An attribute of the class itself, not of its bases. Raises MemoryFault, BadData."""
+    def class_attribute(self, kind: int, name: str) -> int:
+        """An attribute of the class itself, not of its bases; 0 if it has none. Raises MemoryFault, BadData."""
         namespace = py.PyTypeObject(self._space, kind).tp_dict
-        return self.get(namespace, name) if namespace else None  # 0: a static built-in type of 3.12
+        return self.get(namespace, name) if namespace else 0  # of a static built-in type of 3.12
 
     def class_items(self, kind: int) -> Iterator[Item]:
         """Names and values of a class itself, not of its bases. Raises MemoryFault, BadData."""
         namespace = py.PyTypeObject(self._space, kind).tp_dict
         return self.items(namespace) if namespace else iter(())
 
-    def inherited_attribute(self, kind: int, name: str) -> int | None:
-        """An attribute of a class or of its bases, by the method resolution order. Raises MemoryFault, BadData."""
+    def inherited_attribute(self, kind: int, name: str) -> int:
+        """An attribute of a class or of its bases, by the method resolution order; 0 if there is none.
+
+        Raises MemoryFault, BadData."""
         mro = py.PyTypeObject(self._space, kind).tp_mro
         bases = self._objects.tuple_items(mro, _DICT_BASES) if mro else (kind,)
-        found = (self.class_attribute(base, name) for base in bases)
-        return next((each for each in found if each is not None), None)
+        return next(filter(None, (self.class_attribute(base, name) for base in bases)), 0)
 
     def _values_start(self, values: int) -> int:
         """Address of the first value: a PyObject*[] (3.8-3.10) or inside a PyDictValues."""
@@ -322,9 +324,9 @@ class DictReader:
 
     def _split_items(self, keys: int, values: int) -> Iterator[Item]:
         """Keys of a shared table with an instance's own values; slots that are not set are left out."""
-        names = self._shared.get(keys)
-        if names is None:
-            names = self._shared[keys] = [key for key, _ in self._entries(keys)]
+        if keys not in self._shared:
+            self._shared[keys] = [key for key, _ in self._entries(keys)]
+        names = self._shared[keys]
         found = self._memory.words(values, len(names)) if names else ()
         return ((key, value) for key, value in zip(names, found) if key and value)
 
@@ -358,19 +360,20 @@ class DictReader:
         width = 1 if size <= 0xFF else 2 if size <= 0xFFFF else 4 if size <= 0xFFFFFFFF else 8
         return indices + size * width, True
 
-    def attribute(self, address: int, name: str) -> int | None:
-        """An instance's own attribute (not of its class), None if it has none or it cannot be read."""
+    def attribute(self, address: int, name: str) -> int:
+        """An instance's own attribute (not of its class), 0 if it has none or it cannot be read."""
         try:
-            return next((value for key, value in self.attributes(address) if self.is_called(key, name)), None)
+            return next((value for key, value in self.attributes(address) if self.is_called(key, name)), 0)
         except GdbextError:
-            return None
+            return 0
 
     def is_called(self, key: int, name: str) -> bool:
         """The name of an attribute is this one; False for anything else, also for what cannot be read."""
-        known = self._compared.get((key, name))
-        if known is None:
+        try:
+            return self._compared[key, name]
+        except KeyError:
             known = self._compared[key, name] = self._objects.text_equals(key, name)
-        return known
+            return known
 
     def attributes(self, address: int) -> Iterator[Item]:
         """(name, value) of an instance's __dict__ without creating it. Raises MemoryFault, BadData."""

@@ -323,7 +323,7 @@ class FunctionReader:
                     break
                 seen.add(address)
                 inner = self._unwrap(address)
-                if inner is None:
+                if not inner:
                     break
                 wrappers.append(self._objects.type_of(address).name)
                 address = inner
@@ -331,8 +331,8 @@ class FunctionReader:
         except GdbextError:
             return None
 
-    def _unwrap(self, address: int) -> int | None:
-        """The callable inside a partial, a bound method or a functools.wraps'ed function."""
+    def _unwrap(self, address: int) -> int:
+        """The callable inside a partial, a bound method or a functools.wraps'ed function; 0 for any other."""
         space = self._space
         kind = self._objects.type_of(address).name
         if kind == "method":
@@ -341,8 +341,8 @@ class FunctionReader:
             return py.PartialObject(space, address).fn
         if kind == "function":
             namespace = py.PyFunctionObject(space, address).func_dict
-            return self._dicts.get(namespace, "__wrapped__") if namespace else None
-        return None
+            return self._dicts.get(namespace, "__wrapped__") if namespace else 0
+        return 0
 
     def _describe(self, address: int, wrappers: tuple[str, ...]) -> PythonFunction:
         info = self._objects.type_of(address)
@@ -355,7 +355,7 @@ class FunctionReader:
         if info.flags & FLAG_TYPE:
             return PythonFunction(self._objects.type_info(address).name, None, None, "class", address, wrappers)
         call = self._dicts.inherited_attribute(info.address, "__call__")
-        if call is not None and self._objects.type_of(call).name == "function":
+        if call and self._objects.type_of(call).name == "function":
             found = self._function(call, wrappers)
             return PythonFunction(found.qualname, found.file, found.line, "instance", address, wrappers, found.code)
         return PythonFunction(info.name, None, None, "object", address, wrappers)

@@ -96,7 +96,7 @@ class PyRef:
     @property
     def is_absent(self) -> bool:
         """It is missing, and not because something could not be read."""
-        return not self.address and self.fault is None
+        return not self.address and not self.fault
 
     def read(self, reader: Callable[[PySpace, builtins.int], T]) -> T:
         """What a reader of the interpreter's objects makes of it. Raises GdbextError, also for a missing value."""
@@ -238,7 +238,7 @@ class PyRef:
     def var(self, name: builtins.str) -> PyRef:
         """The attribute in the ``__dict__`` of an instance. ``[name]`` finds those in slots, too: of an instance that
         has none of the name, its classes are read for that."""
-        return self.at(lambda python, at: python.dicts.attribute(at, name) or 0, name)
+        return self.at(lambda python, at: python.dicts.attribute(at, name), name)
 
     def inherited(self, name: builtins.str) -> PyRef:
         """The attribute of its class, or of a base of that."""
@@ -428,7 +428,7 @@ def _attributes(python: PySpace, address: int) -> Iterator[Item]:
 
 
 def _inherited(python: PySpace, address: int, name: str) -> int:
-    return python.dicts.inherited_attribute(python.objects.type_of(address).address, name) or 0
+    return python.dicts.inherited_attribute(python.objects.type_of(address).address, name)
 
 
 def _named(python: PySpace, fields: Iterable[Item]) -> Iterator[tuple[str, PyRef]]:

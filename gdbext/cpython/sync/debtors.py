@@ -187,7 +187,7 @@ def _names_of(runtime: PythonRuntime, code: int) -> LoopNames | None:
 
 def _sets(runtime: PythonRuntime, function: PythonFunction, name: str) -> bool:
     loaded = _names_of(runtime, function.code)
-    return loaded is not None and name not in loaded.names and name in names_used(runtime, function.code)
+    return bool(loaded and name not in loaded.names and name in names_used(runtime, function.code))
 
 
 def _idents_in(
@@ -390,7 +390,7 @@ class _Calls:
         if not found:
             return None
         hands_on = self._hands_on(function, names, found.owner, found.name)
-        return Acting(function, found.name, proven is not None, hands_on)
+        return Acting(function, found.name, bool(proven), hands_on)
 
     def _is_it(self, member: NamedMember, function: PythonFunction, closure: Mapping[str, int], namespace: int) -> bool:
         """The owner of the method is proven to be the object."""
@@ -461,6 +461,6 @@ class _Calls:
 
     def _global(self, namespace: int, name: str) -> int | None:
         try:
-            return self._runtime.dicts.get(namespace, name) if namespace else None
+            return (namespace and self._runtime.dicts.get(namespace, name)) or None
         except GdbextError:
             return None

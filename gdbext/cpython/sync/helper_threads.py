@@ -247,7 +247,7 @@ def lost_callers(runtime: PythonRuntime, value: PyRef, methods: Collection[str])
 
 def _is_method_of(method: PyRef, value: PyRef, methods: Collection[str]) -> bool:
     source = method.function if method.type == "method" and method["__self__"] == value else None
-    return source is not None and source.qualname.rpartition(".")[2] in methods
+    return bool(source and source.qualname.rpartition(".")[2] in methods)
 
 
 def _reached(start: Iterable[PyRef], steps: int) -> dict[PyRef, None]:

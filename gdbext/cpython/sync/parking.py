@@ -110,21 +110,21 @@ class ParkingLot:
             and pause.interpreter in (None, state.interpreter.address)
             and py.PyThreadState(self._space, state.address).state == _ATTACHED
         )
-        return tuple(sorted({tid for tid in found if tid is not None}))
+        return tuple(sorted({*filter(None, found)}))
 
     def _tids(self, address: int) -> tuple[int, ...]:
         """The thread with the PyThreadState at ``address``."""
         found = (self._runtime.tid_of(state) for state in self._states if state.address == address)
-        return tuple(tid for tid in found if tid is not None)
+        return tuple(filter(None, found))
 
     def _object(self, mutex: int) -> Parked | None:
         """The object whose mutex that is: by a critical section of it, or by its bits and the type in its header."""
         address = mutex - py.PyObject.ob_mutex.offset(self._space)
-        owner = self._sections.get(mutex)
+        owner = self._sections.get(mutex, 0)
         type_name = self._type_name(address)
-        if owner is None and not (type_name and self._memory.u8(mutex) & HAS_PARKED):
+        if not owner and not (type_name and self._memory.u8(mutex) & HAS_PARKED):
             return None
-        return Parked(ParkedOn.OBJECT, address if type_name else mutex, () if owner is None else (owner,), type_name)
+        return Parked(ParkedOn.OBJECT, address if type_name else mutex, (owner,) if owner else (), type_name)
 
     def _type_name(self, address: int) -> str:
         if address & 7:
@@ -140,7 +140,7 @@ class ParkingLot:
             tagged, tid = py.PyThreadState(self._space, state.address).critical_section, self._runtime.tid_of(state)
             for _ in range(_SECTIONS):
                 section = tagged & ~_TAGS
-                if not section or tagged & _INACTIVE or tid is None:
+                if not section or tagged & _INACTIVE or not tid:
                     break
                 following, first, *second = self._memory.words(section, 3 if tagged & _TWO_MUTEXES else 2)
                 yield from ((mutex, tid) for mutex in (first, *second) if mutex)

@@ -41,7 +41,7 @@ def asked_to_sleep(stack: PyStack, frame: PythonFrame) -> float | None:
 
 def _is_builtin(value: PyRef, name: str) -> bool:
     found = value.function
-    return found is not None and (found.kind, found.qualname) == ("builtin", name)
+    return bool(found and (found.kind, found.qualname) == ("builtin", name))
 
 
 _NEAR = 24
@@ -245,7 +245,7 @@ def _variables_of(
 
 
 def _is_waited_for(found: PolledObject | None) -> bool:
-    return found is not None and found.polled_as is not PolledKind.FLAG
+    return bool(found and found.polled_as is not PolledKind.FLAG)
 
 
 def _functions(value: PyRef, methods: Sequence[str]) -> Iterator[tuple[PythonFunction, bool]]:
@@ -348,7 +348,7 @@ def describe(name: str, value: PyRef) -> PolledObject | None:
     if kind is Waitable.THREAD:
         ident = own[assumed_names.THREAD_IDENT].int()
         return PolledObject(PolledKind.THREAD, name, value.address, ident=ident) if ident is not None else None
-    return PolledObject(PolledKind.OBJECT, name, value.address, kind=kind) if kind is not None else None
+    return PolledObject(PolledKind.OBJECT, name, value.address, kind=kind) if kind else None
 
 
 def _path(value: PyRef, kind: str) -> str:

@@ -73,17 +73,17 @@ class PythonWait(Record):
 
 
 def python_wait(
-    runtime: PythonRuntime, state: ThreadState, futex: int | None = None, jobs: Jobs | None = None
+    runtime: PythonRuntime, state: ThreadState, futex: int = 0, jobs: Jobs | None = None
 ) -> PythonWait | None:
     """The wait of the thread according to its Python frames; None where they do not say.
 
-    ``futex`` is the address that the thread sleeps on, where it is known: it proves the lock.
+    ``futex`` is the address that the thread sleeps on, 0 where it is unknown: it proves the lock.
     Without it the frames alone speak, and a thread that has just been woken looks the same. ``jobs`` gives what
     ``running_jobs`` has found.
     """
     stack = runtime.stack_of([state]).innermost(_DEPTH)
     wait = _by_frames(runtime, stack, futex, jobs or (lambda: running_jobs(runtime)))
-    if wait or futex is None or not stack:
+    if wait or not futex or not stack:
         return wait
     lock = waited_lock(runtime, state, futex)
     if not lock:
@@ -91,7 +91,7 @@ def python_wait(
     return PythonWait(lock.kind, lock.address, stack[0], lock, False, lock.owner_ident, lock.owner_tid)
 
 
-def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int | None, jobs: Jobs) -> PythonWait | None:
+def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -> PythonWait | None:
     """The outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
     found: tuple[Waitable, PyRef, PythonFrame] | None = None
     lock: LockState | None = None
@@ -114,7 +114,7 @@ def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int | None, jobs: 
     kind, value, frame = found
     if kind is Waitable.SHUTDOWN:
         return PythonWait(kind, 0, frame, awaited=_awaited(runtime))
-    if not lock and futex is not None:
+    if not lock and futex:
         own = stack.locals(stack[0])
         lock = find_lock(runtime, futex, (each.address for each in (*own.values(), *own["self"].vars().values())))
     if kind is Waitable.FUTURE:
@@ -139,7 +139,7 @@ def _jobs_calling(runtime: PythonRuntime, jobs: Mapping[int, int], value: PyRef)
     """The tids of the threads that run jobs at whose end a method of an object is called."""
     idents = (ident for future, ident in jobs.items() if _calls_back(PyRef(runtime, future), value))
     tids = (runtime.tid_of_ident(ident) for ident in dict.fromkeys(idents))
-    return tuple(tid for tid in tids if tid is not None)
+    return tuple(filter(None, tids))
 
 
 def _calls_back(future: PyRef, value: PyRef) -> bool:
@@ -213,13 +213,13 @@ def _for_future(
 
 def _awaited(runtime: PythonRuntime) -> tuple[int, ...]:
     tids = (runtime.tid_of_ident(ident) for ident in awaited_at_exit(runtime))
-    return tuple(tid for tid in tids if tid is not None)
+    return tuple(filter(None, tids))
 
 
 def _exhausted(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
     """All of the workers, or none: which thread one of them is may be unknown."""
     tids = [runtime.tid_of_ident(ident) for ident in exhausted_workers(runtime, future)]
-    known = tuple(tid for tid in tids if tid is not None)
+    known = tuple(filter(None, tids))
     return known if len(set(known)) == len(tids) else ()
 
 
@@ -237,11 +237,11 @@ def _kind_of(value: PyRef) -> Waitable | None:
     return next((kind for kind, wanted in assumed_names.OBJECT_KINDS if all(name in names for name in wanted)), None)
 
 
-def _condition_lock(runtime: PythonRuntime, own: PyVariables, futex: int | None) -> tuple[LockState | None, bool]:
+def _condition_lock(runtime: PythonRuntime, own: PyVariables, futex: int) -> tuple[LockState | None, bool]:
     """The lock that Condition.wait sleeps on (its own ``waiter``, or the condition's lock after it was notified)."""
     waiter = read_lock(runtime, own[assumed_names.CONDITION_WAITER].address)
-    words = waited_words(runtime, futex) if futex is not None else ()
-    if futex is None or (waiter and waiter.word in words):
+    words = waited_words(runtime, futex) if futex else ()
+    if not futex or (waiter and waiter.word in words):
         return waiter, False
     lock = read_lock(runtime, own["self"].var(assumed_names.CONDITION_LOCK).address)
     return (lock, True) if lock and lock.word in words else (None, False)

@@ -169,8 +169,8 @@ def _by_callback(future: PyRef, own: int) -> Awaited | None:
     """The object by what the function that was first added to a future's callbacks has in its closure: shield() keeps
     the task there, wrap_future() the job of an executor."""
     callback = PyRef(future.python, future.read_or(_first_callback, 0)) if future.type == "_asyncio.Future" else None
-    function = callback.function if callback is not None else None
-    if callback is None or not function or function.qualname not in _KEEPERS:
+    function = callback.function if callback else None
+    if not callback or not function or function.qualname not in _KEEPERS:
         return None
     for each in callback.closure:
         if _is_task(each) and each.address != own:

@@ -102,7 +102,7 @@ def _only_itself(runner: PyVariables) -> bool:
     if runner["deadlines"].attributes(_ATTRIBUTES)["_active"].int() != 0:
         return False
     watched = runner["io_manager"].attributes(_ATTRIBUTES)["_registered"].keys()
-    return watched.fault is None and len(watched) == 1
+    return not watched.fault and len(watched) == 1
 
 
 def _task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[int]) -> RunningTask | None:

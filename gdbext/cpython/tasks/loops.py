@@ -353,11 +353,11 @@ def _watches_itself(own: PyVariables) -> bool:
     if not _is_empty(own["_scheduled"].elements(1)) or not _is_empty(own["_signal_handlers"].keys(1)):
         return False
     watched = own["_selector"].attributes(_ATTRIBUTES)["_fd_to_key"].keys()
-    return bool(own["_ssock"]) and watched.fault is None and len(watched) == 1
+    return bool(own["_ssock"]) and not watched.fault and len(watched) == 1
 
 
 def _is_empty(items: PyItems[PyRef]) -> bool:
-    return not items and items.fault is None
+    return not items and not items.fault
 
 
 def _native_loop(runtime: PythonRuntime, address: int) -> tuple[int, int | None]:

@@ -50,8 +50,8 @@ def published_lists(runtime: PythonRuntime) -> TaskLists | None:
     nothing."""
     for module in _candidates(runtime):
         section = module.image.sections.get(_SECTION) if module.image else None
-        raw = runtime.memory.try_read(module.base + section.address, _WORDS * 8) if section else None
-        found = parsed(raw) if raw is not None else None
+        raw = runtime.memory.try_read(module.base + section.address, _WORDS * 8) if section else b""
+        found = parsed(raw) if raw else None
         if found:
             return found
     return None

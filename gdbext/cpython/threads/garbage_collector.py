@@ -60,10 +60,9 @@ def objects_of(
     object of whose class it says nothing. Raises as ``collected_objects``."""
     kinds: dict[int, str] = {}
     for address, kind in collected_objects(runtime, limit):
-        known = kinds.get(kind)
-        if known is None:
-            known = kinds[kind] = kind_of(PyRef(runtime, kind))
-        yield (PyRef(runtime, address), known) if known else None
+        if kind not in kinds:
+            kinds[kind] = kind_of(PyRef(runtime, kind))
+        yield (PyRef(runtime, address), kinds[kind]) if kinds[kind] else None
 
 
 _OLDEST = 2

@@ -239,8 +239,8 @@ class PythonRuntime(PySpace):
         for interpreter in self.interpreters():
             try:
                 sysdict = PyInterpreterState(self.space, interpreter.address).sysdict
-                value = self.dicts.get(sysdict, "hexversion") if sysdict else None
-                if value is not None:
+                value = self.dicts.get(sysdict, "hexversion") if sysdict else 0
+                if value:
                     return self.objects.integer(value)
             except (BadData, MemoryFault):
                 continue
@@ -251,7 +251,7 @@ class PythonRuntime(PySpace):
         table: dict[int, list[ThreadState]] = {}
         for state in self.thread_states():
             tid = self.tid_of(state)
-            if tid is not None:
+            if tid:
                 table.setdefault(tid, []).append(state)
         return table
 
@@ -315,8 +315,8 @@ def _globals_of(runtime: PythonRuntime, module: str) -> PyRef:
 def _namespace(runtime: PythonRuntime, interpreter: Interpreter, module: str) -> int:
     """The address of the dict of a module's variables; 0 where it is not imported. Raises BadData, MemoryFault."""
     modules = PyInterpreterState(runtime.space, interpreter.address).value(runtime.layout.abi.modules)
-    found = runtime.dicts.get(modules, module) if modules else None
-    return PyModuleObject(runtime.space, found).md_dict if found is not None else 0
+    found = runtime.dicts.get(modules, module) if modules else 0
+    return PyModuleObject(runtime.space, found).md_dict if found else 0
 
 
 def _states_by_ident(runtime: PythonRuntime) -> Mapping[int, ThreadState]:

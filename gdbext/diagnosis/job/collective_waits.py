@@ -219,7 +219,7 @@ def _remote_call(session: Session, thread: ThreadSnapshot) -> CollectiveWait | N
 def _owed_answer(session: Session, thread: ThreadSnapshot) -> CollectiveWait | None:
     """The wait for a future that another rank's answer ends; None for any other."""
     agent, call = RPC_AGENT.address(session.symbolizer), thread.syscall
-    if agent is None or not call or call.name != "futex" or not thread.python:
+    if not agent or not call or call.name != "futex" or not thread.python:
         return None
     reader = group_reader(session)
     peer = worker_that_owes(session.memory, reader.class_of, agent, call.arguments[0])
@@ -231,7 +231,7 @@ def _owed_answer(session: Session, thread: ThreadSnapshot) -> CollectiveWait | N
 def _worker(session: Session, named: PyRef) -> int | None:
     """The rank of a worker, which a program names by that or by a string; None where it does so by an object."""
     rank, agent = named.int(), RPC_AGENT.address(session.symbolizer)
-    if rank is not None or agent is None or not named:
+    if rank is not None or not agent or not named:
         return rank
     strings = string_reader(session.memory, session.layout)
     return rank_of_worker(session.memory, strings, agent, named.str())

@@ -319,7 +319,7 @@ def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
     elif rank is None:
         agent = RPC_AGENT.address(session.symbolizer)
         strings = string_reader(session.memory, session.layout)
-        own = own_worker(session.memory, strings, agent) if agent is not None else None
+        own = own_worker(session.memory, strings, agent) if agent else None
         rank, size = own or (rank, size)
     return known._replace(rank=rank, size=size, job=job)
 

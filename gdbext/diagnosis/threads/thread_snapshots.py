@@ -100,7 +100,7 @@ class StackOwners:
         if not place or not place.thread_pointer or not place.stack_pointer:
             return False
         found = [self._memory.try_read(at, _BLANK) for at in (place.stack_pointer, place.thread_pointer)]
-        return all(raw is not None and not any(raw) for raw in found)
+        return all(raw and not any(raw) for raw in found)
 
     def _owner_instead(self, place: _Place, around: MemoryMapping) -> int | None:
         claims = self._claims(around)

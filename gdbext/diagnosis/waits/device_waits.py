@@ -289,7 +289,7 @@ class StreamsOfWaits:
         if level is None or not self._sites or level + 1 >= len(thread.frames):
             return wait.call, wait.work, False
         target, inner = self._sites.direct_target(thread.stack, level + 1), thread.stack.function(level)
-        if target is None or not inner or inner.start == target:
+        if not target or not inner or inner.start == target:
             return wait.call, wait.work, True
         called = self._sites.function_at(target)
         name = called.demangled[0].split("(")[0] if called and called.start == target else ""

@@ -217,7 +217,7 @@ def _lock(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, name: str = 
 
 def _is_free(thread: ThreadSnapshot, address: int) -> bool:
     raw = thread.process.memory.try_read(address, 4)
-    return raw is not None and not any(raw)
+    return bool(raw) and not any(raw)
 
 
 def _stream_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
@@ -266,7 +266,7 @@ def static_initialiser_wait(thread: ThreadSnapshot) -> Wait | None:
     guard = futex.address
     variable = _variable(thread, guard, level)
     raw = thread.process.memory.try_read(guard, 4)
-    if raw is not None and not int.from_bytes(raw, "little") & _PENDING:
+    if raw and not int.from_bytes(raw, "little") & _PENDING:
         return Wait(
             Resource(WaitKind.STATIC_INIT, guard, variable), being_released=True, evidence=("the guard is not pending",)
         )
@@ -321,8 +321,8 @@ def _initialisers(thread: ThreadSnapshot, guard: int, level: int) -> list[tuple[
 
 def between_uses(memory: Memory, function: Function, guard: int, pc: int) -> bool:
     """The function's code has an address of the guard before ``pc`` and after it."""
-    code = memory.try_read(function.start, min(function.size, _LONGEST)) if function.size else None
-    uses = list(_uses(memory, code, function.start, guard)) if code is not None else []
+    code = memory.try_read(function.start, min(function.size, _LONGEST)) if function.size else b""
+    uses = list(_uses(memory, code, function.start, guard))
     return any(at < pc for at in uses) and any(at >= pc for at in uses)
 
 

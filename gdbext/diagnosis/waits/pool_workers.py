@@ -305,8 +305,8 @@ def _team(thread: ThreadSnapshot, address: int) -> Wait:
 def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:
     """The threads of a gomp_barrier_t (libgomp/config/linux/bar.h): total +0, generation +4 (the futex), and in the
     next cache line awaited +64. None where the numbers cannot be that."""
-    raw = thread.process.memory.try_read(generation - 4, 68) if thread.module_name(0).startswith(_GNU) else None
-    if raw is None:
+    raw = thread.process.memory.try_read(generation - 4, 68) if thread.module_name(0).startswith(_GNU) else b""
+    if not raw:
         return None
     total, awaited = int.from_bytes(raw[:4], "little"), int.from_bytes(raw[64:68], "little")
     return total if 2 <= total <= _MAX_TEAM and 1 <= awaited <= total else None
@@ -350,7 +350,7 @@ def _still_to_arrive(thread: ThreadSnapshot, generation: int) -> frozenset[int]:
     """awaited and awaited_final (+68) of the gomp_barrier_t; empty where the numbers cannot be that."""
     if _barrier_total(thread, generation) is None:
         return frozenset()
-    raw = thread.process.memory.try_read(generation + 60, 8) or b""
+    raw = thread.process.memory.try_read(generation + 60, 8)
     return frozenset(int.from_bytes(raw[at : at + 4], "little") for at in range(0, len(raw), 4)) - {0}
 
 

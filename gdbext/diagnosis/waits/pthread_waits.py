@@ -291,4 +291,4 @@ def _runs_initialiser(other: ThreadSnapshot, control: int) -> bool:
 def _after_indirect_call(other: ThreadSnapshot, level: int) -> bool:
     """The frame's return address follows a call through a pointer."""
     memory, pc = other.process.memory, other.frames[level].pc
-    return memory.architecture.follows_call_by_pointer(memory.try_read(pc - _CALL_BYTES, _CALL_BYTES) or b"")
+    return memory.architecture.follows_call_by_pointer(memory.try_read(pc - _CALL_BYTES, _CALL_BYTES))

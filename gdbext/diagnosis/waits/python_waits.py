@@ -207,7 +207,7 @@ def _classified(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     python = thread.process.python
     found = python.wait(thread.tid, futex.address) if python is not None else None
     raw = thread.process.memory.try_read(futex.address, 4)
-    free = raw is not None and any(raw)
+    free = any(raw)
     if not found:
         return _plain_lock(thread, futex, futex.address, "", free)
     meaning = _MEANINGS[found.kind]

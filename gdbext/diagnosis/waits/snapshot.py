@@ -354,9 +354,8 @@ class ThreadSnapshot:
     def _stack_words(self, level: int) -> Iterator[int]:
         frame = self.frames[level]
         words = min((frame.cfa - frame.sp) // 8, _SLOTS) if frame.cfa > frame.sp else 0
-        raw = self.process.memory.try_read(frame.sp, words * 8) if words else None
-        if raw is not None:
-            yield from (int.from_bytes(raw[at : at + 8], "little") for at in range(0, len(raw), 8))
+        raw = self.process.memory.try_read(frame.sp, words * 8)
+        yield from (int.from_bytes(raw[at : at + 8], "little") for at in range(0, len(raw), 8))
 
 
 WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 = 0, 6, 9, 11, 13  # include/uapi/linux/futex.h

@@ -211,8 +211,8 @@ def span(seconds: float) -> str:
 
 def _timespec(process: ProcessSnapshot, pointer: int, parts: int = 10**9) -> float | None:
     """The seconds of a struct timespec or, with ``parts`` 10**6, timeval; None for a null pointer or nonsense."""
-    raw = process.memory.try_read(pointer, 16) if pointer else None
-    if raw is None:
+    raw = process.memory.try_read(pointer, 16) if pointer else b""
+    if not raw:
         return None
     seconds, rest = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little")
     return seconds + rest / parts if seconds < 1 << 40 and rest < parts else None
@@ -288,7 +288,7 @@ def _unix_name(process: ProcessSnapshot, call: Syscall) -> str:
     """The name in the struct sockaddr_un that connect(2) is given; "" for other families. The kernel shows an abstract
     one with "@" in place of its NUL (net/unix/af_unix.c)."""
     raw = process.memory.try_read(call.arguments[1], min(call.arguments[2] & 0xFFFFFFFF, _SOCKADDR_UN))
-    if raw is None or raw[:2] != _AF_UNIX:
+    if raw[:2] != _AF_UNIX:
         return ""
     path = raw[2:]
     named = b"@" + path[1:].replace(b"\0", b"@") if path[:1] == b"\0" else path.partition(b"\0")[0]
@@ -340,7 +340,7 @@ def _poll(process: ProcessSnapshot, call: Syscall) -> Wait:
     """struct pollfd: fd (int), events, revents (short)."""
     address, count = call.arguments[0], min(call.arguments[1], _MAX_POLL)
     raw = process.memory.try_read(address, count * 8) if count else b""
-    fds = [int.from_bytes(raw[at : at + 4], "little", signed=True) for at in range(0, len(raw), 8)] if raw else []
+    fds = [int.from_bytes(raw[at : at + 4], "little", signed=True) for at in range(0, len(raw), 8)]
     if call.name == "poll":
         milliseconds = _signed32(call.arguments[2])
         timed = milliseconds >= 0
@@ -365,7 +365,7 @@ def _select(process: ProcessSnapshot, call: Syscall) -> Wait:
 
 def _set_bits(process: ProcessSnapshot, pointer: int, count: int) -> set[int]:
     size = (min(count, 1024) + 7) // 8
-    raw = process.memory.try_read(pointer, size) if pointer and size else None
+    raw = process.memory.try_read(pointer, size) if pointer else b""
     return {at for at in range(size * 8) if raw[at // 8] >> (at % 8) & 1} if raw else set()
 
 

@@ -75,14 +75,14 @@ def _strings(thread: ThreadSnapshot, level: int) -> Iterator[str]:
     (basic_string.h of libstdc++, the ABI of C++11), ended by a 0."""
     memory, limit = thread.process.memory, thread.process.memory.architecture.user_limit
     for value in thread.values(level):
-        head = memory.try_read(value, 16) if _LOWEST <= value < limit else None
-        if head is None:
+        head = memory.try_read(value, 16) if _LOWEST <= value < limit else b""
+        if not head:
             continue
         start, size = int.from_bytes(head[:8], "little"), int.from_bytes(head[8:], "little")
         if not 0 < size <= _LONGEST or not _LOWEST <= start < limit or (size < 16) != (start == value + 16):
             continue
         raw = memory.try_read(start, size + 1)
-        if raw is not None and not raw[-1] and raw[:-1].isascii() and raw[:-1].decode("ascii").isprintable():
+        if raw and not raw[-1] and raw[:-1].isascii() and raw[:-1].decode("ascii").isprintable():
             yield raw[:-1].decode("ascii")
 
 

@@ -20,12 +20,11 @@ from gdbext.errors import TargetError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from typing import Optional
 
     from gdbext.engine.arch.instruction import Instruction
 
-    ReadCode = Callable[[int, int], Optional[bytes]]
-    """(address, size) to exactly so many bytes of memory, None where they cannot be read."""
+    ReadCode = Callable[[int, int], bytes]
+    """Reads exactly ``size`` bytes at ``address``; b"" where they cannot be read."""
 
 
 class Passing(Enum):
@@ -304,12 +303,12 @@ class Architecture(ABC):
         """The last bytes of ``before`` can be a call through a register or through memory."""
 
     @abstractmethod
-    def called(self, before: bytes, returns_to: int) -> int | None:
-        """The target of the direct call that ends ``before`` and returns to ``returns_to``; None if there is none."""
+    def called(self, before: bytes, returns_to: int) -> int:
+        """The target of the direct call that ends ``before`` and returns to ``returns_to``; 0 if there is none."""
 
-    def called_slot(self, before: bytes, returns_to: int) -> int | None:  # noqa: ARG002 - for subclasses
-        """Address of the word through which the call goes that ends ``before``, at a fixed address; None if none is."""
-        return None
+    def called_slot(self, before: bytes, returns_to: int) -> int:  # noqa: ARG002 - for subclasses
+        """Address of the word through which the call goes that ends ``before``, at a fixed address; 0 if none is."""
+        return 0
 
     @abstractmethod
     def return_address_offset(self, at: bytes, before: bytes) -> int | None:
@@ -320,8 +319,8 @@ class Architecture(ABC):
         """
 
     @abstractmethod
-    def stub_slot(self, code: bytes, address: int) -> int | None:
-        """The slot through which the stub of a procedure linkage table at ``address`` jumps; None for other code."""
+    def stub_slot(self, code: bytes, address: int) -> int:
+        """The slot through which the stub of a procedure linkage table at ``address`` jumps; 0 for other code."""
 
     @abstractmethod
     def stubs(self, table: bytes, address: int) -> Iterator[tuple[int, int]]:

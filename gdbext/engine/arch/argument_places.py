@@ -37,7 +37,7 @@ class Location(Record):
     """
 
     kind: str
-    register: str | None = None
+    register: str = ""
     displacement: int = 0
     value: int | None = None
     parts: tuple[Location, ...] = ()
@@ -49,7 +49,7 @@ class Location(Record):
         """True if, with the frame's registers, none of ``others`` overlaps the 8 bytes of this place."""
         if self.others and self.register not in registers:
             return False
-        start = registers.get(self.register or "", 0) + self.displacement
+        start = registers.get(self.register, 0) + self.displacement
         for register, displacement, size in self.others:
             other = registers.get(register)
             if other is None or (other + displacement < start + _WORD and start < other + displacement + size):
@@ -73,7 +73,7 @@ def argument_source(
 
 def jump_targets(code: Iterable[Instruction]) -> set[int]:
     """Targets of the direct jumps of ``code``."""
-    return {found.target for found in code if found.kind in ("jmp", "jcc") and found.target is not None}
+    return {found.target for found in code if found.kind in ("jmp", "jcc") and found.target}
 
 
 class _OriginSearch:
@@ -120,11 +120,11 @@ class _OriginSearch:
             return Location("constant", value=found.immediate & 0xFFFF_FFFF_FFFF_FFFF)
         if found.kind == "fzero":
             return Location("constant", value=0)
-        if found.kind in ("mov", "and", "low", "fmov") and found.source is not None:
+        if found.kind in ("mov", "and", "low", "fmov") and found.source:
             return self.find(position, found.source)
-        if not found.memory or found.memory.index_register is not None or found.memory.base is None:
+        if not found.memory or found.memory.index_register or not found.memory.base:
             return None
-        if found.fixed_operand is not None:
+        if found.fixed_operand:
             if found.kind in ("fmov", "low"):
                 return Location("fixed", value=found.fixed_operand)
             return Location("constant", value=found.fixed_operand) if found.kind == "lea" else None
@@ -132,7 +132,6 @@ class _OriginSearch:
 
     def _through_base(self, position: int, found: Instruction, memory: MemoryOperand) -> Location | None:
         """``lea`` and loads relative to a register that can itself be followed to the call."""
-        assert memory.base is not None
         base = self.find(position, memory.base)
         if not base or base.kind != "register" or base.size < _WORD:
             return None
@@ -163,7 +162,7 @@ class _OriginSearch:
         return added
 
     def _stores_elsewhere(
-        self, position: int, register: str | None, displacement: int
+        self, position: int, register: str, displacement: int
     ) -> tuple[tuple[str, int, int], ...] | None:
         """Stores between the load and the call relative to other registers; None when one may hit the slot.
 
@@ -176,10 +175,10 @@ class _OriginSearch:
             if not found.stored:
                 continue
             memory = found.memory
-            if not memory or memory.base is None or memory.index_register is not None:
+            if not memory or not memory.base or memory.index_register:
                 return None
             base = self.find(number, memory.base) if memory.base in self._kept else None
-            if not base or base.kind != "register" or base.register is None or base.size < _WORD:
+            if not base or base.kind != "register" or base.size < _WORD:
                 return None
             start = base.displacement + memory.displacement
             if base.register != register:
@@ -242,13 +241,13 @@ class _SavedArgumentSearch:
                 break
             if one.address in joins or one.kind in _JUMPS:  # code without optimisation copies before any of these
                 holding = {name: held for name, held in holding.items() if held[0] == name}
-            name, size = holding.get(one.source or "", ("", 0)) if one.kind in _MOVES else ("", 0)
+            name, size = holding.get(one.source, ("", 0)) if one.kind in _MOVES else ("", 0)
             holder = self._saved(one, size) if name and name not in found else None
             if holder and self._only_write(one, holder):
                 found[name] = holder
             for register in [*holding] if one.is_call else one.writes | one.float_writes:
                 holding.pop(register, None)
-            if name and one.destination is not None:
+            if name and one.destination:
                 size = min(size, _moved(one))
                 holding[one.destination] = (name, size)
         intact = {name for name, held in holding.items() if held == (name, _WORD)}
@@ -260,11 +259,11 @@ class _SavedArgumentSearch:
     def _saved(self, one: Instruction, size: int) -> SavedArgument | None:
         """The place to which an instruction moves the low ``size`` bytes of an argument, if it lasts."""
         size = min(size, _moved(one))
-        if one.destination is not None:
+        if one.destination:
             is_kept = one.destination in self._architecture.callee_saved
             return SavedArgument(one.destination, None, size) if is_kept else None
         memory = one.memory
-        if not memory or memory.index_register is not None:
+        if not memory or memory.index_register:
             return None
         size = min(size, one.stored or size)
         if memory.base == self._architecture.frame_pointer:
@@ -321,11 +320,11 @@ def _leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:
     for number, one in enumerate(code):
         if one.kind not in ("jmp", "ret", "trap") and number + 1 < len(code):
             comes_from.setdefault(code[number + 1].address, []).append(number)
-        if one.kind in ("jmp", "jcc") and one.target is not None:
+        if one.kind in ("jmp", "jcc") and one.target:
             comes_from.setdefault(one.target, []).append(number)
         elif one.kind == "jmp":
             pending.append(one.address)
-    found: set[int] = {number for number, one in enumerate(code) if one.kind == "jmp" and one.target is None}
+    found: set[int] = {number for number, one in enumerate(code) if one.kind == "jmp" and not one.target}
     while pending:
         for number in comes_from.get(pending.pop(), ()):
             if number not in found:
@@ -351,9 +350,8 @@ def _stack_depths(architecture: Architecture, code: Sequence[Instruction]) -> di
         after = _depth_after(architecture, one, depth)
         if one.kind not in ("jmp", "ret", "trap") and number + 1 < len(code):
             pending.append((number + 1, after))
-        target = numbers.get(one.target) if one.kind in ("jmp", "jcc") and one.target is not None else None
-        if target is not None:
-            pending.append((target, after))
+        if one.kind in ("jmp", "jcc") and one.target in numbers:
+            pending.append((numbers[one.target], after))
     return found
 
 

@@ -10,10 +10,11 @@ NOTHING: frozenset[str] = frozenset()
 
 
 class MemoryOperand(Record):
-    """``[base + index*scale + displacement]``; the base is a general register, PC_RELATIVE, or None."""
+    """``[base + index*scale + displacement]``; the base is a general register, PC_RELATIVE, or "" for none, as
+    the index register may be."""
 
-    base: str | None
-    index_register: str | None
+    base: str
+    index_register: str
     scale: int
     displacement: int
 
@@ -23,7 +24,7 @@ class Instruction(Record):
     "jcc", "ret", "trap" (what follows is not reached from here), "low", "part",
     "fmov", "fzero" or "other".
 
-    "mov" and "lea" move a whole register's width and have a ``destination`` register (None: it stores to memory) and a
+    "mov" and "lea" move a whole register's width and have a ``destination`` register ("": it stores to memory) and a
     ``source`` register, a ``memory`` operand or an ``immediate``; "and" has them, too, and always a ``destination``;
     "add" adds ``immediate`` to ``destination`` (a subtraction is one, too); "shr" shifts ``destination`` right by
     ``immediate`` bits; "leave" sets the stack pointer to ``destination``, the frame pointer, and pops that.
@@ -31,7 +32,7 @@ class Instruction(Record):
     "part", from register to register, they stay.
     "fmov" moves at least a floating-point number, "fzero" makes one zero: in the low bytes of a vector register, which
     is ``destination`` or ``source``; the other side is a vector register, a general one, or ``memory``.
-    ``target`` is where a direct call or jump goes, None when it goes through a register (``source``) or memory.
+    ``target`` is where a direct call or jump goes, 0 when it goes through a register (``source``) or memory.
     ``writes`` are the general registers it may change, flags aside, ``float_writes`` the vector registers (a call may
     change them all); ``stored`` is how many bytes at ``memory`` it may change at most (a push not counted), whatever
     its kind; ``memory`` is None where the operand is relative to a segment.
@@ -40,11 +41,11 @@ class Instruction(Record):
     address: int
     length: int
     kind: str
-    destination: str | None = None
-    source: str | None = None
+    destination: str = ""
+    source: str = ""
     memory: MemoryOperand | None = None
     immediate: int | None = None
-    target: int | None = None
+    target: int = 0
     writes: frozenset[str] = NOTHING
     stored: int = 0
     float_writes: frozenset[str] = NOTHING
@@ -62,12 +63,12 @@ class Instruction(Record):
     @property
     def leads_to_fixed(self) -> bool:
         """A jump or call whose target is in the instruction, or in a place that is."""
-        return self.target is not None or self.fixed_operand is not None
+        return bool(self.target or self.fixed_operand)
 
     @property
-    def fixed_operand(self) -> int | None:
-        """The address of a memory operand that counts from the program counter, None for any other operand."""
+    def fixed_operand(self) -> int:
+        """The address of a memory operand that counts from the program counter, 0 for any other operand."""
         memory = self.memory
         if not memory or memory.base != PC_RELATIVE:
-            return None
+            return 0
         return self.address + self.length + memory.displacement

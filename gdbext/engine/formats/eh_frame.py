@@ -17,10 +17,9 @@ from gdbext.errors import BadData
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Optional
 
-    Reader = Callable[[int, int], Optional[bytes]]
-    """(vaddr, size) to exactly so many bytes, None where there are none."""
+    Reader = Callable[[int, int], bytes]
+    """Reads exactly ``size`` bytes at ``vaddr``; b"" where there are none."""
 
 MAX_BYTES = 10
 """A 64-bit number takes ten; more is damage."""
@@ -180,7 +179,7 @@ class EntryReader:
 
     def _bytes(self, vaddr: int, size: int) -> bytes:
         data = self.read(vaddr, size)
-        if data is None:
+        if not data:
             raise BadData(f"exception frames at {vaddr:#x} cannot be read")
         return data
 
@@ -234,11 +233,11 @@ class SearchTable:
         self._vaddr = vaddr
         self.entries = EntryReader(read, relocation)
         head = read(vaddr, 4)
-        if head is None or head[0] != 1:
+        if not head or head[0] != 1:
             raise BadData(f"no .eh_frame_hdr at {vaddr:#x}")
         self._encoding = head[3]
         # The two encoded numbers before the table take at most 8 bytes each; what follows belongs to the table.
-        body = read(vaddr + 4, 16) or read(vaddr + 4, 8) or b""
+        body = read(vaddr + 4, 16) or read(vaddr + 4, 8)
         self.eh_frame, position = _decode(body, 0, head[1], vaddr + 4, vaddr)
         if head[2] == _PE_OMIT or head[3] == _PE_OMIT:
             self.count = 0
@@ -269,7 +268,7 @@ class SearchTable:
         while low < high:
             middle = (low + high) >> 1
             entry = read(table + 8 * middle, 4)
-            if entry is None:
+            if not entry:
                 raise BadData(f"search table at {table:#x} cannot be read")
             if int.from_bytes(entry, "little", signed=True) <= wanted:
                 low = middle + 1
@@ -282,7 +281,7 @@ class SearchTable:
     def entry(self, index: int) -> tuple[int, int]:
         """Start and FDE of a table row, relative to the section (the 0x3B encoding)."""
         entry = self._read(self._table + 8 * index, 8)
-        if entry is None:
+        if not entry:
             raise BadData(f"search table at {self._table:#x} cannot be read")
         start, fde = struct.unpack("<ii", entry)
         return start, fde
@@ -300,7 +299,7 @@ class SearchTable:
     def _decoded(self, index: int, column: int) -> int:
         at = self._table + (2 * index + column) * self._width
         data = self._read(at, self._width)
-        if data is None:
+        if not data:
             raise BadData(f"search table at {self._table:#x} cannot be read")
         value, _ = _decode(data, 0, self._encoding, at, self._vaddr)
         return (value - self.entries.relocation) & _U64 if self._encoding & 0x70 == 0 else value

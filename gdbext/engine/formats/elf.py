@@ -178,8 +178,8 @@ class ElfImage:
         except SymbolFileError:
             return b""
 
-    def read(self, vaddr: int, size: int) -> bytes | None:
-        """Exactly ``size`` bytes of file contents behind ``vaddr``; None where the file has them not."""
+    def read(self, vaddr: int, size: int) -> bytes:
+        """Exactly ``size`` bytes of file contents behind ``vaddr``; b"" where the file has them not."""
         for segment in self.loads:
             start = segment.vaddr
             if start <= vaddr and vaddr + size <= start + segment.filesz:
@@ -187,9 +187,9 @@ class ElfImage:
                 try:
                     piece = self.data[offset : offset + size]
                 except SymbolFileError:
-                    return None
-                return piece if len(piece) == size else None
-        return None
+                    return b""
+                return piece if len(piece) == size else b""
+        return b""
 
     def pieces(self, vaddr: int, size: int, overlap: int) -> Iterator[tuple[int, bytes]]:
         """The contents behind ``vaddr`` in pieces with their addresses, to go through hundreds of megabytes once.
@@ -199,7 +199,7 @@ class ElfImage:
         """
         for start in range(vaddr, vaddr + size, _PIECE):
             piece = self.read(start, min(_PIECE + overlap, vaddr + size - start))
-            if piece is None:
+            if not piece:
                 return
             yield start, piece
             elf_header.give_back(self.data, self.file_offset(start) or 0, len(piece))

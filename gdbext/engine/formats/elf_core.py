@@ -214,7 +214,7 @@ def is_core(path: str) -> bool:
             found = elf_header.identify(file.read(elf_header.EHDR.size))
     except OSError:
         return False
-    return found is not None and found.type == elf_header.ET_CORE
+    return bool(found and found.type == elf_header.ET_CORE)
 
 
 def _text(field: bytes) -> str:

@@ -16,10 +16,9 @@ from gdbext.errors import SymbolFileError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Optional
 
-    Read = Callable[[int, int], Optional[bytes]]
-    """Offset (or address) and size to exactly so many bytes, None where they are not there."""
+    Read = Callable[[int, int], bytes]
+    """Reads exactly ``size`` bytes at an offset or address; b"" where they are not there."""
 
 
 class Data(Protocol):
@@ -195,13 +194,11 @@ class MappedElf:
         """The ELF header as it is in memory."""
         self.segments: tuple[Segment, ...] = ()
         head = read(0, EHDR.size)
-        if head is None:
-            return
         try:
             header = parse_header(head, machine)
             size = header.phoff + header.phnum * max(header.phentsize, PHDR.size)
-            headers = read(0, size) if size <= _MAX_HEADERS else None
-            if headers is not None:
+            headers = read(0, size) if size <= _MAX_HEADERS else b""
+            if headers:
                 self.segments = parse_segments(headers, header)
                 self.header = head
         except SymbolFileError:
@@ -213,8 +210,8 @@ class MappedElf:
         base = min((segment.vaddr for segment in self.segments if segment.type == PT_LOAD), default=0)
         for segment in self.segments:
             if segment.type == PT_NOTE and segment.vaddr >= base:
-                found = build_id_in(self._read(segment.vaddr - base, min(segment.filesz, _MAX_NOTES)) or b"")
-                if found is not None:
+                found = build_id_in(self._read(segment.vaddr - base, min(segment.filesz, _MAX_NOTES)))
+                if found:
                     return found
         return None
 

@@ -52,13 +52,12 @@ class SymbolIndex:
     @property
     def in_use(self) -> bool:
         """True once an address or a name was looked up here (``exported`` does not count: it builds nothing)."""
-        return self._addresses is not None or self._names is not None or bool(self._searched)
+        return bool(self._addresses or self._names or self._searched)
 
     def at(self, vaddr: int) -> list[Symbol]:
         """All symbols (functions and objects) that start exactly there."""
         addresses = self._by_address()[0]
-        found = self._group(bisect_left(addresses, vaddr), vaddr)
-        return [] if found is None else found
+        return self._group(bisect_left(addresses, vaddr), vaddr) or []
 
     def containing(self, vaddr: int) -> list[Symbol]:
         """All names of the innermost sized symbol around ``vaddr``; [] where no symbol reaches it.

@@ -234,7 +234,7 @@ def _dynamic_count(image: elf.ElfImage, dynamic: dict[int, int]) -> int:
     """Number of entries of .dynsym: nchain of DT_HASH, else one more than the last that DT_GNU_HASH reaches."""
     if elf.DT_HASH in dynamic:
         header = image.read(dynamic[elf.DT_HASH], 8)
-        if header is not None:
+        if header:
             return min(int.from_bytes(header[4:], "little"), MAX_SYMBOLS)
     hashes = GnuHash.of(image)
     return hashes.count() if hashes else 0
@@ -262,7 +262,7 @@ class GnuHash:
 
     def __init__(self, image: elf.ElfImage, vaddr: int) -> None:
         header = image.read(vaddr, 16)
-        if header is None:
+        if not header:
             raise SymbolFileError("the hash table lies outside the file")
         self._image = image
         self._versions = image.dynamic.get(elf.DT_VERSYM)
@@ -289,17 +289,16 @@ class GnuHash:
         if self._versions is None:
             return True
         piece = self._image.read(self._versions + 2 * number, 2)
-        return piece is None or not int.from_bytes(piece, "little") & _VERSION_HIDDEN
+        return not int.from_bytes(piece, "little") & _VERSION_HIDDEN
 
     def _word(self, vaddr: int) -> int:
-        piece = self._image.read(vaddr, 4)
-        return 0 if piece is None else int.from_bytes(piece, "little")
+        return int.from_bytes(self._image.read(vaddr, 4), "little")
 
     def candidates(self, name: bytes) -> Iterator[int]:
         """Numbers of .dynsym entries whose 32-bit hash is that of ``name``."""
         value = gnu_hash(name)
         word = self._image.read(self._bloom + 8 * (value // 64 % self._bloom_words), 8)
-        bits = int.from_bytes(word or b"", "little")
+        bits = int.from_bytes(word, "little")
         if not (bits >> (value % 64)) & (bits >> ((value >> (self._bloom_shift & 31)) % 64)) & 1:
             return
         number = self._word(self._bucket + 4 * (value % self.buckets))
@@ -316,7 +315,7 @@ class GnuHash:
         """Number of .dynsym entries, from the longest chain's end."""
         size = min(4 * self.buckets, 4 * MAX_SYMBOLS)
         raw = self._image.read(self._bucket, size)
-        if raw is None:
+        if not raw:
             return 0
         last = int(max(struct.unpack(f"<{size // 4}I", raw)))
         if last < self.first:

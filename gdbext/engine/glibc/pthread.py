@@ -82,7 +82,7 @@ def join_state_word(memory: Memory, thread_pointer: int) -> int:
 
 def thread_id(memory: Memory, thread_pointer: int) -> int | None:
     """The thread's id as the process itself sees it, None where it cannot be read."""
-    raw = memory.try_read(thread_id_word(memory, thread_pointer), 4) if thread_pointer else None
+    raw = memory.try_read(thread_id_word(memory, thread_pointer), 4) if thread_pointer else b""
     return int.from_bytes(raw, "little") if raw else None
 
 

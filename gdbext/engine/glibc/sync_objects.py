@@ -46,7 +46,7 @@ class Mutex(Record):
     def read(cls, memory: Memory, address: int) -> Mutex | None:
         """The mutex at an address, None where there can be none."""
         raw = memory.try_read(address, _WORDS.size)
-        if raw is None:
+        if not raw:
             return None
         lock, _, owner, users, kind = _WORDS.unpack(raw)
         return cls(lock, owner, users, kind) if not kind & ~_KIND_BITS else None
@@ -127,8 +127,8 @@ class Condvar(Record):
     @classmethod
     def read(cls, memory: Memory, word: int, address: int) -> Condvar | None:
         """The one at an address; None where it cannot be read, or its futex word says that it is of a later glibc."""
-        raw = memory.try_read(address, _CONDVAR.size) if word - address in CONDVAR_WORDS[:2] else None
-        if raw is None:
+        raw = memory.try_read(address, _CONDVAR.size) if word - address in CONDVAR_WORDS[:2] else b""
+        if not raw:
             return None
         sequence, asleep0, asleep1, size0, size1, waiters, signals0, signals1 = _CONDVAR.unpack(raw)
         return cls(sequence, (asleep0 >> 1, asleep1 >> 1), (size0, size1), waiters >> 3, (signals0, signals1))
@@ -166,7 +166,7 @@ class RwLock(Record):
     def read(cls, memory: Memory, address: int) -> RwLock | None:
         """The lock at an address, None where it cannot be read."""
         raw = memory.try_read(address, _RWLOCK.size)
-        if raw is None:
+        if not raw:
             return None
         readers, writer = _RWLOCK.unpack(raw)
         return cls(readers >> _READER_SHIFT, writer)
@@ -183,7 +183,7 @@ class Semaphore(Record):
     def read(cls, memory: Memory, address: int) -> Semaphore | None:
         """The semaphore at an address, None where it cannot be read."""
         raw = memory.try_read(address, _SEMAPHORE.size)
-        return None if raw is None else cls(*_SEMAPHORE.unpack(raw))
+        return cls(*_SEMAPHORE.unpack(raw)) if raw else None
 
     @property
     def is_waited_for(self) -> bool:
@@ -202,7 +202,7 @@ class Barrier(Record):
     def read(cls, memory: Memory, address: int) -> Barrier | None:
         """The barrier at an address, None where the numbers cannot be that."""
         raw = memory.try_read(address, _BARRIER.size)
-        found = None if raw is None else cls(*_BARRIER.unpack(raw))
+        found = cls(*_BARRIER.unpack(raw)) if raw else None
         if not found or not 0 < found.expected < _MOST_AT_A_BARRIER or found.arrived > found.expected:
             return None
         return found
@@ -227,7 +227,7 @@ class StreamLock(Record):
     def read(cls, memory: Memory, address: int) -> StreamLock | None:
         """The lock at an address, None where no thread can hold one there."""
         raw = memory.try_read(address, _STREAM_LOCK.size)
-        found = None if raw is None else cls(*_STREAM_LOCK.unpack(raw))
+        found = cls(*_STREAM_LOCK.unpack(raw)) if raw else None
         if not found or not found.lock or not found.owner or found.depth >= _DEEPEST_RECURSION:
             return None
         return found

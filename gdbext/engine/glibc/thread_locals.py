@@ -102,7 +102,7 @@ def _is_program(module: Module, memory: Memory) -> bool:
     """True for the executable itself, when it has thread-local variables."""
     entry = memory.target.auxv().get(AT_ENTRY, 0)
     image = module.image
-    return bool(entry) and image is not None and image.tls is not None and image.entry + module.base == entry
+    return bool(entry and image and image.tls and image.entry + module.base == entry)
 
 
 class _Relocations:
@@ -111,8 +111,7 @@ class _Relocations:
     def __init__(self, module: Module, memory: Memory) -> None:
         self._types = memory.architecture.tls_relocations
         self._image = module.image or image_in_memory(module, memory)
-        has_variables = self._image is not None and self._image.tls is not None
-        self._dynamic = self._image.dynamic if self._image and has_variables else {}
+        self._dynamic = self._image.dynamic if self._image and self._image.tls else {}
 
     def own(self) -> Iterator[_Relocation]:
         """Those that mean the module itself beyond doubt."""
@@ -121,14 +120,14 @@ class _Relocations:
                 yield _Relocation(slot, kind, addend)
                 continue
             data = self._read(self._dynamic.get(DT_SYMTAB, 0) + symbol * _SYM.size, _SYM.size)
-            if data is None:
+            if not data:
                 continue
             _, info, other, section, value, _ = _SYM.unpack(data)
             if section != 0 and (info >> 4 == 0 or other & 3 != 0):  # defined here; STB_LOCAL or not STV_DEFAULT
                 yield _Relocation(slot, kind, value + addend)
 
-    def _read(self, vaddr: int, size: int) -> bytes | None:
-        return self._image.read(vaddr, size) if self._image else None
+    def _read(self, vaddr: int, size: int) -> bytes:
+        return self._image.read(vaddr, size) if self._image else b""
 
     def _all(self) -> Iterator[tuple[int, int, int, int]]:
         dynamic = self._dynamic
@@ -151,7 +150,7 @@ def _of_types(image: ElfImage, start: int, end: int, types: Iterable[int]) -> It
         position = image.find(pattern, start + 8, end, _RELA.size)
         while position is not None:
             entry = image.read(position - 8, _RELA.size)
-            if entry is not None:
+            if entry:
                 yield _RELA.unpack(entry)
             position = image.find(pattern, position + _RELA.size, end, _RELA.size)
 

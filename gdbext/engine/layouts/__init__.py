@@ -179,10 +179,9 @@ class LayoutSection(Sections):
 
     def __getitem__(self, name: str) -> Any:
         """The value. Raises KeyError, LayoutError (it is damaged)."""
-        found = self._values.get(name)
-        if found is None:
-            found = self._values[name] = self._parse(self._lines[name])
-        return found
+        if name not in self._values:
+            self._values[name] = self._parse(self._lines[name])
+        return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lines)

@@ -79,10 +79,11 @@ class Space:
 
     def offset(self, member: Member[Any]) -> int:
         """The offset of a member in its structure, in bytes. Raises LayoutError."""
-        found = self._offsets.get(member)
-        if found is None:
+        try:
+            return self._offsets[member]
+        except KeyError:
             found = self._offsets[member] = member.checked(self.layout).offset
-        return found
+            return found
 
 
 class OffsetShapes:

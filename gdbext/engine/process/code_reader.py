@@ -65,10 +65,9 @@ def _relocations(image: ElfImage) -> Iterator[tuple[int, int]]:
     for where, size in _TABLES:
         skipped = dynamic.get(_RELATIVE_COUNT, 0) * _RELA.size if where == 7 else 0
         length = min(dynamic.get(size, 0), _LIMIT) - skipped
-        raw = image.read(dynamic.get(where, -1) + skipped, length) if where in dynamic and length > 0 else None
-        if raw is not None:
-            for slot, info, _ in _RELA.iter_unpack(raw[: len(raw) // _RELA.size * _RELA.size]):
-                yield slot, info >> 32
+        raw = image.read(dynamic.get(where, -1) + skipped, length) if where in dynamic and length > 0 else b""
+        for slot, info, _ in _RELA.iter_unpack(raw[: len(raw) // _RELA.size * _RELA.size]):
+            yield slot, info >> 32
 
 
 _OFFSETS = ".got"
@@ -83,8 +82,8 @@ def import_stubs(module: Module, architecture: Architecture, names: Collection[s
     found = []
     for name in _SECTIONS if slots else ():
         section = image.sections.get(name) if image else None
-        code = image.read(section.address, section.size) if image and section else None
-        if section and code is not None:
+        code = image.read(section.address, section.size) if image and section else b""
+        if section and code:
             found += [module.base + stub for stub, slot in architecture.stubs(code, section.address) if slot in slots]
     return found
 
@@ -112,22 +111,19 @@ class CodeReader:
         self._memory = memory
         self._modules = modules
 
-    def read(self, address: int, size: int) -> bytes | None:
-        """Exactly ``size`` bytes of code at ``address``, None where they cannot be had."""
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes of code at ``address``, b"" where they cannot be had."""
         if address < 0:
-            return None
+            return b""
         module = self._modules.find(address)
-        if module and module.image:
-            found = module.image.read(module.vaddr(address), size)
-            if found is not None:
-                return found
-        return self._memory.try_read(address, size)
+        found = module.image.read(module.vaddr(address), size) if module and module.image else b""
+        return found or self._memory.try_read(address, size)
 
     def after(self, address: int, size: int) -> bytes:
         """Up to ``size`` bytes of code from ``address`` on; b"" where they cannot be had."""
         while size:
             found = self.read(address, size)
-            if found is not None:
+            if found:
                 return found
             size //= 2
         return b""
@@ -136,19 +132,19 @@ class CodeReader:
         """Up to ``size`` bytes of code that end at ``address``; b"" where they cannot be had."""
         while size:
             found = self.read(address - size, size)
-            if found is not None:
+            if found:
                 return found
             size //= 2
         return b""
 
-    def imported(self, slot: int) -> int | None:
-        """The function whose address the loader has put into a slot of a module's global offset table; None for any
+    def imported(self, slot: int) -> int:
+        """The function whose address the loader has put into a slot of a module's global offset table; 0 for any
         other place. With -fno-plt, calls go through such slots."""
         module = self._modules.find(slot)
         table = module.image.sections.get(_OFFSETS) if module and module.image else None
         if not module or not table or not 0 <= module.vaddr(slot) - table.address < table.size:
-            return None
-        return self._memory.try_u64(slot) or None
+            return 0
+        return self._memory.try_u64(slot) or 0
 
     def is_code(self, address: int) -> bool:
         """True where the address is in executable memory (as far as is known: a core may lack permissions)."""
@@ -158,7 +154,7 @@ class CodeReader:
         mapping = self._modules.mapping_at(address)
         if mapping and mapping.permissions:
             return "x" in mapping.permissions
-        return module is not None
+        return bool(module)
 
 
 MAX_SIZE = 1 << 15
@@ -211,13 +207,13 @@ class FunctionCode:
         """The 8 bytes there are part of a file and cannot be written to."""
         module = self._symbolizer.modules.find(address)
         image = module.image if module else None
-        return module is not None and image is not None and image.is_read_only(module.vaddr(address), 8)
+        return bool(module and image and image.is_read_only(module.vaddr(address), 8))
 
     def _decode(self, function: Function) -> Decoded:
         if not 0 < function.size <= MAX_SIZE:
             return EMPTY
         code = self._memory.try_read(function.start, function.size)
-        found = _decoded(self._memory.architecture, code or b"", function.start)
+        found = _decoded(self._memory.architecture, code, function.start)
         cold = self._cold_part(function)
         return Decoded(found, frozenset(jump_targets(found) | jump_targets(cold)))
 
@@ -225,9 +221,9 @@ class FunctionCode:
         """GCC moves unlikely code to ``NAME.cold``, which may jump back."""
         for name in function.names:
             start = self._symbolizer.address_of(name + _COLD, function.module.name)
-            cold = self._symbolizer.function(start) if start is not None else None
+            cold = self._symbolizer.function(start) if start else None
             if cold and cold.start == start and 0 < cold.size <= MAX_SIZE:
-                code = self._memory.try_read(cold.start, cold.size) or b""
+                code = self._memory.try_read(cold.start, cold.size)
                 return _decoded(self._memory.architecture, code, cold.start)
         return ()
 
@@ -269,14 +265,14 @@ def named(memory: Memory, number: int, arguments: tuple[int, ...]) -> Syscall:
 _MOST_INSTRUCTIONS = 64
 
 
-def returned_address(architecture: Architecture, code: bytes, address: int) -> int | None:
+def returned_address(architecture: Architecture, code: bytes, address: int) -> int:
     """The fixed address that the function whose ``code`` starts at ``address`` returns on a way without calls.
 
-    ``T& get() { static T made; return made; }`` has such a way: the one on which the variable exists already. None
+    ``T& get() { static T made; return made; }`` has such a way: the one on which the variable exists already. 0
     where there is none, or where its ways return different addresses.
     """
     ways: list[tuple[int, dict[str, int]]] = [(address, {})]
-    found: set[int | None] = set()
+    found: set[int] = set()
     visited: set[int] = set()
     while ways:
         start, known = ways.pop()
@@ -284,30 +280,30 @@ def returned_address(architecture: Architecture, code: bytes, address: int) -> i
             continue
         visited.add(start)
         for instruction in list(architecture.decode(code[start - address :], start))[:_MOST_INSTRUCTIONS]:
-            if instruction.kind == "jcc" and instruction.target is not None:
+            if instruction.kind == "jcc" and instruction.target:
                 ways.append((instruction.target, dict(known)))
             elif instruction.kind == "ret":
-                found.add(known.get(architecture.result_register))
+                found.add(known.get(architecture.result_register, 0))
                 break
             elif instruction.kind in ("call", "jmp", "trap"):
-                if instruction.kind == "jmp" and instruction.target is not None:
+                if instruction.kind == "jmp" and instruction.target:
                     ways.append((instruction.target, known))
                 break
             else:
                 _follow(instruction, known)
-    return next(iter(found)) if len(found) == 1 else None
+    return found.pop() if len(found) == 1 else 0
 
 
 def _follow(instruction: Instruction, known: dict[str, int]) -> None:
     """Note which registers hold fixed addresses behind an instruction."""
-    value = None
+    value = 0
     if instruction.kind == "lea":
         value = instruction.fixed_operand
-    elif instruction.kind == "mov" and instruction.source is not None:
-        value = known.get(instruction.source)
+    elif instruction.kind == "mov" and instruction.source:
+        value = known.get(instruction.source, 0)
     for register in instruction.writes:
         known.pop(register, None)
-    if instruction.destination is not None and value is not None:
+    if instruction.destination and value:
         known[instruction.destination] = value
 
 
@@ -320,12 +316,12 @@ def member_loads(architecture: Architecture, code: Iterable[Instruction], argume
     holders = {architecture.argument_registers[argument]}
     for one in code:
         memory = one.memory
-        loads = one.kind == "mov" and one.destination is not None and memory is not None
-        if loads and memory and memory.base in holders and memory.index_register is None:
+        loads = one.kind == "mov" and one.destination
+        if loads and memory and memory.base in holders and not memory.index_register:
             yield memory.displacement
-        copied = one.kind == "mov" and one.source in holders and one.destination is not None
+        copied = one.kind == "mov" and one.source in holders
         holders -= one.writes - set(architecture.callee_saved) if one.is_call else one.writes
-        if copied and one.destination is not None:
+        if copied and one.destination:
             holders.add(one.destination)
         if not holders or one.kind in ("ret", "jmp", "trap"):
             return

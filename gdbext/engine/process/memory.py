@@ -102,7 +102,7 @@ class Memory:
         if len(self._pages) >= _CACHE_PAGES:
             self._pages.clear()
         copied = self.target.copied_page(number)  # not its neighbours: the end of a stack is all that is wanted there
-        if copied is not None:
+        if copied:
             self._pages[number] = copied
         elif not self._fetch_run(number):
             self._fetch_single(number, first_bad, size)
@@ -186,12 +186,12 @@ class Memory:
         """One byte or more from ``address`` on, at most ``limit``. Raises MemoryFault."""
         return self.read(address, min(limit, PAGE_SIZE - (address & _OFFSET_MASK)))
 
-    def try_read(self, address: int, size: int) -> bytes | None:
-        """``size`` bytes at ``address``, None where they cannot be read."""
+    def try_read(self, address: int, size: int) -> bytes:
+        """``size`` bytes at ``address``, b"" where they cannot be read."""
         try:
             return self.read(address, size)
         except MemoryFault:
-            return None
+            return b""
 
     def try_u64(self, address: int) -> int | None:
         """Unsigned 64-bit value, None where it cannot be read."""

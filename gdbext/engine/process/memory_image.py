@@ -40,16 +40,16 @@ class MemoryImage(elf.ElfImage):
         self._base = base
         super().__init__(memory.read(start, PAGE_SIZE), path, machine=memory.architecture.elf_machine)
 
-    def read(self, vaddr: int, size: int) -> bytes | None:
-        """Exactly ``size`` bytes of memory that the file backs (relocated, and as the program left it)."""
+    def read(self, vaddr: int, size: int) -> bytes:
+        """Exactly ``size`` bytes of memory that the file backs (relocated, and as the program left it); else b""."""
         for segment in self.loads:
             if segment.vaddr <= vaddr and vaddr + size <= segment.vaddr + segment.filesz:
                 return self._memory.try_read(self._base + vaddr, size)
-        return None
+        return b""
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
         """Find as in a file, in what is loaded of it."""
-        data = self.read(vaddr, end - vaddr) or b""
+        data = self.read(vaddr, end - vaddr)
         at = data.find(needle)
         while at >= 0 and at % step:
             at = data.find(needle, at + 1)
@@ -77,7 +77,7 @@ class MemoryImage(elf.ElfImage):
         header = self.eh_frame_hdr
         places = [header.vaddr] if header else []
         places.append(self.dynamic.get(elf.DT_GNU_HASH, -1))
-        return any(self.read(place, 16) is not None for place in places)
+        return any(self.read(place, 16) for place in places)
 
 
 class Mapped(Protocol):
@@ -115,8 +115,8 @@ class FileIdentity:
         first = self._mappings[0]
         start = first.start if first.offset == 0 else -1
 
-        def read(offset: int, size: int) -> bytes | None:
-            return self._memory.try_read(start + offset, size) if start >= 0 else None
+        def read(offset: int, size: int) -> bytes:
+            return self._memory.try_read(start + offset, size) if start >= 0 else b""
 
         return MappedElf(read, self._memory.architecture.elf_machine)
 
@@ -146,7 +146,7 @@ class FileIdentity:
         headers, how the segments lie, and pages spread over the read-only segments.
         """
         ours, theirs = self.build_id, image.build_id
-        if ours is not None and theirs is not None:
+        if ours and theirs:
             return None if ours == theirs else f"its build-id is {theirs}, that in memory is {ours}"
         if self.segments and (self._mapped.header != image.contents(0, EHDR.size) or self.segments != image.segments):
             return "its ELF headers differ"
@@ -177,16 +177,16 @@ class FileIdentity:
             step = max(PAGE_SIZE, segment.filesz // _SAMPLED_PAGES)
             for position in range(0, segment.filesz - size + 1, step):
                 found = self._sample(bias + segment.vaddr + position, size)
-                if found is not None and found != image.read(segment.vaddr + position, size):
+                if found and found != image.read(segment.vaddr + position, size):
                     return f"its contents differ at {segment.vaddr + position:#x}"
         return None
 
-    def _sample(self, address: int, size: int) -> bytes | None:
+    def _sample(self, address: int, size: int) -> bytes:
         """Past the page cache: nobody wants these pages again."""
         try:
             return self._memory.target.sample(address, size)
         except MemoryFault:
-            return None
+            return b""
 
 
 def _page(value: int) -> int:

@@ -101,9 +101,7 @@ class Module:
     @property
     def build_id(self) -> str | None:
         """GNU build-id (hex) of what is in memory; of the file where memory's cannot be read; None if unknown."""
-        if self._mapped.build_id is not None:
-            return self._mapped.build_id
-        return self.image.build_id if self.image else None
+        return self._mapped.build_id or (self.image.build_id if self.image else None)
 
     @property
     def kept_as(self) -> str:
@@ -142,7 +140,7 @@ class Module:
                 problem = problem or error.what
                 continue
             contradiction = self._mapped.contradiction(image)
-            if contradiction is None:
+            if not contradiction:
                 if self._deleted:
                     return FoundFile("deleted", f"{self.path} was deleted; using {path}", image)
                 return FoundFile("ok", "", image)
@@ -199,7 +197,7 @@ class VdsoModule(Module):
         size = min(self.end - self.start, _VDSO_LIMIT)
         data = self._memory.try_read(self.start, size)
         try:
-            self._image = ElfImage(data or b"", self.path)
+            self._image = ElfImage(data, self.path)
         except SymbolFileError as error:
             self._status, self._problem = "missing", f"{self.path} cannot be read: {error.what}"
 
@@ -283,10 +281,10 @@ def _groups(maps: Sequence[MemoryMapping]) -> Iterator[list[MemoryMapping]]:
             continue
         key = (mapping.path, mapping.device, mapping.inode, mapping.deleted)
         group = current.get(key)
-        if group is not None and (mapping.offset or group[-1].end == mapping.start):
+        if group and (mapping.offset or group[-1].end == mapping.start):
             group.append(mapping)
             continue
-        if group is not None:
+        if group:
             yield group
         current[key] = [mapping]
     yield from current.values()
@@ -299,7 +297,7 @@ def _is_module(group: Sequence[MemoryMapping], memory: Memory) -> bool:
     if all(mapping.permissions for mapping in group):
         return False
     magic = memory.try_read(group[0].start, 4)
-    return magic is None or magic == b"\x7fELF"
+    return magic in (b"", b"\x7fELF")
 
 
 def _vdso_mapping(maps: Sequence[MemoryMapping], target: Target, memory: Memory) -> MemoryMapping | None:
@@ -313,6 +311,6 @@ def _vdso_mapping(maps: Sequence[MemoryMapping], target: Target, memory: Memory)
     if not start:
         return None
     end = start
-    while end - start < _VDSO_LIMIT and memory.try_read(end, 1) is not None:
+    while end - start < _VDSO_LIMIT and memory.try_read(end, 1):
         end += PAGE_SIZE
     return MemoryMapping(start, end, 0, _VDSO, "r-xp") if end > start else None

@@ -117,11 +117,11 @@ class Symbolizer:
         except SymbolFileError:
             return ()
 
-    def address_of(self, name: str, module: str | None = None) -> int | None:
-        """The absolute address of a mangled name, None if it is not found or thread-local; see ``symbol_of``."""
+    def address_of(self, name: str, module: str | None = None) -> int:
+        """The absolute address of a mangled name, 0 if it is not found or thread-local; see ``symbol_of``."""
         found = self.symbol_of(name, module)
         if not found or found[1].type == STT_TLS:
-            return None
+            return 0
         return found[0].base + found[1].vaddr
 
     def symbol_of(self, name: str, module: str | None = None) -> tuple[Module, Symbol] | None:

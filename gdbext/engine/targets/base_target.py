@@ -229,9 +229,9 @@ class Target(ABC):
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``. Raises MemoryFault, TargetGone."""
 
-    def copied_page(self, number: int) -> bytes | None:  # noqa: ARG002
-        """The page at ``number`` times the page size where it costs nothing to read, None elsewhere."""
-        return None
+    def copied_page(self, number: int) -> bytes:  # noqa: ARG002
+        """The page at ``number`` times the page size where it costs nothing to read, b"" elsewhere."""
+        return b""
 
     def note(self, address: int, size: int) -> None:
         """Say that these bytes were wanted; only where ``records`` is set."""

@@ -177,17 +177,17 @@ class CoreTarget(Target):
             return self._segments[index]
         return None
 
-    def _read_from_core(self, address: int, size: int) -> bytes | None:
-        """Memory that the core itself holds, None where any byte of it is not there."""
+    def _read_from_core(self, address: int, size: int) -> bytes:
+        """Memory that the core itself holds, b"" where any byte of it is not there."""
         pieces = []
         while size > 0:
             segment = self._segment_at(address)
             if not segment:
-                return None
+                return b""
             at = address - segment.start
             piece = self._core.data[segment.offset + at : segment.offset + min(at + size, segment.filesz)]
             if not piece:
-                return None
+                return b""
             pieces.append(piece)
             address += len(piece)
             size -= len(piece)

@@ -47,7 +47,7 @@ class MappedFiles:
     def close(self) -> None:
         """Unmap all of the files; idempotent."""
         for file, _ in self._opened.values():
-            if file is not None:
+            if file:
                 file.close()
         self._opened.clear()
 
@@ -69,7 +69,7 @@ class MappedFiles:
         """The file that is found here for ``path`` is the one that was mapped."""
         bases = self._bases.get(path, [])
         entry = self.mapping_at(bases[0]) if bases else None
-        return entry is not None and self._open(entry)[0] is not None
+        return bool(entry and self._open(entry)[0])
 
     def permissions_at(self, entry: FileMapping, offset: int) -> str:
         """The permissions of the file behind a mapping at a file offset ("r-xp"), from the core alone; "" if
@@ -86,7 +86,7 @@ class MappedFiles:
         if not entry:
             return b"", "not in the core, and no file is mapped there"
         file, reason = self._open(entry)
-        if file is None:
+        if not file:
             return b"", reason
         offset = entry.offset + address - entry.start
         found = file[offset : offset + min(size, entry.end - address)]
@@ -108,7 +108,7 @@ class MappedFiles:
         if deleted:
             return None, f"not in the core, and {name} was deleted before the core was taken"
         first_page = self._in_core(base, PAGE_SIZE)
-        if first_page is None:
+        if not first_page:
             return None, f"not in the core, and nothing proves which {name} was mapped"
         local = self._local_path(name)
         try:
@@ -128,7 +128,7 @@ class MappedFiles:
     def _difference(self, first_page: bytes, base: int, file: mmap.mmap) -> str:
         """The reason why the file is not the mapped one, "" when it is."""
         wanted = self.build_id(base)
-        if wanted is None:
+        if not wanted:
             # Without a build-id the whole first page must agree: its header holds the offset of the section
             # headers near the file's end, which another build practically never shares.
             return "" if file[:PAGE_SIZE] == first_page else "its first page differs"
@@ -136,7 +136,7 @@ class MappedFiles:
         return "" if found == wanted else f"build-id {found or 'none'}, in the core {wanted}"
 
     def _memory_from(self, base: int | None) -> Read:
-        return lambda offset, size: None if base is None else self._in_core(base + offset, size)
+        return lambda offset, size: b"" if base is None else self._in_core(base + offset, size)
 
 
 def _build_id_of(file: mmap.mmap) -> str | None:

@@ -87,7 +87,7 @@ class Unwinder:
             if level == limit:
                 self.stopped = f"truncated at {limit} frames"
                 return
-            signal = step.row is not None and step.row.is_signal
+            signal = bool(step.row and step.row.is_signal)
             yield NativeFrame(level, known[pc], known[sp], known, cfa, how, signal, step.lookup_pc, step.module)
 
     def walk(
@@ -104,7 +104,7 @@ class Unwinder:
         while True:
             step = at(registers[pc], exact)
             row = step.row
-            if row is None:
+            if not row:
                 if not exact and not step.is_code:
                     self.stopped = _no_code(registers[pc])
                     return
@@ -126,13 +126,13 @@ class Unwinder:
             if reason:
                 self.stopped = reason
                 return
-            registers, how, exact = callers, next_how, row is not None and row.is_signal
+            registers, how, exact = callers, next_how, bool(row and row.is_signal)
 
     def _by_call(self, step: FrameStep, registers: Registers, read: ReadMemory) -> tuple[int, Registers, str] | None:
         """CFA, the caller's registers and an objection, where the register is unknown that the CFA is counted from."""
         start = self._steps.function_start(step.lookup_pc)
         cfa = self._guesser.cfa_by_call(registers[self._sp], start) if start is not None else None
-        if cfa is None or step.row is None:
+        if cfa is None or not step.row:
             return None
         try:
             callers = step.row.caller(registers, read, cfa)[1]
@@ -155,7 +155,7 @@ class Unwinder:
         pc, sp = self._pc, self._sp
         if pc not in callers or sp not in callers:
             return "the return address is not known"
-        if row is not None and row.is_signal and trampolines is not None:
+        if row and row.is_signal and trampolines is not None:
             if registers[sp] in trampolines:
                 return f"signal frames go round in a circle at {registers[sp]:#x}"
             trampolines.add(registers[sp])
@@ -284,7 +284,7 @@ class FallbackUnwinder:
 
     def _edge(self, pc: int) -> int | None:
         at = self._code.read(pc, _EDGE)
-        return None if at is None else self._architecture.return_address_offset(at, self._code.before(pc, _EDGE))
+        return self._architecture.return_address_offset(at, self._code.before(pc, _EDGE)) if at else None
 
     def _at_stack_top(self, registers: Registers, offset: int) -> Guess | None:
         pushed = self._architecture.call_pushes

@@ -91,7 +91,7 @@ class CallerWalk:
             return False
         stack = _StackPiece(self._read, cfa - _BELOW, top)
         current, known = cfa, self._caller(pc, cfa, stack)
-        walk = self._unwinder.walk(known, stack.read, exact=False, guess=False) if known is not None else ()
+        walk = self._unwinder.walk(known, stack.read, exact=False, guess=False) if known else ()
         for _, registers, above, _ in islice(walk, FRAME_LIMIT):
             if above >= top:
                 return above == top and self._is(registers[self._pc], stack, ancestor)
@@ -104,7 +104,7 @@ class CallerWalk:
         """The registers of the caller of the frame that ends at ``cfa``, as far as its callers need them."""
         known = {self._sp: cfa, self._pc: stack.word(self._architecture.return_slot(cfa))}
         row = self._unwinder.step(pc, exact=True).row
-        if row is None or self._fp not in row.saves:
+        if not row or self._fp not in row.saves:
             known[self._fp] = self._frame_pointer()
             return known
         try:

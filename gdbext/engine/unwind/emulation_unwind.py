@@ -116,13 +116,11 @@ class SymbolicState:
         """The value of the stack pointer."""
         return self.registers.get(self._sp)
 
-    def set(self, name: str | None, value: SymbolicValue | None) -> None:
+    def set(self, name: str, value: SymbolicValue | None) -> None:
         """Give a register a value; None makes it unknown."""
-        if name is None:
-            return
         if not value:
             self.registers.pop(name, None)
-        else:
+        elif name:
             self.registers[name] = value
 
     def load(self, address: SymbolicValue | None) -> SymbolicValue | None:
@@ -145,7 +143,7 @@ class SymbolicState:
 
     def address(self, memory: MemoryOperand | None) -> SymbolicValue | None:
         """Address of a memory operand, None where it is not known."""
-        if not memory or memory.index_register is not None or memory.base in (None, PC_RELATIVE):
+        if not memory or memory.index_register or memory.base in ("", PC_RELATIVE):
             return None
         base = self.registers.get(memory.base)
         return base.plus(memory.displacement) if base else None
@@ -158,11 +156,11 @@ class SymbolicState:
         elif one.kind == "pop":
             self._pop(one.destination, self.address(one.memory))
         elif one.kind == "leave":
-            self.set(self._sp, registers.get(one.destination or ""))
+            self.set(self._sp, registers.get(one.destination))
             self._pop(one.destination, None)
-        elif one.kind == "mov" and one.destination is None:
-            self.store(self.address(one.memory), registers.get(one.source) if one.source else None)
-        elif one.kind == "mov" and one.source is not None:
+        elif one.kind == "mov" and not one.destination:
+            self.store(self.address(one.memory), registers.get(one.source))
+        elif one.kind == "mov" and one.source:
             self.set(one.destination, registers.get(one.source))
         elif one.kind == "mov" and one.memory:
             self.set(one.destination, self.load(self.address(one.memory)))
@@ -180,15 +178,15 @@ class SymbolicState:
             self.registers[self._sp] = top.plus(-WORD)
             self.store(top.plus(-WORD), value)
 
-    def _pop(self, destination: str | None, memory: SymbolicValue | None) -> None:
+    def _pop(self, destination: str, memory: SymbolicValue | None) -> None:
         top = self.top
         value = self.load(top)
         if top:
             self.registers[self._sp] = top.plus(WORD)
-        if destination is None:
-            self.store(memory, value)
-        else:
+        if destination:
             self.set(destination, value)
+        else:
+            self.store(memory, value)
 
     def _clobber(self, one: Instruction) -> None:
         architecture = self._architecture
@@ -227,10 +225,9 @@ class EmulationUnwinder:
         """
         initial = self._symbols.initial(registers)
         key = (pc, tuple(initial.items()))
-        found = self._rows.get(key)
-        if found is None:
-            found = self._rows[key] = tuple(self._search(pc, initial))
-        return found
+        if key not in self._rows:
+            self._rows[key] = tuple(self._search(pc, initial))
+        return self._rows[key]
 
     def _search(self, pc: int, initial: dict[str, SymbolicValue]) -> list[CfiRow]:
         pending = [(pc, SymbolicState(self._architecture, dict(initial), {}))]
@@ -270,10 +267,10 @@ class EmulationUnwinder:
             visited[one.address] = top
             after_call = one.kind == "call"
             if one.kind == "jcc":
-                if one.target is not None:
+                if one.target:
                     pending.append((one.target, state.copy()))
             elif one.kind == "jmp":
-                if one.target is not None:
+                if one.target:
                     pending.append((one.target, state))
                 return "jmp"
             elif one.kind in ("ret", "trap"):

@@ -204,7 +204,7 @@ class FrameSteps:
             found = self._tables.entry(address)
         except BadData:
             return False
-        return found is not None and found[1].start == found[0].vaddr(address)
+        return bool(found and found[1].start == found[0].vaddr(address))
 
     def function_start(self, address: int) -> int | None:
         """The start of the function whose call frame information covers an address."""
@@ -218,11 +218,11 @@ class FrameSteps:
         lookup = pc if exact or pc == 0 else pc - 1
         module = self._modules.find(lookup)
         row, problem = self._compiled(module, lookup) if module else (None, f"no CFI at {pc:#x}")
-        if row is None and self._is_sigreturn(pc):
+        if not row and self._is_sigreturn(pc):
             row = SigreturnRow(self._architecture)
-        if row is not None and row.is_signal:
+        if row and row.is_signal:
             lookup = pc
-        return FrameStep(lookup, module, row, problem, row is not None or self.code.is_code(lookup))
+        return FrameStep(lookup, module, row, problem, bool(row) or self.code.is_code(lookup))
 
     def _compiled(self, module: Module, pc: int) -> tuple[UnwindRow | None, str]:
         table, problem = self._tables.of(module)

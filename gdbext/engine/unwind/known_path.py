@@ -68,7 +68,7 @@ class KnownPath:
         known = {name: -1 - index for index, name in enumerate(registers)}
         yield known
         for step, distance in zip(self.steps, self.distances[1:]):
-            assert step.row is not None
+            assert step.row
             known = step.row.caller(known, _addresses, _ORIGIN + distance)[1]
             yield known
 

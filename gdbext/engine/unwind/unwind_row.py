@@ -120,7 +120,7 @@ class InterpretedRow:
             names[number] for number, rule in row.rules.items() if number < len(names) and rule.kind != cfi_program.SAME
         )
         rule = row.rules.get(row.return_register)
-        self.ends = rule is not None and rule.kind == cfi_program.UNDEFINED
+        self.ends = bool(rule and rule.kind == cfi_program.UNDEFINED)
 
     def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
         architecture = self._architecture
@@ -143,7 +143,7 @@ class InterpretedRow:
         architecture, row = self._architecture, self._row
         name = architecture.dwarf_registers[row.return_register]
         rule = row.rules.get(row.return_register)
-        unchanged = rule is None or rule.kind == cfi_program.SAME
+        unchanged = not rule or rule.kind == cfi_program.SAME
         if name == architecture.program_counter:
             if unchanged:
                 raise BadData("the call frame information does not say where the return address is")

@@ -50,7 +50,7 @@ class StoppedAt:
     def word(self, address: int) -> int:
         """The 8 bytes at an address. Raises MemoryFault."""
         data = read_memory(self._frame.GetThread().GetProcess(), address, 8)
-        if data is None:
+        if not data:
             raise MemoryFault(address, 8)
         return int.from_bytes(data, "little")
 

@@ -225,8 +225,8 @@ class LldbRunControl:
 
     def read(self, address: int, size: int) -> bytes:
         """Memory as it is now. Raises MemoryFault."""
-        data = read_memory(self._process, address, size) if 0 <= address <= _WORD - size and size > 0 else None
-        if data is None:
+        data = read_memory(self._process, address, size) if 0 <= address <= _WORD - size and size > 0 else b""
+        if not data:
             raise MemoryFault(address, size)
         return data
 

@@ -126,8 +126,8 @@ def float_register(frame: lldb.SBFrame, name: str) -> int | None:
     return int(number) & _WORD if value.IsValid() and error.Success() else None
 
 
-def read_memory(process: lldb.SBProcess, address: int, size: int) -> bytes | None:
-    """Exactly that many bytes; None where they cannot be read.
+def read_memory(process: lldb.SBProcess, address: int, size: int) -> bytes:
+    """Exactly that many bytes; b"" where they cannot be read.
 
     SBProcess.ReadMemory takes the process's lock and then the API's, "process detach" the other way round: a callback
     of ours, which another thread calls meanwhile, would wait for ever. Where LLDB lends the API's lock (since LLDB 21)
@@ -139,7 +139,7 @@ def read_memory(process: lldb.SBProcess, address: int, size: int) -> bytes | Non
     else:
         target = process.GetTarget()
         data = target.ReadMemory(lldb.SBAddress(address, target), size, error)
-    return None if error.Fail() or data is None or len(data) != size else bytes(data)
+    return bytes(data) if error.Success() and data and len(data) == size else b""
 
 
 class LldbTarget(LentProcess):
@@ -202,7 +202,7 @@ class LldbTarget(LentProcess):
         if size < 0 or not 0 <= address <= _WORD - size:
             raise MemoryFault(address, size, "no such address")
         data = read_memory(self._process, address, size)
-        if data is None:
+        if not data:
             if self._process.GetState() not in _STOPPED + _RUNNING:
                 raise TargetGone.of(self.pid)
             raise MemoryFault(address, size)

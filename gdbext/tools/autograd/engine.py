@@ -57,7 +57,7 @@ class UnnamedVariables:
 
     def _find(self, access: TorchSymbol) -> tuple[Module, Symbol]:
         found, pointer = access.find(self._symbolizer), access.address(self._symbolizer)
-        if not found or pointer is None:
+        if not found or not pointer:
             raise BadData(f"{access.library} has no {access.names[0]}")
         module, code = found[0], self._code(self._memory.u64(pointer))
         index, has_operand = self._symbolizer.index(module), self._memory.architecture.has_operand
@@ -115,7 +115,7 @@ class EngineReader:
         if self._unnamed.is_named(variable):
             return self._word(thread_pointer, variable)
         module, symbol = self._unnamed.returned_by(access)
-        return int.from_bytes(self._variables.of(thread_pointer).read_local(module, symbol, 8) or b"", "little")
+        return int.from_bytes(self._variables.of(thread_pointer).read_local(module, symbol, 8), "little")
 
     def next_sequence_nr(self, thread_pointer: int) -> int:
         """The number that the thread's next node gets. Raises as ``running``."""

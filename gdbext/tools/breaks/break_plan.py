@@ -236,7 +236,7 @@ class BreakPlan:
 
     def _register(self, operator: Operator) -> list[BreakSite]:
         address = COMPUTE_ENTRY.address(self._session.symbolizer)
-        if address is None:
+        if not address:
             return []
         what = "computeDispatchTableEntryWithDebug"
         condition = Equals(self._arguments[0], operator.address)
@@ -290,8 +290,8 @@ class BreakPlan:
         if not code or code.start != function:
             return frozenset()
         targets = {one.target for one in sites.decoded(code).instructions if one.kind in ("call", "jmp")}
-        leads = {follow_stub(self._session.memory, target) for target in targets if target is not None}
-        return frozenset(each for each in leads if each is not None and not 0 <= each - code.start < code.size)
+        leads = {follow_stub(self._session.memory, target) for target in targets if target}
+        return frozenset(each for each in leads if each and not 0 <= each - code.start < code.size)
 
 
 def end_site(

@@ -116,7 +116,7 @@ class ThreadCounts:
     def _mkl(self, symbol: str) -> int:
         ready = self._symbolizer.address_of(sources.MKL_READY, CPU)
         address = self._symbolizer.address_of(symbol, CPU)
-        if ready is None or address is None:
+        if not ready or not address:
             raise BadData("there is no MKL in libtorch_cpu.so, or one of another version")
         if not self._memory.u8(ready):
             raise BadData("MKL was not used yet: its environment variables will decide")
@@ -144,7 +144,7 @@ class ThreadCounts:
 
     def _address(self, symbol: str, module: Module) -> int:
         address = self._symbolizer.address_of(symbol, module.name)
-        if address is None:
+        if not address:
             raise BadData(f"{module.name} has no {symbol}")
         return address
 

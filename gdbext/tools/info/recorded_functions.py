@@ -56,7 +56,7 @@ class RecordedFunctions:
     def global_callbacks(self) -> tuple[SettingValue, ...]:
         """The callbacks of all threads."""
         manager = self._symbolizer.address_of(sources.CALLBACKS, CPU)
-        if manager is None:
+        if not manager:
             raise BadData(f"{sources.CALLBACKS} is not found in {CPU}")
         return tuple(self._callbacks(manager + sources.CALLBACKS_VECTOR))
 

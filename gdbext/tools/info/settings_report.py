@@ -195,7 +195,7 @@ class _Settings:
         found: list[SettingValue] = [self._cpu_generator.described()]
         if self._has_cuda:
             vector = sources.CUDA_GENERATORS.address(self._session.symbolizer)
-            if vector is None:
+            if not vector:
                 raise BadData(f"the generators of CUDA devices are not found in {assumed_symbols.CUDA}")
             found += library_settings.cuda_generators(self._session.memory, self._session.layout, vector)
         return tuple(found)

@@ -240,14 +240,14 @@ class SiteScanner:
     def _reports(self, module: Module) -> set[int]:
         own = (self._session.symbolizer.address_of(name, module.name) for name in REPORT_ERROR.examples)
         stubs = import_stubs(module, self._architecture, REPORT_ERROR.examples)
-        return {*stubs, *(each for each in own if each is not None)}
+        return {*stubs, *filter(None, own)}
 
     def _warm_part(self, module: Module, address: int) -> Function | None:
         symbolizer = self._session.symbolizer
         function = symbolizer.function(address)
         for name in function.names if function else ():
-            start = symbolizer.address_of(name[: -len(COLD)], module.name) if name.endswith(COLD) else None
-            if start is not None:
+            start = symbolizer.address_of(name[: -len(COLD)], module.name) if name.endswith(COLD) else 0
+            if start:
                 return symbolizer.function(start)
         return function
 

@@ -128,8 +128,8 @@ class WatchedOperators:
             function = self._session.symbolizer.function(returns_to - 1)
             role = classify(function)
             wanted = STEP_CALLBACKS.address(self._session.symbolizer)
-            self._returns_to_call[returns_to] = (
-                function is not None
+            self._returns_to_call[returns_to] = bool(
+                function
                 and not role.role.is_layer
                 and (
                     role.event == "callBoxed" or (not role.role.opens and wanted in self._functions.calls_of(function))

@@ -101,7 +101,7 @@ class RecordedEntry(Record):
 def find_recorders(memory: Memory, symbolizer: Symbolizer) -> list[int]:
     """Addresses of the recorders of Gloo and of NCCL, as far as these have issued an operation. Raises MemoryFault."""
     places = (symbol.address(symbolizer) for symbol in (FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL))
-    return [address for place in places if place is not None and (address := memory.u64(place))]
+    return [address for place in places if place and (address := memory.u64(place))]
 
 
 def find_recorders_of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> list[int]:
@@ -111,7 +111,7 @@ def find_recorders_of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layo
     Raises MemoryFault, BadData, LayoutError.
     """
     registry = FLIGHT_RECORDERS_OF_HOOKS.address(symbolizer)
-    if registry is None:
+    if not registry:
         return []
     words = String.shape(layout).size // 8 + 1
     entries = hash_entries(memory, registry, hash_table(layout), words, _BACKEND_LIMIT)

@@ -135,8 +135,8 @@ def _in_table(memory: Memory, first: int, elements: int, buffer: int) -> int | N
     """The key of the queue that the buffer is in; None unless there are just so many nodes."""
     node, found = first, None
     for _ in range(elements):
-        raw = memory.try_read(node, _NODE.size) if node else None
-        if raw is None:
+        raw = memory.try_read(node, _NODE.size) if node else b""
+        if not raw:
             return None
         node, key, _, _, *ends = _NODE.unpack(raw)
         if found is None and _is_in_queue(memory, ends[:4], ends[4:], buffer):
@@ -149,8 +149,10 @@ def _is_in_queue(memory: Memory, start: list[int], end: list[int], buffer: int) 
     block, current = start[3], start[0]
     for _ in range(_NODES):
         stop = end[0] if block == end[3] else start[2] if block == start[3] else current + _BLOCK
-        raw = memory.try_read(current, stop - current) if 0 <= stop - current <= _BLOCK else None
-        if raw is None:
+        if not 0 <= stop - current <= _BLOCK:
+            return False
+        raw = memory.try_read(current, stop - current)
+        if not raw and stop > current:
             return False
         if buffer in struct.unpack(f"<{len(raw) // 8}Q", raw[: len(raw) & -8]):
             return True
@@ -158,7 +160,7 @@ def _is_in_queue(memory: Memory, start: list[int], end: list[int], buffer: int) 
             return False
         block += 8
         following = memory.try_read(block, 8)
-        current = int.from_bytes(following or b"", "little")
+        current = int.from_bytes(following, "little")
     return False
 
 
@@ -244,7 +246,7 @@ def _workers(memory: Memory, strings: StringReader, node: int, elements: int) ->
 
 def _worker(memory: Memory, strings: StringReader, node: int) -> tuple[str, int] | None:
     raw = memory.try_read(node, _AGENT_NODE)
-    if raw is None:
+    if not raw:
         return None
     try:
         name = strings.parse(raw, _KEY, node + _KEY, 256)
@@ -296,19 +298,16 @@ def worker_that_owes(memory: Memory, class_of: ClassOf, current_agent: int, fute
 
 def _head_of(memory: Memory, agent: int) -> bytes:
     """The beginning of the agent, in which its tables are; the end of its page may be the end of what is mapped."""
-    raw = memory.try_read(agent, _AGENT_SIZE) if agent else None
-    if raw is None and agent:
-        raw = memory.try_read(agent, 4096 - agent % 4096)
-    return raw or b""
+    return (memory.try_read(agent, _AGENT_SIZE) or memory.try_read(agent, 4096 - agent % 4096)) if agent else b""
 
 
 def _pipes(memory: Memory, node: int, elements: int) -> list[tuple[int, list[int]]]:
     """(worker, the futures that it has to complete) of each node; none where one is not of that form."""
     found = []
     for _ in range(elements):
-        raw = memory.try_read(node, _PIPE_SIZE) if node else None
-        inner = next(_tables(raw[_PIPE_NODE.size :], with_empty=True), None) if raw is not None else None
-        if raw is None or not inner:
+        raw = memory.try_read(node, _PIPE_SIZE) if node else b""
+        inner = next(_tables(raw[_PIPE_NODE.size :], with_empty=True), None)
+        if not inner:
             return []
         following, worker = _PIPE_NODE.unpack_from(raw)
         found.append((worker & 0xFFFF, _messages(memory, *inner)))
@@ -347,13 +346,13 @@ def _completed_by(memory: Memory, class_of: ClassOf, future: int) -> Iterator[in
         size = end - start
         if start and 0 < size <= _CALLBACK * _CALLBACKS and not size % _CALLBACK and end <= limit:
             for at in range(start, end, _CALLBACK):
-                closure = int.from_bytes(memory.try_read(at, 8) or b"", "little")
+                closure = int.from_bytes(memory.try_read(at, 8), "little")
                 yield from _futures_in(memory, class_of, closure)
 
 
 def _futures_in(memory: Memory, class_of: ClassOf, closure: int) -> Iterator[int]:
     """The futures that words of a block of malloc's point to."""
-    head = memory.try_read(closure - 8, 8) if closure and not closure % 16 else None
-    size = (int.from_bytes(head or b"", "little") & -8) - 8
+    head = memory.try_read(closure - 8, 8) if closure and not closure % 16 else b""
+    size = (int.from_bytes(head, "little") & -8) - 8
     if 8 <= size <= _CLOSURE:
         yield from _pointers(memory, class_of, closure, size, _FUTURE)

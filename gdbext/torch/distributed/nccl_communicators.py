@@ -256,8 +256,8 @@ class CommunicatorReader:
             return None
 
     def _flag(self, address: int) -> bool | None:
-        raw = self._memory.try_read(address, 4) if address else None
-        return None if raw is None else any(raw)
+        raw = self._memory.try_read(address, 4) if address else b""
+        return any(raw) if raw else None
 
     def _candidates(self, group: int) -> Iterator[int]:
         """Addresses that a communicator may have: what objects in the group's hash tables point to."""
@@ -291,7 +291,7 @@ class CommunicatorReader:
         """The words there; where its page is the last that can be read, those of that page."""
         for count in (most, min(most, (_PAGE - address % _PAGE) // 8)):
             raw = self._memory.try_read(address, 8 * count)
-            if raw is not None:
+            if raw:
                 return struct.unpack(f"<{count}Q", raw)
         return ()
 

@@ -148,8 +148,8 @@ class KernelReader:
         """The KernelFunction whose bytes are at an offset of others."""
         self._functor_size = OperatorKernel.size(space)
         self._python_function = self._functor_size + SafePyObject.data_.offset(space)
-        self.fallthrough_address = assumed_symbols.FALLTHROUGH.address(symbolizer) or 0
-        self.ambiguous_address = assumed_symbols.AMBIGUOUS_AUTOGRAD_OTHER.address(symbolizer) or 0
+        self.fallthrough_address = assumed_symbols.FALLTHROUGH.address(symbolizer)
+        self.ambiguous_address = assumed_symbols.AMBIGUOUS_AUTOGRAD_OTHER.address(symbolizer)
         self._names: dict[tuple[KernelFunction, int], KernelName] = {}
         self._candidates: dict[tuple[int, int], tuple[str, ...]] = {}
 

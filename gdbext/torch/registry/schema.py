@@ -245,15 +245,14 @@ class SchemaReader:
 
     def symbol_text(self, symbol: int) -> str:
         """The unqualified name of a ``c10::Symbol``. Raises BadData, MemoryFault, LayoutError."""
-        if self._symbols_at is None:
+        if not self._symbols_at:
             raise BadData("the table of interned strings has no symbol")
-        name = self._symbol_names.get(symbol)
-        if name is None:
-            name = self._symbol_names[symbol] = self._read_symbol(self._symbols_at, symbol)
-        return name
+        if symbol not in self._symbol_names:
+            self._symbol_names[symbol] = self._read_symbol(self._symbols_at, symbol)
+        return self._symbol_names[symbol]
 
     def _symbol_name(self, symbol: int) -> str:
-        if self._symbols_at is None:
+        if not self._symbols_at:
             self._missing.append("alias names: the table of interned strings has no symbol")
             return _UNKNOWN
         return self.symbol_text(symbol)

@@ -256,7 +256,7 @@ class ArgumentRecovery:
         """The frame called just the function that stands further in."""
         inner, target = stack.function(level - 1), self._sites.direct_target(stack, level)
         site = self._sites.site(stack, level)
-        return site.through_pointer is True or (inner is not None and inner.start == target)
+        return site.through_pointer is True or bool(inner and inner.start == target)
 
     def _called(
         self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, certain: bool
@@ -304,13 +304,13 @@ class ArgumentRecovery:
         if level >= len(stack):
             return False
         target = self._sites.direct_target(stack, level)
-        function = self._symbolizer.function(target) if target is not None else None
-        return function is not None and function.start == target and call.mangled in function.names
+        function = self._symbolizer.function(target) if target else None
+        return bool(function and function.start == target and call.mangled in function.names)
 
     @staticmethod
     def _is_opener(stack: NativeStack, level: int, call: DispatchCall) -> bool:
         function = stack.function(level)
-        return function is not None and bool(call.mangled) and call.mangled in function.names
+        return bool(function and call.mangled and call.mangled in function.names)
 
     # --- words -----------------------------------------------------------------------------------
 

@@ -31,15 +31,15 @@ _STUB_BYTES = 16
 
 
 class CallSite(Record):
-    """A call instruction: whether it goes through a pointer, and where its arguments (integers and pointers, by number)
-    came from."""
+    """A call instruction: whether it goes through a pointer, its target (0 if unknown), and where its arguments
+    (integers and pointers, by number) came from."""
 
     through_pointer: bool | None
-    target: int | None
+    target: int
     sources: tuple[Location | None, ...]
 
 
-UNKNOWN = CallSite(None, None, ())
+UNKNOWN = CallSite(None, 0, ())
 
 
 class CallSites:
@@ -53,7 +53,7 @@ class CallSites:
         self._code = code
         self._sites: dict[int, CallSite] = {}
         self._floats: dict[tuple[int, int], Location | None] = {}
-        self._targets: dict[int, int | None] = {}
+        self._targets: dict[int, int] = {}
         self._leaving: dict[int, bool] = {}
         """Functions that may end in a jump through a pointer, by their start."""
         self._evaluated_of: NativeStack | None = None
@@ -91,14 +91,14 @@ class CallSites:
             found = self._sites[frame.pc] = self._decode(stack, level)
         return found
 
-    def direct_target(self, stack: NativeStack, level: int) -> int | None:
-        """The target of the direct call that frame ``level`` made, through a PLT stub if need be; None if not direct.
+    def direct_target(self, stack: NativeStack, level: int) -> int:
+        """The target of the direct call that frame ``level`` made, through a PLT stub if need be; 0 if not direct.
 
         Only looks at the call instruction itself, so it is cheap enough for every frame.
         """
         frame = stack.frames[level]
         if level == 0 or frame.lookup_pc == frame.pc:
-            return None
+            return 0
         if frame.pc not in self._targets:
             self._targets[frame.pc] = self._read_target(frame.pc)
         return self._targets[frame.pc]
@@ -111,12 +111,11 @@ class CallSites:
             return site.through_pointer
         target = self.direct_target(stack, level)
         inner = self.function(stack, level - 1)
-        if target is None or not inner or inner.start == target:
+        if not target or not inner or inner.start == target:
             return False
         if target not in self._leaving:
             called = self.function_at(target)
-            whole = called is not None and called.start == target
-            code = self._code.of(called).instructions if whole else ()
+            code = self._code.of(called).instructions if called and called.start == target else ()
             self._leaving[target] = any(one.kind == "jmp" and not one.leads_to_fixed for one in code)
         return self._leaving[target]
 
@@ -124,18 +123,18 @@ class CallSites:
         """The call that frame ``level`` made is not a direct one, by its instruction alone; False if that is unread."""
         size = self._architecture.longest_direct_call
         code = self._memory.try_read(stack.frames[level].pc - size, size)
-        return code is not None and self.direct_target(stack, level) is None
+        return bool(code) and not self.direct_target(stack, level)
 
-    def _read_target(self, pc: int) -> int | None:
+    def _read_target(self, pc: int) -> int:
         size = self._architecture.longest_direct_call
         code = self._memory.try_read(pc - size, size)
-        if code is None:
-            return None
+        if not code:
+            return 0
         slot = self._architecture.called_slot(code, pc)
-        if slot is not None:
-            return self._memory.try_u64(slot)
+        if slot:
+            return self._memory.try_u64(slot) or 0
         target = self._architecture.called(code, pc)
-        return None if target is None else follow_stub(self._memory, target)
+        return follow_stub(self._memory, target) if target else 0
 
     def argument(self, stack: NativeStack, level: int, number: int) -> int | None:
         """Argument ``number`` (from 0) of the call that frame ``level`` made, None where that is not certain."""
@@ -186,8 +185,8 @@ class CallSites:
         if location.kind == "fixed":
             yield location.value or 0
         elif location.kind == "memory":
-            yield (registers.get(location.register or "", 0) + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF
-        elif location.register is not None:
+            yield (registers.get(location.register, 0) + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF
+        elif location.register:
             yield location.register
 
     def _evaluate(self, location: Location, stack: NativeStack, level: int) -> int | None:
@@ -203,7 +202,7 @@ class CallSites:
         if location.kind == "and":
             values = [self._evaluate(part, stack, level) for part in location.parts]
             return None if None in values else reduce(and_, (value for value in values if value is not None))
-        base = stack.frames[level].registers.get(location.register or "")
+        base = stack.frames[level].registers.get(location.register)
         if base is None:
             return None
         if location.kind == "register":
@@ -223,17 +222,18 @@ class CallSites:
             return UNKNOWN
         call = before[-1]
         target = call.target
-        if target is None and call.fixed_operand is not None:  # compiled with -fno-plt: through the slot of an import
-            target = self._memory.try_u64(call.fixed_operand)
+        if not target and call.fixed_operand:  # compiled with -fno-plt: through the slot of an import
+            target = self._memory.try_u64(call.fixed_operand) or 0
         registers = self._architecture.argument_registers
         sources = tuple(argument_source(self._architecture, before, name, code.labels) for name in registers)
-        return CallSite(target is None, target, sources)
+        return CallSite(not target, target, sources)
 
 
-def follow_stub(memory: Memory, target: int) -> int | None:
-    """``target`` itself, or the function that it jumps to where it is a PLT stub whose slot is bound."""
-    slot = memory.architecture.stub_slot(memory.try_read(target, _STUB_BYTES) or b"", target)
-    return target if slot is None else memory.try_u64(slot)
+def follow_stub(memory: Memory, target: int) -> int:
+    """``target`` itself, or the function that it jumps to where it is a PLT stub whose slot is bound; 0 where the slot
+    cannot be read."""
+    slot = memory.architecture.stub_slot(memory.try_read(target, _STUB_BYTES), target)
+    return (memory.try_u64(slot) or 0) if slot else target
 
 
 class KeptArguments:

@@ -298,7 +298,7 @@ class FrameRoles:
         if role.role.opens or role.role in (Role.LOOKUP, Role.ENTERING):
             return None
         target = self._sites.direct_target(stack, level + 1)
-        opener = self._role_at(target) if target is not None else None
+        opener = self._role_at(target) if target else None
         if not opener or not opener.role.opens or role.mangled == opener.mangled:
             return None
         return None if self._on_the_way(stack, level) else opener
@@ -306,15 +306,15 @@ class FrameRoles:
     def _on_the_way(self, stack: NativeStack, level: int) -> bool:
         """The frame stands in the PLT stub through which it is about to enter the opener."""
         pc = stack.frames[level].pc
-        return stack.function(level) is None and follow_stub(self._memory, pc) != pc
+        return not stack.function(level) and follow_stub(self._memory, pc) != pc
 
     def _role_at(self, address: int) -> FunctionRole:
         """The role of the function that starts at ``address``."""
         role = self._known_at.get(address)
         if not role:
             function = self._symbolizer.function(address)
-            starts = function is not None and function.start == address
-            role = self._known_at[address] = classify(function) if starts else PLAIN
+            role = classify(function) if function and function.start == address else PLAIN
+            self._known_at[address] = role
         return role
 
     def of(self, stack: NativeStack, level: int) -> FunctionRole:

@@ -347,7 +347,7 @@ class DispatchStackReader:
         if not call.operator_struct:
             return True
         address = self._symbolizer.address_of(static_handle(call.mangled), STATIC_HANDLE.library)
-        return address is None or bool(self._memory.try_u64(address))
+        return not address or bool(self._memory.try_u64(address))
 
 
 def _kernel_name(function: Function) -> str:

@@ -113,15 +113,15 @@ def _goes_on(one: Instruction, ends: NeverReturns) -> bool:
     """The next instruction may be executed behind this one."""
     if one.kind in _NO_WAY_ON:
         return False
-    target = (one.target if one.target is not None else one.fixed_operand) if one.is_call else None
-    return target is None or not ends(target)
+    target = (one.target or one.fixed_operand) if one.is_call else 0
+    return not target or not ends(target)
 
 
 def _meets(one: Instruction, asks: AsksCallbacks) -> str:
     if not one.is_call:
         return ""
-    target = one.target if one.target is not None else one.fixed_operand
-    if target is None:
+    target = one.target or one.fixed_operand
+    if not target:
         return "other_call"
     return "asks" if asks(target) else ""
 
@@ -130,7 +130,7 @@ def _jumps_to(instructions: Sequence[Instruction]) -> dict[int, list[int]]:
     """Address to the numbers of the instructions that jump there."""
     found: dict[int, list[int]] = {}
     for number, one in enumerate(instructions):
-        if one.kind in ("jmp", "jcc") and one.target is not None:
+        if one.kind in ("jmp", "jcc") and one.target:
             found.setdefault(one.target, []).append(number)
     return found
 
@@ -138,10 +138,10 @@ def _jumps_to(instructions: Sequence[Instruction]) -> dict[int, list[int]]:
 def _reads_unboxed(architecture: Architecture, one: Instruction) -> bool:
     """It reads a word at +16 of something that is not on the stack."""
     memory = one.memory
-    if not memory or memory.displacement != _UNBOXED_AT or memory.index_register is not None:
+    if not memory or memory.displacement != _UNBOXED_AT or memory.index_register:
         return False
     is_read = not one.stored and not one.is_call and one.kind not in ("lea", "push", *_NO_WAY_ON)
-    return is_read and memory.base not in (None, architecture.stack_pointer)
+    return is_read and memory.base not in ("", architecture.stack_pointer)
 
 
 def _depends(following: Sequence[Instruction]) -> bool:
@@ -175,7 +175,7 @@ def only_boxed(architecture: Architecture, code: Sequence[Instruction], table: r
         member = _member(one, kernel, table)
         if member in (_UNBOXED_AT, _SYM_UNBOXED_AT):
             return False
-        if one.kind in ("call", "jmp") and one.target is None:
+        if one.kind in ("call", "jmp") and not one.target:
             return member == _BOXED_AT or one.source in boxed
         is_entry = one.kind == "add" and offset_in_entry(one.immediate, table) == 0
         if one.kind == "lea" and one.memory:
@@ -183,9 +183,9 @@ def only_boxed(architecture: Architecture, code: Sequence[Instruction], table: r
         is_copy = one.kind == "mov" and one.source in kernel
         kernel = kernel.intersection(architecture.callee_saved) if one.is_call else kernel - one.writes
         boxed -= one.writes
-        if one.destination is not None and (is_entry or is_copy):
+        if one.destination and (is_entry or is_copy):
             kernel.add(one.destination)
-        elif one.destination is not None and one.kind == "mov" and member == _BOXED_AT:
+        elif one.destination and one.kind == "mov" and member == _BOXED_AT:
             boxed.add(one.destination)
     return False
 

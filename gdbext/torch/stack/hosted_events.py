@@ -98,11 +98,10 @@ class HostedEvents:
         function = self._sites.function(stack, level)
         if not function:
             return False
-        found = self._looking.get(function.start)
-        if found is None:
+        if function.start not in self._looking:
             is_read = bool(self._sites.decoded(function).calls)
-            found = self._looking[function.start] = not is_read or self._looks_up(function, by_callbacks=False)
-        return found
+            self._looking[function.start] = not is_read or self._looks_up(function, by_callbacks=False)
+        return self._looking[function.start]
 
     def is_for_key(self, stack: NativeStack, call: DispatchCall) -> bool:
         """``callBoxedForDispatchKey``: it calls the kernel of a key that was named, whatever keyset it makes."""
@@ -117,15 +116,14 @@ class HostedEvents:
         """The function calls the one that gives the kernel of a key. A deep stack asks at each of its levels."""
         if not function:
             return False
-        found = self._for_key.get(function.start)
-        if found is None:
+        if function.start not in self._for_key:
             targets = self._called(self._sites.decoded(function).calls)
-            found = self._for_key[function.start] = any(map(self._gives_kernel, targets))
-        return found
+            self._for_key[function.start] = any(map(self._gives_kernel, targets))
+        return self._for_key[function.start]
 
     def asks_for_callbacks(self, stack: NativeStack, level: int) -> bool:
         """The function of the frame asks for step callbacks somewhere."""
-        return any(self._asks(one.target) for one in self._sites.code(stack, level).calls if one.target is not None)
+        return any(self._asks(one.target) for one in self._sites.code(stack, level).calls if one.target)
 
     def layers(self, stack: NativeStack, level: int) -> list[int]:
         """The frames of a hosted call that reaches its kernel from frame ``level``, the outermost first.
@@ -179,15 +177,15 @@ class HostedEvents:
 
             code = self._sites.code(stack, level).instructions
             found = walk_back(code, pc, self._origin, self._never_returns)
-            self._given[pc] = found is not None and "given" in found[0]
+            self._given[pc] = bool(found and "given" in found[0])
         return self._given[pc]
 
     def _origin(self, one: Instruction) -> str:
         """The way in which a kernel was found that is called behind this instruction; "" where this says nothing."""
         if not one.is_call:
             return "looked up" if self._shifts(one) or self._is_of_table(one) else ""
-        target = next(self._called((one,)), None)
-        if target is None:
+        target = next(self._called((one,)), 0)
+        if not target:
             return "other call"
         return "given" if self._gives_kernel(target) else "looked up" if self._is_lookup(target) else ""
 
@@ -203,28 +201,25 @@ class HostedEvents:
         return self._ways[pc]
 
     def _never_returns(self, target: int) -> bool:
-        found = self._endings.get(target)
-        if found is None:
-            places = {follow_stub(self._memory, target), self._memory.try_u64(target)} - {None}
-            names = (name for place in places for name in self._symbolizer.names_at(place or 0))
-            found = self._endings[target] = any(name.startswith(NEVER_RETURNING) for name in names)
-        return found
+        if target not in self._endings:
+            places = {follow_stub(self._memory, target), self._memory.try_u64(target) or 0}
+            names = (name for place in places for name in self._symbolizer.names_at(place))
+            self._endings[target] = any(name.startswith(NEVER_RETURNING) for name in names)
+        return self._endings[target]
 
     def _asks(self, target: int) -> bool:
-        found = self._asking.get(target)
-        if found is None:
+        if target not in self._asking:
             leads_to = (follow_stub(self._memory, target), self._memory.try_u64(target))
-            found = self._asking[target] = self._callbacks is not None and self._callbacks in leads_to
-        return found
+            self._asking[target] = self._callbacks != 0 and self._callbacks in leads_to
+        return self._asking[target]
 
     def _dispatches(self, function: Function | None) -> bool:
         """The function has a lookup in it, or calls one."""
         if not function:
             return False
-        found = self._dispatching.get(function.start)
-        if found is None:
-            found = self._dispatching[function.start] = self._is_trusted(function) or self._looks_up(function)
-        return found
+        if function.start not in self._dispatching:
+            self._dispatching[function.start] = self._is_trusted(function) or self._looks_up(function)
+        return self._dispatching[function.start]
 
     def _is_trusted(self, function: Function) -> bool:
         """A function of PyTorch's own, or one of whose code no call is known: its name alone says what it does."""
@@ -243,25 +238,21 @@ class HostedEvents:
 
     def _called(self, calls: Iterable[Instruction]) -> Iterator[int]:
         """The targets of direct calls, and of those through the slots of imports."""
-        targets = (one.target if one.target is not None else self._imported(one) for one in calls)
-        return (target for target in targets if target is not None)
+        return filter(None, (one.target or self._imported(one) for one in calls))
 
     def _gives_kernel(self, target: int) -> bool:
         """It is the function that gives the kernel of a key."""
-        found = self._giving.get(target)
-        if found is None:
-            names = self._symbolizer.names_at(follow_stub(self._memory, target) or 0)
-            found = self._giving[target] = any(map(KERNEL_FOR_KEY.begins, names))
-        return found
+        if target not in self._giving:
+            names = self._symbolizer.names_at(follow_stub(self._memory, target))
+            self._giving[target] = any(map(KERNEL_FOR_KEY.begins, names))
+        return self._giving[target]
 
-    def _imported(self, call: Instruction) -> int | None:
-        """The function that a call through the slot of an import leads to (-fno-plt)."""
-        return None if call.fixed_operand is None else self._memory.try_u64(call.fixed_operand)
+    def _imported(self, call: Instruction) -> int:
+        """The function that a call through the slot of an import leads to (-fno-plt); 0 for any other call."""
+        return (self._memory.try_u64(call.fixed_operand) or 0) if call.fixed_operand else 0
 
     def _is_lookup(self, target: int) -> bool:
         address = follow_stub(self._memory, target)
-        if address is None:
-            return False
         if any(LOOKUP.begins(name) for name in self._symbolizer.names_at(address)):
             return True
         function = self._sites.function_at(address)
@@ -280,9 +271,9 @@ class HostedEvents:
     def _is_of_table(self, one: Instruction) -> bool:
         """An access to an entry of a table that stands in an OperatorEntry, by an index."""
         memory = one.memory
-        if not memory or memory.index_register is None or one.kind not in ("mov", "lea") or one.stored:
+        if not memory or not memory.index_register or one.kind not in ("mov", "lea") or one.stored:
             return False
         from gdbext.torch.stack.event_proof import offset_in_entry
 
-        is_object = memory.base not in (None, PC_RELATIVE, self._memory.architecture.stack_pointer)
+        is_object = memory.base not in ("", PC_RELATIVE, self._memory.architecture.stack_pointer)
         return is_object and offset_in_entry(memory.displacement, self._table) is not None

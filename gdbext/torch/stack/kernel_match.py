@@ -95,9 +95,9 @@ def _decoded_jumps(architecture: Architecture, code: bytes, start: int) -> Itera
     for found in architecture.decode(code, start):
         if found.kind != "jmp":
             continue
-        if found.target is not None:
+        if found.target:
             yield _TO, found.target - start
-        elif found.fixed_operand is not None:  # of a PLT stub: the slot holds the function
+        elif found.fixed_operand:  # of a PLT stub: the slot holds the function
             yield _BY, found.fixed_operand - start
         else:
             yield _SOMEWHERE, 0
@@ -140,10 +140,9 @@ class TailCalls:
         return start in ends or any(self._by_pointer.get(one, False) for one in (entry, *ends))
 
     def _closure(self, entry: int) -> frozenset[int]:
-        found = self._targets.get(entry)
-        if found is None:
-            found = self._targets[entry] = frozenset(self._follow(entry))
-        return found
+        if entry not in self._targets:
+            self._targets[entry] = frozenset(self._follow(entry))
+        return self._targets[entry]
 
     def _follow(self, entry: int) -> Iterator[int]:
         frontier, seen = [entry], {entry}
@@ -159,10 +158,10 @@ class TailCalls:
         function, extents = self._symbolizer.function(start), self._extents
         if not function and extents:
             function = extents.extent(start)
-        is_whole = function is not None and function.start == start and function.size > 0
+        is_whole = function and function.start == start and function.size > 0
         size = function.size if function and is_whole else 64
         code = self._memory.try_read(start, min(size, MAX_CODE))
-        if code is None:
+        if not code:
             return
         found = _jumps_in(self._memory.architecture, code, start)
         for how, far in found[: None if is_whole else 1]:
@@ -228,15 +227,14 @@ class KernelMatcher:
 
     def is_code(self, kernel: KernelFunction) -> bool:
         """All functions of the kernel lie in executable memory; without that, it is no kernel but something else."""
-        found = self._code.get(kernel)
-        if found is None:
+        if kernel not in self._code:
             entries = (kernel.boxed, kernel.unboxed, kernel.sym_unboxed)
-            found = self._code[kernel] = all(self._is_executable(entry) for entry in entries if entry)
-        return found
+            self._code[kernel] = all(self._is_executable(entry) for entry in entries if entry)
+        return self._code[kernel]
 
     def _is_executable(self, address: int) -> bool:
         mapping = self._symbolizer.modules.mapping_at(address)
-        return mapping is not None and ("x" in mapping.permissions or not mapping.permissions)  # not all cores tell
+        return bool(mapping and ("x" in mapping.permissions or not mapping.permissions))  # not all cores tell
 
     def matches_frame(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
         """Frame ``level`` is one of the kernel's entries, or what these jump to."""
@@ -245,45 +243,45 @@ class KernelMatcher:
     def entry_of_frame(self, stack: NativeStack, level: int, kernel: KernelFunction) -> int:
         """The kernel's entry that frame ``level`` is, or is jumped to by; 0 for none."""
         start = self._function_start(stack, level)
-        entry = self._entry(kernel, start) if start is not None else 0
+        entry = self._entry(kernel, start) if start else 0
         return 0 if entry and self._goes_to_another(stack, level, kernel) else entry
 
     def _entry(self, kernel: KernelFunction, start: int) -> int:
         """The entry of the kernel that is the function at ``start``, or jumps there; 0 for none."""
-        reached = self._reached.get((kernel, start))
-        if reached is None:
+        if (kernel, start) not in self._reached:
             entries = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed) if self.is_code(kernel) else ()
             reaching = (entry for entry in entries if self._tail_calls.reaches(entry, start, kernel.functor))
-            reached = self._reached[kernel, start] = next(reaching, 0)
-        return reached
+            self._reached[kernel, start] = next(reaching, 0)
+        return self._reached[kernel, start]
 
-    def body(self, stack: NativeStack, level: int) -> int | None:
+    def body(self, stack: NativeStack, level: int) -> int:
         """The function that the wrapper in frame ``level`` called through the pointer that its functor holds, itself or
-        by its helpers; None for other frames, and before it is called. It may have left by a jump for another."""
+        by its helpers; 0 for other frames, and before it is called. It may have left by a jump for another."""
         wrapper = stack.function(level)
         if not wrapper or not any(one in name for name in wrapper.names for one in POINTER_FUNCTOR_CLASSES):
-            return None
+            return 0
         return self._called_by_wrapper(stack, level)
 
-    def _called_by_wrapper(self, stack: NativeStack, level: int) -> int | None:
+    def _called_by_wrapper(self, stack: NativeStack, level: int) -> int:
         for inner in range(level - 1, max(level - 1 - BETWEEN, -1), -1):
             if self._sites.is_through_pointer(stack, inner + 1):
                 return self._function_start(stack, inner)
-        return None
+        return 0
 
     def _goes_to_another(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
         """The wrapper in frame ``level``, an entry of the kernel, has called a function that is not this kernel's. One
         without a name is such a wrapper if the kernel's functor is of their class."""
         if stack.function(level) or not self._holds_pointer(kernel):
             return self._calls_another(self.body(stack, level), kernel)
-        is_wrapper = self._function_start(stack, level) in (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
+        start = self._function_start(stack, level)
+        is_wrapper = start != 0 and start in (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
         return is_wrapper and self._calls_another(self._called_by_wrapper(stack, level), kernel)
 
     def may_have_left(self, stack: NativeStack, level: int, kernel: KernelFunction, operator: Operator) -> bool:
         """The boxed kernel may have been left by a jump through a pointer for another kernel of the operator, which
         frame ``level`` is: a fallback that ends with ``op.redispatchBoxed(…)``."""
         start = self._function_start(stack, level)
-        if start is None or kernel.unboxed or kernel.sym_unboxed or not kernel.boxed or not self.is_code(kernel):
+        if not start or kernel.unboxed or kernel.sym_unboxed or not kernel.boxed or not self.is_code(kernel):
             return False
         return self._tail_calls.may_end_in(kernel.boxed, start) and bool(self.indices(stack, level, operator))
 
@@ -291,31 +289,29 @@ class KernelMatcher:
         """The kernel is a pointer to a function, in a functor, by the name of the functor's class."""
         from gdbext.torch.values.cpp_objects import mangled_class
 
-        found = self._pointers.get(kernel.functor)
-        if found is None:
+        if kernel.functor not in self._pointers:
             try:
                 name = mangled_class(self._memory, kernel.functor) if kernel.functor else ""
             except GdbextError:
                 name = ""
-            found = self._pointers[kernel.functor] = any(one in name for one in POINTER_FUNCTOR_CLASSES)
-        return found
+            self._pointers[kernel.functor] = any(one in name for one in POINTER_FUNCTOR_CLASSES)
+        return self._pointers[kernel.functor]
 
-    def _calls_another(self, body: int | None, kernel: KernelFunction) -> bool:
+    def _calls_another(self, body: int, kernel: KernelFunction) -> bool:
         """The wrapper that runs has called a function, ``body``, that is not this kernel's: the wrappers of all
         functions of one type are the same code."""
-        if body is None or not kernel.functor:
+        if not body or not kernel.functor:
             return False
-        found = self._others.get((body, kernel.functor))
-        if found is None:
+        if (body, kernel.functor) not in self._others:
             pointers = [one for one in self._tail_calls.stored_pointers(kernel.functor) if self._is_executable(one)]
             calls = any(one == body or self._tail_calls.may_end_in(one, body) for one in pointers)
-            found = self._others[body, kernel.functor] = bool(pointers) and not calls
-        return found
+            self._others[body, kernel.functor] = bool(pointers) and not calls
+        return self._others[body, kernel.functor]
 
     def indices(self, stack: NativeStack, level: int | None, operator: Operator) -> list[int]:
         """The table indices whose kernel runs in frame ``level``; [] where there is no kernel frame."""
-        start = self._function_start(stack, level) if level is not None else None
-        if start is None:
+        start = self._function_start(stack, level) if level is not None else 0
+        if not start:
             return []
         found = self._indices.get((operator.address, start))
         if found is None:
@@ -363,23 +359,24 @@ class KernelMatcher:
         if count <= 0:
             return
         raw = self._memory.try_read(frame.sp, count * 8)
-        for at in range(0, len(raw or b""), 8):
-            yield f"stack word {frame.sp + at:#x}", int.from_bytes(raw[at : at + 8], "little")  # type: ignore[index]
+        for at in range(0, len(raw), 8):
+            yield f"stack word {frame.sp + at:#x}", int.from_bytes(raw[at : at + 8], "little")
 
-    def _function_start(self, stack: NativeStack, level: int) -> int | None:
+    def _function_start(self, stack: NativeStack, level: int) -> int:
+        """Address of the function of frame ``level``, 0 where it is unknown."""
         function = stack.function(level)
         if not function:
             start = self._start_by_frame_table(stack, level)
-            return self._sites.site(stack, level + 1).target if start is None and level + 1 < len(stack) else start
+            return self._sites.site(stack, level + 1).target if not start and level + 1 < len(stack) else start
         for name in function.names:
             if name.endswith(".cold"):
                 return self._symbolizer.address_of(name[: -len(".cold")], function.module.name)
         return function.start
 
-    def _start_by_frame_table(self, stack: NativeStack, level: int) -> int | None:
-        """The start of code without symbols (a stripped extension), as its call frame information tells."""
+    def _start_by_frame_table(self, stack: NativeStack, level: int) -> int:
+        """The start of code without symbols (a stripped extension), as its call frame information tells; else 0."""
         found = self._frame_tables.extent(stack.frames[level].lookup_pc)
-        return found.start if found else None
+        return found.start if found else 0
 
 
 def in_lookup(position: int, _kernel: KernelFunction) -> bool:

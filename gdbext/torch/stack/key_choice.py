@@ -136,20 +136,19 @@ class PendingRedispatch:
         """The redispatch of the kernel's code, if every place that does one lies behind where it stands now."""
         for level in range(kernel, -1, -1):
             calls = code.of(stack.function(level)).calls
-            places = [call.end for call in calls if call.target is not None and self._redispatches_at(call.target)]
+            places = [call.end for call in calls if call.target and self._redispatches_at(call.target)]
             if places:
                 return places[0] if min(places) > stack.frames[level].pc else None
         return None
 
     def _redispatches_at(self, target: int) -> bool:
-        found = self._redispatching.get(target)
-        if found is None:
-            found = self._redispatching[target] = self._enters_dispatcher(target)
-        return found
+        if target not in self._redispatching:
+            self._redispatching[target] = self._enters_dispatcher(target)
+        return self._redispatching[target]
 
     def _enters_dispatcher(self, target: int) -> bool:
         start = follow_stub(self._memory, target)
-        function = self._symbolizer.function(start) if start is not None else None
+        function = self._symbolizer.function(start)
         if not function or function.start != start:
             return False
         role = classify(function)

@@ -163,22 +163,21 @@ class SiteFinder:
     def is_lookup(self, target: int) -> bool:
         """A copy of ``OperatorEntry::lookup`` by its name, or without a name by its code: it looks the keyset that it
         is given up in the table that it is given, and calls nothing through a pointer."""
-        found = self._copies.get(target)
-        if found is None:
+        if target not in self._copies:
             name = self._name(target)
-            found = self._copies[target] = LOOKUP.begins(name) if name else self._is_nameless_lookup(target)
-        return found
+            self._copies[target] = LOOKUP.begins(name) if name else self._is_nameless_lookup(target)
+        return self._copies[target]
 
     def _is_nameless_lookup(self, target: int) -> bool:
         address = follow_stub(self._memory, target)
-        function = self.tables.extent(address) if address is not None else None
+        function = self.tables.extent(address)
         if not function or function.start != address or not 0 < function.size <= _LOOKUP_LIMIT:
             return False
         try:
             code = self._decoded(address, function.size)
         except MemoryFault:
             return False
-        enters = any(one.is_call and one.target is None for one in code)
+        enters = any(one.is_call and not one.target for one in code)
         return not enters and len(self._inlined(code)) == 1
 
     def code(self, span: range) -> list[Instruction]:
@@ -204,16 +203,16 @@ class SiteFinder:
 
     def _bound(self, one: Instruction) -> Instruction:
         """Give it the target of a call or jump through the slot of an import, which then is as good as a direct one."""
-        slot = one.fixed_operand if one.kind in ("call", "jmp") else None
-        target = self._files.imported(slot) if slot is not None else None
-        return one if target is None else one._replace(target=target)
+        slot = one.fixed_operand if one.kind in ("call", "jmp") else 0
+        target = self._files.imported(slot) if slot else 0
+        return one._replace(target=target) if target else one
 
     def dispatch_step(self, one: Instruction) -> str:
         """ "lookup" where an instruction looks a kernel up, "kernel" where it may enter one, or what boxes its
         arguments; else ""."""
-        if one.is_call and one.target is None:
+        if one.is_call and not one.target:
             return "kernel"
-        if one.is_call and one.target is not None:
+        if one.is_call:
             if self.is_lookup(one.target):
                 return "lookup"
             return "kernel" if UNBOXED_CALL.begins(self._name(one.target)) else ""
@@ -224,7 +223,7 @@ class SiteFinder:
         kernel."""
         if one.kind not in ("call", "jmp") and not one.is_call:
             return False
-        if one.target is None:
+        if not one.target:
             return _pointer(one) is not None
         name = self._name(one.target) if one.is_call else ""
         if KERNEL_FUNCTION.begins(name):  # not optimised
@@ -241,8 +240,8 @@ class SiteFinder:
 
         is_call = False
         for one in code[1:]:
-            if one.is_call and (one.target is None or STEP_CALLBACKS.begins(self._name(one.target))):
-                is_call = one.target is not None
+            if one.is_call and (not one.target or STEP_CALLBACKS.begins(self._name(one.target))):
+                is_call = bool(one.target)
                 break
         event = "call" if is_call else "redispatch"
         return f"{event}Boxed" if only_boxed(self._architecture, code, self._table) else event
@@ -276,7 +275,7 @@ class SiteFinder:
         shifts = [
             (index, one.destination)
             for index, one in enumerate(code)
-            if one.kind == "shr" and one.immediate == self.shift and one.destination is not None
+            if one.kind == "shr" and one.immediate == self.shift and one.destination
         ]
         found = []
         for number, (index, register) in enumerate(shifts):
@@ -288,19 +287,19 @@ class SiteFinder:
 
     def _table_base(self, code: Sequence[Instruction]) -> str | None:
         """The register through which ``dispatchTable_`` is accessed; "" where it is loaded late; None: no access."""
-        unlikely = (None, PC_RELATIVE, self._architecture.stack_pointer)
+        unlikely = ("", PC_RELATIVE, self._architecture.stack_pointer)
         written: set[str] = set()
-        bases: dict[str | None, str] = {}
+        bases: dict[str, str] = {}
         for one in code:
             memory = one.memory
             if memory and self._is_entry(memory.displacement) and memory.base not in unlikely:
-                return str(memory.base) if memory.base not in written else ""
+                return memory.base if memory.base not in written else ""
             if one.kind == "add" and one.destination in bases and self._is_entry(one.immediate):
                 return bases[one.destination]
             for name in one.writes:
                 bases.pop(name, None)
             if one.kind == "lea" and memory and memory.index_register and memory.base not in unlikely:
-                bases[one.destination] = str(memory.base) if memory.base not in written else ""  # clang adds the offset
+                bases[one.destination] = memory.base if memory.base not in written else ""  # clang adds the offset
             written |= one.writes
         return None
 
@@ -319,16 +318,12 @@ class SiteFinder:
                 return arguments[arguments.index(one.destination) + 1]
         return ""
 
-    def _name(self, target: int | None) -> str:
+    def _name(self, target: int) -> str:
         """The first mangled name of what a direct call leads to, through a PLT stub if need be."""
-        if target is None:
-            return ""
-        name = self._called.get(target)
-        if name is None:
-            address = follow_stub(self._memory, target)
-            names = self._symbolizer.names_at(address) if address is not None else ()
-            name = self._called[target] = names[0] if names else ""
-        return name
+        if target not in self._called:
+            names = self._symbolizer.names_at(follow_stub(self._memory, target))
+            self._called[target] = names[0] if names else ""
+        return self._called[target]
 
     # --- kernels and returns ---------------------------------------------------------------------
 
@@ -338,7 +333,7 @@ class SiteFinder:
             if index <= lookup or one.kind not in ("call", "jmp"):
                 continue
             after = one.end if one.is_call else None
-            if one.target is None:
+            if not one.target:
                 place = _pointer(one)
                 if place:
                     found.append(Invocation(one.address, after, "kernel", *place))
@@ -366,10 +361,10 @@ def _pointer(one: Instruction) -> tuple[str, int, bool] | None:
     """The operand of a call or jump through a register, or through [register + displacement]."""
     memory = one.memory
     if not memory:
-        return (one.source, 0, False) if one.source is not None else None
-    if memory.base in (None, PC_RELATIVE) or memory.index_register is not None:
+        return (one.source, 0, False) if one.source else None
+    if memory.base in ("", PC_RELATIVE) or memory.index_register:
         return None
-    return str(memory.base), memory.displacement, True
+    return memory.base, memory.displacement, True
 
 
 def _prologue_size(architecture: Architecture, code: Sequence[Instruction]) -> int:

@@ -97,7 +97,7 @@ class OperatorSearch:
 
     def _static_operator(self, mangled: str, name: str, evidence: list[str]) -> Operator | None:
         address = self._symbolizer.address_of(static_handle(mangled), STATIC_HANDLE.library)
-        definition = self._memory.try_u64(address) if address is not None else None
+        definition = self._memory.try_u64(address) if address else 0
         if not definition:
             return None  # the handle is not initialised, or its symbol is stripped
         operator = self._dispatcher.by_def(definition)
@@ -217,10 +217,11 @@ class OperatorSearch:
         functor = self._functor_passed(stack, call)
         if not functor or functor & 7:
             return None
-        known = self._by_functor.get(functor)
-        if known is None:
-            known = self._by_functor[functor] = tuple(self._with_functor(functor))
-        meant = [operator for operator in known if self._matcher.indices(stack, call.kernel, operator)]
+        if functor not in self._by_functor:
+            self._by_functor[functor] = tuple(self._with_functor(functor))
+        meant = [
+            operator for operator in self._by_functor[functor] if self._matcher.indices(stack, call.kernel, operator)
+        ]
         if len(meant) != 1:
             return None
         evidence.append(f"the kernel's functor {functor:#x} stands in the table of one operator only")
@@ -253,11 +254,11 @@ class OperatorSearch:
             return None
         function = self._sites.function(stack, call.kernel)
         body = self._matcher.body(stack, call.kernel)
-        if not function or (function.names and body is None):
+        if not function or (function.names and not body):
             return None
         entry = self._registered.at(function.start, function.module)
         operators = entry.operators if entry else ()
-        if body is not None or not function.names:
+        if body or not function.names:
             operators = tuple(one for one in operators if self._leads_to(one, stack, call.kernel))
         if len(operators) != 1:
             return None
@@ -267,7 +268,7 @@ class OperatorSearch:
     def _leads_to(self, definition: int, stack: NativeStack, level: int) -> bool:
         """The operator has a kernel that runs in that frame, by the function that its wrapper calls."""
         operator = self._dispatcher.by_def(definition)
-        return operator is not None and bool(self._matcher.indices(stack, level, operator))
+        return bool(operator and self._matcher.indices(stack, level, operator))
 
     def _functor_passed(self, stack: NativeStack, call: DispatchCall) -> int | None:
         """The functor argument of the call to an unboxed kernel: the first one, the second behind a result's place.
@@ -284,7 +285,7 @@ class OperatorSearch:
         first = self._sites.argument(stack, level, 0)
         if first is None:
             second = self._sites.argument(stack, level, 1)
-            is_address = second and self._symbolizer.modules.mapping_at(second) is not None
+            is_address = second and self._symbolizer.modules.mapping_at(second)
             return second if is_address and not self._behind(second) else None
         in_stack = stack.frames[level].sp <= first < stack.frames[-1].cfa
         return self._sites.argument(stack, level, 1) if in_stack else first

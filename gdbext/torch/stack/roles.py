@@ -266,17 +266,16 @@ class DispatcherLinks:
 
     def uses_dispatcher(self, module: Module) -> bool:
         """It is a user's library or program that is linked with torch's."""
-        known = self._known.get(module.start)
-        if known is None:
-            known = self._known[module.start] = not module.name.startswith(_OTHERS) and _imports_c10(module)
-        return known
+        if module.start not in self._known:
+            self._known[module.start] = not module.name.startswith(_OTHERS) and _imports_c10(module)
+        return self._known[module.start]
 
 
 def _imports_c10(module: Module) -> bool:
     image = module.image
     names = image.sections.get(".dynstr") if image else None
-    text = image.read(names.address, names.size) if image and names else None
-    return text is not None and any(name.encode() in text for name in IMPORTS_OF_USERS)
+    text = image.read(names.address, names.size) if image and names else b""
+    return any(name.encode() in text for name in IMPORTS_OF_USERS)
 
 
 def role_of_entry(entry: KernelEntry | None) -> FunctionRole:
@@ -389,10 +388,6 @@ def _is_hidden(function: str) -> bool | None:
 
 def static_handles(symbolizer: Symbolizer, function: Function) -> frozenset[int]:
     """Addresses of the function-local ``static auto op`` (aten/src/ATen/Operators_*.cpp) under any of its names."""
-    found = set()
-    for name in function.names:
-        if name.startswith("_ZN"):
-            address = symbolizer.address_of(static_handle(name), function.module.name)
-            if address is not None:
-                found.add(address)
-    return frozenset(found)
+    mangled = (name for name in function.names if name.startswith("_ZN"))
+    found = (symbolizer.address_of(static_handle(name), function.module.name) for name in mangled)
+    return frozenset(filter(None, found))

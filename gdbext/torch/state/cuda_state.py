@@ -98,7 +98,7 @@ class CudaStreams:
         Raises ThreadLocalUnknown, MemoryFault.
         """
         raw = self._variables.of(thread_pointer).read(sources.CUDA_CURRENT_STREAMS, _POINTER)
-        array = int.from_bytes(raw, "little") if raw is not None else 0
+        array = int.from_bytes(raw, "little")
         if not array:
             return ()
         numbers = [self._memory.i64(array + _POINTER * device) for device in range(self.device_count())]
@@ -178,7 +178,7 @@ class CudaAllocator:
     def _allocator(self) -> int:
         """The allocator in use, if it is PyTorch's own."""
         variable = sources.CUDA_ALLOCATOR_IN_USE.address(self._symbolizer)
-        allocator = self._memory.u64(variable) if variable is not None else 0
+        allocator = self._memory.u64(variable) if variable else 0
         if not allocator:
             raise BadData("CUDA's allocator is not there yet")
         names = [plain_class(name) for name in ClassNames(self._memory, self._symbolizer).of(allocator)]
@@ -189,7 +189,7 @@ class CudaAllocator:
     def _vector(self, allocator: int) -> tuple[int, int]:
         """The objects of devices: (address of the first pointer, how many)."""
         getter = sources.CUDA_STATISTICS.address(self._symbolizer)
-        if getter is None:
+        if not getter:
             raise BadData("the function that returns the statistics is not found")
         architecture = self._memory.architecture
         code = architecture.decode(self._memory.read(getter, _GETTER_SIZE), getter)

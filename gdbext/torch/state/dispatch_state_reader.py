@@ -198,7 +198,7 @@ class DispatchStateReader:
     def _autograd(self, thread: VariablesOfThread) -> AutogradFlags:
         state = structures.AutogradState
         raw = thread.read(assumed_symbols.AUTOGRAD_STATE, state.size(self._space))
-        if raw is None:
+        if not raw:
             return AutogradFlags()
         return AutogradFlags(
             self._flag(raw, state.grad_mode_),
@@ -247,11 +247,11 @@ class DispatchStateReader:
 
     def _functorch(self, thread: VariablesOfThread) -> tuple[FunctorchLayer, ...]:
         """The stack, outermost first. FuncTorchTLS is { vtable; std::vector<DynamicLayer>; two flags }."""
-        pointer = int.from_bytes(thread.read(assumed_symbols.FUNCTORCH, 8) or b"", "little")
+        pointer = int.from_bytes(thread.read(assumed_symbols.FUNCTORCH, 8), "little")
         if not pointer:
             return ()
         vtable = assumed_symbols.FUNCTORCH_VTABLE.address(self._symbolizer)
-        if vtable is None or self._memory.u64(pointer) != vtable + 16:
+        if not vtable or self._memory.u64(pointer) != vtable + 16:
             raise BadData(f"the object at {pointer:#x} is not a FuncTorchTLS")
         layer = structures.DynamicLayer
         first, count = vector_span(self._memory, pointer + 8, layer.size(self._space), LAYER_LIMIT)

@@ -185,7 +185,7 @@ class SettingsReader:
     def seed_offset(self) -> int | None:
         """Offset in the CPU's generator from which its accessor loads the seed; None where it does anything else."""
         address = self._symbolizer.address_of(sources.SEED_ACCESSOR, CPU)
-        code = self._memory.read(address, _ACCESSOR_SIZE) if address is not None else b""
+        code = self._memory.read(address, _ACCESSOR_SIZE) if address else b""
         load = self._memory.architecture.loaded_member(code)
         return load.offset if load else None
 
@@ -203,7 +203,7 @@ class SettingsReader:
     def _address(self, symbol: str, library: str) -> int:
         """Address of a symbol. Raises BadData."""
         address = self._symbolizer.address_of(symbol, library)
-        if address is None:
+        if not address:
             raise BadData(f"{symbol} is not found in {library}")
         return address
 

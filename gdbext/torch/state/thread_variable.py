@@ -71,10 +71,10 @@ class VariablesOfThread:
         """The memory of the target."""
         return self._variables.memory
 
-    def read(self, variable: TorchSymbol, size: int) -> bytes | None:
+    def read(self, variable: TorchSymbol, size: int) -> bytes:
         """The first ``size`` bytes of the variable.
 
-        Its initial bytes where the thread has not used the module's thread-locals; None where its constructor has
+        Its initial bytes where the thread has not used the module's thread-locals; b"" where its constructor has
         not run in this thread: then it has the value that the source gives it. Raises BadData when there is no such
         variable or it is smaller, ThreadLocalUnknown, MemoryFault.
         """
@@ -87,18 +87,18 @@ class VariablesOfThread:
         module, symbol = self._variables.find(variable)
         return self._read(module, symbol, size, None) or bytes(size)
 
-    def read_local(self, module: Module, symbol: Symbol, size: int) -> bytes | None:
+    def read_local(self, module: Module, symbol: Symbol, size: int) -> bytes:
         """The same of a function's own variable whose initial value is a constant. Raises as ``read``."""
         return self._read(module, symbol, size, None)
 
-    def _read(self, module: Module, symbol: Symbol, size: int, guard: int | None) -> bytes | None:
+    def _read(self, module: Module, symbol: Symbol, size: int, guard: int | None) -> bytes:
         if symbol.size < size:
             raise BadData(f"{symbol.name} has {symbol.size} bytes, not {size}")
         try:
             block = self._variables.block(self._thread_pointer, module, guard)
         except ThreadLocalUntouched:
-            return None if guard is not None else _initial(module, symbol.vaddr, size)
-        return None if block is None else self._variables.memory.read(block + symbol.vaddr, size)
+            return b"" if guard is not None else _initial(module, symbol.vaddr, size)
+        return b"" if block is None else self._variables.memory.read(block + symbol.vaddr, size)
 
     def address(self, variable: TorchSymbol) -> int | None:
         """Address of the variable in that thread; None where the thread has none (yet). Raises as ``read`` does."""
@@ -118,6 +118,6 @@ def _initial(module: Module, offset: int, size: int) -> bytes:
         raise BadData(f"the initial thread-local data of {module.name} cannot be read")
     stored = max(0, min(size, segment.filesz - offset))
     raw = image.read(segment.vaddr + offset, stored) if stored else b""
-    if raw is None:
+    if stored and not raw:
         raise BadData(f"the initial thread-local data of {module.name} cannot be read")
     return raw + bytes(size - len(raw))

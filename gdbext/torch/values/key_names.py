@@ -54,7 +54,7 @@ def renamed_backend(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> M
 
     is_named, name = BACKEND_IS_NAMED.address(symbolizer), BACKEND_NAME.address(symbolizer)
     try:
-        if is_named is None or name is None or not memory.u8(is_named):
+        if not is_named or not name or not memory.u8(is_named):
             return {}
         return {PRIVATE_USE: string_reader(memory, layout).read(name, _NAME_LIMIT)}
     except GdbextError:

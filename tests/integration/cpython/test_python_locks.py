@@ -163,5 +163,5 @@ def test_attributes(view: View) -> None:
             assert dicts.attribute(objects[name]["address"], attribute) == found[attribute]
             assert reader.integer(found[attribute]) == value
     assert list(dicts.attributes(objects["slotted"]["address"])) == []
-    assert dicts.attribute(objects["plain"]["address"], "shared") is None
-    assert dicts.attribute(NOWHERE, "first") is None
+    assert dicts.attribute(objects["plain"]["address"], "shared") == 0
+    assert dicts.attribute(NOWHERE, "first") == 0

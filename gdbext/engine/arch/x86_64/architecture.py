@@ -125,16 +125,16 @@ class X8664(arch.Architecture):
     def follows_call_by_pointer(self, before: bytes) -> bool:
         return patterns.follows_call_by_pointer(before)
 
-    def called(self, before: bytes, returns_to: int) -> int | None:
+    def called(self, before: bytes, returns_to: int) -> int:
         return patterns.called(before, returns_to)
 
-    def called_slot(self, before: bytes, returns_to: int) -> int | None:
+    def called_slot(self, before: bytes, returns_to: int) -> int:
         return patterns.called_slot(before, returns_to)
 
     def return_address_offset(self, at: bytes, before: bytes) -> int | None:
         return patterns.return_address_offset(at, before)
 
-    def stub_slot(self, code: bytes, address: int) -> int | None:
+    def stub_slot(self, code: bytes, address: int) -> int:
         return patterns.stub_slot(code, address)
 
     def stubs(self, table: bytes, address: int) -> Iterator[tuple[int, int]]:
@@ -184,7 +184,7 @@ def emulated_offset(code: bytes, instructions: Iterable[Instruction], kept: int)
 
 def _is_emulated(one: Instruction, code: bytes) -> bool:
     if one.kind in _BRANCHES:
-        return one.target is not None
+        return bool(one.target)
     bare = code[1:] if 0x40 <= code[0] <= 0x4F else code
     if 0x50 <= bare[0] <= 0x57:
         return len(bare) == 1

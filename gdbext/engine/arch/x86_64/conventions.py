@@ -287,7 +287,7 @@ def restarted(number: int, read: ReadCode, cfa: int) -> int:
     """
     if number != _RESTART:
         return number
-    found = int.from_bytes(read(cfa, 8) or b"", "little")
+    found = int.from_bytes(read(cfa, 8), "little")
     return found if found in _RESTARTED else number
 
 
@@ -328,15 +328,15 @@ def _is_cut_short(number: int | None, result: int, registers: Mapping[str, int])
     return (number in _WRITES or waits_for_all) and 0 < result < registers.get(SYSCALL_ARGUMENTS[2], 0)
 
 
-def _passed_number(code: bytes | None, stack_pointer: int, read: ReadCode) -> int | None:
+def _passed_number(code: bytes, stack_pointer: int, read: ReadCode) -> int | None:
     """The number that the caller of syscall(3) passes, one of a call that can be restarted, by the nearest load of its
     first argument before the call; None inside of any other function."""
-    if code is None or not code.endswith(_SYSCALL_FUNCTION + _SYSCALL):
+    if not code.endswith(_SYSCALL_FUNCTION + _SYSCALL):
         return None
-    returns_to = int.from_bytes(read(stack_pointer, 8) or b"", "little")
-    before = read(returns_to - _LOOK_BACK, _LOOK_BACK) if returns_to > _LOOK_BACK else None
-    at = before.rfind(_MOV_EDI) if before is not None else -1
-    while before is not None and at >= 0:
+    returns_to = int.from_bytes(read(stack_pointer, 8), "little")
+    before = read(returns_to - _LOOK_BACK, _LOOK_BACK) if returns_to > _LOOK_BACK else b""
+    at = before.rfind(_MOV_EDI)
+    while at >= 0:
         number = int.from_bytes(before[at + 1 : at + 5], "little")
         if number in _RESTARTED:
             return number
@@ -344,10 +344,8 @@ def _passed_number(code: bytes | None, stack_pointer: int, read: ReadCode) -> in
     return None
 
 
-def _loaded_number(code: bytes | None) -> int | None:
+def _loaded_number(code: bytes) -> int | None:
     """The number that the code before the system call loads into eax; the nearest one."""
-    if code is None:
-        return None
     for at in range(len(code) - 7, -1, -1):
         if code[at] == _MOV_EAX:
             number = int.from_bytes(code[at + 1 : at + 5], "little")

@@ -141,7 +141,7 @@ def _modrm(code: bytes, position: int, rex: int) -> ModRM:
     if byte >= 0xC0:
         return _OF_REGISTERS[rex & 5][byte - 0xC0]
     mod, reg, rm = byte >> 6, (byte >> 3 & 7) | (rex & 4) << 1, byte & 7
-    size, base, index, scale = 1, None, None, 1
+    size, base, index, scale = 1, "", "", 1
     if rm == 4:
         sib = code[position + 1]
         size = 2
@@ -150,7 +150,7 @@ def _modrm(code: bytes, position: int, rex: int) -> ModRM:
             index, scale = REGISTERS[number], 1 << (sib >> 6)
         if sib & 7 != 5 or mod:
             base = REGISTERS[(sib & 7) | (rex & 1) << 3]
-        width = 1 if mod == 1 else 4 if mod == 2 or base is None else 0
+        width = 1 if mod == 1 else 4 if mod == 2 or not base else 0
     elif rm == 5 and mod == 0:
         base, width = PC_RELATIVE, 4
     else:
@@ -170,7 +170,7 @@ def _other(
     memory: MemoryOperand | None = None,
     floats: frozenset[str] = NOTHING,
 ) -> Instruction:
-    return Instruction(here, length, "other", None, None, memory, None, None, found.writes, found.stored, floats)
+    return Instruction(here, length, "other", "", "", memory, None, 0, found.writes, found.stored, floats)
 
 
 def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefixes: Sequence[int]) -> Instruction:
@@ -196,9 +196,9 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefi
         return Instruction(here, length, "trap")
     found = effects.map_0f(opcode, rex, modrm, 0xF3 in prefixes)
     if opcode in (0xB6, 0xB7) and (opcode == 0xB7 or modrm.memory or rex or modrm.rm < 4) and 0x66 not in prefixes:
-        source = REGISTERS[modrm.rm] if modrm.mod == 3 else None  # movzx
+        source = REGISTERS[modrm.rm] if modrm.mod == 3 else ""  # movzx
         size = opcode - 0xB5
-        return Instruction(here, length, "low", REGISTERS[modrm.reg], source, modrm.memory, size, None, found.writes)
+        return Instruction(here, length, "low", REGISTERS[modrm.reg], source, modrm.memory, size, 0, found.writes)
     floats = float_writes_0f(opcode, modrm)
     move = float_move(opcode, prefixes, rex, modrm) if floats else None
     if not move:
@@ -211,7 +211,7 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefi
         move.source,
         modrm.memory,
         None,
-        None,
+        0,
         found.writes,
         move.stored,
         floats & {move.destination},
@@ -236,7 +236,7 @@ def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
     found = effects.vector(opcode_map, opcode, modrm, ~last >> 3 & 15)
     memory = modrm.memory
     if first == 0x62 and memory:  # an 8-bit displacement counts in units that depend on the opcode
-        memory = memory._replace(base=None, index_register=None, displacement=0) if found.stored else None
+        memory = memory._replace(base="", index_register="", displacement=0) if found.stored else None
         found = found._replace(stored=effects.ANY_SIZE) if found.stored else found
     floats = float_writes(modrm, ~last >> 3 & 15)
     return _other(here, position - start, found, memory, floats)
@@ -251,18 +251,18 @@ def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None,
         return Instruction(here, length, "pop", destination=low, writes=frozenset((low, "rsp")))
     if opcode in (0x68, 0x6A):
         return Instruction(here, length, "push", immediate=immediate, writes=_RSP)
-    if 0xB8 <= opcode <= 0xBF and immediate is not None:
-        value = immediate if rex & 8 else immediate & 0xFFFF_FFFF
+    if 0xB8 <= opcode <= 0xBF:
+        value = (immediate or 0) if rex & 8 else (immediate or 0) & 0xFFFF_FFFF
         kind = "other" if narrow else "mov"
         return Instruction(here, length, kind, low, immediate=value, writes=frozenset((low,)))
-    if opcode in (0xE8, 0xE9, 0xEB) and immediate is not None:
-        target = here + length + immediate
+    if opcode in (0xE8, 0xE9, 0xEB):
+        target = here + length + (immediate or 0)
         return Instruction(
             here, length, "call" if opcode == 0xE8 else "jmp", target=target, writes=_ALL if opcode == 0xE8 else NOTHING
         )
-    if (0x70 <= opcode <= 0x7F or 0xE0 <= opcode <= 0xE3) and immediate is not None:
+    if 0x70 <= opcode <= 0x7F or 0xE0 <= opcode <= 0xE3:
         writes = frozenset(("rcx",)) if 0xE0 <= opcode <= 0xE2 else NOTHING  # loop
-        return Instruction(here, length, "jcc", target=here + length + immediate, writes=writes)
+        return Instruction(here, length, "jcc", target=here + length + (immediate or 0), writes=writes)
     if opcode in (0xC2, 0xC3):
         return Instruction(here, length, "ret", immediate=immediate)
     if opcode in (0xCC, 0xF4):  # int3, hlt
@@ -277,7 +277,7 @@ def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None,
 
 def _group_5(here: int, length: int, modrm: ModRM) -> Instruction | None:
     which = modrm.reg & 7
-    source = REGISTERS[modrm.rm] if modrm.mod == 3 else None
+    source = REGISTERS[modrm.rm] if modrm.mod == 3 else ""
     if which == 2:
         return Instruction(here, length, "call", source=source, memory=modrm.memory, writes=_ALL)
     if which == 4:
@@ -293,8 +293,8 @@ def _transaction(here: int, length: int, opcode: int, modrm: ModRM, immediate: i
     """xbegin, which goes on behind it or at its target with a status in rax, and xabort; the rest is undefined."""
     if (modrm.mod, modrm.reg & 7, modrm.rm) != (3, 7, 0):
         return None
-    target = here + length + immediate if opcode == 0xC7 else None
-    return Instruction(here, length, "other" if target is None else "jcc", target=target, writes=_RAX)
+    target = here + length + immediate if opcode == 0xC7 else 0
+    return Instruction(here, length, "jcc" if target else "other", target=target, writes=_RAX)
 
 
 def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narrow: bool) -> Instruction:
@@ -302,13 +302,13 @@ def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narro
     size = 1 if opcode == 0x88 else 2 if narrow else 4
     found = effects.with_modrm(opcode, rex, modrm)
     stored = size if found.stored else 0
-    reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else None
-    is_second_byte = opcode == 0x88 and not rex and (modrm.reg > 3 or (rm is not None and modrm.rm > 3))  # ah to bh
-    if is_second_byte or (opcode == 0x8B and narrow and rm is None):
-        return Instruction(here, length, "other", None, None, modrm.memory, None, None, found.writes, stored)
+    reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else ""
+    is_second_byte = opcode == 0x88 and not rex and (modrm.reg > 3 or bool(rm and modrm.rm > 3))  # ah to bh
+    if is_second_byte or (opcode == 0x8B and narrow and not rm):
+        return Instruction(here, length, "other", "", "", modrm.memory, None, 0, found.writes, stored)
     destination, source = (reg, rm) if opcode == 0x8B else (rm, reg)
-    kind = "part" if rm is not None and size < 4 else "low"
-    return Instruction(here, length, kind, destination, source, modrm.memory, size, None, found.writes, stored)
+    kind = "part" if rm and size < 4 else "low"
+    return Instruction(here, length, kind, destination, source, modrm.memory, size, 0, found.writes, stored)
 
 
 def _with_modrm(
@@ -317,15 +317,15 @@ def _with_modrm(
     if opcode == 0xFF:
         return _group_5(here, length, modrm)
     if opcode == 0x8F:
-        rm = REGISTERS[modrm.rm] if modrm.mod == 3 else None
+        rm = REGISTERS[modrm.rm] if modrm.mod == 3 else ""
         return Instruction(
-            here, length, "pop", rm, None, modrm.memory, writes=_RSP | ({rm} if rm else NOTHING), stored=0 if rm else 8
+            here, length, "pop", rm, "", modrm.memory, writes=_RSP | ({rm} if rm else NOTHING), stored=0 if rm else 8
         )
     if opcode in (0xC6, 0xC7) and modrm.reg & 7:
         return _transaction(here, length, opcode, modrm, immediate or 0)
     found = effects.with_modrm(opcode, rex, modrm)
-    reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else None
-    kind, destination, source = "other", None, None
+    reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else ""
+    kind, destination, source = "other", "", ""
     if opcode in (0x31, 0x33) and rm == reg:  # 16-bit xor leaves the rest of the register alone
         kind = "zero" if length == (3 if rex else 2) else "other"
         destination, immediate = reg, 0
@@ -335,18 +335,19 @@ def _with_modrm(
         kind, destination, source = "mov", reg, rm
     elif opcode == 0x89:
         kind, destination, source = "mov", rm, reg
-    elif opcode == 0x8D and rm is None:
+    elif opcode == 0x8D and not rm:
         kind, destination = "lea", reg
     elif opcode == 0xC7:
         kind, destination = "mov", rm
     elif opcode == 0x23:
         kind, destination, source = "and", reg, rm
-    elif opcode == 0x21 and rm is not None:
+    elif opcode == 0x21 and rm:
         kind, destination, source = "and", rm, reg
-    elif opcode in (0x81, 0x83) and rm is not None and modrm.reg & 7 == 4:
+    elif opcode in (0x81, 0x83) and rm and modrm.reg & 7 == 4:
         kind, destination = "and", rm
-    elif opcode in (0x81, 0x83) and rm is not None and modrm.reg & 7 in (0, 5) and immediate is not None:
-        kind, destination, immediate = "add", rm, immediate if modrm.reg & 7 == 0 else -immediate
-    elif opcode == 0xC1 and rm is not None and modrm.reg & 7 == 5:
+    elif opcode in (0x81, 0x83) and rm and modrm.reg & 7 in (0, 5):
+        kind, destination = "add", rm
+        immediate = -(immediate or 0) if modrm.reg & 7 else immediate
+    elif opcode == 0xC1 and rm and modrm.reg & 7 == 5:
         kind, destination = "shr", rm
-    return Instruction(here, length, kind, destination, source, modrm.memory, immediate, None, *found)
+    return Instruction(here, length, kind, destination, source, modrm.memory, immediate, 0, *found)

@@ -393,11 +393,11 @@ _DOUBLE, _PACKED = 8, 16
 
 
 class FloatMove(Record):
-    """The effect of an instruction: ``kind`` "fmov", "fzero" or "other"; a side that is None is the memory operand."""
+    """The effect of an instruction: ``kind`` "fmov", "fzero" or "other"; a side that is "" is the memory operand."""
 
     kind: str
-    destination: str | None
-    source: str | None
+    destination: str
+    source: str
     stored: int
     """Bytes of the memory operand that it writes."""
 
@@ -406,17 +406,17 @@ def float_move(opcode: int, prefixes: Collection[int], rex: int, modrm: ModRM) -
     """The move of an opcode of map 0F; None for one that is none."""
     reg = FLOATS[modrm.reg]
     if opcode in (0x57, 0xEF) and modrm.mod == 3 and modrm.rm == modrm.reg:  # xorps, xorpd, pxor
-        return FloatMove("fzero", reg, None, 0) if opcode == 0x57 or 0x66 in prefixes else None
+        return FloatMove("fzero", reg, "", 0) if opcode == 0x57 or 0x66 in prefixes else None
     if opcode in (0x6E, 0x7E) and 0x66 in prefixes and rex & 8:  # movq with a general register, or memory
-        other = REGISTERS[modrm.rm] if modrm.mod == 3 else None
+        other = REGISTERS[modrm.rm] if modrm.mod == 3 else ""
         return _move(opcode == 0x7E, reg, other, _DOUBLE)
     size = _vector_size(opcode, prefixes, modrm)
     if not size:
         return None
-    return _move(opcode in (0x11, 0x13, 0x29, 0x7F, 0xD6), reg, FLOATS[modrm.rm] if modrm.mod == 3 else None, size)
+    return _move(opcode in (0x11, 0x13, 0x29, 0x7F, 0xD6), reg, FLOATS[modrm.rm] if modrm.mod == 3 else "", size)
 
 
-def _move(stores: bool, reg: str, other: str | None, size: int) -> FloatMove:
+def _move(stores: bool, reg: str, other: str, size: int) -> FloatMove:
     if not stores:
         return FloatMove("fmov", reg, other, 0)
     return FloatMove("fmov", other, reg, 0 if other else size)

@@ -88,17 +88,18 @@ def _is_indirect_call(code: bytes) -> bool:
     return len(code) == size
 
 
-def called(before: bytes, returns_to: int) -> int | None:
-    """The target of the ``call rel32`` that ends ``before``."""
+def called(before: bytes, returns_to: int) -> int:
+    """The target of the ``call rel32`` that ends ``before``; 0 for any other code."""
     if len(before) < 5 or before[-5] != 0xE8:
-        return None
+        return 0
     return returns_to + int.from_bytes(before[-4:], "little", signed=True)
 
 
-def called_slot(before: bytes, returns_to: int) -> int | None:
-    """The slot through which the ``call *slot(%rip)`` that ends ``before`` goes (an import, with -fno-plt)."""
+def called_slot(before: bytes, returns_to: int) -> int:
+    """The slot through which the ``call *slot(%rip)`` that ends ``before`` goes (an import, with -fno-plt); 0 for any
+    other code."""
     if len(before) < 6 or before[-6:-4] != _SLOT_CALL:
-        return None
+        return 0
     return returns_to + int.from_bytes(before[-4:], "little", signed=True)
 
 
@@ -125,14 +126,14 @@ def return_address_offset(at: bytes, before: bytes) -> int | None:
     return 0 if code[:1] == b"\xc3" else None
 
 
-def stub_slot(code: bytes, address: int) -> int | None:
-    """The slot that ``jmp *slot(%rip)`` takes its target from, where that is all the code does."""
+def stub_slot(code: bytes, address: int) -> int:
+    """The slot that ``jmp *slot(%rip)`` takes its target from, where that is all the code does; else 0."""
     for found in instructions(code[:_STUB_SIZE], address):
         if found.kind == "jmp":
             return found.fixed_operand
         if found.kind != "other":
             break
-    return None
+    return 0
 
 
 def stubs(table: bytes, address: int) -> Iterator[tuple[int, int]]:
@@ -258,16 +259,16 @@ def threads_or_global(code: bytes, address: int) -> ThreadsOrGlobal | None:
 
 def _two_addresses(code: bytes, start: int) -> tuple[int, int] | None:
     """(offset from the pointer, global address): the two that a conditional move chooses between, and then loads."""
-    member = otherwise = loaded = None
+    member, otherwise, loaded = None, 0, False
     for one in instructions(code, start):
         raw = code[one.address - start :]
         if one.kind == "lea" and one.memory and one.memory.base == _POINTER and member is None:
             member = one.memory.displacement
-        elif one.kind == "lea" and one.memory and one.memory.base == PC_RELATIVE and otherwise is None:
+        elif one.kind == "lea" and one.memory and one.memory.base == PC_RELATIVE and not otherwise:
             otherwise = one.fixed_operand
         elif _loads_result(one):
             loaded = True
-        elif one.kind == "ret" and loaded and member is not None and otherwise is not None:
+        elif one.kind == "ret" and loaded and member is not None and otherwise:
             return member, otherwise
         elif not raw.startswith((_TEST, *_MOVE_IF)) or loaded:
             return None
@@ -278,7 +279,7 @@ def _loads_result(one: Instruction) -> bool:
     memory = one.memory
     if one.kind != "mov" or one.destination != _RESULT or not memory:
         return False
-    return (memory.base, memory.index_register, memory.displacement) == (_RESULT, None, 0)
+    return (memory.base, memory.index_register, memory.displacement) == (_RESULT, "", 0)
 
 
 def _signed(raw: bytes) -> int:

@@ -124,7 +124,7 @@ class DebuggerGuards:
     @property
     def has_server(self) -> bool:
         """A kill of the debugger does no harm even where breakpoints are: its server outlives it."""
-        return self._guard is not None and self._guard.has_server and self._guard.is_there
+        return bool(self._guard and self._guard.has_server and self._guard.is_there)
 
 
 class RobustMutex:

@@ -62,7 +62,7 @@ class ProcThread(TargetThread):
     @property
     def cannot_stop(self) -> bool:
         """The kernel has not let it go on for so long that nobody can stop it: who seized it would stay its tracer."""
-        return self.kernel_side is not None and self.kernel_side.cannot_stop
+        return bool(self.kernel_side and self.kernel_side.cannot_stop)
 
     def registers(self) -> Mapping[str, int]:
         """All of the architecture's register sets. Raises TargetGone, TargetError (it could not be stopped)."""

@@ -140,8 +140,8 @@ class SnapshotTarget(LocalProcess):
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes: as they were at the stop where they were copied, else as they are now. Raises
         MemoryFault, TargetGone."""
-        copied = self._copy.memory.read(address, size) if self._copy and self._standing is None else None
-        if copied is not None:
+        copied = self._copy.memory.read(address, size) if self._copy and self._standing is None else b""
+        if copied:
             return copied
         if self._memory < 0:
             raise TargetError(f"process {self.pid} has been let go already")
@@ -154,9 +154,9 @@ class SnapshotTarget(LocalProcess):
             self._wanted[address, size] = found
         return self._copy.memory.over(address, found) if self._copy else found
 
-    def copied_page(self, number: int) -> bytes | None:
+    def copied_page(self, number: int) -> bytes:
         """A page that was copied at the stop."""
-        return self._copy.memory.page(number) if self._copy and self._standing is None else None
+        return self._copy.memory.page(number) if self._copy and self._standing is None else b""
 
     def sample(self, address: int, size: int) -> bytes:
         """Read memory as it is now: what is compared with a file does not change."""
@@ -195,8 +195,8 @@ class SnapshotTarget(LocalProcess):
 
     def has_moved_on(self, tid: int) -> bool:
         """The thread is not known to have slept since the copy was made."""
-        runs_on = self._copy is not None and self._held is None and self._memory >= 0
-        return runs_on and self._copy is not None and self._copy.has_moved(tid, self.architecture, self._code)
+        runs_on = self._copy and not self._held and self._memory >= 0
+        return bool(runs_on and self._copy and self._copy.has_moved(tid, self.architecture, self._code))
 
     def retake(self, in_doubt: bool = False) -> bool:
         """Go on with a later look, if threads have moved since the last one, or libraries were loaded since the first
@@ -241,7 +241,7 @@ class SnapshotTarget(LocalProcess):
     def _may_be_mixed(self) -> bool:
         """The process runs, and something was read that is not in the copy and may change."""
         self._changing = self._changing or any(True for _ in self._pages_wanted())
-        return self._changing and self._held is None and self._memory >= 0
+        return self._changing and not self._held and self._memory >= 0
 
     def _is_confirmed(self, most: int) -> bool:
         """Threads that seem to have moved only took their time to fall asleep again: at another stop, of ``most``
@@ -266,7 +266,7 @@ class SnapshotTarget(LocalProcess):
     def _read_same(self, later: PageCopy, pages: Collection[int]) -> bool:
         """True if what was read of those pages is what they held at a later stop."""
         return all(
-            piece is not None and same_but_for_rseq(piece, found[low - address : high - address], low)
+            piece and same_but_for_rseq(piece, found[low - address : high - address], low)
             for (address, size), found in self._wanted.items()
             for low, high in parts(address, size, pages)
             for piece in (later.read(low, high - low),)
@@ -276,11 +276,11 @@ class SnapshotTarget(LocalProcess):
         """Pages that were read besides the copy, in memory that the process can write to."""
         return writable_pages(self._wanted, self.maps())
 
-    def _code(self, address: int, size: int) -> bytes | None:
+    def _code(self, address: int, size: int) -> bytes:
         try:
             return self.sample(address, size)
         except (MemoryFault, TargetError):
-            return None
+            return b""
 
     # --- the stop --------------------------------------------------------------------------------
 

@@ -39,27 +39,24 @@ class PageCopy:
             for index in range(len(data) // PAGE_SIZE):
                 self._pages[first + index] = view[index * PAGE_SIZE : (index + 1) * PAGE_SIZE]
 
-    def page(self, number: int) -> bytes | None:
-        """The page at ``number`` times the page size, None unless it was copied."""
-        found = self._pages.get(number)
-        return None if found is None else bytes(found)
+    def page(self, number: int) -> bytes:
+        """The page at ``number`` times the page size, b"" unless it was copied."""
+        return bytes(self._pages.get(number, b""))
 
-    def read(self, address: int, size: int) -> bytes | None:
-        """``size`` bytes at ``address``, None unless all of them were copied."""
+    def read(self, address: int, size: int) -> bytes:
+        """``size`` bytes at ``address``, b"" unless all of them were copied."""
         first, offset = divmod(address, PAGE_SIZE)
         last = (address + size - 1) // PAGE_SIZE
         pages = self._pages
         if first not in pages or last not in pages:
-            return None
-        found = [pages.get(number) for number in range(first, last + 1)]
-        if None in found:
-            return None
-        return b"".join(page for page in found if page is not None)[offset : offset + size]
+            return b""
+        found = [pages.get(number, b"") for number in range(first, last + 1)]
+        return b"".join(found)[offset : offset + size] if all(found) else b""
 
     def is_part_of(self, other: PageCopy, same: Callable[[bytes, bytes], bool] = operator.eq) -> bool:
         """All pages of this copy are in the other one, with the ``same`` contents."""
         return all(
-            found is not None and same(bytes(page), found)
+            found and same(bytes(page), found)
             for page, found in ((page, other.page(number)) for number, page in self._pages.items())
         )
 
@@ -352,7 +349,7 @@ def _is_same(one: CopiedThread, other: CopiedThread, architecture: Architecture,
     if architecture.syscall_end(mine, read) != architecture.syscall_end(theirs, read):
         return False
     call, later = (architecture.blocked_syscall(registers, read) for registers in (mine, theirs))
-    return call is not None and later is not None and call[1] == later[1]
+    return bool(call and later and call[1] == later[1])
 
 
 def code_files(maps: Sequence[MemoryMapping]) -> set[tuple[int, str]]:

@@ -156,7 +156,7 @@ def _is_kept(child: int, call: str) -> bool:
     side = kernel_side(child, child, state, call, architecture)
     number = call.partition(" ")[0]
     waits_for_ptrace = number.isdecimal() and architecture.syscall_names.get(int(number)) == "ptrace"
-    return waits_for_ptrace or (side is not None and side.is_served)
+    return waits_for_ptrace or bool(side and side.is_served)
 
 
 def _end(child: int) -> None:

@@ -90,12 +90,12 @@ class RecordingTarget(Target):
         """Note in the target that a proof needs registers of the thread."""
         self.target.need_registers(tid)
 
-    def copied_page(self, number: int) -> bytes | None:
-        """A page of which only that is kept which ``note`` is told of; None where it cannot be read."""
+    def copied_page(self, number: int) -> bytes:
+        """A page of which only that is kept which ``note`` is told of; b"" where it cannot be read."""
         try:
             found = self.target.read(number * PAGE_SIZE, PAGE_SIZE)
         except MemoryFault:
-            return None
+            return b""
         if self._has_room(PAGE_SIZE):
             self._pages[number] = found
         return found

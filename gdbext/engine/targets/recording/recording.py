@@ -73,14 +73,14 @@ class SparseBytes:
         """Start and contents of each piece."""
         return zip(self.starts, self.pieces)
 
-    def read(self, start: int, size: int) -> bytes | None:
-        """Exactly ``size`` bytes; None where any of them is unknown."""
+    def read(self, start: int, size: int) -> bytes:
+        """Exactly ``size`` bytes; b"" where any of them is unknown."""
         index = bisect_right(self.starts, start) - 1
         if index < 0:
-            return None
+            return b""
         piece = self.pieces[index]
         at = start - self.starts[index]
-        return piece[at : at + size] if at + size <= len(piece) else None
+        return piece[at : at + size] if at + size <= len(piece) else b""
 
     def gap(self, start: int, size: int) -> int:
         """The first place from ``start`` on that is unknown; only for a range that ``read`` does not have."""

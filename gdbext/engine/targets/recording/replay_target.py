@@ -47,7 +47,7 @@ class ReplayedFile:
         if start >= end:
             return b""
         found = self.file.contents.read(start, end - start)
-        if found is None:
+        if not found:
             raise self.absent(f"parts of {self._name}", self.file.contents.gap(start, end - start))
         return found
 
@@ -104,7 +104,7 @@ class ReplayedNumbers:
         if not 0 <= position < self._count:
             raise IndexError(position)
         found = self._contents.read(position * self._width, self._width)
-        if found is None:
+        if not found:
             raise self._file.absent(f"symbols of {self._file.file.path.rpartition('/')[2]}", position)
         return int.from_bytes(found, "little")
 
@@ -189,7 +189,7 @@ class ReplayThread(TargetThread):
         """The registers. Raises TargetError where they could not be read."""
         registers = self._thread.registers
         known = bool(self._of_sleeper) and all(name in registers for name in self._of_sleeper)
-        asleep = bool(registers) and (self.kernel_side is not None or known)  # nobody stopped it: only some are known
+        asleep = bool(registers) and bool(self.kernel_side or known)  # nobody stopped it: only some are known
         if not asleep and not all(name in registers for name in self._wanted):
             what = self._thread.problem or f"the registers of thread {self.tid} are not in the recording"
             raise TargetError(what, help=self._thread.help)
@@ -232,7 +232,7 @@ class ReplayTarget(Target):
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes. Raises MemoryFault."""
         found = self.recording.memory.read(address, size)
-        if found is not None:
+        if found or not size:
             return found
         gap = self.recording.memory.gap(address, size)
         if gap - gap % PAGE_SIZE in self.recording.unreadable:

@@ -299,7 +299,7 @@ _KEPT = late_pattern(r"-[A-Za-z]|--(?:local[-_])?rank=\d+")
 
 def is_secret(name: str) -> bool:
     """A variable or an option of that name holds a secret, as far as a name can tell."""
-    return name not in _FOLDERS and _SECRET.search(name.lstrip("-").replace("-", "_")) is not None
+    return name not in _FOLDERS and bool(_SECRET.search(name.lstrip("-").replace("-", "_")))
 
 
 def without_user(value: str) -> str:

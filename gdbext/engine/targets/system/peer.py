@@ -84,12 +84,12 @@ class ChildProcess(Record):
     @property
     def reads_from_us(self) -> bool:
         """It is blocked until the examined process, or who else has that pipe, writes into it."""
-        return self.waits_for_us is not None and not self.waits_for_us.writes
+        return bool(self.waits_for_us and not self.waits_for_us.writes)
 
     @property
     def writes_to_us(self) -> bool:
         """It is blocked until the examined process reads from a pipe."""
-        return self.waits_for_us is not None and self.waits_for_us.writes
+        return bool(self.waits_for_us and self.waits_for_us.writes)
 
 
 def listed(processes: Sequence[ChildProcess], limit: int = 8) -> str:

@@ -24,25 +24,25 @@ def one(code: str, address: int = 0x1000) -> Instruction:
 
 FORMS = {
     "4889df": ("mov", "rdi", "rbx", None, None),
-    "488b7c2408": ("mov", "rdi", None, MemoryOperand("rsp", None, 1, 8), None),
-    "4c896c2410": ("mov", None, "r13", MemoryOperand("rsp", None, 1, 16), None),
-    "488d7dc0": ("lea", "rdi", None, MemoryOperand("rbp", None, 1, -64), None),
-    "498b3c94": ("mov", "rdi", None, MemoryOperand("r12", "rdx", 4, 0), None),
-    "bf05000000": ("mov", "rdi", None, None, 5),
-    "48c7c7ffffffff": ("mov", "rdi", None, None, -1),
-    "31ff": ("zero", "rdi", None, None, 0),
-    "4531c0": ("zero", "r8", None, None, 0),
-    "4883ec18": ("add", "rsp", None, None, -24),
-    "4881c400010000": ("add", "rsp", None, None, 256),
-    "4154": ("push", None, "r12", None, None),
-    "415f": ("pop", "r15", None, None, None),
-    "6a01": ("push", None, None, None, 1),
-    "c9": ("leave", "rbp", None, None, None),
-    "c3": ("ret", None, None, None, None),
-    "0f0b": ("trap", None, None, None, None),
-    "64488b3c2500000000": ("other", "rdi", None, None, None),  # relative to fs: not an address that we know
-    "6631ff": ("other", "rdi", None, None, 0),  # 16 bits only
-    "66bf0500": ("other", "rdi", None, None, 5),
+    "488b7c2408": ("mov", "rdi", "", MemoryOperand("rsp", "", 1, 8), None),
+    "4c896c2410": ("mov", "", "r13", MemoryOperand("rsp", "", 1, 16), None),
+    "488d7dc0": ("lea", "rdi", "", MemoryOperand("rbp", "", 1, -64), None),
+    "498b3c94": ("mov", "rdi", "", MemoryOperand("r12", "rdx", 4, 0), None),
+    "bf05000000": ("mov", "rdi", "", None, 5),
+    "48c7c7ffffffff": ("mov", "rdi", "", None, -1),
+    "31ff": ("zero", "rdi", "", None, 0),
+    "4531c0": ("zero", "r8", "", None, 0),
+    "4883ec18": ("add", "rsp", "", None, -24),
+    "4881c400010000": ("add", "rsp", "", None, 256),
+    "4154": ("push", "", "r12", None, None),
+    "415f": ("pop", "r15", "", None, None),
+    "6a01": ("push", "", "", None, 1),
+    "c9": ("leave", "rbp", "", None, None),
+    "c3": ("ret", "", "", None, None),
+    "0f0b": ("trap", "", "", None, None),
+    "64488b3c2500000000": ("other", "rdi", "", None, None),  # relative to fs: not an address that we know
+    "6631ff": ("other", "rdi", "", None, 0),  # 16 bits only
+    "66bf0500": ("other", "rdi", "", None, 5),
 }
 
 
@@ -97,8 +97,8 @@ def test_garbage_ends_the_decoding() -> None:
 
 
 def test_a_trap_is_the_instruction_before_the_program_counter() -> None:
-    def read(address: int, _size: int) -> bytes | None:
-        return {0x40000E: b"\0", 0x40000F: b"\xcc"}.get(address)
+    def read(address: int, _size: int) -> bytes:
+        return {0x40000E: b"\0", 0x40000F: b"\xcc"}.get(address, b"")
 
     assert ARCHITECTURE.stopped_at_trap({"rip": 0x400010}, read)
     assert not ARCHITECTURE.stopped_at_trap({"rip": 0x40000F}, read)

@@ -48,14 +48,14 @@ def test_damage_is_refused(seed: int) -> None:
     image = ElfImage.open(LIBC)
     start = image.eh_frame_hdr.vaddr
     section = image.sections[".eh_frame"]
-    blob = bytearray(image.read(start, section.address + section.size - start) or b"")
+    blob = bytearray(image.read(start, section.address + section.size - start))
     scatter(blob, 0, len(blob), len(blob) // generator.choice((3, 30, 300)), generator)
     if seed % 2:
-        blob[:12] = image.read(start, 12) or b""  # a sound header, damage behind it
+        blob[:12] = image.read(start, 12)  # a sound header, damage behind it
 
-    def read(vaddr: int, size: int) -> bytes | None:
+    def read(vaddr: int, size: int) -> bytes:
         at = vaddr - start
-        return bytes(blob[at : at + size]) if at >= 0 and at + size <= len(blob) else None
+        return bytes(blob[at : at + size]) if at >= 0 and at + size <= len(blob) else b""
 
     try:
         table = SearchTable(read, start)

@@ -100,7 +100,7 @@ def test_a_mapping_tells_what_the_file_does() -> None:
 
 
 def test_what_is_no_mapped_file() -> None:
-    for mapped in (MappedElf(lambda *_: None), MappedElf(lambda _, size: bytes(size)), MappedElf(read_file, machine=3)):
+    for mapped in (MappedElf(lambda *_: b""), MappedElf(lambda _, size: bytes(size)), MappedElf(read_file, machine=3)):
         assert (mapped.segments, mapped.header, mapped.build_id) == ((), b"", None)
 
 

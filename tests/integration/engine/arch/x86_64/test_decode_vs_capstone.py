@@ -47,7 +47,7 @@ def test_boundaries_operands_and_effects() -> None:
         for one in ours:
             at = one.address - start
             raw = code[at : at + one.length]
-            key = (one.kind, raw[: -4 if one.target is not None and one.length > 4 else None])
+            key = (one.kind, raw[: -4 if one.target and one.length > 4 else None])
             if key in seen:
                 continue
             seen.add(key)
@@ -60,11 +60,11 @@ def test_boundaries_operands_and_effects() -> None:
 
 
 def _targets(ours: Instruction, theirs: capstone.CsInsn) -> str:
-    immediate = next((each.imm for each in theirs.operands if each.type == x86.X86_OP_IMM), None)
+    immediate = next((each.imm for each in theirs.operands if each.type == x86.X86_OP_IMM), 0)
     jump = "jmp" if theirs.mnemonic.endswith("jmp") else "jcc"  # xbegin, too, jumps or does not
     for group, kind in ((capstone.CS_GRP_CALL, "call"), (capstone.CS_GRP_JUMP, jump), (capstone.CS_GRP_RET, "ret")):
         if group in theirs.groups:
-            target = None if kind == "ret" else immediate
+            target = 0 if kind == "ret" else immediate
             return "" if (ours.kind, ours.target) == (kind, target) else f"no such {kind}"
     return f"it is no {ours.kind}" if ours.kind in ("call", "jmp", "jcc", "ret") else ""
 
@@ -74,15 +74,15 @@ def _memory(ours: Instruction, theirs: capstone.CsInsn) -> str:
     if operand is None or ours.memory is None:
         return ""
     name = theirs.reg_name
-    base = name(operand.mem.base) if operand.mem.base else None
+    base = name(operand.mem.base) if operand.mem.base else ""
     expected = MemoryOperand(
         PC_RELATIVE if base == "rip" else base,
-        name(operand.mem.index) if operand.mem.index else None,
+        name(operand.mem.index) if operand.mem.index else "",
         operand.mem.scale,
         operand.mem.disp,
     )
     evex = theirs.bytes[0] == 0x62
-    if evex and ours.memory == MemoryOperand(None, None, ours.memory.scale, 0):
+    if evex and ours.memory == MemoryOperand("", "", ours.memory.scale, 0):
         return ""  # somewhere: the unit of its displacement is not known to us
     return "" if ours.memory == expected else f"memory {ours.memory} is {expected}"
 
@@ -103,7 +103,7 @@ def _moves(ours: Instruction, theirs: capstone.CsInsn) -> str:
         return f"it is no {ours.kind}"
     into, *_, source = theirs.operands
     for name, operand in ((ours.destination, into), (ours.source, source)):
-        given = theirs.reg_name(operand.reg) if operand.type == x86.X86_OP_REG else None
+        given = theirs.reg_name(operand.reg) if operand.type == x86.X86_OP_REG else ""
         if ours.kind != "fzero" and name != PARTS.get(given, given):
             return f"{name} is {given}"
     if ours.kind == "low" and ours.immediate != source.size:
