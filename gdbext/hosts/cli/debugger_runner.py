@@ -49,7 +49,7 @@ class DebuggerProcess:
         environment: Callable[[], dict[str, str]],
         result: int,
         end_request: int,
-        pid: int | None,
+        pid: int,
         starts_program: bool,
         live: bool,
     ) -> None:
@@ -141,7 +141,7 @@ class DebuggerProcess:
         from gdbext.engine.targets.live.supervision import check_can_stop
 
         descriptors = [self._result, *self._exit]
-        while self._attached_to is not None and not self.is_live and (left is None or left > _LOOK_SECONDS):
+        while self._attached_to and not self.is_live and (left is None or left > _LOOK_SECONDS):
             ready = select.select(descriptors, [], [], _LOOK_SECONDS)[0]
             if ready:
                 return ready
@@ -220,7 +220,7 @@ class DebuggerProcess:
                 pause = min(pause * 2, 0.05)
 
     def _resume(self) -> None:
-        if self._attached_to is not None and not self._stopped_before:
+        if self._attached_to and not self._stopped_before:
             undo_stop(self._attached_to)
 
 
@@ -263,16 +263,16 @@ def run(options: Options, debugger: str, color: bool) -> table.Outcome:
 def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerProcess:
     executable = launch.find()
     program = runnable(options.program)
-    live = table.find(options.command).resumes and options.core is None
+    live = table.find(options.command).resumes and not options.core
     if not options.program:  # that gets what the caller left open, as from a shell
         _keep_descriptors()
     result, theirs = os.pipe()
-    launcher, end_request = os.pipe() if live or options.pid is not None else (-1, -1)
+    launcher, end_request = os.pipe() if live or options.pid else (-1, -1)
     for lent in (theirs, launcher):
         if lent >= 0:
             os.set_inheritable(lent, True)
     output = _inheritable(1) if live else None
-    terminal_of_ours = _inheritable(2) if options.pid is not None and os.isatty(2) else None
+    terminal_of_ours = _inheritable(2) if options.pid and os.isatty(2) else None
     job = base_debugger.Job(
         options.command,
         options.argv,
@@ -281,7 +281,7 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
         terminal=terminal_of_ours,
         launcher=launcher,
         pid=options.pid,
-        core=None if options.core is None else os.path.abspath(options.core),  # noqa: PTH100
+        core=os.path.abspath(options.core) if options.core else "",  # noqa: PTH100
         sysroot=options.sysroot,
         record=options.record,
         color=color,
@@ -392,7 +392,7 @@ def environment() -> dict[str, str]:
 def _no_result(launch: DebuggerLaunch, process: DebuggerProcess, options: Options) -> GdbextError:
     from gdbext.engine.targets.live.proc_checks import check_process
 
-    if options.pid is not None:
+    if options.pid:
         check_process(options.pid)
     known = launch.known_failure(process.printed())
     if known:

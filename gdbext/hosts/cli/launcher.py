@@ -116,7 +116,7 @@ def _other_executable(options: Options) -> str:
     from gdbext.hosts import opening
 
     named = find_program(options.executable) or options.executable
-    if options.pid is not None:
+    if options.pid:
         actual, what = opening.other_program(options.pid, named), f"process {options.pid} runs"
     else:
         actual, what = options.other_writer, f"{options.core} was written by"
@@ -125,9 +125,9 @@ def _other_executable(options: Options) -> str:
     return f"warning: {what} {actual}, not {options.executable}" if actual else ""
 
 
-def _state(pid: int | None) -> str:
+def _state(pid: int) -> str:
     """What became of the examined process, "" without one; read from it now."""
-    if pid is None:
+    if not pid:
         return ""
     from gdbext.engine.targets.live.debugger_guard import state_after_detach
 
@@ -268,7 +268,7 @@ def _asks_for_help(argv: Sequence[str]) -> bool:
 def _run_supervised(options: Options) -> table.Outcome:
     """The outcome of the command; of a process that the kernel may keep us from reading, by a child of ours."""
     pid = options.pid
-    if pid is None or _watches(options) or {"--help", "-h"} & set(options.argv):
+    if not pid or _watches(options) or {"--help", "-h"} & set(options.argv):
         return _run(options)
     from gdbext.engine.targets.live import supervision
     from gdbext.hosts import opening
@@ -295,7 +295,7 @@ def _run_unreadable(options: Options) -> table.Outcome:
     def open_session() -> Session:
         from gdbext.diagnosis.session import Session
 
-        return Session(UnreadableProcess(options.pid or 0))
+        return Session(UnreadableProcess(options.pid))
 
     return table.execute(options.command, options.argv, open_session, wants_color())
 
@@ -310,19 +310,19 @@ def _run(options: Options) -> table.Outcome:
 
         os.environ[store.PERMISSION] = store.AS_ME  # which is there in a debugger of ours, too
     recorded = _recorded_command(options)  # refuses, if it has to, before anything is stopped
-    if options.pid is not None:
+    if options.pid:
         from gdbext.engine.targets.live import proc_checks
 
         needs_tracer = options.chosen_debugger != "none" or _watches(options)
         traced = not needs_tracer and proc_checks.foreign_tracer(options.pid)
         (proc_checks.check_readable if traced else proc_checks.check_process)(options.pid)
-    alone = options.no_stop or options.recording is not None or _watches(options)
+    alone = options.no_stop or options.recording or _watches(options)
     debugger = "none" if alone else options.chosen_debugger
     if debugger == "none":
         return _run_alone(options, recorded)
     from gdbext.hosts.cli import debugger_runner
 
-    if options.core is not None:
+    if options.core:
         from gdbext.engine.formats import elf_core
 
         elf_core.check_regular(options.core)
@@ -376,7 +376,7 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> table.Outc
 
 def _compare_writer(target: Target, options: Options) -> None:
     """Note in ``options`` which program wrote the core, if that is not the one named on the command line."""
-    if options.executable and options.core is not None:
+    if options.executable and options.core:
         from gdbext.hosts import opening
 
         named = find_program(options.executable) or options.executable
@@ -394,25 +394,25 @@ def _target(options: Options, again: bool = False) -> Target:
     """The target of the command line; ``again``: what is recorded has moved, and is stopped now."""
     from gdbext.hosts.opening import Standstill, open_core, open_live, open_recording, open_running
 
-    if options.recording is not None:
+    if options.recording:
         return open_recording(options.recording)
-    if options.core is not None:
+    if options.core:
         return open_core(options.core, options.sysroot)
     if _watches(options):
-        return open_running(options.pid or 0)
+        return open_running(options.pid)
     if options.no_stop:
-        return open_live(options.pid or 0, Standstill.NONE)
+        return open_live(options.pid, Standstill.NONE)
     recorded = Standstill.HELD if again else Standstill.ASLEEP
-    return open_live(options.pid or 0, recorded if options.record is not None else Standstill.BRIEF)
+    return open_live(options.pid, recorded if options.record else Standstill.BRIEF)
 
 
 def _watches(options: Options) -> bool:
     """The command looks at a process that is not stopped, and needs no debugger for it."""
-    return table.needs_no_stop(options.command, options.argv, options.pid is not None)
+    return table.needs_no_stop(options.command, options.argv, bool(options.pid))
 
 
 def _recorded_command(options: Options) -> RecordedCommand | None:
-    if options.record is None:
+    if not options.record:
         return None
     from gdbext.hosts.debugger.recorded_command import RecordedCommand
 

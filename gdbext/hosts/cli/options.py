@@ -31,16 +31,16 @@ class Options:
     """The command line, split. ``argv`` is what the command gets."""
 
     def __init__(self) -> None:
-        self.pid: int | None = None
-        self.core: str | None = None
-        self.recording: str | None = None
+        self.pid = 0
+        self.core = ""
+        self.recording = ""
         self.executable = ""
         """The program that was named beside a core or a process, as gdb takes it; it is only compared."""
         self.other_writer = ""
         """The program that wrote the core, if it is known and is not ``executable``."""
         self.named = ""
         """The path by which suggestions name the recording; "" for that by which it is opened."""
-        self.record: str | None = None
+        self.record = ""
         self.sysroot = ""
         self.debugger = ""
         """"gdb", "lldb" or "none"; "" where the user leaves that to us."""
@@ -61,15 +61,15 @@ class Options:
     def called(self) -> CommandLine:
         """The words for what is suggested. A program that was started is gone with the report, and started again."""
         source = ""
-        if self.pid is not None:
+        if self.pid:
             source = f"-p {self.pid}"
-        elif self.core is not None:
+        elif self.core:
             source = f"-c {quoted(self.core)}" + (f" --sysroot {quoted(self.sysroot)}" if self.sysroot else "")
-        elif self.recording is not None:
+        elif self.recording:
             source = f"-r {quoted(self.named or self.recording)}"
         elif self.program:
             source = f"-- {' '.join(map(quoted, self.program))}"
-        return CommandLine(self.typed, source, may_run=self.recording is None)
+        return CommandLine(self.typed, source, may_run=not self.recording)
 
     @property
     def chosen_debugger(self) -> str:
@@ -77,9 +77,9 @@ class Options:
         only read. Raises UsageError for arguments of the command that it cannot parse."""
         if self.debugger:
             return self.debugger
-        if self.program or (self.pid is not None and table.needs_running(self.command, self.argv)):
+        if self.program or (self.pid and table.needs_running(self.command, self.argv)):
             return "gdb"
-        gains = self.pid is not None and not self.no_stop and table.gains_by_running(self.command, self.argv)
+        gains = self.pid and not self.no_stop and table.gains_by_running(self.command, self.argv)
         return "gdb" if gains and is_startable("gdb") else "none"
 
     @property
@@ -187,8 +187,8 @@ def without_debugger(argv: Sequence[str]) -> list[str]:
 def _take_pid(rest: list[str], options: Options) -> None:
     """Take a number in the place of the command as a process, behind options, too: ``--debugger none 7392``."""
     place = _first_word(rest)
-    pid = number(rest[place]) if place is not None and rest[place].isdecimal() else None
-    if place is not None and pid is not None and not options.called.source:
+    pid = number(rest[place]) if place is not None and rest[place].isdecimal() else 0
+    if place is not None and pid and not options.called.source:
         options.pid = pid
         rest.pop(place)
 
@@ -221,18 +221,18 @@ def _check_default(rest: Sequence[str]) -> None:
 
 def _setters(options: Options) -> dict[str, Callable[[str], None]]:
     def pid(value: str) -> None:
-        options.pid = number(value)
-        if options.pid is None:
+        options.pid = number(value) or 0
+        if not options.pid:
             raise UsageError(f"{value!r} is not a process id", help="find it with: dispatch ps")
 
     def core(value: str) -> None:
-        options.core = value
+        options.core = _path("--core", value)
 
     def recording(value: str) -> None:
-        options.recording = value
+        options.recording = _path("--recording", value)
 
     def record(value: str) -> None:
-        options.record = os.path.abspath(value)  # noqa: PTH100
+        options.record = os.path.abspath(_path("--record", value))  # noqa: PTH100
 
     def sysroot(value: str) -> None:
         if not os.path.isdir(value):  # noqa: PTH112
@@ -271,6 +271,13 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
     }
 
 
+def _path(option: str, value: str) -> str:
+    """The path. Raises UsageError for an empty one."""
+    if not value:
+        raise UsageError(f"{option} needs a path", help="dispatch --help")
+    return value
+
+
 def _color(value: str) -> str:
     if value not in COLORS:
         raise UsageError(f"--color: {value!r} is not one of {', '.join(COLORS)}")
@@ -292,31 +299,31 @@ def _check_target(options: Options, has_dashes: bool) -> None:
             f"{options.command} is for the debugger that you work in",
             help="in gdb: source gdbext/init.py; in LLDB: command script import gdbext/lldb_init.py; then there",
         )
-    chosen = (options.pid is not None, options.core is not None, options.recording is not None, bool(options.program))
-    if not any(chosen) and table.find(options.command).is_alone and not has_dashes:
+    chosen = [each for each in (options.pid, options.core, options.recording, options.program) if each]
+    if not chosen and table.find(options.command).is_alone and not has_dashes:
         return
-    if sum(chosen) != 1:
-        what = "say what to look at" if not any(chosen) else "only one of -p, -c, -r and -- PROGRAM can be looked at"
+    if len(chosen) != 1:
+        what = "say what to look at" if not chosen else "only one of -p, -c, -r and -- PROGRAM can be looked at"
         if has_dashes and not options.program:
             what = "there is no PROGRAM after --"
         raise UsageError(what, help="-p PID, -c CORE, -r FILE or -- PROGRAM; see dispatch --help")
     if options.no_stop:
         _check_no_stop(options)
-    if options.sysroot and options.core is None:
+    if options.sysroot and not options.core:
         raise UsageError("--sysroot is for core dumps (-c): a live process shows its own files")
     if options.program and options.debugger == "none":
         raise UsageError("without a debugger no PROGRAM can be started", help="start it yourself, then use -p PID")
-    if (options.core or options.recording) is not None and table.needs_running(options.command, options.argv):
-        what = "a core dump" if options.core is not None else "a recording"
+    if (options.core or options.recording) and table.needs_running(options.command, options.argv):
+        what = "a core dump" if options.core else "a recording"
         raise UsageError(f"{options.command} resumes the process, and {what} cannot run", help="use -p or --")
-    if options.record is not None and options.recording is not None:
+    if options.record and options.recording:
         raise UsageError("a recording cannot be recorded again", help="copy the file: it holds all that there is")
 
 
 def _check_no_stop(options: Options) -> None:
-    if options.pid is None:
+    if not options.pid:
         raise UsageError("--no-stop is for a running process (-p PID)")
     if table.find(options.command).resumes:
         raise UsageError(f"{options.command} stops the process at breakpoints", help="leave out --no-stop")
-    if options.record is not None:
+    if options.record:
         raise UsageError("--record keeps one moment of a process that stands still", help="leave out --no-stop")

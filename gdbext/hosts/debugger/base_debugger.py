@@ -31,9 +31,9 @@ class Job:
     ``result`` is the descriptor that takes the outcome, ``output`` that of the launcher's standard output for what
     a live command shows while the process runs (None for other commands), ``terminal`` that of its terminal, if it
     has one, for progress before a process is stopped. ``launcher`` is the descriptor that EndRequests listens to.
-    ``record`` is the path for a recording, ``memory`` what the look may take of it in bytes (0 for no limit);
-    ``program`` and ``source`` those of engine.terminal.CommandLine. At most one of ``pid`` and ``core`` is given;
-    without either the debugger's command line names a program to start.
+    ``record`` is the path for a recording, "" for none, ``memory`` what the look may take of it in bytes (0 for no
+    limit); ``program`` and ``source`` those of engine.terminal.CommandLine. At most one of ``pid`` and ``core`` is
+    given, the others are 0 and ""; without either the debugger's command line names a program to start.
     """
 
     __slots__ = (
@@ -62,10 +62,10 @@ class Job:
         output: int | None = None,
         terminal: int | None = None,
         launcher: int = -1,
-        pid: int | None = None,
-        core: str | None = None,
+        pid: int = 0,
+        core: str = "",
         sysroot: str = "",
-        record: str | None = None,
+        record: str = "",
         color: bool = False,
         memory: int = 0,
         program: str = "",
@@ -119,7 +119,7 @@ class DebuggerLaunch(ABC):
         """The debugger's executable. Raises TargetError with how to install one."""
 
     @abstractmethod
-    def arguments(self, code: str, core: str | None, program: Sequence[str], live: bool) -> list[str]:
+    def arguments(self, code: str, core: str, program: Sequence[str], live: bool) -> list[str]:
         """The arguments behind the executable. ``code`` is one line of Python that does the job, attaching included; a
         ``core`` may be loaded and a ``program`` is named here, and a ``live`` command needs no symbols of it."""
 

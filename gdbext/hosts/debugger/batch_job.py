@@ -38,14 +38,14 @@ def run(name: str, job: Job) -> None:
     host = DebuggerHost(debugger, output=job.output, called=called)
     host.end_requests = EndRequests(job.launcher)
     row, recorded = table.find(job.command), _recorded(job)
-    live = row.resumes and job.core is None
-    if live or job.pid is not None:  # the launcher ends any other debugger by SIGTERM
+    live = row.resumes and not job.core
+    if live or job.pid:  # the launcher ends any other debugger by SIGTERM
         host.end_requests.hold()
     was_stopped = is_stopped(job.pid)
     watched = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
 
     def open_target() -> Target:
-        if job.pid is not None:
+        if job.pid:
             from gdbext.torch.measure import measure_for_process
 
             measure_for_process(job.pid, job.terminal)
@@ -69,7 +69,7 @@ def run(name: str, job: Job) -> None:
         recorded = None
     finally:
         _let_go(debugger, job, host)
-        if live and job.pid is not None and not was_stopped:
+        if live and job.pid and not was_stopped:
             undo_stop(job.pid)
     if recorded:
         recorded.save(outcome)
@@ -78,7 +78,7 @@ def run(name: str, job: Job) -> None:
 
 
 def _let_go(debugger: Debugger, job: Job, host: DebuggerHost) -> None:
-    with signals_held((signal.SIGINT,)) if job.pid is not None else nullcontext():
+    with signals_held((signal.SIGINT,)) if job.pid else nullcontext():
         debugger.let_go(job, host.lets_finish)
     host.end_guard()
 
@@ -96,7 +96,7 @@ def _keep_descriptors(job: Job) -> None:
 
 
 def _recorded(job: Job) -> RecordedCommand | None:
-    if job.record is None:
+    if not job.record:
         return None
     from gdbext.hosts.debugger.recorded_command import RecordedCommand
 

@@ -33,10 +33,10 @@ def open_target(job: Job, live: bool) -> Target:
     """The job's target. Raises TargetError, NotPermitted, TargetGone, BadCore."""
     if live:
         gdb.execute(f"handle {_PASSED_ON} nostop noprint pass", False, True)
-    if job.core is not None:
+    if job.core:
         return _load(job.core, job.sysroot)
-    if job.pid is not None:
-        keeps = live or job.record is not None
+    if job.pid:
+        keeps = live or job.record
         return _attached(job.pid) if keeps else brief_stop(job.pid)
     if live:
         _start_program()
@@ -113,15 +113,15 @@ def _run_program() -> None:
 
 def let_go(job: Job, runs_on: bool) -> None:
     """Detach from what we attached to; a program that we started runs on to its end, or ends with us."""
-    if job.core is not None:
+    if job.core:
         return
     try:
-        if job.pid is None and runs_on and gdb.selected_inferior().pid:
+        if not job.pid and runs_on and gdb.selected_inferior().pid:
             gdb.execute("continue", False, True)
         if gdb.selected_inferior().pid:
-            gdb.execute("detach" if job.pid is not None else "kill", False, True)
+            gdb.execute("detach" if job.pid else "kill", False, True)
     except KeyboardInterrupt:
-        gdb.execute("detach" if job.pid is not None else "kill", False, True)
+        gdb.execute("detach" if job.pid else "kill", False, True)
     except (gdb.error, GdbextError):
         return  # it is gone
 

@@ -154,7 +154,7 @@ class GdbDebugger(Debugger):
     def leave(self, job: Job) -> None:
         """End gdb without taking its Python apart, which is a fifth of the time of a look; where it holds nobody, and
         no thread of ours is at work. What asked to be called at the end is called."""
-        is_free = job.core is not None or (job.pid is not None and not any(each.pid for each in gdb.inferiors()))
+        is_free = bool(job.core) or (job.pid > 0 and not any(each.pid for each in gdb.inferiors()))
         if is_free and threading.active_count() == 1:
             atexit._run_exitfuncs()
             gdb.flush(gdb.STDOUT)

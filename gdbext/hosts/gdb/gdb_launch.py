@@ -65,9 +65,9 @@ class GdbLaunch(DebuggerLaunch):
             help="apt-get install gdb   or   dnf install gdb;   or use --debugger none, which needs no debugger at all",
         )
 
-    def arguments(self, code: str, core: str | None, program: Sequence[str], live: bool) -> list[str]:
+    def arguments(self, code: str, core: str, program: Sequence[str], live: bool) -> list[str]:
         """gdb may read what symbols it likes only of a program in which it waits for a crash."""
-        what = [] if core is None else ["-c", os.path.abspath(core)]  # noqa: PTH100
+        what = ["-c", os.path.abspath(core)] if core else []  # noqa: PTH100
         symbols = NO_SYMBOLS if not program else LIVE_PROGRAM if live else ()
         started = ["--args", *program] if program else []
         return [*what, "-nx", "-q", "-batch", *QUIET, *symbols, "-ex", f"python {code}", *started]

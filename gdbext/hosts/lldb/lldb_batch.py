@@ -40,12 +40,12 @@ def open_target(debugger: lldb.SBDebugger, job: Job, live: bool) -> Target:
     check_version(debugger)
     debugger.SetAsync(False)
     is_quick = not live and _command(debugger, "plugin disable instrumentation-runtime")
-    if not is_quick and not (job.pid is not None and ForeignFiles.of_process(job.pid).are_anothers):
+    if not is_quick and not (job.pid and ForeignFiles.of_process(job.pid).are_anothers):
         _keep_indexes(debugger)
-    if job.core is not None:
+    if job.core:
         return _load(debugger, job.core, job.sysroot)
-    if job.pid is not None:
-        is_brief = is_quick and job.record is None
+    if job.pid:
+        is_brief = is_quick and not job.record
         target = brief_stop(debugger, job.pid) if is_brief else _attached(debugger, job.pid)
     else:
         target = current_target(start_program(debugger.GetSelectedTarget(), live))
@@ -148,9 +148,9 @@ def start_program(target: lldb.SBTarget, live: bool) -> lldb.SBProcess:
 
 def let_go(process: lldb.SBProcess, job: Job, runs_on: bool) -> None:
     """Detach from what we attached to; a program that we started runs on to its end, or ends with us."""
-    if job.core is not None or not process.IsValid():
+    if job.core or not process.IsValid():
         return
-    if job.pid is not None:
+    if job.pid:
         if is_there(process):
             process.Detach()
         return

@@ -58,7 +58,7 @@ class LldbLaunch(DebuggerLaunch):
             help="apt-get install lldb-19   or   dnf install lldb;   or use --debugger none, which needs no debugger",
         )
 
-    def arguments(self, code: str, core: str | None, program: Sequence[str], live: bool) -> list[str]:
+    def arguments(self, code: str, core: str, program: Sequence[str], live: bool) -> list[str]:
         """``core`` is loaded by ``code``. LLDB may read what symbols it likes only of a program in which it waits for a
         crash."""
         del core

@@ -347,10 +347,8 @@ def will_stop(pid: int) -> bool:
     return False
 
 
-def is_stopped(pid: int | None) -> bool:
-    """Some thread is stopped by a signal (state T)."""
-    if pid is None:
-        return False
+def is_stopped(pid: int) -> bool:
+    """Some thread is stopped by a signal (state T); none of process 0."""
     try:
         return "T" in thread_states(pid).values()
     except OSError:
