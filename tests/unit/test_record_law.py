@@ -31,7 +31,6 @@ TWO_FACTS = {
     ],
     "a table in memory has the words of kernels, half a million of them; a report has their names, and shares them": [
         ("ComputedEntry", "TableChoice"),
-        ("OperatorRegistration", "Registration"),
     ],
     "a TensorImpl has no size that is symbolic or computed; the report has what Python knows besides": [
         ("TensorFacts", "TensorSection"),

@@ -19,13 +19,9 @@ from gdbext.tools import table
 if TYPE_CHECKING:
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
-    from gdbext.tools.operators.operator_section import (
-        OperatorRegistration,
-        OperatorReport,
-        OperatorSection,
-        TableChoice,
-    )
+    from gdbext.tools.operators.operator_section import OperatorReport, OperatorSection, TableChoice
     from gdbext.tools.tensor.tensor_section import TensorSection
+    from gdbext.torch.registry.dispatch_table import OperatorRegistration
 
 
 class Torch:

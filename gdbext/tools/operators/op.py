@@ -16,7 +16,7 @@ from gdbext.errors import BadData, GdbextError, UsageError
 from gdbext.render import Style, escape
 from gdbext.tools.operators import operator_section
 from gdbext.torch.registry import Operator
-from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, Registration
+from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, OperatorRegistration
 from gdbext.torch.registry.kernel import KernelFunction, KernelName, RegisteredKernel
 from gdbext.torch.registry.operator_names import declared_schemas
 
@@ -56,7 +56,7 @@ class OperatorReporter:
     def report(self, operator: Operator) -> operator_section.OperatorReport:
         """One operator; with its bare table where its registrations cannot be read. Raises MemoryFault, BadData."""
         schema, debug = self._schema(operator)
-        registrations: tuple[operator_section.OperatorRegistration, ...] | None = None
+        registrations: tuple[OperatorRegistration, ...] | None = None
         hidden = 0
         try:
             known = self._tables.registrations(operator)
@@ -90,24 +90,18 @@ class OperatorReporter:
 
     # --- registrations ---------------------------------------------------------------------------
 
-    def _concerns(self, registration: Registration, computed: Sequence[ComputedEntry]) -> bool:
+    def _concerns(self, registration: OperatorRegistration, computed: Sequence[ComputedEntry]) -> bool:
         """Registered under the wanted key, or the one that fills that key's entry."""
         key = self._key
         if key is None or registration.key == key:
             return True
         return any(entry.key == key and entry.source == registration.key for entry in computed)
 
-    def _registration(self, operator: Operator, one: Registration) -> operator_section.OperatorRegistration:
-        return operator_section.OperatorRegistration(
-            key=one.key,
-            alias=one.key in self._keys.alias_keys,
-            active=one.active,
-            kernel=self._kernel(operator, one.kernel, one.key),
-            debug=one.debug,
-            inferred_schema=self._inferred_schema(operator, one),
-        )
+    def _registration(self, operator: Operator, one: OperatorRegistration) -> OperatorRegistration:
+        kernel = self._kernel(operator, one.kernel.words, one.key)
+        return one._replace(kernel=kernel, inferred_schema=self._inferred_schema(operator, one))
 
-    def _inferred_schema(self, operator: Operator, one: Registration) -> str | None:
+    def _inferred_schema(self, operator: Operator, one: OperatorRegistration) -> str | None:
         try:
             return self._tables.inferred_schema(one)
         except GdbextError as error:
@@ -356,7 +350,7 @@ def _operator(
         yield style(f"    … and {counted(hidden, 'more key')}: --all-keys", "dim")
 
 
-def _is_own(registration: operator_section.OperatorRegistration) -> bool:
+def _is_own(registration: OperatorRegistration) -> bool:
     """The registration does not stand in PyTorch's own files."""
     return bool(registration.debug) and not any(part in registration.debug for part in _OF_TORCH)
 
@@ -366,7 +360,7 @@ def _usual(keys: list[str], choice: operator_section.TableChoice, usual: Collect
     return keys if choice.expected else [key for key in keys if key in usual]
 
 
-def _registration(registration: operator_section.OperatorRegistration, style: Style) -> Iterator[str]:
+def _registration(registration: OperatorRegistration, style: Style) -> Iterator[str]:
     qualifiers = (" [alias]" if registration.alias else "") + ("" if registration.active else " (overridden)")
     kernel = registration.kernel
     line = f"    {registration.key}{qualifiers}: {operator_section.described(kernel)}"

@@ -10,27 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.render import Style, escape, short_name
+from gdbext.torch.registry.dispatch_table import OperatorRegistration
 from gdbext.torch.registry.kernel import KernelFacts, RegisteredKernel
 from gdbext.torch.registry.operator_names import matcher, split, unknown_operator
 
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
-
-
-@dataclass(frozen=True)
-class OperatorRegistration(KernelFacts):
-    """One kernel that somebody registered under ``key``."""
-
-    key: str
-    alias: bool
-    """``key`` is an alias key: it fills the table entries of several runtime keys."""
-    active: bool
-    """False where a later registration under the same key overrides it."""
-    kernel: Inline[RegisteredKernel]
-    debug: str
-    """The text "registered at FILE:LINE", as PyTorch has it."""
-    inferred_schema: str | None
-    """The schema inferred from a C++ kernel's signature, None without one."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from functools import cached_property
 
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
-from gdbext.torch.registry.kernel import KernelFunction
+from gdbext.torch.registry.kernel import UNNAMED, KernelFacts, KernelFunction, RegisteredKernel
 from gdbext.torch.structures import AnnotatedKernel
 from gdbext.torch.values.containers import check_hashed, has_cxx11_abi, list_items, map_entries
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.modules import Module
+    from gdbext.engine.vocabulary import Inline, Internal
     from gdbext.torch.registry import Dispatcher, Operator
     from gdbext.torch.values.key_names import KeyNames
 
@@ -98,20 +99,26 @@ _COMPOSITE_EXPLICIT = "CompositeExplicitAutograd"
 _AMBIGUOUS = "ambiguous autogradother"
 
 
-class Registration(Record):
-    """An ``AnnotatedKernel``: a kernel that somebody registered under ``key``.
-
-    ``active`` is False for one that a later registration under the same key overrides. ``debug`` is PyTorch's
-    "registered at FILE:LINE". ``inferred_schema`` is the address of the FunctionSchema inferred from a C++ kernel's
-    signature, 0 without one.
-    """
-
+class _AnnotatedKernel(Record):
     key: str
-    value: int
+    alias: bool
+    """``key`` is an alias key: it fills the table entries of several runtime keys."""
     active: bool
-    kernel: KernelFunction
+    """False where a later registration under the same key overrides it."""
+    kernel: Inline[RegisteredKernel]
+    """Without its name, unless that was asked for."""
     debug: str
-    inferred_schema: int
+    """The text "registered at FILE:LINE", as PyTorch has it."""
+    inferred_schema: str | None
+    """The schema inferred from a C++ kernel's signature, None without one, or where it was not asked for."""
+    value: Internal[int] = 0
+    """Of ``key``."""
+    schema_address: Internal[int] = 0
+    """Address of the FunctionSchema of ``inferred_schema``; 0 without one."""
+
+
+class OperatorRegistration(_AnnotatedKernel, KernelFacts):
+    """One kernel that was registered under ``key``."""
 
 
 class ComputedEntry(Record):
@@ -158,7 +165,7 @@ class DispatchTables:
 
     # --- registrations ---------------------------------------------------------------------------
 
-    def registrations(self, operator: Operator) -> list[Registration]:
+    def registrations(self, operator: Operator) -> list[OperatorRegistration]:
         """Everything in ``kernels_``, by rising key value, the active kernel of each key first.
 
         Raises BadData when the map or one of its lists does not hold together, MemoryFault.
@@ -166,7 +173,7 @@ class DispatchTables:
         address = self.dispatcher.kernels_map(operator.address)
         entries = map_entries(self._memory, address, self._value_size)
         check_hashed(self._memory, address, self._value_size, entries, 2)
-        found: list[Registration] = []
+        found: list[OperatorRegistration] = []
         for value, header in sorted((entry.raw[0] | entry.raw[1] << 8, entry.address + 8) for entry in entries):
             key = self._key_name(value, address)
             nodes = list_items(self._memory, header, REGISTRATION_LIMIT, self._sized_lists)
@@ -181,30 +188,35 @@ class DispatchTables:
             raise BadData(f"the kernels at {where:#x} are registered under key {value}, which does not exist")
         return names[value]
 
-    def _read(self, key: str, value: int, address: int, active: bool) -> Registration:
+    def _read(self, key: str, value: int, address: int, active: bool) -> OperatorRegistration:
         raw = self._memory.read(address, self._annotated_size)
         schema = int.from_bytes(raw[self._schema_at : self._schema_at + 8], "little")
         debug = self._strings.parse(raw, self._debug_at, address + self._debug_at)
         kernel = self.dispatcher.kernels.parse(raw, self._kernel_at)
-        return Registration(key, value, active, kernel, debug, schema)
+        alias = key in self._keys.alias_keys
+        return OperatorRegistration(
+            key, alias, active, self.dispatcher.kernels.registered(kernel, UNNAMED), debug, None, value, schema
+        )
 
     @cached_property
-    def fallbacks(self) -> tuple[Registration, ...]:
+    def fallbacks(self) -> tuple[OperatorRegistration, ...]:
         """``backendFallbackKernels_`` in table order; the kernel is invalid where there is none."""
         size, start = self._annotated_size, self.dispatcher.fallbacks
         return tuple(
             self._read(slot.name, slot.value, start + index * size, True) for index, slot in enumerate(self._keys.slots)
         )
 
-    def inferred_schema(self, registration: Registration) -> str | None:
+    def inferred_schema(self, registration: OperatorRegistration) -> str | None:
         """The schema inferred from a C++ kernel's signature, None without one. Raises BadData, MemoryFault."""
-        if not registration.inferred_schema:
+        if not registration.schema_address:
             return None
-        return self.dispatcher.schemas.read(registration.inferred_schema).text
+        return self.dispatcher.schemas.read(registration.schema_address).text
 
     # --- the computed table ----------------------------------------------------------------------
 
-    def table(self, operator: Operator, registrations: Sequence[Registration] | None = None) -> list[ComputedEntry]:
+    def table(
+        self, operator: Operator, registrations: Sequence[OperatorRegistration] | None = None
+    ) -> list[ComputedEntry]:
         """The whole table, missing entries included. Raises BadData, MemoryFault."""
         if registrations is None:
             registrations = self.registrations(operator)
@@ -224,12 +236,14 @@ class DispatchTables:
 class _Computation:
     """The table of one operator, from its registrations."""
 
-    def __init__(self, tables: DispatchTables, operator: Operator, registrations: Sequence[Registration]) -> None:
+    def __init__(
+        self, tables: DispatchTables, operator: Operator, registrations: Sequence[OperatorRegistration]
+    ) -> None:
         self._operator = operator
         self._dispatcher = operator.dispatcher
         self._rules = tables.rules
         self._fallbacks = tables.fallbacks
-        self._active: Mapping[str, Registration] = {one.key: one for one in registrations if one.active}
+        self._active: Mapping[str, OperatorRegistration] = {one.key: one for one in registrations if one.active}
         self.keys = frozenset(self._active)
         """Nothing else decides which registration fills an entry."""
         keys = self._dispatcher.keys
@@ -239,7 +253,7 @@ class _Computation:
     def as_in(self, alike: Sequence[ComputedEntry]) -> list[ComputedEntry]:
         """All entries: they come from the registrations under the same keys as those of another operator with the
         same ``keys``."""
-        fills = {key: (one.kernel, one.debug) for key, one in self._active.items()}
+        fills = {key: (one.kernel.words, one.debug) for key, one in self._active.items()}
         entries = []
         for kernel, (slot, key, _, expected, reason, path, debug, source) in zip(self._operator.table, alike):
             if source in fills and reason != _AMBIGUOUS:
@@ -253,7 +267,7 @@ class _Computation:
         kernel = self._operator.table[index]
         direct = self._active.get(key)
         if direct:
-            return ComputedEntry(index, key, kernel, direct.kernel, "kernel", "1", direct.debug, key)
+            return ComputedEntry(index, key, kernel, direct.kernel.words, "kernel", "1", direct.debug, key)
         for candidate in self._rules.candidates[index]:
             found = self._active.get(candidate.alias)
             if not found:
@@ -263,10 +277,11 @@ class _Computation:
             if candidate.alias == _COMPOSITE_IMPLICIT and self._has_backend_kernel(index):
                 continue
             reason, path = candidate.reason, candidate.path
-            return ComputedEntry(index, key, kernel, found.kernel, reason, path, found.debug, found.key)
+            return ComputedEntry(index, key, kernel, found.kernel.words, reason, path, found.debug, found.key)
         general = self._fallbacks[index]
         if general.kernel.valid:
-            return ComputedEntry(index, key, kernel, general.kernel, "backend fallback", "3", general.debug, "fallback")
+            words, debug = general.kernel.words, general.debug
+            return ComputedEntry(index, key, kernel, words, "backend fallback", "3", debug, "fallback")
         return ComputedEntry(index, key, kernel, MISSING, "missing", "4", "", "")
 
     def _ambiguous(self, index: int, key: str, kernel: KernelFunction) -> ComputedEntry:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.vocabulary import Explained, Sparse
+    from gdbext.engine.vocabulary import Explained, Internal, Sparse
 
     PythonSource = Callable[[int], Optional[PythonFunction]]
     """PyObject* to its source; None when the address is not a Python function that can be read."""
@@ -75,6 +75,9 @@ class KernelName(Record):
         return f"{self.function} at {self.file}{line}" if self.file else self.function
 
 
+UNNAMED = KernelName("")
+
+
 class PythonPlace(Record):
     """The place where a kernel written in Python is defined; None for what is not known of it."""
 
@@ -95,6 +98,7 @@ class RegisteredKernel(Record):
     """None for a kernel written in C++."""
     aliases: Explained[Sparse[tuple[str, ...]]] = ()
     """Other functions whose code the linker folded into the same address."""
+    words: Internal[KernelFunction] = KernelFunction(0, 0, 0, 0)
 
 
 class KernelFacts:
@@ -164,6 +168,7 @@ class KernelReader:
             fallthrough=self.fallthrough(kernel),
             python=PythonPlace(name.file or None, name.line) if name.kind == "python" else None,
             aliases=name.aliases,
+            words=kernel,
         )
 
     # --- reading ---------------------------------------------------------------------------------

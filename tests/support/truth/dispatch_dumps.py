@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from gdbext.diagnosis.session import Session
 from gdbext.torch.registry import Operator
-from gdbext.torch.registry.dispatch_table import ComputedEntry, Registration
+from gdbext.torch.registry.dispatch_table import ComputedEntry, OperatorRegistration
 
 
-def _registration_line(session: Session, one: Registration) -> str:
+def _registration_line(session: Session, one: OperatorRegistration) -> str:
     """One line of ``_dispatch_dump``; in brackets what ``KernelFunction::dumpState`` prints."""
-    alias = "[alias]" if one.key in session.dispatcher.keys.alias_keys else ""
+    alias = "[alias]" if one.alias else ""
     inactive = "" if one.active else " (inactive)"
     schema = session.tables.inferred_schema(one) or "(none)"
-    given = (session.dispatcher.kernels.fallthrough(one.kernel), one.kernel.boxed, one.kernel.unboxed)
+    given = (one.kernel.fallthrough, one.kernel.boxed, one.kernel.unboxed)
     words = "".join(f"{word} " for word, is_given in zip(("fallthrough", "boxed", "unboxed"), given) if is_given)
     return f"{one.key}{alias}{inactive}: {one.debug} :: {schema} [ {words}]"
 
