@@ -8,7 +8,8 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.report import Report
-    from gdbext.diagnosis.report.wait import Owner, OwnerThread, ParentsThread, Resource, VanishedThread, Wait
+    from gdbext.diagnosis.report.resource import Resource
+    from gdbext.diagnosis.report.wait import Owner, OwnerThread, ParentsThread, VanishedThread, Wait
     from gdbext.diagnosis.report.wait_kind import WaitKind
     from gdbext.diagnosis.reporting import make_report
     from gdbext.diagnosis.session import Session

@@ -234,7 +234,7 @@ def _waits_for_others(thread: ThreadReport) -> bool:
     wait = thread.wait
     if thread.state is RunState.IDLE:
         return True
-    return wait is not None and wait.kind is not WaitKind.SLEEP and wait.missing_workers is None
+    return wait is not None and wait.kind is not WaitKind.SLEEP and wait.detail.missing_workers is None
 
 
 def with_known_bugs(session: Session, found: Inspection) -> Inspection:
@@ -269,7 +269,9 @@ def _lacks_owner(state: State) -> bool:
     wait = state.wait
     if not wait or state.state is RunState.IDLE or wait.owners or wait.being_released:
         return False
-    return wait.missing_workers is None and wait.kind.traits.may_be_lock and wait.kind is not WaitKind.PYTHON_LOCK
+    return (
+        wait.detail.missing_workers is None and wait.kind.traits.may_be_lock and wait.kind is not WaitKind.PYTHON_LOCK
+    )
 
 
 def _report_threads(
@@ -288,7 +290,8 @@ def _report_threads(
             states[thread.tid],
             held.get(thread.tid, ()),
             all_frames(session, thread) if frames else (),
-        )._replace(loop=loops.get(thread.tid))
+            loop=loops.get(thread.tid),
+        )
         for thread in process.threads
     )
 
@@ -343,7 +346,7 @@ def _name_collectives(session: Session, process: ProcessSnapshot, threads: Seque
 
 
 def _name_devices(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
-    if not any(thread.wait and thread.wait.device for thread in threads):
+    if not any(thread.wait and thread.wait.detail.device for thread in threads):
         return threads, None
     from gdbext.diagnosis.job.devices import name_devices
 

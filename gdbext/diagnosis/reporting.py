@@ -77,11 +77,11 @@ def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
 
 def _children(waiting: Sequence[ThreadReport]) -> Iterator[str]:
     waits = [thread.wait for thread in waiting if thread.wait]
-    pids = sorted({child.pid for wait in waits for child in wait.children})
+    pids = sorted({child.pid for wait in waits for child in wait.detail.children})
     if pids:
         names = listed([str(pid) for pid in pids])
         yield f"what process{'es' if len(pids) > 1 else ''} {names} do{'' if len(pids) > 1 else 'es'}"
-    if any(wait.kind is WaitKind.CHILD_PROCESS and not wait.children for wait in waits):
+    if any(wait.kind is WaitKind.CHILD_PROCESS and not wait.detail.children for wait in waits):
         yield "which child processes there are, and what they do"
 
 
@@ -90,11 +90,11 @@ def _is_on_descriptors(wait: Wait) -> bool:
 
 
 def _looks_at_files(wait: Wait) -> bool:
-    return wait.looks_outside
+    return wait.detail.looks_at_files
 
 
 def _has_unknown_end(wait: Wait) -> bool:
-    return wait.kind is WaitKind.SLEEP and wait.timed and wait.seconds is None
+    return wait.kind is WaitKind.SLEEP and wait.timed and wait.detail.seconds is None
 
 
 def _is_shared(wait: Wait) -> bool:
@@ -102,12 +102,14 @@ def _is_shared(wait: Wait) -> bool:
 
 
 def _may_come_of_fork(wait: Wait) -> bool:
-    lacks_workers = wait.missing_workers is not None and not wait.missing_workers.forked
+    missing = wait.detail.missing_workers
+    lacks_workers = missing is not None and not missing.forked
     return lacks_workers or (wait.kind.traits.is_lock and not wait.owners and not wait.being_released)
 
 
 def _is_for_store(wait: Wait) -> bool:
-    return wait.collective is not None and wait.collective.is_store and not wait.collective.server
+    collective = wait.detail.collective
+    return collective is not None and collective.is_store and not collective.server
 
 
 _LIMITS: tuple[tuple[Callable[[Wait], bool], str], ...] = (

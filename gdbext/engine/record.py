@@ -11,14 +11,24 @@ what is used of that.
 
 from __future__ import annotations
 
-__all__ = ["Enum", "Generic", "Protocol", "Record", "TypeVar", "cast", "late_pattern"]
+__all__ = ["Enum", "Generic", "Protocol", "Record", "RecordFamily", "TypeVar", "cast", "late_pattern"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from enum import Enum
     from re import compile as late_pattern
-    from typing import Generic, Protocol, TypeVar, cast
+    from typing import Any, Generic, Protocol, TypeVar, cast
     from typing import NamedTuple as Record
+
+    from typing_extensions import Self, dataclass_transform
+
+    @dataclass_transform(frozen_default=True)
+    class RecordFamily:
+        """A base, without fields, of records that answer the same questions: typing has no such NamedTuple."""
+
+        def __init__(self, *fields: Any) -> None: ...
+
+        def _replace(self, **values: Any) -> Self: ...
 else:
     import re
     from collections import _tuplegetter
@@ -31,6 +41,7 @@ else:
         def __new__(cls, name, bases, namespace):
             if "_fields" not in namespace and not any(getattr(base, "_fields", ()) for base in bases):
                 namespace.setdefault("__slots__", ())
+                namespace.setdefault("__new__", _new_record)  # not that of a family, which has no fields
                 fields = tuple(namespace.get("__annotations__", ()))
                 defaults = {field: namespace[field] for field in fields if field in namespace}
                 namespace.update({field: _tuplegetter(index, None) for index, field in enumerate(fields)})
@@ -65,13 +76,15 @@ else:
         made.__qualname__ = f"{record.__qualname__}.__new__"
         return made
 
+    def _new_record(cls, *given, **named):
+        new = _constructor(cls)
+        cls.__new__ = staticmethod(new)
+        return new(cls, *given, **named)
+
     class Record(tuple, metaclass=_RecordType):
         """A tuple with named fields: the annotations of the class, with their defaults."""
 
-        def __new__(cls, *given, **named):
-            new = _constructor(cls)
-            cls.__new__ = staticmethod(new)
-            return new(cls, *given, **named)
+        __new__ = _new_record
 
         def __repr__(self):
             fields = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
@@ -90,6 +103,8 @@ else:
             if values:
                 raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
             return changed
+
+    RecordFamily = Record
 
     class _EnumType(type):
         """Makes the values of a class its members, each once: another name for the same value is the same member."""

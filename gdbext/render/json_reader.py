@@ -19,7 +19,7 @@ from gdbext.engine.record import Enum
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import BadData
 from gdbext.render.annotation_names import alternatives, arguments_of, meaning
-from gdbext.render.plain_json import Way, members_of, plain
+from gdbext.render.plain_json import Way, family_of, members_of, plain
 
 Reader = Callable[[Any, str], Any]
 """Reads a value; its name in the document, for errors."""
@@ -80,7 +80,7 @@ def _record_reader(kind: Any) -> Reader | None:
             if name not in defaults:
                 return None
         elif member.way is Way.INLINE:
-            inline.append((place, _inline(reader, kind, member.type)))
+            inline.append((place, _inline(reader, kind, member.type, defaults.get(name))))
         else:
             steps.append((place, member.name, reader))
             needed |= set() if member.has_default else {member.name}
@@ -101,11 +101,29 @@ def _record_reader(kind: Any) -> Reader | None:
     return read
 
 
-def _inline(reader: Reader, owner: type, annotation: str) -> Reader:
-    """Read a record whose members are among those of the one that has it; None where none of them is there."""
+def _inline(reader: Reader, owner: type, annotation: str, absent: Any) -> Reader:
+    """Read a record whose members are among those of the one that has it; ``absent`` where none of them is there. Of a
+    family it is the record that has the most of the members that are there."""
     first, *others = alternatives(annotation)
-    names = {member.name for member in members_of(meaning(owner, first))}
-    return lambda value, where: None if others and not names.intersection(value) else reader(value, where)
+    kinds = family_of(meaning(owner, first), owner)
+    if not others and len(kinds) == 1:
+        return reader
+    names = {kind: _inline_names(kind) for kind in kinds}
+
+    def read(value: Any, where: str) -> Any:
+        kind = max(kinds, key=lambda kind: (len(names[kind].intersection(value)), -len(names[kind])))
+        return from_json(kind, value, where) if names[kind].intersection(value) else absent
+
+    return read
+
+
+def _inline_names(kind: type) -> set[str]:
+    """The names of a record's members, those of its inline records among them."""
+    names = {member.name for member in members_of(kind) if member.way is not Way.INLINE}
+    inline = (member.type for member in members_of(kind) if member.way is Way.INLINE)
+    for inner in (each for text in inline for each in family_of(meaning(kind, alternatives(text)[0]), kind)):
+        names |= _inline_names(inner)
+    return names
 
 
 def _of_type(owner: type, annotation: str, limit: int | None = None) -> Reader | None:

@@ -3,7 +3,8 @@
 A field's annotation says how it is written (engine/vocabulary.py): ``Hexadecimal`` as text, ``Sparse[…]`` only where it
 does not have its default, ``Explained[…]`` only with --why, ``Internal[…]`` never, ``Inline[…]`` as the members of its
 own record. A property made by ``json_member`` is written like a field. A field that would be a keyword of Python has an
-underscore behind its name, which JSON has not. Enumerations are written as their values, tuples as arrays, numbers that
+underscore behind its name, which JSON has not. The type of an inline field may be a family (RecordFamily): the value is
+one of its records. Enumerations are written as their values, tuples as arrays, numbers that
 JSON lacks as "NaN", "Infinity" and "-Infinity", complex ones as [real, imaginary].
 """
 
@@ -107,6 +108,14 @@ def members_of(kind: type) -> tuple[JsonField, ...]:
     return tuple(members)
 
 
+def family_of(kind: type, without: type | None = None) -> list[type]:
+    """The records that a value of this type may be: those of a family but one, else the type itself."""
+    if members_of(kind):
+        return [kind] if kind is not without else []
+    bases: list[type] = kind.__subclasses__()
+    return [each for base in bases for each in family_of(base, without)]
+
+
 _AS_IT_IS = {str, int, bool, type(None)}
 """Types of values that JSON has, too: most values are of these."""
 
@@ -180,7 +189,7 @@ class _Writer:
         return write
 
     def _inlined(self, value: Any) -> dict[str, Any]:
-        if value is None:
+        if not value:  # none of a family, or None
             return {}
         kept = self._inline.get(id(value))
         if not kept:

@@ -24,7 +24,7 @@ from gdbext.diagnosis.report.finding import NOTE, FindingKind
 from gdbext.engine.record import Enum
 from gdbext.engine.vocabulary import Section
 from gdbext.render.annotation_names import alternatives, arguments_of, meaning
-from gdbext.render.plain_json import JsonField, Way, members_of
+from gdbext.render.plain_json import JsonField, Way, family_of, members_of
 from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.job_report import JobReport
 from gdbext.tools.trace.chrome_trace import ChromeTrace, JsonTrace
@@ -183,8 +183,8 @@ class Definitions:
                 yield member, kind, not has_default and not inlined
                 continue
             for text in alternatives(member.type):
-                if text != "None":
-                    yield from self._members(meaning(kind, text), inlined or "None" in member.type)
+                for each in family_of(meaning(kind, text), kind) if text != "None" else ():
+                    yield from self._members(each, inlined or "None" in member.type)
 
     def _described(self, owner: type, member: JsonField) -> dict[str, Any]:
         described = self.type_of(owner, member.type.replace(" | None", "") if member.is_sparse else member.type)

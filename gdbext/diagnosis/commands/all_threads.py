@@ -11,10 +11,7 @@ from gdbext.diagnosis.commands.bt import source_text, thread_lines, title
 from gdbext.diagnosis.report import DotSection, Report
 from gdbext.diagnosis.report.finding import Finding, Verdict
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
-from gdbext.diagnosis.report.wait import (
-    OwnerCertainty,
-    Wait,
-)
+from gdbext.diagnosis.report.wait import OwnerCertainty, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_report
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
@@ -150,9 +147,9 @@ def _fold_key(thread: ThreadReport) -> object:
 def _what(wait: Wait) -> tuple[object, ...]:
     """The wait as far as threads of one line have it in common. How long a sleep still lasts differs, and so do numbers
     and addresses of descriptors whose other ends are alike."""
-    resource, peer = wait.resource, wait.peer
+    resource, peer = wait.resource, wait.detail.peer
     if resource.kind is WaitKind.SLEEP:
-        return (resource.kind, wait.looks_for)
+        return (resource.kind, wait.detail.looks_for)
     if resource.kind is WaitKind.IO and peer:
         return (resource.kind, peer.kind, peer.state, peer.own, *(each.pid for each in peer.processes))
     return (resource.kind, resource.name)
@@ -160,7 +157,7 @@ def _what(wait: Wait) -> tuple[object, ...]:
 
 def whose_numbers(group: Sequence[ThreadReport]) -> str:
     """The thread whose descriptors and seconds are shown for all of a group, where those of others differ."""
-    told = {(each.wait.name, each.wait.seconds) for each in group if each.wait}
+    told = {(each.wait.name, each.wait.detail.seconds) for each in group if each.wait}
     return f" (numbers of {group[0].tid})" if len(told) > 1 else ""
 
 
@@ -268,10 +265,8 @@ def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
         return "runs" if thread.state is RunState.RUNNING else thread.state.value
     known = {each.tid: each for each in threads}
     text = thread.wait.phrase
-    if thread.wait.lost:
-        return f"{text}, but {thread.wait.lost.summary}"
-    if thread.wait.missing_workers:
-        return f"{text}, but {thread.wait.missing_workers.sentence}"
+    if thread.wait.detail.absence:
+        return f"{text}{thread.wait.detail.absence}"
     if thread.tid in thread.wait.owner_tids:
         return f"{text}, which it holds itself"
     return text + owner_clause(thread.wait, known)

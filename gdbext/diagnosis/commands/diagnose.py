@@ -166,7 +166,7 @@ def _told(
     session: Session, found: Inspection, args: Namespace, called: CommandLine, children: ChildrenSection | None
 ) -> tuple[str, ...]:
     """The advice: of a rank or a launcher of ranks to look at all of them, first of all."""
-    from gdbext.diagnosis.report.finding import CHILDREN, SAMPLES
+    from gdbext.diagnosis.report.suggestion import CHILDREN, SAMPLES
     from gdbext.diagnosis.verdict.advice import advice, of_parent, of_ranks
 
     used = [option for option, given in ((SAMPLES, args.samples is not None), (CHILDREN, args.children)) if given]
@@ -176,7 +176,7 @@ def _told(
     if children and not children.are_known:
         told = (*of_parent(finding, called, used), *told)
     if children:
-        awaited = {child.pid for child in finding.wait.children} if finding.wait else set()
+        awaited = {child.pid for child in finding.wait.detail.children} if finding.wait else set()
         told = (*of_child(each.kind for each in children.children if each.pid in awaited), *told)
     stands = finding.kind.is_hang or finding.kind is IDLE
     if stands and called.may_run and not target.is_core and _is_of_job(session, children):
@@ -317,7 +317,7 @@ def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
     """Pids of the children that the verdict's wait is for, the stuck ones first; empty where no process may be looked
     at: in a core, in a recording, and where nobody is to be stopped."""
     target = session.target
-    children = finding.wait.children if finding.wait else ()
+    children = finding.wait.detail.children if finding.wait else ()
     if not children or target.is_core or target.recorded:
         return ()
     from gdbext.engine.targets.live.unstopped import UnstoppedProcess
@@ -331,7 +331,7 @@ def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
     """The verdict, with the cause that was found in a child that the process waits for; where it waits for that child
     alone, at least with the program's line that it is at, or with what is said of it."""
     wait = verdict.finding.wait
-    awaited = {child.pid for child in wait.children} if wait else set()
+    awaited = {child.pid for child in wait.detail.children} if wait else set()
     looked_at = [each for each in children.children if each.pid in awaited and each.verdict]
     found = [each for each in looked_at if each.is_stuck]
     if found:

@@ -15,7 +15,7 @@ from gdbext.diagnosis.commands.bt import headline, thread_lines
 from gdbext.diagnosis.commands.diagnose_view import child_lines, explanation_lines, known_bug_lines
 from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.finding import Verdict
-from gdbext.diagnosis.report.thread_report import ThreadReport
+from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES
 from gdbext.engine.terminal import cut
 from gdbext.render import Style
@@ -40,12 +40,16 @@ def without_values(report: Report) -> Report:
     threads = tuple(
         thread._replace(
             dispatch=tuple(step.without_values() for step in thread.dispatch),
-            frames=tuple(frame._replace(variables=()) for frame in thread.frames),
-            python_frames=tuple(frame._replace(variables=()) for frame in thread.python_frames),
+            frames=_without_variables(thread.frames),
+            python_frames=_without_variables(thread.python_frames),
         )
         for thread in report.threads
     )
     return report._replace(threads=threads, sources=NO_SOURCES)
+
+
+def _without_variables(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    return tuple(frame._replace(variables=()) for frame in frames)
 
 
 def _title(report: Report) -> str:

@@ -145,7 +145,7 @@ def _cycle_lines(cycle: Sequence[WaitEdge], known: dict[int, ThreadReport], styl
     for edge in cycle:
         yield style(f'"{escape(known[edge.tid].label)}"', "bold") + ":"
         yield f"  {escape(edge.wait.phrase)}"
-        taken = f", taken at {edge.wait.taken_at}" if edge.wait.taken_at else ""
+        taken = f", taken at {edge.wait.detail.taken_at}" if edge.wait.detail.taken_at else ""
         yield f"  {_how_held(edge.wait, escape(known[edge.held_by].label))}{escape(taken)}"
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from gdbext.cache import find_program
 from gdbext.diagnosis.report import DotSection
+from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import ThreadReport
-from gdbext.diagnosis.report.wait import OwnerThread, ParentsThread, Resource, VanishedThread
+from gdbext.diagnosis.report.wait import OwnerThread, ParentsThread, VanishedThread
 from gdbext.diagnosis.verdict.graph import WaitGraph
 from gdbext.errors import TargetError, UsageError
 from gdbext.render import escape

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.job.collectives import before_torch, group_reader, read_collectives
-from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
+from gdbext.diagnosis.report.resource import Resource
+from gdbext.diagnosis.report.wait_detail import NO_ERROR, OtherRanks, RaisedError, Sleep
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.errors import GdbextError
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.job.collectives_section import CollectivesSection
     from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.report.wait import Wait
+    from gdbext.diagnosis.report.wait_detail import WaitDetail
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.torch.distributed.process_groups import Collective, ProcessGroup
@@ -66,23 +69,35 @@ def name_collectives(
 
 def _named(session: Session, thread: ThreadSnapshot, wait: Wait, section: CollectivesSection) -> Wait:
     """The wait with the operation of the other ranks that it is for, and the exception that is handled meanwhile."""
-    kind, name, found = wait.kind, wait.name, _meeting_at_store(session, thread, wait) or wait.collective
-    is_meeting = found is not wait.collective
+    store = wait.detail.collective
+    kind, name, found = wait.kind, wait.name, _meeting_at_store(session, thread, wait) or store
+    is_meeting = found is not store
     absent = _absent_workers(session, thread) if kind is WaitKind.CONDVAR and not found else ""
     if absent:
         kind, name = WaitKind.COLLECTIVE, absent
     elif not found:
         found = _operation(session, thread, wait, section)
-    if found and (is_meeting or (not wait.collective and found.op in RPC_CALLS)):
+    if found and (is_meeting or (not store and found.op in RPC_CALLS)):
         kind, name = WaitKind.COLLECTIVE, found.op
+    if not found and kind is not WaitKind.COLLECTIVE:
+        return wait
+    handling = _handling(thread) if kind is WaitKind.COLLECTIVE else NO_ERROR
     return wait._replace(
-        resource=wait.resource._replace(kind=kind, name=name),
-        collective=found,
+        resource=Resource(kind, wait.address, name, wait.resource.variable),
         timed=wait.timed and not is_meeting,
-        repeated_at="" if is_meeting else wait.repeated_at,
-        looks_for="" if is_meeting else wait.looks_for,
-        handling=_handling(thread) if kind is WaitKind.COLLECTIVE else wait.handling,
+        detail=OtherRanks(found, _meeting(wait) if is_meeting else _below(wait), handling),
     )
+
+
+def _below(wait: Wait) -> WaitDetail:
+    """The wait by which a thread waits for other ranks."""
+    return wait.detail.below if isinstance(wait.detail, OtherRanks) else wait.detail
+
+
+def _meeting(wait: Wait) -> WaitDetail:
+    """The wait below a meeting: a sleep between two tries is not that of a loop of the program's own."""
+    below = _below(wait)
+    return Sleep(seconds=below.seconds) if isinstance(below, Sleep) else below
 
 
 def _operation(
@@ -106,10 +121,11 @@ def _meeting_at_store(session: Session, thread: ThreadSnapshot, wait: Wait) -> C
     if wait.kind not in _MEETS:
         return None
     found = store_meeting(_stack(session, thread))
-    is_waiting = wait.collective is not None and wait.collective.is_store
+    store = wait.detail.collective
+    is_waiting = store is not None and store.is_store
     if not found or not (is_waiting or found.rank):
         return None
-    op = wait.collective.op if wait.collective else ""
+    op = store.op if store else ""
     return CollectiveWait(op, is_store=True, server=found.server, rank=found.rank, size=found.size)
 
 
@@ -122,7 +138,7 @@ def _with_shared_groups(
         wait = thread.wait
         if not wait or wait.kind is not WaitKind.COLLECTIVE:
             continue
-        known, group = wait.collective, group_argument(_stack(session, snapshot))
+        known, group = wait.detail.collective, group_argument(_stack(session, snapshot))
         if known and group is not None and not known.is_store and known.peer is None:
             groups.setdefault(group, []).append((thread, wait, known))
     shared: dict[int, ThreadReport] = {}
@@ -130,7 +146,8 @@ def _with_shared_groups(
         for thread, wait, known in users if len(users) > 1 else ():
             names = [f"{each.python_name or each.name} (tid {each.tid})" for each, *_ in users if each is not thread]
             collective = known._replace(also_in=listed(names, _SHOWN))
-            shared[thread.tid] = thread._replace(wait=wait._replace(collective=collective))
+            detail = OtherRanks(collective, _below(wait), wait.detail.handling)
+            shared[thread.tid] = thread._replace(wait=wait.with_detail(detail))
     return [shared.get(thread.tid, thread) for thread in threads]
 
 
@@ -139,11 +156,11 @@ def _stack(session: Session, thread: ThreadSnapshot) -> PyStack:
     return session.python_threads.frames(thread.tid) if session.python_threads else PyStack()
 
 
-def _handling(thread: ThreadSnapshot) -> str:
-    """The exception that the thread handles meanwhile, in words; "" for none."""
+def _handling(thread: ThreadSnapshot) -> RaisedError:
+    """The exception that the thread handles meanwhile."""
     view = thread.process.python
     found = view.handled_error(thread.tid) if view is not None else None
-    return found.text if found else ""
+    return RaisedError(found.text) if found else NO_ERROR
 
 
 def _absent_workers(session: Session, thread: ThreadSnapshot) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from gdbext.diagnosis.report.wait import DeviceWait
+from gdbext.diagnosis.report.device_wait import DeviceWait
 from gdbext.diagnosis.waits.device_waits import StreamsOfWaits
 from gdbext.diagnosis.waits.pool_table import DRIVER_LIBRARY
 from gdbext.engine.record import Record
@@ -248,13 +248,13 @@ def name_devices(
     waiting: list[ThreadSnapshot] = []
     named: list[ThreadReport] = []
     for snapshot, thread in zip(process.threads, threads):
-        if thread.wait and thread.wait.device:
+        if thread.wait and thread.wait.detail.device:
             waiting.append(snapshot)
-            found = reader.completed(snapshot, thread.wait.device, callbacks)
-            evidence = (*thread.wait.evidence, *_reasons(found))
+            found = reader.completed(snapshot, thread.wait.detail.device, callbacks)
             graph = reader.graph(snapshot)
             replayed += [ReplayedGraph(thread.tid, graph)] if graph else []
-            thread = thread._replace(wait=thread.wait._replace(device=found, evidence=evidence))
+            detail = thread.wait.detail.with_device(found)
+            thread = thread._replace(wait=thread.wait.with_detail(detail, *_reasons(found)))
         named.append(thread)
     current = tuple(
         CurrentStream(thread.tid, each.device, each.number, each.handle)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gdbext.diagnosis.kinds.lost import waits_for_lost
-from gdbext.diagnosis.kinds.other_end import about_file_lock
 from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
-from gdbext.diagnosis.report.finding import Finding, Suggestion
+from gdbext.diagnosis.report.finding import Finding
+from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait_kind import Loss, WaitKind
 from gdbext.diagnosis.verdict.chains import blocked_chains, may_wake_others
@@ -23,7 +23,6 @@ from gdbext.diagnosis.verdict.clauses import (
     who_waits,
 )
 from gdbext.diagnosis.verdict.graph import Chain, Observations, WaitGraph, task_cycles
-from gdbext.engine.targets.system.peer import PeerKind
 from gdbext.engine.vocabulary import counted, of_many
 
 _WAKE = (
@@ -114,13 +113,10 @@ class Blocked(VerdictKind):
         if last.loop and (last.loop.is_stuck or finding.cures):
             yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
             return
-        lost = finding.wait.lost if finding.wait else None
-        if lost:
-            yield lost.loss.advice
-        elif last.wait and last.wait.peer and last.wait.peer.kind is PeerKind.FILE_LOCK:
-            yield from about_file_lock(last.wait.peer)
-        elif last.wait and last.wait.kind.traits.advice_when_blocked:
-            yield last.wait.kind.traits.advice_when_blocked
+        if finding.wait and finding.wait.detail.lost:
+            yield from finding.wait.detail.advice_on_absence
+        elif last.wait:
+            yield from last.wait.detail.advice_when_blocked(last.wait.kind)
         line = last.user_line or last.python_line
         if line:
             yield f"The Python line that waits: {line}"

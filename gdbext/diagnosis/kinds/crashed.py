@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
-from gdbext.diagnosis.report.finding import Finding, Suggestion
+from gdbext.diagnosis.report.finding import Finding
+from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.verdict.clauses import PATH_LENGTH, listed, place, who
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
-from gdbext.diagnosis.report.finding import Finding, Suggestion
+from gdbext.diagnosis.report.finding import Finding
+from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import AsyncTask, ThreadReport
 from gdbext.diagnosis.report.wait import Wait, WaitEdge
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
@@ -96,15 +97,15 @@ class SelfDeadlock(VerdictKind):
 
     def sentence(self, thread: ThreadReport, wait: Wait) -> str:
         """``… waits for the mutex 0x7f00, which it holds itself.``"""
-        reason = f": {wait.self_wait.value}" if wait.self_wait else ""
+        reason = f": {wait.detail.self_wait.value}" if wait.detail.self_wait else ""
         waits = wait.phrase if wait.kind is WaitKind.IO else f"waits for {wait.resource.phrase}"
         if wait.kind.traits.relation is Relation.OWES:
             return f"{who(thread)} {waits}, which only itself could end{reason}{loop_clause(thread)}."
         return f"{who(thread)} {waits}, which it {holds(wait)} itself{reason}."
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
-        if finding.wait and finding.wait.self_wait:
-            yield finding.wait.self_wait.advice
+        if finding.wait and finding.wait.detail.self_wait:
+            yield finding.wait.detail.self_wait.advice
             return
         yield "The lock is not recursive: do not call back into code that takes it, or use a recursive mutex (RLock)."
 

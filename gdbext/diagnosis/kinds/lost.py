@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
-from gdbext.diagnosis.report.finding import Finding, FindingKind, Suggestion
+from gdbext.diagnosis.report.finding import Finding, FindingKind
+from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import ParentsThread, Wait
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread, WaitKind
@@ -54,19 +55,16 @@ class WorkersMissing(VerdictKind):
 
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         for thread, wait in seen.waits:
-            if wait.missing_workers and wait.missing_workers.forked:
-                text = f"{who_waits(thread, wait)}, but {wait.missing_workers.sentence}."
+            missing = wait.detail.missing_workers
+            if missing and missing.forked:
+                text = f"{who_waits(thread, wait)}{wait.detail.absence}."
                 yield Finding(self, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
         yield from waits_for_lost(self, (Loss.LEFT_BEHIND,), seen, graph)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
-        lost = finding.wait.lost if finding.wait else None
-        if lost:
-            yield lost.loss.advice
-        missing = finding.wait.missing_workers if finding.wait else None
-        if missing and missing.pool.advice_when_missing:
-            yield missing.pool.advice_when_missing
+        if finding.wait:
+            yield from finding.wait.detail.advice_on_absence
 
 
 def waits_for_lost(
@@ -74,10 +72,10 @@ def waits_for_lost(
 ) -> Iterator[Finding]:
     """Findings of that kind on threads that wait for one that was lost in one of these ways."""
     for thread, wait in seen.waits:
-        lost = wait.lost
+        lost = wait.detail.lost
         if lost and lost.loss in losses and _is_lost(thread, wait, lost, seen):
             waiters = [graph.threads[tid] for tid in graph.waiters().get(thread.tid, ())]
-            text = f"{who_waits(thread, wait)}, but {lost.summary}"
+            text = f"{who_waits(thread, wait)}{wait.detail.absence}"
             if waiters:
                 wants = listed([each.label for each in waiters])
                 text += f"; for this thread {wants} {'wait' if len(waiters) > 1 else 'waits'}"
@@ -88,9 +86,11 @@ def waits_for_lost(
 def _is_lost(thread: ThreadReport, wait: Wait, lost: LostThread, seen: Observations) -> bool:
     """Conclusions from functions and names alone count where nobody else goes on, or a thread's own name says that its
     function was one of those. A timed wait counts where a loop repeats it."""
-    if thread.state is RunState.IDLE or (wait.ends_by_itself and not wait.looks_for):
+    if thread.state is RunState.IDLE or (wait.ends_by_itself and not wait.detail.looks_for):
         return False
-    looking = {each.tid for each, other in seen.waits if other.looks_for and tuple(other.expects) == (thread.tid,)}
+    looking = {
+        each.tid for each, other in seen.waits if other.detail.looks_for and other.detail.expects == (thread.tid,)
+    }
     others = [other for other in seen.threads if other is not thread and other.tid not in looking]
     return lost.recorded or lost.is_proven or (seen.complete and nobody_goes_on(others))
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from gdbext.diagnosis.kinds.blocked import is_stuck, is_unwoken
-from gdbext.diagnosis.kinds.other_end import about_children, about_peer, has_known_peer
 from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
-from gdbext.diagnosis.report.finding import Finding, Suggestion
+from gdbext.diagnosis.report.finding import Finding
+from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.verdict.chains import at_one_line, bystanders, external_waits, leads_outside
+from gdbext.diagnosis.verdict.chains import at_one_line, bystanders, external_waits
 from gdbext.diagnosis.verdict.clauses import crowd, listed, loop_clause, meanwhile, wait_chain, who_waits
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
 from gdbext.engine.targets.base_target import KernelSide
@@ -45,7 +45,7 @@ class WaitingExternal(VerdictKind):
                 continue  # the stronger finding says it
             if is_stuck(thread, seen) or is_unwoken(thread):
                 continue  # so do those
-            serves = thread.loop is not None or (wait.peer is not None and wait.peer.is_listening)
+            serves = thread.loop is not None or (wait.detail.peer is not None and wait.detail.peer.is_listening)
             crowds = at_one_line(seen.threads) if serves and wait.kind is WaitKind.IO else []
             group = next((each for each in crowds if len(each) >= _CROWD), [])
             text = f"{who_waits(thread, wait)}{loop_clause(thread)}."
@@ -65,7 +65,9 @@ class WaitingExternal(VerdictKind):
             return
         chain = graph.wait_chain(main.tid)
         end = graph.threads[chain.end].wait
-        if not end or not leads_outside(end) or not (chain.edges or end.looks_for or end.refused):
+        if not end or not end.leads_outside:
+            return
+        if not (chain.edges or end.detail.looks_for or end.detail.handling.refused):
             return
         threads = [graph.threads[tid] for tid in chain.tids]
         evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
@@ -74,64 +76,15 @@ class WaitingExternal(VerdictKind):
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         wait = finding.wait
-        if wait and wait.question:
-            yield (
-                "Nobody may see that question: give the answer beforehand (an argument, an option, a variable of the "
-                "environment), take breakpoint() out (PYTHONBREAKPOINT=0), or start the program on a terminal."
-            )
-        about = next((about for fits, about in _ABOUT if wait and fits(wait)), None)
-        if wait and about:
-            yield from about(wait)
+        if wait and wait.detail.about_question:
+            yield wait.detail.about_question
+        told = wait.advice_outside if wait else None
+        if told:
+            yield from told
         elif any(thread.loop and thread.loop.tasks for thread in involved):
             yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
         else:
             yield "Look at who is at the other end: it should send, take what is sent, or open it."
-
-
-def _about_wait_kind(wait: Wait) -> Iterator[str]:
-    if wait.collective and wait.collective.on_device:
-        yield from WaitKind.COLLECTIVE.traits.advice_when_outside
-    yield from wait.kind.traits.advice_when_outside
-
-
-def _says(*texts: str) -> Callable[[Wait], Iterable[str]]:
-    return lambda _: texts
-
-
-_ABOUT: tuple[tuple[Callable[[Wait], object], Callable[[Wait], Iterable[str | Suggestion]]], ...] = (
-    (
-        lambda wait: wait.collective is not None and wait.collective.size is not None,
-        _says("Do all ranks run, with the same MASTER_ADDR and MASTER_PORT, and do they reach it (a firewall)?"),
-    ),
-    (lambda wait: wait.kind.traits.advice_when_outside, _about_wait_kind),
-    (lambda wait: wait.kind is WaitKind.CHILD_PROCESS, about_children),
-    (has_known_peer, about_peer),
-    (
-        lambda wait: wait.refused is not None,
-        _says(
-            "See whether the other end runs, whether that is its address and port, and what is between (a firewall)."
-        ),
-    ),
-    (
-        lambda wait: wait.meets_others,
-        _says(
-            "Start the other nodes with the same --rdzv-id and --rdzv-endpoint; see whether they reach that address."
-        ),
-    ),
-    (
-        lambda wait: wait.looks_outside,
-        _says(
-            "Who should make or remove that file may be gone: a lock file that a killed process left behind stays.",
-            "See whether any process still works on it (fuser, lsof, ps); if none does, remove the file.",
-        ),
-    ),
-    (lambda wait: wait.children, about_children),
-    (
-        lambda wait: wait.external and wait.kind.traits.needs_thread,
-        _says("Other processes share it: one that is killed while it has it (terminate()) never gives it back."),
-    ),
-)
-"""What a wait is for, and the advice about that; the first one that fits counts."""
 
 
 class GilInDeviceCall(VerdictKind):
@@ -153,7 +106,7 @@ class GilInDeviceCall(VerdictKind):
     def sentence(self, thread: ThreadReport, wait: Wait, waiters: Sequence[ThreadReport]) -> str:
         """``… waits for the device (cudaStreamSynchronize …) with the GIL in hand, for which 2 threads wait: …``"""
         others = f"{len(waiters)} threads wait" if len(waiters) > 1 else f"{waiters[0].label} waits"
-        callbacks = wait.device.host_functions if wait.device else ()
+        callbacks = wait.detail.device.host_functions if wait.detail.device else ()
         called = [each.label for each in waiters if each.tid in callbacks]
         held = f"with the GIL in hand, for which {others}: no Python code runs until it is over"
         text = f"{who_waits(thread, wait)} {held}"
@@ -170,14 +123,14 @@ class GilInDeviceCall(VerdictKind):
             "of PyDLL."
         )
         wait = finding.wait
-        if wait and wait.device and wait.device.host_functions:
+        if wait and wait.detail.device and wait.detail.device.host_functions:
             yield "A host function (cudaLaunchHostFunc) must take no lock, and so no GIL: let it only set a flag."
         yield from WAITING_EXTERNAL.advice(finding, involved)
 
 
 def _want_gil_in_device_call(holder: ThreadReport, wait: Wait, seen: Observations) -> list[ThreadReport]:
     """The threads that wait for the GIL, where ``holder`` has it while it waits for a device."""
-    if not wait.device or not wait.device.holds_gil:
+    if not wait.detail.device or not wait.detail.device.holds_gil:
         return []
     wanting = [(each, other) for each, other in seen.waits if other.kind is WaitKind.GIL and not other.being_released]
     return [each for each, other in wanting if holder.tid in other.owner_tids]
@@ -223,21 +176,18 @@ class KernelWait(VerdictKind):
         wait = finding.wait
         if not wait:
             return
-        if has_known_peer(wait):
-            yield from about_peer(wait)
-        elif wait.children:
-            yield from about_children(wait)
-        if wait.kernel and wait.kernel.is_out_of_memory:
-            yield (
-                "Raise that group's memory.limit_in_bytes, or let the kernel kill one of it: echo 0 > "
-                "memory.oom_control."
-            )
-        elif wait.kind is WaitKind.PAGE:
-            yield wait.kind.traits.advice_when_blocked
-        elif wait.kind is WaitKind.IO:
-            yield "Look at the device, or at the server of that file system: the kernel waits for its answer (dmesg)."
+        yield from wait.detail.about_other_end(wait.kind) or ()
+        is_out_of_memory = wait.kernel is not None and wait.kernel.is_out_of_memory
+        in_kernel = _RAISE_LIMIT if is_out_of_memory else wait.kind.traits.advice_in_kernel
+        if in_kernel:
+            yield in_kernel
         if wait.kernel and not wait.kernel.stack and os.geteuid() != 0:
             yield "As root, this report names the kernel's own stack."
+
+
+_RAISE_LIMIT = (
+    "Raise that group's memory.limit_in_bytes, or let the kernel kill one of it: echo 0 > memory.oom_control."
+)
 
 
 def _span(seconds: float) -> str:

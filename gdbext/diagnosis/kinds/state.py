@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from gdbext.diagnosis.kinds.outside import WAITING_EXTERNAL
 from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
-from gdbext.diagnosis.report.finding import NOTE, Finding, ProcessStop, Suggestion
+from gdbext.diagnosis.report.finding import NOTE, Finding, ProcessStop
+from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -282,7 +283,7 @@ def _unknown_owners(seen: Observations) -> Iterator[Finding]:
     for thread, wait in seen.waits:
         if wait.being_released or thread.state is RunState.IDLE or wait.ends_by_itself:
             continue
-        if wait.owners or wait.missing_workers or not wait.kind.traits.may_be_lock:
+        if wait.owners or wait.detail.missing_workers or not wait.kind.traits.may_be_lock:
             continue
         if thread.tid not in seen.moved():  # else what it waited for has come: it runs
             place = (wait.address, thread.stack_key) if wait.address and thread.stack_key else thread.tid
@@ -301,7 +302,7 @@ def _sleeping_holders(seen: Observations, graph: WaitGraph) -> Iterator[Finding]
     for tid, count in waiters.items():
         holder = graph.threads.get(tid)
         wait = holder.wait if holder else None
-        if holder and wait and wait.kind is WaitKind.SLEEP and wait.seconds is None:
+        if holder and wait and wait.kind is WaitKind.SLEEP and wait.detail.seconds is None:
             others = "a thread waits" if count == 1 else f"{count} threads wait"
             text = f"{holder.label} {wait.phrase} with the GIL in hand, for which {others}."
             yield Finding(NOTE, text, (tid,), wait=wait)

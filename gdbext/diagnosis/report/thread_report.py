@@ -20,7 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from gdbext.diagnosis.report.wait import Resource, Wait
+    from gdbext.diagnosis.report.resource import Resource
+    from gdbext.diagnosis.report.wait import Wait
     from gdbext.diagnosis.waits.pool_table import Pool
     from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
     from gdbext.torch.stack import DispatchFrame
@@ -299,7 +300,7 @@ class ThreadReport(Record):
         wait = self.wait
         if not wait or self.state is not RunState.WAITING or not self.user_line or wait.being_released:
             return False
-        return not wait.ends_by_itself or bool(wait.repeated_at or wait.looks_for)
+        return not wait.ends_by_itself or bool(wait.detail.repeated_at or wait.detail.looks_for)
 
     @property
     def user_frame(self) -> Frame | None:

@@ -74,9 +74,12 @@ class WaitTraits(Record):
     advice_in_deadlock: str = ""
     advice_when_blocked: str = ""
     advice_when_outside: tuple[str, ...] = ()
+    advice_in_kernel: str = ""
+    """The advice about a thread that sleeps in the kernel for that."""
 
 
 _RELEASE_FIRST = "Do not wait for other threads while holding what they need: release it before the wait."
+_SERVES_PAGE = "Look at who serves the page: the file system's server, or the holder of the userfaultfd."
 _NO_OWNER = "This lock records no owner: look for a thread that is inside the same library (all-threads --stacks)."
 
 
@@ -194,6 +197,8 @@ class WaitKind(Enum):
             heading="waits for input or output",
             advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
             "writing.",
+            advice_in_kernel="Look at the device, or at the server of that file system: the kernel waits for its "
+            "answer (dmesg).",
         ),
     )
     PAGE = (
@@ -202,8 +207,8 @@ class WaitKind(Enum):
             "a page of memory",
             Naming.ALONE,
             needs_thread=False,
-            advice_when_blocked="Look at who serves the page: the file system's server, "
-            "or the holder of the userfaultfd.",
+            advice_when_blocked=_SERVES_PAGE,
+            advice_in_kernel=_SERVES_PAGE,
         ),
     )
     CHILD_PROCESS = (

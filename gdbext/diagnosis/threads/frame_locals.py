@@ -108,18 +108,22 @@ class FrameLocals:
         return [(frame, found[number]) for number, frame in enumerate(thread.python) if number in found]
 
     def _with_variables(self, frame: Frame, source: PythonFrame, most: int) -> Frame:
+        variables, hidden = self._readable(frame, source, most)
+        return frame._replace(variables=variables, hidden_variables=hidden)
+
+    def _readable(self, frame: Frame, source: PythonFrame, most: int) -> tuple[tuple[LocalVariable, ...], str]:
+        """The variables, and what is to be said of those that are not among them."""
         try:
             named = self._named(frame, source)
             found = tuple(LocalVariable(name, value.type, self._shown(name, value)) for name, value in named[:most])
         except MemoryFault as fault:
-            return frame._replace(hidden_variables=fault.reason if fault.reason == NOT_RECORDED else fault.what)
+            return frame.variables, fault.reason if fault.reason == NOT_RECORDED else fault.what
         except GdbextError as error:
-            return frame._replace(hidden_variables=error.what)
+            return frame.variables, error.what
         unrecorded = f"<{NOT_RECORDED}>"
         if found and all(each.text == unrecorded for each in found):
-            return frame._replace(hidden_variables=NOT_RECORDED)
-        more = f"{len(named) - most} more (dispatch-bt --locals)" if len(named) > most else ""
-        return frame._replace(variables=found, hidden_variables=more)
+            return frame.variables, NOT_RECORDED
+        return found, f"{len(named) - most} more (dispatch-bt --locals)" if len(named) > most else ""
 
     def _named(self, frame: Frame, source: PythonFrame) -> list[tuple[str, PyRef]]:
         """The variables by name. Raises GdbextError where the frame itself cannot be read."""

@@ -14,7 +14,7 @@ from functools import reduce
 from operator import or_
 
 from gdbext.diagnosis.report.finding import NOTE, Finding
-from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState, ThreadReport
+from gdbext.diagnosis.report.thread_report import EventLoop, Frame, FrameKind, RunState, ThreadReport
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from gdbext.diagnosis.report.wait import Resource
+    from gdbext.diagnosis.report.resource import Resource
     from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.base_target import TargetThread
@@ -120,6 +120,7 @@ def report_thread(
     holds: Sequence[Resource] = (),
     frames: Sequence[Frame] = (),
     dispatch: Sequence[DispatchFrame] | None = None,
+    loop: EventLoop | None = None,
 ) -> ThreadReport:
     """``state``: None where the wait is not asked for or not known; ``dispatch``: instead of the snapshot's."""
     return ThreadReport(
@@ -137,6 +138,7 @@ def report_thread(
         python_frames=tuple(snapshot.python),
         frame_count=len(snapshot.frames),
         notes=tuple(snapshot.notes),
+        loop=loop,
         pool=state.pool if state else None,
         native_place=_outside_of_python(snapshot) if state and state.state is RunState.RUNNING else "",
         stack_key=_stack_key(snapshot) if state else 0,
@@ -363,11 +365,7 @@ class ArgumentReporter:
         others = bool(known) and bool(keyset & self._keys.backend_mask & ~held)
         are_unknown = others or doubt is Doubt.REWRITTEN
         return tuple(
-            one
-            if not one.value or not one.boxed
-            else one._replace(value=None, certainty=Certainty.UNKNOWN)
-            if are_unknown and "Tensor" in one.type
-            else one._replace(certainty=min(one.certainty, Certainty.INFERRED))
+            _less_certain(one, are_unknown and "Tensor" in one.type) if one.value and one.boxed else one
             for one in arguments
         )
 
@@ -393,3 +391,8 @@ class ArgumentReporter:
 def tensor_text(facts: TensorFacts) -> str:
     """The tensor in short: ``f32[4, 4] cpu``."""
     return facts.short
+
+
+def _less_certain(found: FoundArgument, is_unknown: bool) -> FoundArgument:
+    certainty = Certainty.UNKNOWN if is_unknown else min(found.certainty, Certainty.INFERRED)
+    return found._replace(value=None if is_unknown else found.value, certainty=certainty)

@@ -6,7 +6,8 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 
 from gdbext.diagnosis.kinds.state import IDLE
-from gdbext.diagnosis.report.finding import ALL_CHILDREN, MORE_SAMPLES, Finding, ProcessStop, Suggestion
+from gdbext.diagnosis.report.finding import Finding, ProcessStop
+from gdbext.diagnosis.report.suggestion import ALL_CHILDREN, MORE_SAMPLES, Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.engine.terminal import IN_A_DEBUGGER, PROGRAM, CommandLine
 
@@ -30,7 +31,7 @@ def advice(
     known = {thread.tid: thread for thread in threads}
     involved = [known[tid] for tid in finding.threads if tid in known]
     lines = [*finding.kind.advice(finding, involved)]
-    if called.may_run and any(thread.wait and thread.wait.collective for thread in involved):
+    if called.may_run and any(thread.wait and thread.wait.detail.collective for thread in involved):
         lines.insert(0, of_ranks(pid, called))  # one rank never tells why the others do not come
     inside = [thread for thread in involved if thread.dispatch]
     if finding.step and finding.step.op is not None and inside:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
-from gdbext.diagnosis.report.wait import Refused, Wait
+from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.graph import Chain, ChainEnd, ChainTail, Observations, WaitGraph
 
@@ -47,7 +47,7 @@ def _is_blocked(thread: ThreadReport, tail: ChainTail, graph: WaitGraph, pid: in
     if thread.dispatch or thread.backward:
         return True
     if tail.reason is ChainEnd.TIMED:
-        return tail.has_lock and (end.wait.seconds or 0) >= LONG_SLEEP
+        return tail.has_lock and (end.wait.detail.seconds or 0) >= LONG_SLEEP
     return tail.has_lock or (hopeless and not a_signal_may_end_it(end, pid))
 
 
@@ -72,7 +72,7 @@ def a_signal_may_end_it(thread: ThreadReport, pid: int) -> bool:
     wait = thread.wait
     if not wait or thread.tid != pid:
         return False
-    return wait.kind.traits.handler_may_end_it or (wait.set_by_handlers and bool(thread.python_frames))
+    return wait.kind.traits.handler_may_end_it or (wait.detail.set_by_handlers and bool(thread.python_frames))
 
 
 def external_waits(seen: Observations) -> Iterator[tuple[ThreadReport, Wait]]:
@@ -88,15 +88,6 @@ def external_waits(seen: Observations) -> Iterator[tuple[ThreadReport, Wait]]:
             found.append((wait.kind.priority, not is_main, thread, wait))
     found.sort(key=lambda item: item[:2])
     yield from ((thread, wait) for _, _, thread, wait in found)
-
-
-def leads_outside(wait: Wait) -> bool:
-    """Another process, a peer, a file or input ends the wait, or what a loop looks at."""
-    if wait.refused is Refused.PEER:
-        return True
-    if wait.looks_for and not wait.expects:
-        return bool(wait.children) or wait.looks_outside or wait.meets_others
-    return wait.kind.traits.is_outside or wait.kind is WaitKind.IO or (wait.external and not wait.ends_by_itself)
 
 
 def busy_threads(seen: Observations, graph: WaitGraph) -> Iterator[ThreadReport]:
@@ -117,7 +108,7 @@ def at_one_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
     alike: dict[object, list[ThreadReport]] = {}
     for thread in threads:
         wait = thread.wait
-        if not wait or (wait.kind is WaitKind.IO and wait.peer and wait.peer.own):
+        if not wait or (wait.kind is WaitKind.IO and wait.detail.peer and wait.detail.peer.own):
             continue  # it waits for an answer of its own process: others are the reason
         at_line = thread.state is RunState.WAITING and bool(thread.user_line) and not wait.being_released
         if thread.stands or (at_line and wait.kind.traits.needs_thread):  # for a connection of a pool, say

@@ -101,14 +101,10 @@ def holds(wait: Wait) -> str:
 
 def end_clause(wait: Wait) -> str:
     """What is known of who ends the last wait of a chain."""
-    if wait.missing_workers:
-        return f", but {wait.missing_workers.sentence}"
-    if wait.lost:
-        return f", but {wait.lost.summary}"
-    if wait.ends_by_itself and wait.repeated_at:
-        return f" (timed; the loop at {wait.repeated_at} begins it again)" if wait.kind is not WaitKind.SLEEP else ""
+    if wait.detail.absence:
+        return wait.detail.absence
     if wait.ends_by_itself:
-        return " (a timed wait: it ends by itself)" if wait.kind is not WaitKind.SLEEP else ""
+        return wait.detail.timed_clause if wait.kind is not WaitKind.SLEEP else ""
     if wait.kind.traits.is_lock:
         return ", whose owner is not known"
     return ", and no thread is known that would wake it" if wait.kind.traits.needs_thread else ""
@@ -123,7 +119,7 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
         text = who_waits(graph.threads[edge.tid], edge.wait)
         if edge.wait.owners:
             text += owner_clause(edge.wait, graph.threads)
-        elif not edge.wait.looks_for:
+        elif not edge.wait.detail.looks_for:
             text += f", which {graph.threads[edge.held_by].label} also uses: it may be the one to end this wait"
         parts.append(text)
     end = graph.threads[chain.end]
@@ -131,7 +127,7 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
         parts.append(f"{who(end)} runs{f' {end.doing}' if end.doing else ''}")
     else:
         clause = owner_clause(end.wait, graph.threads) or back_clause(chain, graph) or end_clause(end.wait)
-        told = with_end and (not end.wait.ends_by_itself or end.wait.repeated_at)
+        told = with_end and (not end.wait.ends_by_itself or end.wait.detail.repeated_at)
         parts.append(f"{who_waits(end, end.wait)}{clause if told else ''}")
     first = graph.threads[chain.edges[0].tid] if chain.edges else end
     return "; ".join(parts) + _called_at(first) + loop_clause(first)
@@ -140,9 +136,9 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
 def back_clause(chain: Chain, graph: WaitGraph) -> str:
     """The last thread of the chain waits for what may come from one that the chain has come through."""
     wait = graph.threads[chain.end].wait
-    if not wait or wait.ends_by_itself or wait.looks_for or wait.lost:
+    if not wait or wait.ends_by_itself or wait.detail.looks_for or wait.detail.lost:
         return ""
-    first = next((tid for tid in wait.expects if tid in chain.tids), None)
+    first = next((tid for tid in wait.detail.expects if tid in chain.tids), None)
     if first is None:
         return ""
     goes_on = any(edge.wait.ends_by_itself for edge in chain.edges)
@@ -152,7 +148,7 @@ def back_clause(chain: Chain, graph: WaitGraph) -> str:
 
 def _called_at(thread: ThreadReport) -> str:
     """``, called at train.py:8 (step)``: the user's line, of a library's loop; ``, which calls …`` of one around it."""
-    place = thread.wait.repeated_at if thread.wait else ""
+    place = thread.wait.detail.repeated_at if thread.wait else ""
     if not place or not thread.user_line or thread.user_line == place:
         return ""
     places = [frame.place for frame in thread.python_frames]

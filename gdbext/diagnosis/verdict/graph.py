@@ -167,7 +167,7 @@ class WaitGraph:
             wait = self.threads[tid].wait if tid in self.threads else None
             if not wait or wait.being_released:
                 return Chain(tuple(edges), tid, ChainEnd.HANDOVER if wait else ChainEnd.RUNNING)
-            candidates = wait.owner_tids or wait.expects
+            candidates = wait.owner_tids or wait.detail.expects
             following = [each for each in candidates if each in self.threads and each not in seen]
             if not following:
                 return Chain(tuple(edges), tid, ChainEnd.UNKNOWN)
@@ -191,8 +191,7 @@ class WaitGraph:
         if not wait:
             return ChainEnd.RUNNING
         for reason, holds in (
-            (ChainEnd.MISSING, wait.missing_workers is not None and wait.missing_workers.forked),
-            (ChainEnd.MISSING, wait.lost is not None and not wait.ends_by_itself),
+            (ChainEnd.MISSING, wait.is_abandoned),
             (ChainEnd.GONE, wait.gone_owner is not None),
             (ChainEnd.HANDOVER, wait.being_released),
             (ChainEnd.TIMED, wait.ends_by_itself),

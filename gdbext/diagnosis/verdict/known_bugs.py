@@ -95,7 +95,8 @@ def _facts(
     process: ProcessSnapshot, native: _NativeFrames, thread: ThreadReport, crashed: Collection[int]
 ) -> ThreadFacts:
     wait, snapshot = thread.wait, process.thread(thread.tid)
-    missing = wait.missing_workers if wait else None
+    missing = wait.detail.missing_workers if wait else None
+    collective = wait.detail.collective if wait else None
     owners = wait.owner_tids[:1] if wait else ()
     return ThreadFacts(
         thread.label,
@@ -110,8 +111,8 @@ def _facts(
         holds=[held.kind.value for held in thread.holds],
         owner=owners[0] if owners else None,
         owner_gone=wait is not None and wait.gone_owner is not None,
-        group=wait.collective.group if wait and wait.collective else "",
-        lost_signal=wait is not None and wait.lost_signal,
+        group=collective.group if collective else "",
+        lost_signal=wait is not None and wait.detail.lost_signal,
         tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop else (),
     )
 

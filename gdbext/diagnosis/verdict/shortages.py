@@ -6,7 +6,7 @@ Nothing is read here: see slow_reasons.py, which has the other reasons and ranks
 from __future__ import annotations
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
-from gdbext.diagnosis.report.wait import Refused
+from gdbext.diagnosis.report.wait_detail import NO_ERROR, Refused
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import byte_size, counted, of_many
@@ -161,16 +161,17 @@ def refused_again(facts: Facts) -> Iterator[Explanation]:
     """Threads that try again and again to have what they are refused."""
     for thread in facts.threads:
         wait = thread.wait
-        what = (wait.refused or wait.once_refused) if wait else None
-        if not wait or what not in _REFUSALS:
+        still = wait.detail.handling if wait else NO_ERROR
+        error = still or (wait.detail.caught if wait else NO_ERROR)
+        what = error.refused
+        if what not in _REFUSALS:
             continue
         kind, usual = _REFUSALS[what]
         cause, cure = _cause(facts, what)
-        cause, cure = (cause, cure) if cause or not wait.refused else _other_limit(facts, what)
-        if not wait.refused and not cause:
+        cause, cure = (cause, cure) if cause or not still else _other_limit(facts, what)
+        if not still and not cause:
             continue  # it may have had it by now
-        told = wait.handling or wait.caught
-        text = f"{thread.label} is refused what it asks for ({told}), and sleeps before it tries again"
+        text = f"{thread.label} is refused what it asks for ({error.text}), and sleeps before it tries again"
         at = (f"at {thread.python_line}",) if thread.python_line else ()
         yield Explanation(kind, f"{text}{cause}", at, (), 0.9, True, True, cure or usual)
 

@@ -217,7 +217,7 @@ def wants_something(process: ProcessSnapshot, threads: Sequence[ThreadReport]) -
     if len(process.threads) < len(process.tids):
         return True
     waits = [each.wait for each in threads if each.wait and each.state is RunState.WAITING]
-    return any(wait.kind is WaitKind.SLEEP or wait.missing_workers for wait in waits)
+    return any(wait.kind is WaitKind.SLEEP or wait.detail.missing_workers for wait in waits)
 
 
 def _sleepers(process: ProcessSnapshot) -> Iterator[KernelSleeper]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gdbext.diagnosis.report.wait import DeviceWait, DeviceWork
+from gdbext.diagnosis.report.device_wait import DeviceWait, DeviceWork
 from gdbext.diagnosis.waits.function_tag import VARIANTS, FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.engine.layouts import store
@@ -199,6 +199,17 @@ def function_name(thread: ThreadSnapshot, level: int) -> str:
     return function.demangled[0].split("(")[0] if function else ""
 
 
+class _Handle(Record):
+    """The stream or event of a call."""
+
+    stream: int | None = None
+    number: int | None = None
+    """PyTorch's number of the stream."""
+    event: int | None = None
+    device: int | None = None
+    certainty: Certainty = Certainty.UNKNOWN
+
+
 class StreamsOfWaits:
     """Reads the streams for one look: the pools once, the current streams of each thread that is asked for."""
 
@@ -239,19 +250,32 @@ class StreamsOfWaits:
         level = _level(thread)
         only = 0 if self.devices == 1 else None
         call, work, passed = self._called(thread, wait, level)
-        wait = wait._replace(call=call, work=work, device=only, host_functions=callbacks)
         row = FUNCTIONS.get(plain_name(call))
-        if not row or level is None or not passed:
-            return wait
+        handle = _Handle(device=only)
+        if row and level is not None and passed:
+            handle = self._passed(thread, level, row, only) or self._into_current(thread, wait.purpose, call, only)
+        return wait._replace(
+            call=call,
+            work=work,
+            stream=handle.stream,
+            stream_id=handle.number,
+            event=handle.event,
+            device=handle.device,
+            certainty=handle.certainty,
+            host_functions=callbacks,
+        )
+
+    def _passed(self, thread: ThreadSnapshot, level: int, row: DeviceFunction, only: int | None) -> _Handle | None:
+        """The event or stream that the caller passed, None where neither is known."""
         event = self._argument(thread, level, row.event)
         if event is not None and _is_pointer(event):
-            return wait._replace(event=event, certainty=Certainty.EXACT)
+            return _Handle(event=event, device=only, certainty=Certainty.EXACT)
         handle = self._argument(thread, level, row.stream)
         if handle is None or not (handle in _SPECIAL or _is_pointer(handle)):
-            return self._into_current(thread, wait)
+            return None
         known = self._pool.get(handle)
         number, device = (known.number, known.device) if known else (None, only)
-        return wait._replace(stream=handle, stream_id=number, device=device, certainty=Certainty.EXACT)
+        return _Handle(handle, number, device=device, certainty=Certainty.EXACT)
 
     def graph(self, thread: ThreadSnapshot) -> CudaGraph | None:
         """The graph that the thread's call replays; None where there is none, or where it is not known."""
@@ -269,18 +293,16 @@ class StreamsOfWaits:
         self.problems.append(f"the CUDA graph that thread {thread.tid} replays: {problem}")
         return None
 
-    def _into_current(self, thread: ThreadSnapshot, wait: DeviceWait) -> DeviceWait:
-        """The wait with the stream into which PyTorch replays a graph: the thread's current one (CUDAGraph.cpp)."""
+    def _into_current(self, thread: ThreadSnapshot, purpose: str, call: str, only: int | None) -> _Handle:
+        """The stream into which PyTorch replays a graph: the thread's current one (CUDAGraph.cpp)."""
         graph = self.graph(thread)
-        device = graph.device if graph else wait.device
-        if wait.purpose != assumed_symbols.GRAPH_REPLAY.purpose or plain_name(wait.call) != "cudaGraphLaunch":
-            return wait
-        for each in self.current(thread):
+        device = graph.device if graph else only
+        replays = purpose == assumed_symbols.GRAPH_REPLAY.purpose and plain_name(call) == "cudaGraphLaunch"
+        for each in self.current(thread) if replays else ():
             if each.device == device:
                 number = each.number if each.handle in self._pool else None
-                handle = each.handle
-                return wait._replace(stream=handle, stream_id=number, device=device, certainty=Certainty.INFERRED)
-        return wait
+                return _Handle(each.handle, number, device=device, certainty=Certainty.INFERRED)
+        return _Handle(device=only)
 
     def _called(self, thread: ThreadSnapshot, wait: DeviceWait, level: int | None) -> tuple[str, DeviceWork, bool]:
         """The function that the program called, and its work: another one than the frame's where it left by a jump, and

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, RunState, TaskState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
-from gdbext.diagnosis.report.wait_kind import SelfWait, WaitKind
+from gdbext.diagnosis.report.wait_detail import OwnServer
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.syscall_waits import span
 from gdbext.engine.targets.system.linux import signal_name
 
@@ -83,20 +84,16 @@ def asks_itself(
     for tid, loop in loops.items() if len(loops) == 1 else ():
         state = states.get(tid)
         wait = state.wait if state else None
-        if not state or not wait or not loop.current or not wait.peer or not wait.peer.is_queued:
+        if not state or not wait or not loop.current or not wait.detail.peer or not wait.detail.peer.is_queued:
             continue
         others = [thread for thread in process.threads if thread.tid != tid]
         if wait.timed or any(_may_accept(each, states.get(each.tid)) for each in others):
             continue
         seen = "no other thread accepts connections, and there is no other event loop"
-        mine, reason = OwnerThread(tid), SelfWait.SERVER
+        detail = OwnServer(wait.detail.peer, wait.detail.children)
         evidence = (*wait.evidence, seen)
-        yield (
-            tid,
-            state._replace(
-                wait=wait._replace(owner=mine, certainty=OwnerCertainty.RECORDED, self_wait=reason, evidence=evidence)
-            ),
-        )
+        mine, certainty = OwnerThread(tid), OwnerCertainty.RECORDED
+        yield tid, state.with_wait(wait._replace(owner=mine, certainty=certainty, evidence=evidence, detail=detail))
 
 
 def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
@@ -106,7 +103,7 @@ def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
         return True
     if state.state is RunState.IDLE:
         return thread.syscall.name != "futex"
-    asks = wait.kind is WaitKind.IO and wait.peer is not None and wait.peer.own
+    asks = wait.kind is WaitKind.IO and wait.detail.peer is not None and wait.detail.peer.own
     return wait.timed or wait.being_released or wait.external or not (asks or wait.kind.traits.needs_thread)
 
 

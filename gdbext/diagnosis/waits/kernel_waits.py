@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.syscall_waits import NAMED_CALLS
 from gdbext.engine.targets.system.peer import Peer, PeerKind, listed
@@ -149,14 +150,16 @@ def _served_mappings(thread: ThreadSnapshot) -> Iterator[tuple[str, FileSystem]]
 def _in_call(thread: ThreadSnapshot, side: KernelSide, wait: Wait) -> Wait:
     """The wait with the file and the file system of its call, where the call has one that needs a server."""
     path, file_system = _file(thread)
-    if not file_system:
-        return wait._replace(evidence=(*wait.evidence, *evidence(thread, side)), kernel=side)
-    named = f" of {path}" if path else ""
-    others, why = _who_holds(thread, side, file_system)
-    resource = wait.resource._replace(name=f"{wait.resource.name}{named}, on {file_system.phrase}{why}")
-    told = (*wait.evidence, *evidence(thread, side))
-    peer = Peer(PeerKind.PROCESS, processes=others) if others else None
-    return wait._replace(resource=resource, evidence=told, kernel=side, peer=peer)
+    resource, detail = wait.resource, wait.detail
+    if file_system:
+        named = f" of {path}" if path else ""
+        others, why = _who_holds(thread, side, file_system)
+        name = f"{resource.name}{named}, on {file_system.phrase}{why}"
+        resource = Resource(resource.kind, resource.address, name, resource.variable)
+        detail = detail.with_peer(Peer(PeerKind.PROCESS, processes=others) if others else None)
+    return wait._replace(
+        resource=resource, detail=detail, evidence=(*wait.evidence, *evidence(thread, side)), kernel=side
+    )
 
 
 def _who_holds(

@@ -12,7 +12,8 @@ has called something else than __cxa_guard_acquire.
 
 from __future__ import annotations
 
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, Resource, VanishedThread, Wait
+from gdbext.diagnosis.report.resource import Resource
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import (
@@ -99,7 +100,8 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
         return Wait(resource, timed=futex.timed, evidence=(evidence, f"{mutex.users} users: its words disagree"))
     if isinstance(owner, VanishedThread) and mutex.is_shared:
         text = f"shared between processes, locked by thread {tid}, which is not one of this process"
-        return Wait(resource._replace(name=text), timed=futex.timed, evidence=(evidence,), external=True)
+        shared = Resource(kind, futex.address, text)
+        return Wait(shared, timed=futex.timed, evidence=(evidence,), external=True)
     certainty = OwnerCertainty.RECORDED if by_word and mutex.owner == tid else process.owner_certainty(owner)
     if certainty is OwnerCertainty.INFERRED:
         evidence += "; no thread of this process has that id, and it is far from the ids of those that are"

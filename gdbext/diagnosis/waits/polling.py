@@ -15,7 +15,18 @@ from __future__ import annotations
 import errno
 
 from gdbext.cpython.abi.assumed_names import NO_THREAD, is_below_library
-from gdbext.diagnosis.report.wait import Refused, Wait
+from gdbext.diagnosis.report.resource import Resource
+from gdbext.diagnosis.report.wait import Wait
+from gdbext.diagnosis.report.wait_detail import (
+    NO_ERROR,
+    Polled,
+    PolledFile,
+    PolledMeeting,
+    Prompt,
+    RaisedError,
+    Refused,
+    Sleep,
+)
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import python_waits, syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
@@ -36,41 +47,45 @@ _SHOWN = 4
 """Things looked at that a sentence names."""
 
 
-def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The sleep with what it is between; itself where that is not known."""
+def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The sleep of a loop with what it looks at, the line of the loop, and the exception that it handles."""
     python = thread.process.python
-    error = python.handled_error(thread.tid) if python is not None and thread.python else None
-    if error:
-        wait = wait._replace(handling=error.text, refused=refused_by(error))
-    agents = _meeting(thread, python) if python is not None else ""
-    if agents:
-        return wait._replace(looks_for=agents, meets_others=True)
-    found = python.polled_objects(thread.tid) if python is not None and thread.python else ()
     if python is None:
         return wait
-    if not found:
-        again = _with_caught(thread, python, repeated(thread, wait))
-        return _for_something(thread, python_waits.with_lost_pool(thread, again) if again.repeated_at else again)
+    known = wait.detail if isinstance(wait.detail, Sleep) else Sleep()
+    error = raised(python.handled_error(thread.tid) if thread.python else None)
+    agents = _meeting(thread, python)
+    found = python.polled_objects(thread.tid) if thread.python and not agents else ()
+    if not found and not agents:
+        return wait.with_detail(_loop_of(thread, python, wait, known, error))
+    polled, processes = (PolledMeeting(looks_for=agents), ()) if agents else _polled(thread, python, found)
+    return wait.with_detail(Sleep(polled, handling=error, seconds=known.seconds, children=processes))
+
+
+def _polled(
+    thread: ThreadSnapshot, python: PythonView, found: Sequence[PolledObject]
+) -> tuple[Polled, tuple[ChildProcess, ...]]:
+    """What is looked at, and the processes that may change it."""
     from gdbext.cpython.sync.polled_objects import PolledKind
 
     telling = (PolledKind.PROCESS, PolledKind.FILE, PolledKind.THREAD, PolledKind.OBJECT, PolledKind.FLAG)
     kind = next((kind for kind in telling if any(each.polled_as is kind for each in found)), None)
-    if not kind:
-        return wait
     seen = [each for each in found if each.polled_as is kind][:_SHOWN]
     if kind is PolledKind.PROCESS:
-        return _processes(thread, wait, seen)
+        return _processes(thread, seen)
+    if kind is PolledKind.OBJECT:
+        return _objects(thread, python, seen)
+    if kind is PolledKind.FILE:
+        return _files(thread, [each.path for each in seen]), ()
     if kind is PolledKind.THREAD:
         tids = tuple(tid for tid in (python.tid_of_ident(each.ident) for each in seen) if tid is not None)
         ended = "" if tids else f"{seen[0].name}, a thread that has ended"
-        return wait._replace(looks_for=ended or f"the thread{_s(tids)} {_listed(tids)}", expects=tids)
-    if kind is PolledKind.OBJECT:
-        return _objects(thread, python, wait, seen)
+        return Polled(looks_for=ended or f"the thread{_s(tids)} {_listed(tids)}", expects=tids), ()
     if kind is PolledKind.FLAG:
-        looks = wait._replace(looks_for=_joined([f"{each.name} (which is {each.value})" for each in seen]))
-        looks = python_waits.with_lost_setter(thread, looks, [each.name for each in seen])
-        return looks if looks.lost else python_waits.with_lost_pool(thread, looks)
-    return _files(thread, wait, [each.path for each in seen])
+        lost = python_waits.lost_setter(thread, [each.name for each in seen])
+        looks = Polled(None, lost, _joined([f"{each.name} (which is {each.value})" for each in seen]))
+        return looks if lost else python_waits.lost_pool(thread) or looks, ()
+    return Polled(), ()
 
 
 _REPEATED = (
@@ -86,32 +101,27 @@ _SHORT = 2.0
 """Seconds of a sleep up to which a loop rather looks for something than does something from time to time."""
 
 
-def repeated(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """A timed wait, with the loop that repeats it."""
+def line_of_loop(thread: ThreadSnapshot, wait: Wait) -> str:
+    """The line of the loop that repeats a timed wait; "" where there is none, or the wait is a long one."""
     python = thread.process.python
     is_either = wait.kind is WaitKind.SLEEP or wait.kind in _REPEATED
-    if python is None or not thread.python or not wait.timed or wait.repeated_at or not is_either:
-        return wait
+    if python is None or not thread.python or not wait.timed or not is_either:
+        return ""
     asked = python.asked_to_sleep(thread.tid) if wait.kind is WaitKind.SLEEP else 0
-    asked = wait.seconds if asked is None else asked
-    is_short = asked is not None and asked <= _SHORT
-    return wait._replace(repeated_at=python.waiting_loop(thread.tid)) if is_short else wait
+    asked = wait.detail.seconds if asked is None else asked
+    return python.waiting_loop(thread.tid) if asked is not None and asked <= _SHORT else ""
 
 
-def _with_caught(thread: ThreadSnapshot, python: PythonView, wait: Wait) -> Wait:
-    """The sleep with the exception that its loop has caught before, and handles no more."""
-    caught = python.caught_error(thread.tid) if wait.repeated_at and not wait.handling else None
-    return wait._replace(caught=caught.text, once_refused=refused_by(caught)) if caught else wait
-
-
-def _for_something(thread: ThreadSnapshot, wait: Wait) -> Wait:
+def _loop_of(thread: ThreadSnapshot, python: PythonView, wait: Wait, known: Sleep, error: RaisedError) -> Sleep:
     """The sleep of a loop that looks at what nobody knows: a child of the process may be it."""
-    outside = thread.process.outside
-    if not wait.repeated_at or outside is None or wait.lost:
-        return wait
-    ended = syscall_waits.ended_children(thread.process, only_failed=True)
-    children = tuple(each for _, each in sorted(outside.children().items()))
-    return wait._replace(children=children, aside=ended)
+    line, outside = line_of_loop(thread, wait), thread.process.outside
+    caught = raised(python.caught_error(thread.tid) if line and not error else None)
+    pool = python_waits.lost_pool(thread) if line else None
+    aside, children = "", ()  # type: str, tuple[ChildProcess, ...]
+    if line and outside is not None and not pool:
+        aside = syscall_waits.ended_children(thread.process, only_failed=True)
+        children = tuple(each for _, each in sorted(outside.children().items()))
+    return Sleep(pool or known.polled, line, error, caught, known.seconds, children, aside)
 
 
 _REFUSED = {
@@ -127,6 +137,11 @@ _REFUSED = {
 }
 """Errors of system calls (errno(3)). EAGAIN is none of them: it is that of a socket which has nothing yet, too."""
 _OF_PEERS = frozenset(("ConnectionError", "gaierror"))
+
+
+def raised(error: HandledError | None) -> RaisedError:
+    """The exception, with the thing that the program could not have."""
+    return RaisedError(error.text, refused_by(error)) if error else NO_ERROR
 
 
 def refused_by(error: HandledError) -> Refused | None:
@@ -151,36 +166,37 @@ def _meeting(thread: ThreadSnapshot, python: PythonView) -> str:
     return found.phrase if found else ""
 
 
-def _processes(thread: ThreadSnapshot, wait: Wait, seen: Sequence[PolledObject]) -> Wait:
+def _processes(thread: ThreadSnapshot, seen: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
     known = thread.process.outside.children() if thread.process.outside is not None else {}
     pids = dict.fromkeys(each.pid for each in seen)
     children = tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
     plural = "es" if len(children) > 1 else ""
-    return wait._replace(looks_for=f"the process{plural} {listed(children)}", children=children)
+    return Polled(looks_for=f"the process{plural} {listed(children)}"), children
 
 
-def _objects(thread: ThreadSnapshot, python: PythonView, wait: Wait, seen: Sequence[PolledObject]) -> Wait:
-    names = [f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in seen]
-    wait = wait._replace(looks_for=_joined(names))
+def _objects(
+    thread: ThreadSnapshot, python: PythonView, seen: Sequence[PolledObject]
+) -> tuple[Polled, tuple[ChildProcess, ...]]:
+    names = _joined([f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in seen])
     owed = python.polled_results(seen)
     if owed and owed.pids:
         known = thread.process.outside.children() if thread.process.outside is not None else {}
         workers = tuple(known.get(pid, ChildProcess(pid)) for pid in owed.pids)
-        text = f"{wait.looks_for}, which the worker process{'es' if len(workers) > 1 else ''} {listed(workers)} owe"
-        return wait._replace(looks_for=text + ("s" if len(workers) == 1 else ""), children=workers)
+        text = f"{names}, which the worker process{'es' if len(workers) > 1 else ''} {listed(workers)} owe"
+        return Polled(looks_for=text + ("s" if len(workers) == 1 else "")), workers
     theirs = (owed.owner_tid, *owed.awaited, *owed.exhausted) if owed else ()
     owing = dict.fromkeys(tid for tid in theirs if tid is not None and tid != thread.tid)
     users = dict.fromkeys(tid for each in seen for tid in python.users_of(each.address) if tid != thread.tid)
-    wait = wait._replace(expects=tuple(owing or users))
-    return wait if wait.expects else python_waits.with_lost_pool(thread, wait)
+    looks = Polled(looks_for=names, expects=tuple(owing or users))
+    return looks if looks.expects else python_waits.lost_pool(thread) or looks, ()
 
 
-def _files(thread: ThreadSnapshot, wait: Wait, paths: Sequence[str]) -> Wait:
+def _files(thread: ThreadSnapshot, paths: Sequence[str]) -> PolledFile:
     outside = thread.process.outside
     locks = {path: outside.file_lock(path) for path in paths} if outside is not None else {}
     texts = (_file(thread, path, locks.get(path)) for path in paths)
     peer = next((peer for peer in locks.values() if peer), None)
-    return wait._replace(looks_for=_joined(list(texts)), looks_outside=True, peer=peer)
+    return PolledFile(peer, looks_for=_joined(list(texts)))
 
 
 def _file(thread: ThreadSnapshot, path: str, lock: Peer | None) -> str:
@@ -253,8 +269,9 @@ def with_question(thread: ThreadSnapshot, wait: Wait) -> tuple[Wait, bool | None
     if not found:
         return wait, None
     text = _text(found, thread)
-    resource = wait.resource._replace(name=f"{wait.resource.name}; {text}")
-    return wait._replace(resource=resource, question=text), _is_heard(thread)
+    resource = Resource(wait.kind, wait.address, f"{wait.name}; {text}")
+    asked = Prompt(wait.detail.peer, wait.detail.children)
+    return wait._replace(resource=resource, detail=asked), _is_heard(thread)
 
 
 def _text(found: Question, thread: ThreadSnapshot) -> str:

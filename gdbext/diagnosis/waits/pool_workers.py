@@ -11,7 +11,9 @@ frame says "libgomp", and its exported callers say what for (libgomp/config/linu
 from __future__ import annotations
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, Wait
+from gdbext.diagnosis.report.resource import Resource
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
+from gdbext.diagnosis.report.wait_detail import AbsentWorkers, NativeCondvar
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
@@ -138,7 +140,7 @@ _ENDED_BY_WORKERS = (WaitKind.FUTEX, WaitKind.CONDVAR, WaitKind.SEMAPHORE)
 def for_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The wait, with the workers that are missing after a fork: the code that waits is of a library with threads of its
     own, and the process has no thread that is in it."""
-    plain = wait.owners or wait.missing_workers is not None or wait.being_released or wait.external or wait.timed
+    plain = wait.owners or wait.detail.missing_workers is not None or wait.being_released or wait.external or wait.timed
     if wait.kind not in _ENDED_BY_WORKERS or plain:
         return wait
     library = _caller(thread)
@@ -153,8 +155,8 @@ def for_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if any(_is_of(pool, module) or module == library for other in others for module in _modules(other)):
         return wait
     none_seen = f"{library} waits, and no other thread of the process is in it"
-    missing = MissingWorkers(pool, forked=True)
-    return wait._replace(missing_workers=missing, evidence=(*wait.evidence, none_seen, *forked))
+    condvar = wait.detail if isinstance(wait.detail, NativeCondvar) else NativeCondvar()
+    return wait.with_detail(AbsentWorkers(MissingWorkers(pool, forked=True), condvar), none_seen, *forked)
 
 
 def _is_of_another(thread: ThreadSnapshot, pool: Pool) -> bool:
@@ -299,7 +301,7 @@ def _team(thread: ThreadSnapshot, address: int) -> Wait:
         evidence.append(f"the barrier at {address - 4:#x} is one of {counted(expected, 'thread')}")
     forked = fork_evidence(thread.process)
     missing = MissingWorkers(OPENMP, len(workers), forked=bool(forked) or expected is not None)
-    return Wait(resource, missing_workers=missing, evidence=(*evidence, *forked))
+    return Wait(resource, evidence=(*evidence, *forked), detail=AbsentWorkers(missing))
 
 
 def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:

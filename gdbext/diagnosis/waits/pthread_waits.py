@@ -9,7 +9,9 @@ its readers. sem_t has no owner: any thread may post it.
 
 from __future__ import annotations
 
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, Wait
+from gdbext.diagnosis.report.resource import Resource
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
+from gdbext.diagnosis.report.wait_detail import NativeCondvar
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
@@ -42,12 +44,11 @@ def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
     return Wait(
         Resource(WaitKind.CONDVAR, address, thread.process.name_at(address)),
         timed=futex.timed,
-        mutex=_mutex_of(thread, address, level),
         evidence=(
             f"futex {futex.address:#x} is a signal word of the condition variable {address:#x} ({how})",
             *((f"the condition variable {address:#x} counts signals for waiters that it has not got",) if lost else ()),
         ),
-        lost_signal=lost,
+        detail=NativeCondvar("", lost, _mutex_of(thread, address, level)),
     )
 
 

@@ -16,7 +16,9 @@ have ended (cpython/sync/debtors.py).
 from __future__ import annotations
 
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, Resource, VanishedThread, Wait
+from gdbext.diagnosis.report.resource import Resource
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread, Wait
+from gdbext.diagnosis.report.wait_detail import OtherEnd, Owned, Polled, Unowned
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread, SelfWait, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, fork_evidence, futex_wait, sleepers
@@ -57,11 +59,13 @@ def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evi
         if holder is not None:
             seen = (evidence, f"thread {holder} {how}")
             reason = interruption(thread) if holder == thread.tid else None
-            return Wait(resource, OwnerThread(holder), OwnerCertainty.INFERRED, futex.timed, seen, self_wait=reason)
+            return Wait(
+                resource, OwnerThread(holder), OwnerCertainty.INFERRED, futex.timed, seen, Owned(self_wait=reason)
+            )
     if python is not None and python.has_taken(thread.tid, futex.address):
         seen = (evidence, "it has called acquire() before, and no other thread has this lock at hand")
         mine = OwnerThread(thread.tid)
-        return Wait(resource, mine, OwnerCertainty.INFERRED, futex.timed, seen, self_wait=interruption(thread))
+        return Wait(resource, mine, OwnerCertainty.INFERRED, futex.timed, seen, Owned(self_wait=interruption(thread)))
     forked = fork_evidence(thread.process) if len(thread.process.tids) == 1 else ()
     if forked:
         alone = "this process has one thread, and no frame of it holds the lock"
@@ -97,7 +101,8 @@ def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool
     lost = next((each for each in ended if not (each.only_replaces and at_work)), None)
     if lost or found.lacks_workers:
         gone = _lost_helper(thread, lost.thread, lost.does) if lost else NO_WORKERS
-        return Wait(Resource(WaitKind.CONDVAR, found.address, name), timed=timed, evidence=(evidence,), lost=gone)
+        resource = Resource(WaitKind.CONDVAR, found.address, name)
+        return Wait(resource, timed=timed, evidence=(evidence,), detail=Unowned(gone))
     if not workers:  # they are threads: those that run a job, of whichever pool
         running = [each.tid for each in thread.process.threads if each is not thread and _runs_job(each)]
         owner = OwnerThread(running[0]) if len(running) == 1 else None
@@ -115,7 +120,7 @@ def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool
     if all_idle(workers):
         text += "; but every worker waits for work: the job is lost with a worker that ended, and no result will come"
     resource = Resource(WaitKind.CHILD_PROCESS, found.address, text)
-    return Wait(resource, timed=timed, evidence=(evidence,), children=workers)
+    return Wait(resource, timed=timed, evidence=(evidence,), detail=OtherEnd(children=workers))
 
 
 def _runs_job(thread: ThreadSnapshot) -> bool:
@@ -197,10 +202,11 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if not found or python is None or found.kind is not WaitKind.PYTHON_LOCK:
         return found
     variable = python.variable_of(thread.tid, found.resource.address)
-    found = found._replace(resource=found.resource._replace(variable=variable))
-    if not isinstance(found.owner, OwnerThread):
-        return found
-    return found._replace(taken_at=python.where_taken(futex.address, found.owner.tid))
+    resource = Resource(found.kind, found.address, found.name, variable)
+    detail = found.detail
+    if isinstance(found.owner, OwnerThread):
+        detail = Owned(python.where_taken(futex.address, found.owner.tid), self_wait=detail.self_wait)
+    return found._replace(resource=resource, detail=detail)
 
 
 def _classified(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
@@ -228,8 +234,7 @@ def _classified(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
         timed=futex.timed,
         evidence=(evidence,),
         being_released=free,
-        set_by_handlers=meaning.set_by_handlers,
-        expects=found.awaited,
+        detail=Unowned(expects=found.awaited, set_by_handlers=meaning.set_by_handlers),
     )
 
 
@@ -261,7 +266,9 @@ def _in_exhausted_pool(
     others = [tid for tid in found.exhausted if tid != thread.tid]
     if not others:
         mine = OwnerThread(thread.tid)
-        return Wait(resource, mine, OwnerCertainty.RECORDED, futex.timed, (evidence, why), self_wait=SelfWait.POOL)
+        return Wait(
+            resource, mine, OwnerCertainty.RECORDED, futex.timed, (evidence, why), Owned(self_wait=SelfWait.POOL)
+        )
     owners = tuple(map(OwnerThread, others))
     return Wait(resource, owners[0], OwnerCertainty.RECORDED, futex.timed, (evidence, why), others=owners[1:])
 
@@ -270,10 +277,8 @@ def _from_loop(thread: ThreadSnapshot, loop: int, resource: Resource, futex: Fut
     """The event loop of thread ``loop`` has to complete the future."""
     own = loop == thread.tid
     owed = f"a callback or a task of the event loop of {'this very thread' if own else f'thread {loop}'} completes it"
-    self_wait = SelfWait.EVENT_LOOP if own else None
-    return Wait(
-        resource, OwnerThread(loop), OwnerCertainty.RECORDED, futex.timed, (evidence, owed), self_wait=self_wait
-    )
+    detail = Owned(self_wait=SelfWait.EVENT_LOOP if own else None)
+    return Wait(resource, OwnerThread(loop), OwnerCertainty.RECORDED, futex.timed, (evidence, owed), detail)
 
 
 def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: bool) -> Wait:
@@ -340,20 +345,20 @@ def _join(tid: int, futex: FutexWait, found: PythonWait, name: str, evidence: st
 
 
 _SHOWN = 3
-_KINDS = (WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SEMAPHORE, WaitKind.BARRIER, WaitKind.PYTHON_LOCK)
 
 
-def with_lost_threads(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait, with the thread that should end it and is not there, or those that may end it by the functions that
-    they are in."""
-    python = thread.process.python
+def who_ends(
+    thread: ThreadSnapshot, python: PythonView, wait: Wait, known: Unowned, expects: tuple[int, ...]
+) -> Unowned:
+    """The thread that should end the wait and is not there, or those that may end it by the functions that they are in;
+    else those that have its object at hand, ``expects``."""
     futex = futex_wait(thread.syscall)
-    found = python.wait(thread.tid, futex.address) if python is not None and futex else None
-    settled = wait.owners or wait.lost is not None or wait.children or wait.being_released
-    if python is None or not found or wait.kind not in _KINDS or settled or wait.external or found.awaited:
-        return wait
-    recorded = _recorded(thread, python, found)
-    return wait._replace(lost=recorded, expects=()) if recorded else _concluded(thread, python, found, wait)
+    found = python.wait(thread.tid, futex.address) if futex else None
+    lost = known.lost
+    if found and not lost and not wait.external and not found.awaited:
+        lost = _recorded(thread, python, found)
+        lost, expects = (lost, ()) if lost else _concluded(thread, python, found, wait, expects)
+    return Unowned(lost, known.repeated_at, expects, known.set_by_handlers)
 
 
 def _recorded(thread: ThreadSnapshot, python: PythonView, found: PythonWait) -> LostThread | None:
@@ -377,28 +382,29 @@ def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
     return Loss.LEFT_BEHIND if older and fork_evidence(thread.process) else Loss.ENDED
 
 
-def _concluded(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait) -> Wait:
+def _concluded(
+    thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait, expects: tuple[int, ...]
+) -> tuple[LostThread | None, tuple[int, ...]]:
+    """The thread that was lost, and those that may end the wait."""
     known = python.debtors(thread.tid, found)
-    if not known or (wait.expects and not any(each.by_name for each in known.functions)):
-        return wait  # those that have it at hand may do anything with it
+    if not known or (expects and not any(each.by_name for each in known.functions)):
+        return None, expects  # those that have it at hand may do anything with it
     there = [tid for ident in known.idents if (tid := python.tid_of_ident(ident)) is not None]
     alive = tuple(tid for tid in there if not _waits_alike(thread, python, tid, found.address))
-    if alive:
-        return wait._replace(expects=alive)
-    if known.takes_jobs and not known.ended:
-        return wait
+    if alive or (known.takes_jobs and not known.ended):
+        return None, alive or expects
     nobody = "other thread" if there else "thread"
-    handled = wait.set_by_handlers or wait.kind.traits.handler_may_end_it
+    handled = wait.detail.set_by_handlers or wait.kind.traits.handler_may_end_it
     lost = _lost(thread, python, known, may_be_handled=handled, nobody=nobody)
     if not lost or not lost.threads:
         lost = _left_behind(thread, python, found, wait) or lost
-    return wait._replace(lost=lost, expects=()) if lost else wait
+    return lost, () if lost else expects
 
 
 def _left_behind(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait) -> LostThread | None:
     """The threads that had a method which ends the wait to call, or those of the parent process that had the object at
     hand, whatever functions they ran."""
-    if wait.set_by_handlers and _may_be_set_by_handler(thread):
+    if wait.detail.set_by_handlers and _may_be_set_by_handler(thread):
         return None
     callers = python.lost_callers(found)
     if callers:
@@ -412,15 +418,15 @@ def _left_behind(thread: ThreadSnapshot, python: PythonView, found: PythonWait, 
     return LostThread(tuple(each.name for each in users), Loss.LEFT_BEHIND, does=does) if users else None
 
 
-def with_lost_pool(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The sleep of a loop that has a pool at hand which has jobs, and no threads to do them."""
+def lost_pool(thread: ThreadSnapshot) -> Polled | None:
+    """The pool that the code of a loop has at hand, and that has jobs and no threads to do them."""
     python = thread.process.python
     pool = python.lost_pool(thread.tid) if python is not None and fork_evidence(thread.process) else None
     if not pool or loss_of(thread, pool.helpers.threads) is not Loss.LEFT_BEHIND:
-        return wait
+        return None
     names = tuple(each.name for each in pool.helpers.threads)
     lost = LostThread(names, Loss.LEFT_BEHIND, recorded=True, does=pool.helpers.does)
-    return wait._replace(lost=lost, looks_for=f"{counted(pool.jobs, 'job')} of a {pool.kind}", expects=())
+    return Polled(None, lost, f"{counted(pool.jobs, 'job')} of a {pool.kind}")
 
 
 def _waits_alike(thread: ThreadSnapshot, python: PythonView, tid: int, address: int) -> bool:
@@ -431,17 +437,17 @@ def _waits_alike(thread: ThreadSnapshot, python: PythonView, tid: int, address: 
     return found is not None and found.address == address
 
 
-def with_lost_setter(thread: ThreadSnapshot, wait: Wait, flags: Sequence[str]) -> Wait:
-    """The sleep of a loop that looks at variables, with the thread that should change them and is not there. A handler
-    of a signal may change any."""
+def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | None:
+    """The thread that should change one of the variables that a loop looks at, and is not there. A handler of a signal
+    may change any."""
     python = thread.process.python
     if python is None or _may_be_set_by_handler(thread):
-        return wait
+        return None
     for name in flags:
         known = python.flag_debtors(thread.tid, name)
         if known and known.functions and not known.idents and known.ended:
-            return wait._replace(lost=_lost(thread, python, known, may_be_handled=False, sets=name))
-    return wait
+            return _lost(thread, python, known, may_be_handled=False, sets=name)
+    return None
 
 
 def _lost(

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, Wait
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
+from gdbext.diagnosis.report.wait_detail import Owned, Unowned
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import (
     gil_waits,
@@ -194,6 +196,10 @@ class State(Record):
     wait: Wait | None = None
     pool: Pool | None = None
 
+    def with_wait(self, wait: Wait) -> State:
+        """The state of a thread of whose wait more was found out."""
+        return self._replace(wait=wait)
+
 
 def state_of(thread: ThreadSnapshot) -> State:
     """Return the state of a thread: running, idle, or what it waits for."""
@@ -202,8 +208,7 @@ def state_of(thread: ThreadSnapshot) -> State:
         return found
     from gdbext.diagnosis.waits import kernel_waits
 
-    state, wait = kernel_waits.explained(thread, found.state, found.wait)
-    return found._replace(state=state, wait=wait)
+    return State(*kernel_waits.explained(thread, found.state, found.wait), found.pool)
 
 
 def _state_of(thread: ThreadSnapshot) -> State:
@@ -228,7 +233,7 @@ def _at_prompt(thread: ThreadSnapshot, wait: Wait) -> State | None:
     from gdbext.diagnosis.waits.polling import is_at_prompt, with_question
 
     asked, is_heard = with_question(thread, wait)
-    if is_heard is False or (asked.question and thread.dispatch):
+    if is_heard is False or (asked.detail.about_question and thread.dispatch):
         return State(RunState.WAITING, asked)
     return State(RunState.IDLE, asked) if is_heard or is_at_prompt(thread, wait) else None
 
@@ -295,14 +300,14 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
             continue
         seen.add(tid)
         wait = _explained(thread, state.wait, found)
-        found[tid] = state._replace(wait=wait)
-        waiting += wait.owner_tids or wait.expects
+        found[tid] = state.with_wait(wait)
+        waiting += wait.owner_tids or wait.detail.expects
     _repeat_timed(process, found, seen)
     for tid in [tid for tid, state in found.items() if tid not in seen and _may_miss_somebody(state)][:_ASIDE]:
         thread, state = process.thread(tid), found[tid]
         if thread and state and state.wait:
-            lost = _explained(thread, state.wait, found).lost
-            found[tid] = state._replace(wait=state.wait._replace(lost=lost))
+            lost = _explained(thread, state.wait, found).detail.lost
+            found[tid] = state.with_wait(state.wait.with_detail(Unowned(lost))) if lost else state
     return found
 
 
@@ -313,14 +318,18 @@ def _repeat_timed(process: ProcessSnapshot, states: dict[int, State | None], see
     for thread in [thread for thread in timed if any(frame.is_users for frame in thread.python)][:_ASIDE]:
         state = states[thread.tid]
         if state and state.wait:
-            states[thread.tid] = state._replace(wait=_polled(thread, state.wait))
+            states[thread.tid] = state.with_wait(_polled(thread, state.wait))
 
 
 def _polled(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """A timed wait with the loop that repeats it, and what that looks at in between."""
-    from gdbext.diagnosis.waits.polling import explained_by_polling, repeated
+    from gdbext.diagnosis.waits.polling import line_of_loop, polled_sleep
 
-    return explained_by_polling(thread, wait) if wait.kind is WaitKind.SLEEP else repeated(thread, wait)
+    if wait.kind is WaitKind.SLEEP:
+        return polled_sleep(thread, wait)
+    line = line_of_loop(thread, wait)
+    known = wait.detail or (Owned() if wait.owners else Unowned())
+    return wait.with_detail(known.in_loop(line)) if line else wait
 
 
 def _is_timed(state: State | None) -> bool:
@@ -330,7 +339,7 @@ def _is_timed(state: State | None) -> bool:
 def _may_miss_somebody(state: State | None) -> bool:
     """A thread off the main thread's chain waits for what nobody is known to give."""
     wait = state.wait if state and state.state is RunState.WAITING else None
-    if not wait or wait.timed or wait.owners or wait.lost:
+    if not wait or wait.timed or wait.owners or wait.detail.lost:
         return False
     return wait.kind in _ENDED_BY_USERS
 
@@ -338,11 +347,15 @@ def _may_miss_somebody(state: State | None) -> bool:
 def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | None]) -> Wait:
     if wait.timed:
         wait = _polled(thread, wait)
-    if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or thread.process.python is None:
+    known = wait.detail or Unowned()
+    if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or not isinstance(known, Unowned):
         return wait
-    users = thread.process.python.users_of(wait.resource.address)
-    expects = wait.expects or tuple(_others(thread.tid, wait, users, states))
-    return python_waits.with_lost_threads(thread, wait._replace(expects=expects))
+    python = thread.process.python
+    if python is None:
+        return wait
+    users = python.users_of(wait.resource.address)
+    expects = known.expects or tuple(_others(thread.tid, wait, users, states))
+    return wait.with_detail(python_waits.who_ends(thread, python, wait, known, expects))
 
 
 def _others(tid: int, wait: Wait, users: Iterable[int], states: Mapping[int, State | None]) -> Iterable[int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.resource import Resource
+from gdbext.diagnosis.report.wait import Wait
+from gdbext.diagnosis.report.wait_detail import OtherEnd, Polled, PolledFile, Sleep
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import any_futex_wait
@@ -87,7 +89,8 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if call.name in ("vfork", "clone", "clone3"):
         return _vforked(process, call)
     if call.name in ("pause", "rt_sigsuspend", "rt_sigtimedwait"):
-        return Wait(Resource(WaitKind.SLEEP, 0, f"waits for a signal ({call.name})"), timed=_has_timeout(call))
+        resource = Resource(WaitKind.SLEEP, 0, f"waits for a signal ({call.name})")
+        return Wait(resource, timed=_has_timeout(call), detail=Sleep())
     if call.name in _BY_DESCRIPTOR:
         return _descriptor(process, call)
     if call.name in ("poll", "ppoll"):
@@ -173,10 +176,10 @@ def _for_database(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if not found:
         own = outside.peers.locked_here()
         ours = f"{own}, which this process itself has locked, by another connection" if own else "a database"
-        return wait._replace(looks_for=f"the lock of {ours}")
+        return wait.with_detail(Sleep(Polled(looks_for=f"the lock of {ours}"), seconds=wait.detail.seconds))
     path, peer = found
-    evidence = (f"/proc/locks: {path}",)
-    return wait._replace(looks_for=f"the lock of {path}, {peer.text}", looks_outside=True, peer=peer, evidence=evidence)
+    polled = PolledFile(peer, looks_for=f"the lock of {path}, {peer.text}")
+    return wait.with_detail(Sleep(polled, seconds=wait.detail.seconds), f"/proc/locks: {path}")
 
 
 def _slept(thread: ThreadSnapshot, call: Syscall) -> Wait:
@@ -201,7 +204,7 @@ def _caller(thread: ThreadSnapshot) -> str:
 def _sleeps(seconds: float | None, left: str = "", library: str = "") -> Wait:
     text = left or (f" ({span(seconds)} s)" if seconds is not None else "")
     text += f" in {library}" if library else ""
-    return Wait(Resource(WaitKind.SLEEP, 0, f"sleeps{text}"), timed=True, seconds=seconds)
+    return Wait(Resource(WaitKind.SLEEP, 0, f"sleeps{text}"), timed=True, detail=Sleep(seconds=seconds))
 
 
 def span(seconds: float) -> str:
@@ -224,11 +227,12 @@ def _child(process: ProcessSnapshot, call: Syscall) -> Wait:
     children = process.outside.children() if process.outside is not None else {}
     if pid > 0 and which in ("", "one"):
         child = children.get(pid, ChildProcess(pid))
-        return Wait(Resource(WaitKind.CHILD_PROCESS, 0, f"child process {child.label}"), children=(child,))
+        resource = Resource(WaitKind.CHILD_PROCESS, 0, f"child process {child.label}")
+        return Wait(resource, detail=OtherEnd(children=(child,)))
     known = tuple(children[pid] for pid in sorted(children))
     names = ", ".join(child.label for child in known[:_SHOWN])
     text = f"any child process ({names})" if names else "any child process"
-    return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), children=known)
+    return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), detail=OtherEnd(children=known))
 
 
 def _vforked(process: ProcessSnapshot, call: Syscall) -> Wait:
@@ -239,7 +243,7 @@ def _vforked(process: ProcessSnapshot, call: Syscall) -> Wait:
     name = "".join(f" {child.label}{'' if child.state else f', {child.doing},'}" for child in known)
     text = f"child process{name} to execute a program or to end ({call.name})"
     evidence = (f"blocked in {call.name}: the parent sleeps until the child needs its memory no more",)
-    return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), children=known, evidence=evidence)
+    return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), evidence=evidence, detail=OtherEnd(children=known))
 
 
 _AF_UNIX, _SOCKADDR_UN = b"\1\0", 110
@@ -266,7 +270,7 @@ def _on_descriptors(
     resource = Resource(WaitKind.IO, 0, f"{call.name} on {text}{limit}")
     children = tuple(each for _, peer in ends if peer for each in peer.processes)
     peer = next((peer for _, peer in ends if peer), None)
-    return Wait(resource, timed=timed, evidence=evidence, children=children, peer=peer)
+    return Wait(resource, timed=timed, evidence=evidence, detail=OtherEnd(peer, children))
 
 
 def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
@@ -380,7 +384,7 @@ def _epoll(process: ProcessSnapshot, call: Syscall) -> Wait:
     children = tuple(each for _, peer in watched if peer for each in peer.processes)
     peer = next((peer for _, peer in watched if peer), None)
     resource = Resource(WaitKind.IO, 0, f"{call.name} on fd {fd}, which watches {text}{more}")
-    return Wait(resource, timed=timed, children=children, peer=peer)
+    return Wait(resource, timed=timed, detail=OtherEnd(peer, children))
 
 
 def _watched(process: ProcessSnapshot, call: Syscall, fd: int) -> Sequence[tuple[int, Peer | None]]:

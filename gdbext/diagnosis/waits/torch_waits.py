@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections import Counter
 
 from gdbext.cpython.abi.assumed_names import POPEN_PID, POPEN_WAITS, PROCESS_POPEN
-from gdbext.diagnosis.report.wait import CollectiveWait, OwnerCertainty, OwnerThread, Resource, Wait
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
+from gdbext.diagnosis.report.resource import Resource
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
+from gdbext.diagnosis.report.wait_detail import NO_DETAIL, AbsentWorkers, DeviceCall, OtherEnd, OtherRanks
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import (
@@ -67,7 +70,7 @@ def server_of(thread: ThreadSnapshot) -> str:
     from gdbext.diagnosis.waits import syscall_waits
 
     wait = syscall_waits.classify(thread)
-    return wait.peer.address if wait and wait.peer else ""
+    return wait.detail.peer.address if wait and wait.detail.peer else ""
 
 
 def _strings(thread: ThreadSnapshot, level: int) -> Iterator[str]:
@@ -176,8 +179,7 @@ def for_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
     resource = Resource(
         WaitKind.CHILD_PROCESS, 0, f"child process{'es' if len(children) > 1 else ''} {listed(children)}"
     )
-    evidence = (*wait.evidence, f"below the code that joins processes it {wait.phrase}")
-    return wait._replace(resource=resource, evidence=evidence, children=children)
+    return _for_children(wait, resource, children, "the code that joins processes")
 
 
 def _children(thread: ThreadSnapshot, pids: Sequence[int]) -> tuple[ChildProcess, ...]:
@@ -194,9 +196,13 @@ def for_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     name = f"the DataLoader's worker process{'es' if len(workers) > 1 else ''} {listed(workers)}"
     if batch.number is not None:
         name += f", which makes batch {batch.number}"
-    evidence = (*wait.evidence, f"below DataLoader's code it {wait.phrase}")
-    resource = Resource(WaitKind.CHILD_PROCESS, 0, name)
-    return wait._replace(resource=resource, evidence=evidence, children=workers)
+    return _for_children(wait, Resource(WaitKind.CHILD_PROCESS, 0, name), workers, "DataLoader's code")
+
+
+def _for_children(wait: Wait, resource: Resource, children: tuple[ChildProcess, ...], code: str) -> Wait:
+    """The wait of that code for child processes, by another wait."""
+    evidence = (*wait.evidence, f"below {code} it {wait.phrase}")
+    return wait._replace(resource=resource, evidence=evidence, detail=OtherEnd(wait.detail.peer, children))
 
 
 def _awaited_batch(thread: ThreadSnapshot) -> AwaitedBatch | None:
@@ -238,7 +244,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if tag in _OUTSIDE:
         resource = Resource(_OUTSIDE[tag], address, f"{name}{_context(thread, level)}")
         store = _store_wait(thread, level, name) if tag is FunctionTag.STORE else None
-        return Wait(resource, evidence=(f"frame {level}: {name}",), collective=store)
+        return Wait(resource, evidence=(f"frame {level}: {name}",), detail=OtherRanks(store) if store else NO_DETAIL)
     if tag is FunctionTag.AUTOGRAD_EXECUTE:
         return _graph_task(thread, address, f"frame {level}: {name} waits for its graph task")
     if tag is FunctionTag.STD_FUTURE:
@@ -266,15 +272,17 @@ def spinning_device(thread: ThreadSnapshot) -> Wait | None:
     return _for_device(thread, level, 0, polls=True)
 
 
-def _for_device(thread: ThreadSnapshot, level: int, address: int, polls: bool = False) -> Wait:
-    """The wait in a call of a device's runtime or driver, of which ``level`` is the innermost frame with a name."""
+def _for_device(thread: ThreadSnapshot, level: int, address: int, seen: str = "", polls: bool = False) -> Wait:
+    """The wait in a call of a device's runtime or driver, of which ``level`` is the innermost frame with a name;
+    ``seen``: what shows that, where no name does."""
     from gdbext.diagnosis.waits.device_waits import device_wait
 
     found = device_wait(thread, level, polls)
     resource = Resource(WaitKind.DEVICE, address, f"{found.call}{_context(thread, level)}")
     how = " (it polls the device)" if polls else ""
     inner = f", below it {found.driver_call}" if found.driver_call else ""
-    return Wait(resource, evidence=(f"frame {level}: {found.call}{inner}{how}",), device=found)
+    seen = seen or f"{found.call}{inner}{how}"
+    return Wait(resource, evidence=(f"frame {level}: {seen}",), detail=DeviceCall(found))
 
 
 def driver_without_name(thread: ThreadSnapshot) -> Wait | None:
@@ -282,8 +290,7 @@ def driver_without_name(thread: ThreadSnapshot) -> Wait | None:
     level = len(thread.inner_libc_levels)
     if not thread.syscall or not thread.module_name(level).startswith(DRIVER_LIBRARY) or _is_covered(thread, level):
         return None
-    wait = _for_device(thread, level, 0)
-    return wait._replace(evidence=(f"frame {level}: a function of {thread.module_name(level)} without a name",))
+    return _for_device(thread, level, 0, f"a function of {thread.module_name(level)} without a name")
 
 
 def _store_wait(thread: ThreadSnapshot, level: int, name: str) -> CollectiveWait:
@@ -297,7 +304,7 @@ def polling_store(thread: ThreadSnapshot) -> Wait | None:
         return None
     name = _name_of(thread, level)
     resource, evidence = Resource(WaitKind.COLLECTIVE, 0, name), (f"frame {level}: {name} (it polls)",)
-    return Wait(resource, evidence=evidence, collective=CollectiveWait(name, is_store=True))
+    return Wait(resource, evidence=evidence, detail=OtherRanks(CollectiveWait(name, is_store=True)))
 
 
 def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
@@ -342,7 +349,8 @@ def _for_pool(thread: ThreadSnapshot, pool: Pool, address: int, where: str, is_f
 def _without_workers(thread: ThreadSnapshot, resource: Resource, pool: Pool, evidence: tuple[str, ...]) -> Wait:
     """A wait for workers that are not there; that they vanished in a fork is said only where something shows one."""
     forked = fork_evidence(thread.process)
-    return Wait(resource, missing_workers=MissingWorkers(pool, forked=bool(forked)), evidence=(*evidence, *forked))
+    missing = MissingWorkers(pool, forked=bool(forked))
+    return Wait(resource, evidence=(*evidence, *forked), detail=AbsentWorkers(missing))
 
 
 def _may_complete(other: ThreadSnapshot) -> bool:

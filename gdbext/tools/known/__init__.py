@@ -164,7 +164,7 @@ def _relation(report: Report, word: str) -> bool | None:
 
 def _forked_pool(wait: Wait | None) -> str:
     """The pool whose workers a fork has left behind, and that is waited for; "" where there is none."""
-    missing = wait.missing_workers if wait else None
+    missing = wait.detail.missing_workers if wait else None
     return missing.pool.name if missing and missing.forked else ""
 
 
@@ -172,6 +172,7 @@ def _thread(thread: ThreadReport, pid: int, crashed: set[int]) -> ThreadFacts:
     wait, names = thread.wait, [name for name in (thread.python_name, thread.name) if name]
     frames = [_native(frame) for frame in thread.frames if frame.kind is FrameKind.NATIVE]
     owner = wait.owner if wait else None
+    collective = wait.detail.collective if wait else None
     return ThreadFacts(
         f"{names[0]} (tid {thread.tid})" if names else f"thread {thread.tid}",
         _lines(thread.python_frames),
@@ -185,8 +186,8 @@ def _thread(thread: ThreadReport, pid: int, crashed: set[int]) -> ThreadFacts:
         holds=[resource.kind.value for resource in thread.holds],
         owner=owner.tid if isinstance(owner, OwnerThread) else None,
         owner_gone=bool(owner) and not isinstance(owner, OwnerThread),
-        group=wait.collective.group if wait and wait.collective else "",
-        lost_signal=bool(wait and wait.lost_signal),
+        group=collective.group if collective else "",
+        lost_signal=bool(wait and wait.detail.lost_signal),
         tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop else [],
     )
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gdbext.diagnosis.kinds import kind_of
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.finding import FindingKind
-from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.engine.rank_sets import fold as ranges
 from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import json_member

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
-from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.engine.rank_sets import MOST_RANKS, expand
 from gdbext.engine.record import Record
 from gdbext.errors import BadData

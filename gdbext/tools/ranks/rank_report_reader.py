@@ -8,9 +8,11 @@ from typing import Any
 
 from gdbext.diagnosis.job.collectives_section import UNKNOWN_JOB_RANK, CollectivesSection
 from gdbext.diagnosis.report import Report, TargetReport, json_report
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
+from gdbext.diagnosis.report.device_wait import DeviceWait
 from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.report.thread_report import Frame, RunState, ThreadReport
-from gdbext.diagnosis.report.wait import CollectiveWait, DeviceWait, OwnerThread, Wait
+from gdbext.diagnosis.report.wait import OwnerThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.samples import KnownBugsSection
 from gdbext.diagnosis.verdict.slowness import ExplanationsSection
@@ -81,11 +83,11 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         entered_nccl=_entered_nccl(wait),
         answers=_answers(report.threads, working),
         serving=_serving(working),
-        handling=_text(wait.handling) if wait else "",
+        handling=_text(wait.detail.handling.text) if wait else "",
         slowed=next((_text(each.summary) for each in slowed.found), "") if slowed else "",
         nccl=tuple(_nccl(found))[:MAX_COMMUNICATORS],
         nccl_peers=_proxies_wait_for(found),
-        device=_device(wait.device) if wait else "",
+        device=_device(wait.detail.device) if wait else "",
         known=tuple(_text(bug.line) for bug in known.reports[:MAX_KNOWN]) if known else (),
         thread=None if thread is main or not thread else count(thread.tid, "tid"),
     )
@@ -147,7 +149,7 @@ def _entered_nccl(wait: Wait | None) -> str:
     if not wait:
         return ""
     name = _text(wait.name).partition(",")[0]
-    inside = wait.device.nccl_call if wait.device else ""
+    inside = wait.detail.device.nccl_call if wait.detail.device else ""
     return _text(inside) or (name if wait.kind is WaitKind.COLLECTIVE and name.startswith("nccl") else "")
 
 
@@ -182,7 +184,7 @@ def _for_ranks(threads: Sequence[ThreadReport], main: ThreadReport | None, verdi
 
 
 def _collective(thread: ThreadReport) -> CollectiveWait | None:
-    return thread.wait.collective if thread.wait else None
+    return thread.wait.detail.collective if thread.wait else None
 
 
 def _path(thread: ThreadReport) -> Iterator[str]:
@@ -209,8 +211,8 @@ def _step(step: DispatchFrame) -> str:
 
 def _wait_text(wait: Wait) -> str:
     """The wait in words, without the addresses and numbers that are different in every process."""
-    if wait.collective:
-        return _cut(wait.collective)._replace(enqueued=None, completed=None, key="").phrase
+    if wait.detail.collective:
+        return _cut(wait.detail.collective)._replace(enqueued=None, completed=None, key="").phrase
     return f"waits: {wait.kind.value}"
 
 
@@ -273,8 +275,8 @@ def _awaited(wait: Wait | None, threads: Sequence[ThreadReport], groups: Sequenc
     function is known."""
     if not wait:
         return None
-    if wait.collective:
-        return _cut(wait.collective)
+    if wait.detail.collective:
+        return _cut(wait.detail.collective)
     through_worker = _through_worker(wait, threads, groups)
     is_unnamed = wait.kind is WaitKind.COLLECTIVE and wait.name and not _entered_nccl(wait)
     return through_worker or (CollectiveWait(_text(wait.name).partition(",")[0]) if is_unnamed else None)

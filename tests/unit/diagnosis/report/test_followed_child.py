@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gdbext.diagnosis.commands.diagnose import children_of, with_cause
+from gdbext.diagnosis.report.wait_detail import OtherEnd
 from gdbext.diagnosis.samples import ChildrenSection, ChildReport
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import judge
@@ -29,7 +30,7 @@ OWN, LIBRARY = "/a/train.py:7 (work)", "/usr/lib/python3.11/threading.py:331 (Co
     ],
 )
 def test_a_line_of_the_library_says_less_than_what_the_child_does(line: str, verdict: str, said: str) -> None:
-    waits = thread(1, wait("child-process", children=(ChildProcess(5, "python"),)))
+    waits = thread(1, wait("child-process", detail=OtherEnd(children=(ChildProcess(5, "python"),))))
     before = judge(Observations((waits,), 1)).verdict
     child = ChildReport(5, "python", "in futex", verdict, "it serves a queue.", line)
     after = with_cause(before, ChildrenSection((child,)))

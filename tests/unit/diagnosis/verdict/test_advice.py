@@ -8,9 +8,10 @@ from gdbext.diagnosis.kinds import KINDS
 from gdbext.diagnosis.kinds.deadlock import DEADLOCK
 from gdbext.diagnosis.kinds.outside import WAITING_EXTERNAL
 from gdbext.diagnosis.kinds.state import IDLE, STARVED
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.finding import NOTE, Finding, ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.diagnosis.report.wait_detail import AbsentWorkers, OtherEnd, OtherRanks, PolledFile, Sleep
 from gdbext.diagnosis.reporting import unknown_in_core
 from gdbext.diagnosis.verdict.advice import advice, of_parent
 from gdbext.diagnosis.verdict.graph import Observations
@@ -29,7 +30,7 @@ def told(*threads, is_core=False, **more):
 
 
 def children(*found, kind="child-process"):
-    return told(thread(1, wait(kind, name="child process", children=found)))
+    return told(thread(1, wait(kind, name="child process", detail=OtherEnd(children=found))))
 
 
 @pytest.mark.parametrize("kind", [*KINDS, NOTE], ids=lambda kind: kind.value)
@@ -72,8 +73,8 @@ WRITER = ChildProcess(51, "b", waits_for_us=PipeWait("pipe:[7]", writes=True))
     ("waits", "part", "lacks"),
     [
         (wait("semaphore", external=True), "killed", "peer"),
-        (wait("io", peer=LISTENS), "--tasks", "0.0.0.0"),
-        (wait("io", peer=Peer(PeerKind.PIPE, processes=(WRITER,))), "communicate()", "--tasks"),
+        (wait("io", detail=OtherEnd(LISTENS)), "--tasks", "0.0.0.0"),
+        (wait("io", detail=OtherEnd(Peer(PeerKind.PIPE, processes=(WRITER,)))), "communicate()", "--tasks"),
     ],
 )
 def test_who_is_at_the_other_end(waits, part, lacks):
@@ -145,7 +146,7 @@ def test_the_child_that_writes_to_its_parent_is_named_and_a_stopped_process_let_
 
 @pytest.mark.parametrize(("pool", "has_number"), [(pools.OPENMP, True), (pools.AUTOGRAD, False)])
 def test_missing_workers_name_the_way_out_of_their_pool(pool, has_number):
-    waits = wait("worker-pool", missing_workers=MissingWorkers(pool, forked=True))
+    waits = wait("worker-pool", detail=AbsentWorkers(MissingWorkers(pool, forked=True)))
     assert ("set_num_threads(1)" in told(thread(1, waits, [step("aten::mm")]))) is has_number
 
 
@@ -184,14 +185,20 @@ STORE = CollectiveWait("c10d::TCPStore::wait", is_store=True)
     ("found", "what"),
     [
         (wait("io", name="read on fd 5"), "other end, for thread 1"),
-        (wait("sleep", looks_for="the file /lock", looks_outside=True, timed=True, seconds=1.0), "who has locked them"),
-        (wait("collective", collective=STORE), "where the store is"),
+        (
+            wait("sleep", timed=True, detail=Sleep(PolledFile(looks_for="the file /lock"), seconds=1.0)),
+            "who has locked them",
+        ),
+        (wait("collective", detail=OtherRanks(STORE)), "where the store is"),
         (wait("semaphore", external=True), "share the memory"),
         (wait("sleep", timed=True), "how long a sleep still lasts"),
-        (wait("child-process", children=(ChildProcess(7), ChildProcess(8))), "what processes 7 and 8 do"),
-        (wait("child-process", children=(ChildProcess(7),)), "what process 7 does"),
+        (
+            wait("child-process", detail=OtherEnd(children=(ChildProcess(7), ChildProcess(8)))),
+            "what processes 7 and 8 do",
+        ),
+        (wait("child-process", detail=OtherEnd(children=(ChildProcess(7),))), "what process 7 does"),
         (wait("child-process"), "which child processes there are"),
-        (wait("worker-pool", missing_workers=MissingWorkers(pools.OPENMP)), "forked from another one"),
+        (wait("worker-pool", detail=AbsentWorkers(MissingWorkers(pools.OPENMP))), "forked from another one"),
         (wait("python-lock"), "forked from another one"),
     ],
 )
@@ -204,11 +211,11 @@ def test_what_only_the_system_knows(found, what):
     [
         [wait("mutex", 2)],
         [wait("python-lock", 2)],
-        [wait("sleep", timed=True, seconds=2.0)],
+        [wait("sleep", timed=True, detail=Sleep(seconds=2.0))],
         [wait("gil", being_released=True)],
-        [wait("collective", collective=STORE._replace(server="node1:29500"))],
+        [wait("collective", detail=OtherRanks(STORE._replace(server="node1:29500")))],
         [wait("queue")],
-        [wait("worker-pool", missing_workers=MissingWorkers(pools.OPENMP, forked=True))],
+        [wait("worker-pool", detail=AbsentWorkers(MissingWorkers(pools.OPENMP, forked=True)))],
         [wait("python-lock"), wait("python-lock")],  # a thread beside it is no sign of a fork
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 
 from gdbext.diagnosis.kinds.blocked import BLOCKED
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, TaskState
+from gdbext.diagnosis.report.wait_detail import AbsentWorkers
 from gdbext.diagnosis.verdict.graph import MAX_TASK_CYCLES, ChainEnd, Observations, WaitGraph, task_cycles
 from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.diagnosis.waits import pool_table as pools
@@ -58,7 +59,7 @@ AT_BARRIER = thread(1, wait("barrier", 2, others=(3,)))
         ([thread(1, wait("mutex", 2, timed=True)), WANTS_FIRST], 2, 1, ChainEnd.TIMED, [2]),
         ([thread(1, wait("mutex", 2, being_released=True)), WANTS_FIRST], 2, 1, ChainEnd.HANDOVER, [2]),
         ([thread(1, wait("mutex", 99, gone=True))], 1, 1, ChainEnd.GONE, []),
-        ([thread(1, wait("barrier", missing_workers=MISSING))], 1, 1, ChainEnd.MISSING, []),
+        ([thread(1, wait("barrier", detail=AbsentWorkers(MISSING)))], 1, 1, ChainEnd.MISSING, []),
         ([thread(1, wait("futex"))], 1, 1, ChainEnd.UNKNOWN, []),
         ([thread(1, wait("mutex", 1234))], 1, 1234, ChainEnd.ABSENT, [1]),
         ([thread(1, wait("mutex", 1))], 1, 1, ChainEnd.CYCLE, [1]),

@@ -10,6 +10,7 @@ from gdbext.diagnosis.kinds.deadlock import DEADLOCK, SELF_DEADLOCK
 from gdbext.diagnosis.kinds.lost import ORPHANED_LOCK
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty
+from gdbext.diagnosis.report.wait_detail import AbsentWorkers, Polled, PolledFile, Sleep, Unowned
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread
 from gdbext.diagnosis.verdict import recursion
 from gdbext.diagnosis.verdict.crash import Crash, CrashKind
@@ -51,7 +52,7 @@ NO_WORKERS = MissingWorkers(pools.OPENMP, forked=True)
     [
         (wait("mutex", 1), "self-deadlock", "itself"),
         (wait("mutex", 77, gone=True), "orphaned-lock", "77"),
-        (wait("worker-pool", missing_workers=NO_WORKERS), "missing-workers", "no OpenMP worker threads"),
+        (wait("worker-pool", detail=AbsentWorkers(NO_WORKERS)), "missing-workers", "no OpenMP worker threads"),
         *((wait(kind), "blocked", "") for kind in ("condvar", "futex", "io", "python-lock")),
         (wait("sleep", timed=True), "blocked", ""),
         *((wait(kind), "waiting-external", "") for kind in ("collective", "device", "child-process")),
@@ -71,8 +72,8 @@ def joined(waits, name="", **more):
     return thread(1, wait("join", 2)), thread(2, waits, python_name=name, **more)
 
 
-def sleeping(**more):
-    return thread(1, wait("sleep", timed=True, **more))
+def sleeping(*polled, **more):
+    return thread(1, wait("sleep", timed=True, detail=Sleep(*polled, **more)))
 
 
 LATE = wait("barrier", 2, certainty=OwnerCertainty.INFERRED)
@@ -80,19 +81,22 @@ STATIC = wait("static-init", 2, certainty=OwnerCertainty.INFERRED, name="at::_op
 WANTS_GIL, HAS_MUTEX = thread(2, wait("gil", 1)), thread(2, wait("mutex", 3))
 GONE = LostThread(("loader",), Loss.ENDED, nobody="no thread is in load (f.py:4), which calls set() of it")
 LEFT = LostThread(("a", "b"), Loss.LEFT_BEHIND, recorded=True, does="should run its job")
-LOST = thread(1, wait("condvar", lost=GONE))
+LOST = thread(1, wait("condvar", detail=Unowned(GONE)))
 FEEDER = thread(3, wait("python-lock", 2), python_name="feeder")
 WRITER = thread(3, wait("rwlock", 2, address=0x70, name="table"), python_name="writer")
 FUTEX = wait("futex", name="mylock")
-READS = (thread(1, wait("queue", timed=True, expects=(2,))), thread(2, wait("io", name="read on fd 5")))
-RUNS = (thread(1, wait("queue", expects=(2, 3))), thread(2, wait("sleep")), thread(3))
-FED = (*joined(wait("condvar", expects=(3,)), "consumer"), FEEDER)
-HOOK = (thread(1, wait("python-lock", 3), python_name="main"), thread(3, wait("condvar", expects=(1,))))
-EACH_OTHER = (thread(1, wait("condvar", expects=(3,))), thread(3, wait("condvar", expects=(1,))))
+READS = (thread(1, wait("queue", timed=True, detail=Unowned(expects=(2,)))), thread(2, wait("io", name="read on fd 5")))
+RUNS = (thread(1, wait("queue", detail=Unowned(expects=(2, 3)))), thread(2, wait("sleep")), thread(3))
+FED = (*joined(wait("condvar", detail=Unowned(expects=(3,))), "consumer"), FEEDER)
+HOOK = (thread(1, wait("python-lock", 3), python_name="main"), thread(3, wait("condvar", detail=Unowned(expects=(1,)))))
+EACH_OTHER = (
+    thread(1, wait("condvar", detail=Unowned(expects=(3,)))),
+    thread(3, wait("condvar", detail=Unowned(expects=(1,)))),
+)
 READER = (*joined(wait("condvar"), "reader"), WRITER)
 CONFIG = (*joined(wait("futex")), thread(3, wait("mutex", 1, name="cfg")))
 DEEP = (thread(1, wait("gil", 2), [MM]), HAS_MUTEX, thread(3, wait("condvar", address=0xC0)))
-BEGAN = (thread(1, wait("condvar", lost=GONE._replace(recorded=True))), thread(2))
+BEGAN = (thread(1, wait("condvar", detail=Unowned(GONE._replace(recorded=True)))), thread(2))
 OTHER_RUNS = (thread(1, wait("libc-lock"), [MM]), thread(2, None, [step("aten::add")]))
 NO_PROOF = "No hang is proven; but its owner is not recorded in memory: a deadlock through it cannot be excluded."
 HAS_ENDED = "the thread loader has ended, and no thread is in load (f.py:4), which calls set() of it."
@@ -113,9 +117,9 @@ MAY_END = "which feeder (tid 3) also uses: it may be the one to end this wait; f
         ([sleeping(), thread(2, wait("io"))], "idle", (1,), "sleeps"),
         ([thread(1, wait("python-lock")), thread(2, wait("python-lock", address=0x20))], "blocked", (1,), "not known"),
         # What a loop that sleeps looks at.
-        ([sleeping(looks_for="the file /lock", looks_outside=True)], "waiting-external", (1,), "the file /lock"),
-        ([sleeping(looks_for="process 7", children=(ChildProcess(7),))], "waiting-external", (1,), "process 7"),
-        ([sleeping(looks_for="stopped (which is False)")], "idle", (1,), "stopped (which is False)"),
+        ([sleeping(PolledFile(looks_for="the file /lock"))], "waiting-external", (1,), "the file /lock"),
+        ([sleeping(Polled(looks_for="process 7"), children=(ChildProcess(7),))], "waiting-external", (1,), "process 7"),
+        ([sleeping(Polled(looks_for="stopped (which is False)"))], "idle", (1,), "stopped (which is False)"),
         # Who may end the main thread's wait.
         (READS, "waiting-external", (1, 2), READS_ON),
         (RUNS, "busy", (1, 3), "thread 3 runs; no thread is in the dispatcher."),
@@ -130,7 +134,7 @@ MAY_END = "which feeder (tid 3) also uses: it may be the one to end this wait; f
         ([LOST], "blocked", (1,), HAS_ENDED),
         ([LOST, thread(2)], "busy", (1, 2), ""),  # it may come to it
         (BEGAN, "blocked", (1,), "has ended"),
-        ([thread(1, wait("condvar", lost=LEFT))], "missing-workers", (1,), STAYED),
+        ([thread(1, wait("condvar", detail=Unowned(LEFT)))], "missing-workers", (1,), STAYED),
         # No hang is proven, and none is excluded.
         (OTHER_RUNS, "busy", (2,), "cannot be excluded"),
         ([thread(1, FUTEX), thread(2, wait("sleep", timed=True))], "idle", (1,), NO_PROOF),
@@ -220,5 +224,5 @@ def test_the_line_that_sleeps_and_the_loop_around_it(loop, word):
     library = Frame(0, FrameKind.PYTHON, None, "poll", file="/env/lib/python3.11/site-packages/a.py", line=1)
     own = [Frame(0, FrameKind.PYTHON, None, name, file="/srv/b.py", line=1) for name in ("step", "main")]
     where = {"step": library, "main": own[1]}[loop].place
-    main = thread(1, wait("sleep", timed=True, repeated_at=where), python_frames=(library, *own))
+    main = thread(1, wait("sleep", timed=True, detail=Sleep(repeated_at=where)), python_frames=(library, *own))
     assert f", {word} /srv/b.py:1 (step)" in verdict(main).summary

@@ -9,7 +9,7 @@ import pytest
 from gdbext.cpython.sync.polled_objects import PolledKind, PolledObject
 from gdbext.cpython.threads.object_text import HandledError
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
-from gdbext.diagnosis.report.wait import Refused
+from gdbext.diagnosis.report.wait_detail import Refused
 from gdbext.diagnosis.waits.polling import refused_by
 from gdbext.diagnosis.waits.recognise import follow_main_thread, state_of
 from gdbext.engine.targets.system.peer import ChildProcess
@@ -40,12 +40,12 @@ def sleeping(*polled_objects):
 )
 def test_what_a_loop_that_sleeps_looks_at(seen, text):
     wait = sleeping(seen)
-    assert wait.looks_for == text
+    assert wait.detail.looks_for == text
     assert wait.phrase.endswith(f"looks again and again at {text}")
-    assert wait.looks_outside == (seen.polled_as is PolledKind.FILE)
-    assert wait.expects == ((7,) if seen.polled_as is PolledKind.THREAD else ())
-    assert [child.pid for child in wait.children] == ([seen.pid] if seen.pid else [])
-    assert (sleeping().looks_for, sleeping().phrase) == ("", "sleeps")
+    assert wait.detail.looks_at_files == (seen.polled_as is PolledKind.FILE)
+    assert wait.detail.expects == ((7,) if seen.polled_as is PolledKind.THREAD else ())
+    assert [child.pid for child in wait.detail.children] == ([seen.pid] if seen.pid else [])
+    assert (sleeping().detail.looks_for, sleeping().phrase) == ("", "sleeps")
 
 
 def test_a_queue_is_filled_by_who_has_it_and_does_not_wait_for_it():
@@ -56,8 +56,8 @@ def test_a_queue_is_filled_by_who_has_it_and_does_not_wait_for_it():
     python = Python(wait=python_wait("queue"), users={0x9000: [1, 2, 4]})
     snapshot = process.snapshot(1, python, Outside(other_ends={5: [CHILD]}))
     states = {thread.tid: state_of(thread) for thread in snapshot.process.threads}
-    assert follow_main_thread(snapshot.process, states)[1].wait.expects == (4,)
-    assert states[1].wait.expects == ()
+    assert follow_main_thread(snapshot.process, states)[1].wait.detail.expects == (4,)
+    assert states[1].wait.detail.expects == ()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.wait import OwnerThread, Resource, Wait
+from gdbext.diagnosis.report.resource import Resource
+from gdbext.diagnosis.report.wait import OwnerThread, Wait
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
 from gdbext.diagnosis.waits import recognise
 from gdbext.diagnosis.waits.function_tag import Functions, FunctionTag, tags_of

@@ -79,7 +79,7 @@ PIPE_TEXT = "read on fd 5 (pipe:[7]), whose other end is held by 50 (worker, sto
 )
 def test_child_processes(call, argument, outside, name, children):
     wait = waits_in(call, argument, outside=outside)
-    assert (wait.resource.name, wait.children) == (name, children)
+    assert (wait.resource.name, wait.detail.children) == (name, children)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_child_processes(call, argument, outside, name, children):
 def test_how_long_a_sleep_lasts(call, args, rest, seconds):
     process = Process({DATA: struct.pack("<QQ", 3, rest)})
     wait = wait_of(process.thread(1, [("libc.so.6", "call")], call=call, args=args))
-    assert (wait.resource.kind.value, wait.seconds) == ("sleep", seconds)
+    assert (wait.resource.kind.value, wait.detail.seconds) == ("sleep", seconds)
     assert wait.resource.name == f"sleeps ({seconds:g} s)"
 
 
@@ -106,8 +106,8 @@ def test_an_open_names_the_file_and_without_a_clock_an_argument_tells_how_long_a
     sleeping = Process({DATA: struct.pack("<QQ", 99_999, 0)})
     sleeping.thread(1, [("libc.so.6", "call")], call=230, args=(1, 1, DATA))
     python = SimpleNamespace(runtime=None, gils=tuple, asked_to_sleep=lambda _: 60.0)
-    assert wait_of(sleeping).seconds is None
-    assert wait_of(sleeping, python=python).seconds == 60
+    assert wait_of(sleeping).detail.seconds is None
+    assert wait_of(sleeping, python=python).detail.seconds == 60
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(0.001, False), (10.0, True)])

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.tools.ranks import collector
 from gdbext.tools.ranks.collector import ProgressOfRanks, RankSource, Result, collect, combine_looks, is_settled
 from gdbext.tools.ranks.job_judge import judge

@@ -7,8 +7,12 @@ import json
 
 import pytest
 
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
+from gdbext.diagnosis.report.device_wait import DeviceWait, DeviceWork
+from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
-from gdbext.diagnosis.report.wait import CollectiveWait, DeviceWait, DeviceWork, OwnerThread, Resource, Wait
+from gdbext.diagnosis.report.wait import OwnerThread, Wait
+from gdbext.diagnosis.report.wait_detail import DeviceCall, OtherRanks
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.errors import BadData
 from gdbext.tools.ranks import job_report, ranks_document
@@ -170,10 +174,10 @@ def test_ranks_that_make_a_communicator_and_the_function_of_nccl_in_a_report() -
     assert verdict(*inside, WRONG).verdict.kind.value == "deadlock", "what is wrong outside of NCCL explains it"
     on_device = waiting(WaitKind.DEVICE, "cudaMalloc")
     in_send = DeviceWait("cudaMalloc", DeviceWork.MEMORY, nccl_call="ncclSend")
-    assert _entered_nccl(on_device._replace(device=in_send)) == "ncclSend"
+    assert _entered_nccl(on_device._replace(detail=DeviceCall(in_send))) == "ncclSend"
     assert _entered_nccl(waiting(WaitKind.COLLECTIVE, "ncclGroupEnd, during backward")) == "ncclGroupEnd"
     others = (
-        on_device._replace(device=in_send._replace(nccl_call="")),
+        on_device._replace(detail=DeviceCall(in_send._replace(nccl_call=""))),
         waiting(WaitKind.COLLECTIVE, "gloo::allreduce"),
     )
     for wait in (*others, waiting(WaitKind.IO, "ncclSend"), None):
@@ -281,7 +285,7 @@ def test_calls_of_ranks_that_answer_are_no_ring() -> None:
 def test_who_works_on_a_call_of_another_rank() -> None:
     """One whose owner waits for an answer itself is of no use; an idle one is free."""
 
-    calls = waiting(WaitKind.COLLECTIVE)._replace(collective=CollectiveWait("rpc_sync"))
+    calls = waiting(WaitKind.COLLECTIVE)._replace(detail=OtherRanks(CollectiveWait("rpc_sync")))
     main = ThreadReport(1, name="python", state=RunState.WAITING, wait=calls)
     server = ThreadReport(0, name="pt_thread_pool", state=RunState.WAITING)
     held = server._replace(tid=2, wait=waiting(WaitKind.MUTEX)._replace(owner=OwnerThread(1)))

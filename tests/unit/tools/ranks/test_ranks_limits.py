@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.engine.rank_sets import fold
 from gdbext.errors import BadData, TargetError
 from gdbext.hosts.cli import launcher as dispatch

@@ -131,7 +131,9 @@ def test_a_condition_variable_found_in_the_waiters_frames(offset):
 
 def test_a_condition_variable_names_its_mutex_when_there_is_one_candidate():
     objects, registers = {DATA: bytes(64), 0x40000: mutex(lock=0, users=1)}, {"rbx": DATA, "r12": 0x40000}
-    companion = wait_of(Process(objects).thread(1, CONDVAR, args=(DATA + 40, BITSET, 0), registers=registers)).mutex
+    companion = wait_of(
+        Process(objects).thread(1, CONDVAR, args=(DATA + 40, BITSET, 0), registers=registers)
+    ).detail.mutex
     assert companion is not None
     assert companion.address == 0x40000
 

@@ -77,7 +77,7 @@ def missing_in(library, *others, outside=FORKED, **more):
     process = Process({DATA: bytes(64)}).thread(1, frames, args=(DATA + 40, BITSET, 0))
     for each in others:
         process.thread(2, each, **more)
-    return wait_of(process, outside=outside).missing_workers
+    return wait_of(process, outside=outside).detail.missing_workers
 
 
 def test_workers_of_a_library_are_missing_after_fork():

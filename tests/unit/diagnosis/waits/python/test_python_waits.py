@@ -72,9 +72,9 @@ def test_a_plain_lock_is_held_by_who_is_inside_its_with():
 def test_a_future_that_an_event_loop_has_to_complete():
     process = waiter(2)
     other = wait_of(process, python=Python(wait=python_wait("future"), owing={0x9000: 2}))
-    assert (other.owner, other.certainty, other.self_wait) == (OwnerThread(2), OwnerCertainty.RECORDED, None)
+    assert (other.owner, other.certainty, other.detail.self_wait) == (OwnerThread(2), OwnerCertainty.RECORDED, None)
     own = wait_of(process, python=Python(wait=python_wait("future"), owing={0x9000: 1}))
-    assert (own.owner, own.self_wait) == (OwnerThread(1), SelfWait.EVENT_LOOP)
+    assert (own.owner, own.detail.self_wait) == (OwnerThread(1), SelfWait.EVENT_LOOP)
     assert wait_of(process, python=Python(wait=python_wait("event"), owing={0x9000: 2})).owner is None
     nobody = wait_of(process, python=Python(wait=python_wait("future")))
     assert (nobody.owner, nobody.being_released) == (None, False)
@@ -125,7 +125,7 @@ def test_what_interrupted_the_holder(function, python, reason):
     frames = [*LOCK_STACK, ("libpython3.11.so.1.0", function), LOOP]
     process = waiter(frames=frames, python=[Frame(3, FrameKind.PYTHON, None, python, file="/app/items.py", line=1)])
     wait = wait_of(process, python=lock(inside=[1]))
-    assert (wait.owner, wait.self_wait) == (OwnerThread(1), reason)
+    assert (wait.owner, wait.detail.self_wait) == (OwnerThread(1), reason)
 
 
 def test_a_lock_without_holder_in_a_forked_child_is_the_parents():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gdbext.diagnosis.report.device_wait import DeviceWait, DeviceWork
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.report.wait import DeviceWait, DeviceWork
 from gdbext.diagnosis.waits import pool_table
 from gdbext.diagnosis.waits.recognise import state_of
 from gdbext.engine.vocabulary import Certainty
@@ -24,7 +24,7 @@ def in_driver(*outer):
 
 
 def device_of(frames):
-    return wait_of(Process({DATA: bytes(64)}).thread(1, [*frames, LOOP], **POLL)).device
+    return wait_of(Process({DATA: bytes(64)}).thread(1, [*frames, LOOP], **POLL)).detail.device
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,11 @@ def test_a_launch_that_blocks_waits_for_the_device_one_that_runs_does_not_and_a_
     frames = [(DRIVER, None), (DRIVER, None), (RUNTIME, "cudaEventSynchronize"), PYTORCH, LOOP]
     process = Process({DATA: bytes(64)}).thread(1, frames, call=-1, rax=0)
     state = state_of(process.snapshot(1))
-    assert (state.state, state.wait.device.polls, state.wait.device.work) == (RunState.WAITING, True, DeviceWork.EVENT)
+    assert (state.state, state.wait.detail.device.polls, state.wait.detail.device.work) == (
+        RunState.WAITING,
+        True,
+        DeviceWork.EVENT,
+    )
 
 
 def test_threads_of_the_driver_itself_are_idle_and_those_with_a_callback_are_not():
@@ -86,7 +90,7 @@ def test_why_pytorch_makes_the_call(row, call):
 def test_who_holds_the_gil(holder, locked, holds):
     process = Process({DATA: bytes(64)}).thread(1, [*in_driver((RUNTIME, "cudaFree")), LOOP], **POLL)
     found = wait_of(process, python=Python(gil(holder_tid=holder, locked=locked)))
-    assert found.device.holds_gil is holds
+    assert found.detail.device.holds_gil is holds
 
 
 def test_a_call_in_words():

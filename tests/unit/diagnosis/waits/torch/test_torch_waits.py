@@ -11,8 +11,9 @@ import pytest
 from gdbext.cpython.threads import py_stack
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
-from gdbext.diagnosis.report.wait import CollectiveWait, OwnerCertainty, OwnerThread
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits import torch_waits
@@ -68,7 +69,7 @@ def test_autograd_workers_idle_and_at_work():
 )
 def test_that_workers_vanished_in_a_fork_needs_evidence(evidence, forked):
     process = Process({DATA: bytes(64)}).thread(3, [*torch_frames(EXECUTE), LOOP], args=(DATA + 40, BITSET, 0))
-    missing = wait_of(process, **evidence).missing_workers
+    missing = wait_of(process, **evidence).detail.missing_workers
     assert missing == MissingWorkers(pools.AUTOGRAD, forked=forked)
     assert missing.sentence.endswith("why, is not known") is not forked
 
@@ -77,7 +78,7 @@ def test_a_gradient_reduction_inside_backward_waits_for_other_ranks_and_a_hook_i
     reducer = "_ZN4c10d7Reducer17finalize_backwardEv"
     frames = [*torch_frames(reducer, MAIN, EXECUTE), LOOP]
     wait = wait_of(Process({DATA: bytes(64)}).thread(1, frames, args=(DATA + 40, BITSET, 0)))
-    assert (wait.kind.value, wait.missing_workers) == ("collective", None)
+    assert (wait.kind.value, wait.detail.missing_workers) == ("collective", None)
     assert wait.resource.name.endswith("during backward")
     frames = [*LOCK_STACK, ("libtorch_cpu.so", EXECUTE), LOOP]
     process = Process({DATA: struct.pack("<IIII", 0, 1, 0, 0)}).thread(1, frames, args=(DATA, BITSET, 0))
@@ -111,11 +112,11 @@ def test_workers_that_wait_or_spin_for_work_a_team_without_any_and_a_lock_that_i
     process = team(WORKER).thread(3, WORKER, call=(1 << 64) - 1, rax=0)
     assert state_of(process.snapshot(2)).pool is pools.OPENMP
     assert state_of(process.snapshot(3)).state is RunState.IDLE
-    assert wait_of(team()).missing_workers == MissingWorkers(pools.OPENMP, forked=True)
-    assert wait_of(team(WORKER, total=4)).missing_workers == MissingWorkers(pools.OPENMP, present=1, forked=True)
-    assert wait_of(team(total=0, awaited=0)).missing_workers is None, "there is no barrier"
+    assert wait_of(team()).detail.missing_workers == MissingWorkers(pools.OPENMP, forked=True)
+    assert wait_of(team(WORKER, total=4)).detail.missing_workers == MissingWorkers(pools.OPENMP, present=1, forked=True)
+    assert wait_of(team(total=0, awaited=0)).detail.missing_workers is None, "there is no barrier"
     wait = wait_of(Process({DATA: b"\xff" * 4}).thread(1, MASTER, args=(DATA, PRIVATE, 0xFFFFFFFF)))
-    assert (wait.resource.kind.value, wait.missing_workers) == ("mutex", None)
+    assert (wait.resource.kind.value, wait.detail.missing_workers) == ("mutex", None)
 
 
 RUNS = (ATWORK, {"call": (1 << 64) - 1, "rax": 0})
@@ -137,7 +138,7 @@ def test_the_master_waits_for_workers_that_are_late(total, workers, owners, bein
     for tid, (frames, more) in enumerate(workers, 2):
         process.thread(tid, frames, **more)
     wait = wait_of(process)
-    assert (wait.owners, wait.being_released, wait.missing_workers) == (owners, being_released, None)
+    assert (wait.owners, wait.being_released, wait.detail.missing_workers) == (owners, being_released, None)
     assert (wait.certainty is OwnerCertainty.INFERRED) is bool(owners)
 
 
@@ -169,7 +170,7 @@ def test_what_ends_the_wait_is_a_worker(monkeypatch, batch, name):
     monkeypatch.setattr(torch_waits, "awaited_batch", lambda *_: torch_waits.AwaitedBatch(*batch))
     wait = polls(CONNECTION, FILE, "train.py")
     assert (wait.kind, wait.resource.name) == (WaitKind.CHILD_PROCESS, name)
-    assert [child.pid for child in wait.children] == [*batch[0]]
+    assert [child.pid for child in wait.detail.children] == [*batch[0]]
     assert wait.evidence[-1].startswith("below DataLoader's code it waits in poll on")
     assert polls(CONNECTION, "train.py").kind is WaitKind.IO, "a poll of anybody else stays one"
 
@@ -186,7 +187,7 @@ def test_what_ends_the_wait_is_a_worker(monkeypatch, batch, name):
 def test_who_joins_processes_through_their_pipes_waits_for_them(monkeypatch, file, function):
     monkeypatch.setattr(torch_waits, "joined_processes", lambda _stack: (50, 51))
     wait = polls(CONNECTION, (file, function), "train.py")
-    assert (wait.kind, wait.children) == (WaitKind.CHILD_PROCESS, (STOPPED, ChildProcess(51)))
+    assert (wait.kind, wait.detail.children) == (WaitKind.CHILD_PROCESS, (STOPPED, ChildProcess(51)))
     assert wait.resource.name == "child processes 50 (python, stopped) and 51"
     assert polls(CONNECTION, (file, "f")).kind is WaitKind.IO, "another function of that file joins nothing"
 
@@ -210,13 +211,17 @@ def waits_with(memory):
 @pytest.mark.parametrize("text", [b"worker/0", b"ncclUniqueId/a/long/one/0"])
 def test_the_key_is_the_string_that_the_frames_hold(text):
     wait = waits_with((string(text, DATA)).ljust(0x400, b"\0") + text + b"\0")
-    assert (wait.collective.is_store, wait.collective.key, wait.collective.server) == (True, text.decode(), "")
+    assert (wait.detail.collective.is_store, wait.detail.collective.key, wait.detail.collective.server) == (
+        True,
+        text.decode(),
+        "",
+    )
     assert f"the key '{text.decode()}' of the store" in wait.phrase
 
 
 @pytest.mark.parametrize("raw", [string(b"a\nb", DATA), struct.pack("<QQ", DATA, 3), struct.pack("<QQ", DATA + 16, 40)])
 def test_what_is_no_text_is_no_key(raw):
-    assert waits_with(raw).collective.key == ""
+    assert waits_with(raw).detail.collective.key == ""
 
 
 @pytest.mark.parametrize(

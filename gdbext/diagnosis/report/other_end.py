@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gdbext.diagnosis.report.finding import ALL_CHILDREN, Suggestion
-from gdbext.diagnosis.report.wait import Wait
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.suggestion import ALL_CHILDREN, Suggestion
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind
 
 
@@ -59,14 +57,14 @@ def about_file_lock(peer: Peer) -> Iterator[str | Suggestion]:
     yield "The lock is released when that process unlocks or closes the file, or ends."
 
 
-def about_children(wait: Wait) -> Iterator[str | Suggestion]:
-    """Advice about the child processes that may end a wait."""
-    child = max(wait.children, key=_explains, default=None)
+def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Iterator[str | Suggestion]:
+    """Advice about the child processes that may end a wait; ``waits_for_end``: it is the end of one that is awaited."""
+    child = max(children, key=_explains, default=None)
     if child:
         yield Suggestion("Look at the child process with the same command", "", child.pid)
-    if not child or len(wait.children) > 1:
+    if not child or len(children) > 1:
         yield ALL_CHILDREN
-    if wait.kind is WaitKind.CHILD_PROCESS and child and child.writes_to_us:
+    if waits_for_end and child and child.writes_to_us:
         yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
     if child and child.is_stopped:
         yield _to_continue(child.pid)
@@ -90,12 +88,7 @@ _ABOUT: Mapping[PeerKind, Callable[[Peer], Iterator[str | Suggestion]]] = {
 }
 
 
-def has_known_peer(wait: Wait) -> bool:
-    """There is advice about what is at its other end."""
-    return wait.peer is not None and wait.peer.kind in _ABOUT
-
-
-def about_peer(wait: Wait) -> Iterator[str | Suggestion]:
-    """Advice about the known peer of a wait."""
-    if wait.peer:
-        yield from _ABOUT[wait.peer.kind](wait.peer)
+def about_peer(peer: Peer | None) -> Iterator[str | Suggestion] | None:
+    """Advice about the other end of a wait; None where it is not known, or not of a kind that there is advice about."""
+    about = _ABOUT.get(peer.kind) if peer else None
+    return about(peer) if peer and about else None

@@ -1,0 +1,64 @@
+"""CollectiveWait: what exactly a thread waits for that waits for other ranks."""
+
+from __future__ import annotations
+
+from gdbext.engine.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Count
+
+
+class CollectiveWait(Record):
+    """A collective, a send or recv, or an operation of the store through which ranks meet."""
+
+    op: str
+    """``all_reduce``, ``recv``; of a store the function that waits: ``c10d::TCPStore::wait``."""
+    seq: int | None = None
+    """The operation's number in its group, None where nothing numbers it."""
+    group: str = ""
+    """Its process group: the description, else the name."""
+    enqueued: int | None = None
+    completed: int | None = None
+    """The group's last numbers in this process."""
+    peer: Count | None = None
+    """The other end of a send or recv: its rank in the job."""
+    is_store: bool = False
+    key: str = ""
+    """The key of the store, "" where it is not known."""
+    server: str = ""
+    """The address of the store: ``127.0.0.1:29500``."""
+    tag: int | None = None
+    """The tag of a send or recv, None where it is not known."""
+    on_device: bool = False
+    """It waits for a device, which is not past this operation; what else is to run there, nobody knows."""
+    also_in: str = ""
+    """Other threads of this process that wait in operations of the same group: each rank must issue them in one order,
+    which two threads do not keep."""
+    from_any: bool = False
+    """A recv that takes what any other rank of the group sends."""
+    rank: int | None = None
+    size: int | None = None
+    """The rank of the process and the number of ranks, where it is about to meet the others at the store."""
+
+    @property
+    def phrase(self) -> str:
+        """``waits in #18 all_reduce (enqueued 18, completed 17)``."""
+        if self.is_store and self.size is not None:
+            if self.rank:
+                return f"tries to reach the store of rank 0 at {self.server}, as rank {self.rank} of {self.size}"
+            return f"waits until all {self.size} ranks have come to its store at {self.server}, as rank 0 ({self.op})"
+        if self.is_store:
+            key = f"the key '{self.key}'" if self.key else "a key"
+            return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"
+        doing = "waits for the device, which is not past" if self.on_device else "waits in"
+        if self.peer is not None:
+            tag = f" (tag {self.tag})" if self.tag else ""
+            return f"{doing} {self.op} {'from' if self.op == 'recv' else 'to'} rank {self.peer}{tag}"
+        if self.from_any:
+            return f"{doing} {self.op} from any rank{f' (tag {self.tag})' if self.tag else ''}"
+        number = f"#{self.seq} " if self.seq is not None else ""
+        counts = (("enqueued", self.enqueued), ("completed", self.completed))
+        known = ", ".join(f"{name} {count}" for name, count in counts if count is not None)
+        also = f", in a group that {self.also_in} uses at the same time" if self.also_in else ""
+        return f"{doing} {number}{self.op}" + (f" ({known})" if known else "") + also
