@@ -203,15 +203,13 @@ class State(Record):
 
 def state_of(thread: ThreadSnapshot) -> State:
     """Return the state of a thread: running, idle, or what it waits for."""
-    found = _state_of(thread)
-    if not thread.kernel_side:
-        return found
-    from gdbext.diagnosis.waits import kernel_waits
-
-    return State(*kernel_waits.explained(thread, found.state, found.wait), found.pool)
+    state = _recognised(thread)
+    for complete in COMPLETIONS:
+        state = complete(thread, state)
+    return state
 
 
-def _state_of(thread: ThreadSnapshot) -> State:
+def _recognised(thread: ThreadSnapshot) -> State:
     if not thread.syscall:
         return _outside_of_the_kernel(thread)
     pool = next((pool for pool in (pool_of(thread) for pool_of in POOLS) if pool), None)
@@ -219,13 +217,7 @@ def _state_of(thread: ThreadSnapshot) -> State:
         address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
         return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, address, pool.name)), pool)
     wait = wait_of(thread)
-    if not wait:
-        return State(RunState.RUNNING)
-    if wait.kind is WaitKind.IO:
-        asked = _at_prompt(thread, wait)
-        if asked:
-            return asked
-    return State(RunState.WAITING, pool_workers.for_lost_workers(thread, torch_waits.for_processes(thread, wait)))
+    return State(RunState.WAITING, wait) if wait else State(RunState.RUNNING)
 
 
 def _at_prompt(thread: ThreadSnapshot, wait: Wait) -> State | None:
@@ -236,6 +228,23 @@ def _at_prompt(thread: ThreadSnapshot, wait: Wait) -> State | None:
     if is_heard is False or (asked.detail.about_question and thread.dispatch):
         return State(RunState.WAITING, asked)
     return State(RunState.IDLE, asked) if is_heard or is_at_prompt(thread, wait) else None
+
+
+def _with_helpers(thread: ThreadSnapshot, state: State) -> State:
+    """Of a wait inside a system call: the person, the processes or the workers that would end it."""
+    wait = state.wait
+    if not thread.syscall or not wait or state.state is not RunState.WAITING:
+        return state
+    asked = _at_prompt(thread, wait) if wait.kind is WaitKind.IO else None
+    return asked or State(state.state, pool_workers.for_lost_workers(thread, torch_waits.for_processes(thread, wait)))
+
+
+def _with_kernel_side(thread: ThreadSnapshot, state: State) -> State:
+    if not thread.kernel_side:
+        return state
+    from gdbext.diagnosis.waits import kernel_waits
+
+    return State(*kernel_waits.explained(thread, state.state, state.wait), state.pool)
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
@@ -281,6 +290,8 @@ def _first(recognisers: Sequence[Recogniser], thread: ThreadSnapshot) -> Wait | 
     return None
 
 
+COMPLETIONS: tuple[Callable[[ThreadSnapshot, State], State], ...] = (_with_helpers, _with_kernel_side)
+"""What completes the state that is recognised, in this order."""
 _LONGEST = 12
 """Threads of a chain that are followed."""
 _ASIDE = 8
