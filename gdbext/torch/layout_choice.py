@@ -182,7 +182,7 @@ class _Candidates:
             return None
         package = _package(module)
         files = self._modules.files
-        if package is None or not module.image or not files.are_here or not _is_folder(package, files):
+        if not package or not module.image or not files.are_here or not _is_folder(package, files):
             self._refused.append(f"none can be measured: the file {module.path} is not the one in memory or not here")
             return None
         try:

@@ -188,7 +188,7 @@ class Probe:
         if mapping and mapping.permissions:
             return "x" in mapping.permissions
         module = self._modules.find(address)  # old cores do not say what is executable
-        return module is not None and (module.image is None or module.image.is_code(module.vaddr(address)))
+        return bool(module and (not module.image or module.image.is_code(module.vaddr(address))))
 
     def _check_counts(self, dispatcher: structures.DispatcherStruct, walked: int) -> None:
         counts = {"list": self._listed(dispatcher), "lookup table": self._mapped(dispatcher)}

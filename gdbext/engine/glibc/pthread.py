@@ -126,8 +126,8 @@ _WORD_SIZE = 8
 
 def find_control_block(
     read: Read, mappings: Sequence[MemoryMapping], abi: GlibcAbi, tid: int, stack_pointer: int, everywhere: bool = True
-) -> int | None:
-    """The thread pointer of a thread, None where no block or more than one proves to be its own.
+) -> int:
+    """The thread pointer of a thread, 0 where no block or more than one proves to be its own.
 
     A thread that pthread_create made has it at the end of its stack's mapping, the main thread somewhere among the
     small anonymous mappings, which are read only if ``everywhere``. ``tid``: its id in its own PID namespace.
@@ -139,8 +139,8 @@ def find_control_block(
             continue
         found = [address for address in _own_addresses(data, start, abi) if _id_at(read, address, abi) == tid]
         if found:
-            return found[0] if len(found) == 1 else None
-    return None
+            return found[0] if len(found) == 1 else 0
+    return 0
 
 
 def is_control_block(read: Read, address: int, abi: GlibcAbi, tid: int) -> bool:
@@ -211,9 +211,9 @@ class ThreadFinder:
             found = find_control_block(target.read, maps, abi, own_tid, stack_pointer, tid == target.pid)
         except GdbextError:
             return 0
-        if found is not None and stack and found in range(stack.start, stack.end):
+        if stack and found in range(stack.start, stack.end):
             self._distances.append(stack.end - found)
-        return found or 0
+        return found
 
 
 def unstopped(pid: int) -> UnstoppedProcess:

@@ -38,10 +38,10 @@ _MAX_STATIC = 1 << 31
 
 class TlsPlace(Record):
     """The place of a module's thread-local block: in the dtv under ``module_id``, or at the thread pointer +
-    ``static_offset``."""
+    ``static_offset``; each is 0 where it is unknown."""
 
-    module_id: int | None
-    static_offset: int | None
+    module_id: int
+    static_offset: int
 
 
 class _Relocation(Record):
@@ -52,50 +52,48 @@ class _Relocation(Record):
 
 
 def tls_place(module: Module, memory: Memory) -> TlsPlace:
-    """The place that the module's relocations tell; (None, None) when they tell nothing."""
-    module_id: int | None = None
-    static: int | None = None
+    """The place that the module's relocations tell; (0, 0) when they tell nothing."""
+    module_id = static = 0
     types = memory.architecture.tls_relocations
     below = glibc_abi(memory.architecture).blocks_below
     for relocation in _Relocations(module, memory).own():
         try:
             first = memory.u64(module.base + relocation.slot)
             if relocation.type == types.module_id:
-                module_id = first if module_id is None and 0 < first < _MAX_ID else module_id
+                module_id = first if not module_id and 0 < first < _MAX_ID else module_id
             elif relocation.type == types.offset:
-                static = _static(first, relocation, below) if static is None else static
+                static = static or _static(first, relocation, below)
             else:
                 argument = memory.u64(module.base + relocation.slot + 8)
                 dynamic = _dynamic_id(memory, argument, relocation)
-                if dynamic is not None:
-                    module_id = dynamic if module_id is None else module_id
-                elif static is None:
-                    static = _static(argument, relocation, below)
+                module_id = module_id or dynamic
+                if not dynamic:
+                    static = static or _static(argument, relocation, below)
         except MemoryFault:
             continue
-        if module_id is not None and static is not None:
+        if module_id and static:
             break
-    if module_id is None and _is_program(module, memory):
+    if not module_id and _is_program(module, memory):
         module_id = 1  # the program's is the first that is given (elf/rtld.c), and it never needs a slot
     return TlsPlace(module_id, static)
 
 
-def _static(slot: int, relocation: _Relocation, below: bool) -> int | None:
-    """The block's offset from the thread pointer, from a slot that holds a variable's; None if it makes no sense."""
+def _static(slot: int, relocation: _Relocation, below: bool) -> int:
+    """The block's offset from the thread pointer, from a slot that holds a variable's; 0 if it makes no sense."""
     offset = (slot - (1 << 64) if slot >> 63 else slot) - relocation.value
     distance = -offset if below else offset
-    return offset if 0 < distance < _MAX_STATIC else None
+    return offset if 0 < distance < _MAX_STATIC else 0
 
 
-def _dynamic_id(memory: Memory, argument: int, relocation: _Relocation) -> int | None:
-    """The id in the ``struct tlsdesc_dynamic_arg`` (module, offset, generation) that a descriptor points to."""
+def _dynamic_id(memory: Memory, argument: int, relocation: _Relocation) -> int:
+    """The id in the ``struct tlsdesc_dynamic_arg`` (module, offset, generation) that a descriptor points to; else 0."""
     if argument >> 63:
-        return None
+        return 0
     try:
         module_id, offset = memory.words(argument, 2)
     except MemoryFault:
-        return None
-    return module_id if 0 < module_id < _MAX_ID and offset == relocation.value else None
+        return 0
+    return module_id if 0 < module_id < _MAX_ID and offset == relocation.value else 0
 
 
 def _is_program(module: Module, memory: Memory) -> bool:
@@ -199,14 +197,13 @@ class ThreadLocals:
         place = self._place(module)
         try:
             dtv = self.vector(thread_pointer)
-            if place.module_id is not None:
-                found = self._entry(dtv, place.module_id)
-                if found is not None:
-                    return found
+            found = self._entry(dtv, place.module_id) if place.module_id else 0
+            if found:
+                return found
         except MemoryFault as fault:
             what = f"the thread control block at {thread_pointer:#x} is damaged: {fault.what}"
             raise ThreadLocalUnknown(what) from fault
-        if place.static_offset is not None:
+        if place.static_offset:
             return (thread_pointer + place.static_offset) & ((1 << 64) - 1)
         raise ThreadLocalUntouched(
             f"the thread with control block {thread_pointer:#x} has never used thread-local variables of {module.name}"
@@ -226,11 +223,11 @@ class ThreadLocals:
             raise ThreadLocalUnknown(f"the dynamic thread vector at {address:#x} claims {entries} entries")
         return Dtv(address, entries, memory.u64(address))
 
-    def _entry(self, dtv: Dtv, module_id: int) -> int | None:
+    def _entry(self, dtv: Dtv, module_id: int) -> int:
         if module_id > dtv.entries:
-            return None
+            return 0
         value = self._memory.u64(dtv.address + _DTV_ENTRY * module_id)
-        return None if value in _UNALLOCATED else value
+        return 0 if value in _UNALLOCATED else value
 
     def _place(self, module: Module) -> TlsPlace:
         place = self._places.get(module.start)
@@ -238,6 +235,6 @@ class ThreadLocals:
             if not self._modules.named("libc.so.6"):
                 raise ThreadLocalUnknown("this process does not use glibc's shared libc.so.6")
             place = self._places[module.start] = tls_place(module, self._memory)
-        if place == TlsPlace(None, None):
+        if place == TlsPlace(0, 0):
             raise ThreadLocalUnknown(f"nothing in {module.name} tells its TLS module id")
         return place

@@ -131,8 +131,8 @@ class Unwinder:
     def _by_call(self, step: FrameStep, registers: Registers, read: ReadMemory) -> tuple[int, Registers, str] | None:
         """CFA, the caller's registers and an objection, where the register is unknown that the CFA is counted from."""
         start = self._steps.function_start(step.lookup_pc)
-        cfa = self._guesser.cfa_by_call(registers[self._sp], start) if start is not None else None
-        if cfa is None or not step.row:
+        cfa = self._guesser.cfa_by_call(registers[self._sp], start) if start else 0
+        if not cfa or not step.row:
             return None
         try:
             callers = step.row.caller(registers, read, cfa)[1]
@@ -266,16 +266,16 @@ class FallbackUnwinder:
             guess = self._by_code(registers) or self._by_frame_pointer(registers)
         return guess
 
-    def cfa_by_call(self, sp: int, start: int) -> int | None:
+    def cfa_by_call(self, sp: int, start: int) -> int:
         """The end of the frame of the function at ``start``, by the only return address above ``sp`` whose call leads
-        to that function: for a thread whose frame pointer nobody knows. None where there is not just one."""
+        to that function: for a thread whose frame pointer nobody knows. 0 where there is not just one."""
         pushed = self._architecture.call_pushes
         stack = self._memory.try_read(sp, _SEARCHED) or self._memory.try_read(sp, -sp % _SMALLEST_PAGE)
         if not pushed or not stack:
-            return None
+            return 0
         words = struct.unpack_from(f"<{len(stack) // 8}Q", stack)
         found = [sp + 8 * index + pushed for index, word in enumerate(words) if self._calls(word, start)]
-        return found[0] if len(found) == 1 else None
+        return found[0] if len(found) == 1 else 0
 
     def _calls(self, word: int, start: int) -> bool:
         if not abs(word - start) < _REACH or not self._code.is_code(word - 1):

@@ -206,13 +206,13 @@ class FrameSteps:
             return False
         return bool(found and found[1].start == found[0].vaddr(address))
 
-    def function_start(self, address: int) -> int | None:
-        """The start of the function whose call frame information covers an address."""
+    def function_start(self, address: int) -> int:
+        """The start of the function whose call frame information covers an address; 0 if there is none."""
         try:
             found = self._tables.entry(address)
         except BadData:
-            return None
-        return address - (found[0].vaddr(address) - found[1].start) if found else None
+            return 0
+        return address - (found[0].vaddr(address) - found[1].start) if found else 0
 
     def _prepare(self, pc: int, exact: bool) -> FrameStep:
         lookup = pc if exact or pc == 0 else pc - 1

@@ -289,7 +289,7 @@ class LldbTarget(LentProcess):
             return
         stack_pointer = registers[self.architecture.stack_pointer]
         found = find_control_block(self.read, self.maps(), glibc_abi(self.architecture), tid, stack_pointer)
-        if found is not None:
+        if found:
             registers[name] = found
 
     def _all_threads(self) -> list[LldbThread]:

@@ -63,7 +63,7 @@ class RecordedFunctions:
     def thread_callbacks(self, thread: VariablesOfThread) -> tuple[SettingValue, ...]:
         """The callbacks of one thread."""
         own = constructed(thread, sources.THREAD_CALLBACKS, sources.THREAD_CALLBACKS_GUARD)
-        if own is None:
+        if not own:
             return ()
         return tuple(self._callbacks(value_structures.RecordFunctionTls(self._space, own).sorted_tls_callbacks_))
 
@@ -126,7 +126,7 @@ class RecordedFunctions:
     def saved_tensor_hooks(self, thread: VariablesOfThread) -> tuple[tuple[int, int], ...]:
         """The Python functions (pack, unpack) of a thread, outermost first."""
         own = thread.address(sources.SAVED_TENSOR_HOOKS)
-        if own is None:
+        if not own:
             return ()
         stack = value_structures.SavedTensorHooks.stack.field(self._layout)
         size, data = _POINTER_SIZE, 0
@@ -138,7 +138,7 @@ class RecordedFunctions:
     def saved_tensor_hooks_disabled(self, thread: VariablesOfThread) -> bool:
         """torch.autograd.graph.disable_saved_tensors_hooks: there is a message about it."""
         own = thread.address(sources.SAVED_TENSOR_HOOKS)
-        if own is None:
+        if not own:
             return False
         message = value_structures.SavedTensorHooks(self._space, own).disabled_error_message
         return self._memory.u8(message + value_structures.String.size(self._space)) != 0
@@ -160,9 +160,9 @@ class RecordedFunctions:
         return found
 
 
-def constructed(thread: VariablesOfThread, variable: TorchSymbol, guard: TorchSymbol) -> int | None:
-    """The address of a function's own thread-local variable; None where the thread has not come by there."""
+def constructed(thread: VariablesOfThread, variable: TorchSymbol, guard: TorchSymbol) -> int:
+    """The address of a function's own thread-local variable; 0 where the thread has not come by there."""
     flags = thread.address(guard)
-    if flags is None or not thread.memory.u8(flags):
-        return None
+    if not flags or not thread.memory.u8(flags):
+        return 0
     return thread.address(variable)

@@ -118,7 +118,7 @@ SOURCE_NODES = "Source Nodes: "
 
 def is_generated(file: str) -> bool:
     """The file name is that of generated Python code."""
-    return any(part in file for part in GENERATED_FILES) or WRITTEN_FILE.search(file) is not None
+    return any(part in file for part in GENERATED_FILES) or bool(WRITTEN_FILE.search(file))
 
 
 def function_of(name: str) -> str:

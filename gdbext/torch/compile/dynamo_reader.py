@@ -211,7 +211,7 @@ class DynamoReader:
         found = {}
         for state in self._python.thread_states():
             tid, context = self._python.tid_of(state), self._context(state)
-            if tid is not None and context and context != self._main_context:
+            if tid and context and context != self._main_context:
                 values = self._options(names.CONFIG, context).values
                 if values and values != main.values:
                     found[tid] = values

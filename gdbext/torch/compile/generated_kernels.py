@@ -263,4 +263,4 @@ def pointed_dtype(parameter: str) -> str:
 
 def is_only_written(parameter: str) -> bool:
     """True if what is in there before the call does not matter to the kernel."""
-    return _POINTER_OUT.search(parameter) is not None
+    return bool(_POINTER_OUT.search(parameter))

@@ -77,9 +77,9 @@ class StructReader:
         """Classes that ``die`` and its bases hold by value and that deserve a struct of their own."""
         for member in self._members(die):
             kind = strip(type_of(member))
-            while kind is not None and kind.tag == _ARRAY:
+            while kind and kind.tag == _ARRAY:
                 kind = strip(type_of(kind))
-            if kind is None or kind.tag not in CLASSES:
+            if not kind or kind.tag not in CLASSES:
                 continue
             name = self.type_name(kind)
             if member.tag == _BASE or not name_of(kind):
@@ -92,7 +92,7 @@ class StructReader:
     def size(self, die: Die | None) -> int:
         """The ``sizeof`` of a type, in bytes."""
         die = strip(die)
-        if die is None or die.tag == _FUNCTION:
+        if not die or die.tag == _FUNCTION:
             return 0
         size = value_of(die, "DW_AT_byte_size")
         if size is not None:
@@ -116,12 +116,11 @@ class StructReader:
     def type_name(self, die: Die | None) -> str:
         """The type as C++ writes it, default template arguments left out."""
         die = strip(die)
-        if die is None:
+        if not die:
             return "void"
-        name = self._names.get(die.offset)
-        if name is None:
-            name = self._names[die.offset] = self._make_name(die)
-        return name
+        if die.offset not in self._names:
+            self._names[die.offset] = self._make_name(die)
+        return self._names[die.offset]
 
     def _make_name(self, die: Die) -> str:
         if die.tag in _POINTERS:
@@ -152,9 +151,9 @@ class StructReader:
             kind = strip(type_of(member))
             offset = at + self._location(member)
             if member.tag == _BASE:
-                if kind is not None:
+                if kind:
                     later.append((kind, offset))
-            elif not name_of(member) and kind is not None:
+            elif not name_of(member) and kind:
                 yield from self._fields(kind, offset, prefix, opened, depth + 1, base)
             else:
                 yield from self._member(member, kind, offset, prefix, opened, depth, base)
@@ -175,7 +174,7 @@ class StructReader:
         if base:
             entry["base"] = base
         yield name, entry
-        if opened and kind is not None and kind.tag in CLASSES:
+        if opened and kind and kind.tag in CLASSES:
             inner = list(islice(self._fields(kind, offset, name + ".", opened, depth + 1, base), _MAX_OPENED + 1))
             if len(inner) <= _MAX_OPENED:
                 yield from inner
@@ -267,7 +266,7 @@ def _read(wants: Wants, built: compiler.Compiled) -> Measured:
             result.constants[want.name] = int.from_bytes(contents[f"want_{index}"], "little", signed=True)
             continue
         die = _pointee(variables[f"want_{index}"])
-        if die is None or value_of(die, "DW_AT_declaration"):
+        if not die or value_of(die, "DW_AT_declaration"):
             result.absent.append(want.name)
         elif want.kind == "enum":
             result.enums[want.name] = reader.enum(die)
@@ -282,7 +281,7 @@ def _read(wants: Wants, built: compiler.Compiled) -> Measured:
 
 def _pointee(variable: Die) -> Die | None:
     pointer = strip(type_of(variable))
-    return None if pointer is None else strip(type_of(pointer))
+    return strip(type_of(pointer)) if pointer else None
 
 
 def _add_nested(reader: StructReader, pending: list[Die], result: Measured) -> None:

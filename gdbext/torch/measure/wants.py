@@ -232,7 +232,7 @@ def _at_namespace_level(scope: Die) -> Iterator[Die]:
 def value_of(die: Die, attribute: str, default: Any = None) -> Any:
     """Value of an attribute such as "DW_AT_byte_size"."""
     found = die.attributes.get(attribute)
-    return default if found is None else found.value
+    return found.value if found else default
 
 
 def name_of(die: Die) -> str:
@@ -248,7 +248,7 @@ def type_of(die: Die) -> Die | None:
 def strip(die: Die | None) -> Die | None:
     """The type behind typedefs, const and volatile."""
     for _ in range(64):
-        if die is None or die.tag not in QUALIFIERS:
+        if not die or die.tag not in QUALIFIERS:
             return die
         die = type_of(die)
     return die

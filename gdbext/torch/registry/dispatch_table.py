@@ -393,10 +393,9 @@ class RegisteredKernels:
 
     def _reached_in(self, module: Module) -> dict[int, set[int]]:
         """Functions that the entries in that module jump to in the end."""
-        known = self._reached.get(module.start)
-        if known is None:
-            known = self._reached[module.start] = self._follow(module)
-        return known
+        if module.start not in self._reached:
+            self._reached[module.start] = self._follow(module)
+        return self._reached[module.start]
 
     def _follow(self, module: Module) -> dict[int, set[int]]:
         low, high = module.span

@@ -233,9 +233,9 @@ class KernelReader:
         return KernelName(functions[0], "c++", functions[1:])
 
     def _functions_at(self, entry: int, functor: int) -> tuple[str, ...]:
-        found = self._candidates.get((entry, 0))
-        if found is None:
-            found = self._candidates[(entry, 0)] = self._wrapped_functions(entry)
+        if (entry, 0) not in self._candidates:
+            self._candidates[entry, 0] = self._wrapped_functions(entry)
+        found = self._candidates[entry, 0]
         if FUNCTION_POINTER in found:
             pointed = self._candidates.get((entry, functor))
             if pointed is None:

@@ -75,7 +75,7 @@ class TypeReader:
         """The name of the type's ``TypeKind``: "TensorType". Raises BadData, MemoryFault."""
         value = self._memory.u32(address + self._kind_at)
         kind = self._kinds.get(value)
-        if kind is None:
+        if not kind:
             raise BadData(f"there is no type at {address:#x} (kind {value})")
         return kind
 
@@ -89,10 +89,9 @@ class TypeReader:
 
     def text(self, address: int, depth: int = 0) -> str:
         """The type as PyTorch writes it in a schema. Raises BadData (it cannot be shown), LayoutError, MemoryFault."""
-        text = self._texts.get(address)
-        if text is None:
-            text = self._texts[address] = self._read(address, depth)
-        return text
+        if address not in self._texts:
+            self._texts[address] = self._read(address, depth)
+        return self._texts[address]
 
     def _read(self, address: int, depth: int) -> str:
         if depth > DEPTH_LIMIT:

@@ -191,7 +191,7 @@ class _Grouping:
 
     def _host(self, hosted: DispatchCall) -> None:
         current = self.calls[-1] if self.calls else None
-        is_kernel = current is not None and current.kernel == hosted.level
+        is_kernel = current and current.kernel == hosted.level
         if current and current.level == hosted.level and not current.hosted and not is_kernel:
             return  # the dispatcher's own frame, seen again: not other code
         self.calls.append(hosted)

@@ -151,7 +151,7 @@ class DispatchStackReader:
         steps: Steps = []
         unproven = self._unproven.setdefault(stack.path, set())
         for found, recovered in zip(calls, self._recover(stack, calls)):
-            is_same = steps and recovered.kernel is None and recovered.operator is steps[-1][2].operator
+            is_same = steps and not recovered.kernel and recovered.operator is steps[-1][2].operator
             if is_same and found.left_for(steps[-1][1], steps[-1][0].event_name):
                 continue
             behind = self._recovery.tail_called_kernel(stack, found, recovered) if self._recovery else None
@@ -316,7 +316,7 @@ class DispatchStackReader:
         role = self._roles.of(stack, call.kernel).role
         if role in (Role.BOXED_KERNEL, Role.BOXED_BODY, Role.BOXED_FROM_UNBOXED):
             return True
-        return recovered.kernel is not None and not recovered.kernel.unboxed
+        return bool(recovered.kernel and not recovered.kernel.unboxed)
 
     def _stage(self, stack: NativeStack, call: DispatchCall, innermost: bool) -> DispatchStage:
         if call.kernel is not None:

@@ -81,9 +81,7 @@ def returns_from_stable(stack: NativeStack, kernel: int) -> bool:
     """The extension's wrapper, which frame ``kernel`` called, may be writing its results, or have written them: it runs
     itself, or makes or deletes what only has a handle."""
     inner = stack.function(kernel - 2) if kernel >= 2 else None
-    return kernel < 2 or (
-        inner is not None and any(one.startswith(assumed_symbols.STABLE_HANDLES) for one in inner.names)
-    )
+    return kernel < 2 or bool(inner and any(one.startswith(assumed_symbols.STABLE_HANDLES) for one in inner.names))
 
 
 STABLE_TUPLE = "the wrapper's tuple"
@@ -341,7 +339,7 @@ class KnownFallbacks:
 def is_python_dispatcher(stack: NativeStack, level: int) -> bool:
     """The frame is the function that asks the Python dispatcher which kernel is meant."""
     function = stack.function(level)
-    return function is not None and _asks_python(function.names)
+    return bool(function and _asks_python(function.names))
 
 
 @lru_cache(maxsize=1024)

@@ -224,7 +224,7 @@ class SiteFinder:
         if one.kind not in ("call", "jmp") and not one.is_call:
             return False
         if not one.target:
-            return _pointer(one) is not None
+            return bool(_pointer(one))
         name = self._name(one.target) if one.is_call else ""
         if KERNEL_FUNCTION.begins(name):  # not optimised
             return name[len(KERNEL_FUNCTION.names[0]) :].startswith(("4callI", "9callBoxedE"))

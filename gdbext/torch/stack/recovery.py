@@ -124,7 +124,7 @@ class CallRecovery:
     # --- the keyset ------------------------------------------------------------------------------
 
     def _given(self, operator: Operator, caller: RecoveredCall | None, is_call: bool = False) -> _Given:
-        goes_on = caller is not None and caller.operator is operator and caller.index != self._makes_keysets
+        goes_on = caller and caller.operator is operator and caller.index != self._makes_keysets
         if not caller or caller.keyset is None or not goes_on:
             return _Given(self._dispatcher.keys.known_bits, is_call)
         return _Given(caller.keyset, is_call)
@@ -371,4 +371,4 @@ def _takes_no_tensor(operator: Operator) -> bool:
     if operator.extractor.reverse_arguments:
         return False
     schema = operator.schema
-    return schema is not None and not schema.missing and "Tensor" not in schema.text.partition(" -> ")[0]
+    return bool(schema and not schema.missing and "Tensor" not in schema.text.partition(" -> ")[0])

@@ -270,7 +270,7 @@ class DispatchStateReader:
         """Infrastructure modes, then the user's from the outermost to the innermost."""
         structures.DispatchModes.shape(self._layout)
         state = thread.address(assumed_symbols.DISPATCH_MODES)
-        if state is None:
+        if not state:
             return ()
         modes = structures.DispatchModes(self._space, state)
         found = list(self._infra_modes(modes)) if modes.has(structures.DispatchModes.infra_modes_) else []
@@ -289,7 +289,7 @@ class DispatchStateReader:
         """The limit of ``__torch_function__``, and its mode stack from the outermost to the innermost."""
         structures.FunctionModes.shape(self._layout)
         state = thread.address(assumed_symbols.TORCH_FUNCTION)
-        if state is None:
+        if not state:
             return _TORCH_FUNCTION_STATES[0], ()
         modes = structures.FunctionModes(self._space, state)
         number = modes.disabled_state_
@@ -303,7 +303,7 @@ class DispatchStateReader:
         Raises LayoutError, BadData, ThreadLocalUnknown, MemoryFault.
         """
         state = self._variables.of(thread_pointer).address(assumed_symbols.TORCH_FUNCTION)
-        if state is None:
+        if not state:
             return ()
         return tuple(map(self._object, self._holders(structures.FunctionModes(self._space, state).stack_)))
 

@@ -30,13 +30,13 @@ class ThreadVariables:
         """Those of the thread with its control block at ``thread_pointer``."""
         return VariablesOfThread(self, thread_pointer)
 
-    def block(self, thread_pointer: int, module: Module, guard: int | None) -> int | None:
-        """The module's block in a thread; None where the variable that ``guard`` is for was not constructed in it.
+    def block(self, thread_pointer: int, module: Module, guard: int | None) -> int:
+        """The module's block in a thread; 0 where the variable that ``guard`` is for was not constructed in it.
 
         Raises ThreadLocalUntouched, ThreadLocalUnknown, MemoryFault.
         """
         block = self._locals.block(thread_pointer, module)
-        return None if guard is not None and not self.memory.u8(block + guard) else block
+        return 0 if guard is not None and not self.memory.u8(block + guard) else block
 
     def find(self, variable: TorchSymbol) -> tuple[Module, Symbol]:
         """The module of a variable and its symbol. Raises BadData."""
@@ -98,16 +98,16 @@ class VariablesOfThread:
             block = self._variables.block(self._thread_pointer, module, guard)
         except ThreadLocalUntouched:
             return b"" if guard is not None else _initial(module, symbol.vaddr, size)
-        return b"" if block is None else self._variables.memory.read(block + symbol.vaddr, size)
+        return self._variables.memory.read(block + symbol.vaddr, size) if block else b""
 
-    def address(self, variable: TorchSymbol) -> int | None:
-        """Address of the variable in that thread; None where the thread has none (yet). Raises as ``read`` does."""
+    def address(self, variable: TorchSymbol) -> int:
+        """Address of the variable in that thread; 0 where the thread has none (yet). Raises as ``read`` does."""
         module, symbol = self._variables.find(variable)
         try:
             block = self._variables.block(self._thread_pointer, module, self._variables.guard(module, symbol))
         except ThreadLocalUntouched:
-            return None
-        return None if block is None else block + symbol.vaddr
+            return 0
+        return block + symbol.vaddr if block else 0
 
 
 def _initial(module: Module, offset: int, size: int) -> bytes:

@@ -131,7 +131,7 @@ class CppValues:
             count = number(re.sub(r"\D", "", kind.rpartition(",")[2])) or 0
             return Value(f"[{', '.join(str(bool(word >> 8 * each & 1)) for each in range(min(count, 8)))}]")
         size = WORDS.get(kind)
-        if size is None:
+        if not size:
             raise BadData(f"values of {kind} are not known")
         value = word & (1 << 8 * size) - 1
         if kind == "bool":
@@ -302,7 +302,7 @@ class CppValues:
             return Value("True" if _boolean(number) else "False")
         if tag == "HAS_z":
             return Value(repr(complex(*struct.unpack("<2d", raw))))
-        if tag is None:
+        if not tag:
             raise BadData(f"there is no Scalar at {address:#x}")
         return Value("a symbolic number")
 
@@ -324,7 +324,7 @@ class CppValues:
         value = structures.IValue(self._space, address)
         tags = {number: name for name, number in self._layout.enum("c10::IValue::Tag").items()}
         tag, payload = tags.get(value.tag), value.payload
-        if tag is None:
+        if not tag:
             raise BadData(f"there is no IValue at {address:#x}")
         if tag == "Tensor":
             return self.tensor(self._memory.u64(payload))

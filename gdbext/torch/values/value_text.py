@@ -134,7 +134,7 @@ class ValueReader:
         """The name of the value's tag: "Int", "None". Raises BadData, MemoryFault."""
         number = IValue(self._space, address).tag
         tag = self._tags.get(number)
-        if tag is None:
+        if not tag:
             raise BadData(f"there is no IValue at {address:#x} (tag {number})")
         return tag
 
