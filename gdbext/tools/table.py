@@ -510,7 +510,7 @@ def report(name: str, argv: Sequence[str], open_session: Callable[[], Session], 
     """The report of a command, for whoever shows it himself. Raises GdbextError."""
     row = find(name)
     args = parser_of(row).parse([*argv])
-    return _run(row, open_session(), args, host)
+    return _run(row, open_session(), args, host, only_text=False)
 
 
 def execute_alone(name: str, argv: Sequence[str], color: bool = False) -> Outcome:
@@ -529,7 +529,7 @@ def _execute(
     except HelpRequested as request:
         return Outcome(0, str(request))
     _log.info("%s %s", name, argv)
-    report = _run(row, open_session(), args, host) if open_session else tool_of(row).run_alone(args)
+    report = _run(row, open_session(), args, host, not args.json) if open_session else tool_of(row).run_alone(args)
     status = tool_of(row).exit_status(report, args)
     if args.json:
         from gdbext.diagnosis.report import json_report
@@ -540,10 +540,12 @@ def _execute(
     return Outcome(status, render_text(report, color))
 
 
-def _run(row: ToolRow, session: Session, args: Namespace, host: ToolHost | None) -> Report:
+def _run(row: ToolRow, session: Session, args: Namespace, host: ToolHost | None, only_text: bool) -> Report:
+    """``only_text``: nobody sees more of the report than its text; the tool is told by the argument of that name."""
     from gdbext.diagnosis.reporting import ToolExtras
     from gdbext.diagnosis.tool import Alone
 
+    args.only_text = only_text
     session.extras = ToolExtras(offered)
     host = host or Alone()
     return tool_of(row).run(session, args, host)._replace(called=host.called)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.kinds.lost import of_child
 from gdbext.diagnosis.kinds.state import IDLE
@@ -97,7 +99,8 @@ class Diagnose(Tool):
         """Inspect all threads, judge, and add advice."""
         if args.samples is not None:
             return self._sampled(session, args, host)
-        session, found = session.settled(_inspected)
+        few = args.only_text and not args.html and not session.target.records
+        session, found = session.settled(partial(_inspected, few=few))
         keep_origin(session)
         return self._report(session, args, found, (), host.called)
 
@@ -229,18 +232,19 @@ def _write_page(session: Session, args: Namespace, report: Report, called: Comma
     write_text(args.html, render_page(whole, origin, not args.without_values), "--html")
 
 
-def _inspected(session: Session) -> Inspection:
+def _inspected(session: Session, few: bool = False) -> Inspection:
     from gdbext.diagnosis.inspect import inspect_threads
 
-    return _completed(session, inspect_threads(session))
+    return _completed(session, inspect_threads(session), few)
 
 
-def _completed(session: Session, found: Inspection) -> Inspection:
+def _completed(session: Session, found: Inspection, few: bool = False) -> Inspection:
+    """``few``: the arguments of those operators alone that the text shows."""
     from gdbext.diagnosis.inspect import with_known_bugs
 
     found = with_known_bugs(session, found)
     finding = found.judgement.verdict.finding
-    threads = _with_innermost_arguments(session, finding, found.threads)
+    threads = _with_innermost_arguments(session, finding, found.threads, few)
     threads = _with_ends(session, finding, threads)
     return found._replace(threads=_with_variables(session, finding, threads))
 
@@ -262,13 +266,19 @@ def _with_variables(session: Session, finding: Finding, threads: tuple[ThreadRep
 
 
 def _with_innermost_arguments(
-    session: Session, finding: Finding, threads: tuple[ThreadReport, ...]
+    session: Session, finding: Finding, threads: tuple[ThreadReport, ...], few: bool
 ) -> tuple[ThreadReport, ...]:
     """The threads with the arguments of the innermost operator, those that the verdict is about."""
-    process, involved = session.threads.all(), set(finding.threads)
+    inside = {thread.tid for thread in threads if thread.dispatch}
+    wanted = [tid for tid in finding.threads if tid in inside]
+    if few:
+        from gdbext.diagnosis.diagnose_view import MAX_PATHS
+
+        wanted = wanted[:MAX_PATHS]
+    process, shown = session.threads.all(), set(wanted)
     return tuple(
         with_arguments(session, report, thread.stack, limit=1)
-        if report.tid in involved and report.dispatch and (thread := process.thread(report.tid))
+        if report.tid in shown and (thread := process.thread(report.tid))
         else report
         for report in threads
     )

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.pool_table import Pool
 
 _MAX_OTHERS = 12
-_MAX_PATHS = 2
+MAX_PATHS = 2
+"""Threads of the verdict whose path through the dispatcher is shown."""
 _MAX_FINDINGS = 5
 _MAX_CHILDREN = 16
 _MAX_COMMAND = 160
@@ -174,7 +175,7 @@ def _evidence(report: Report, involved: Sequence[ThreadReport], style: Style) ->
 def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> Iterator[str]:
     """The dispatcher's path of the threads that the verdict is about, and their Python lines."""
     inside = [thread for thread in involved if thread.dispatch]
-    for thread in inside[:_MAX_PATHS]:
+    for thread in inside[:MAX_PATHS]:
         yield ""
         lines = list(thread_lines(thread, style, report.why, report.sources))
         yield from lines[:_MAX_PATH_LINES]
