@@ -247,7 +247,10 @@ def with_arguments(
     if session.dispatcher_error:
         return report
     found = ArgumentReporter(session, statistics).frames(stack, limit)
-    frames = (old._replace(arguments=new.arguments) for old, new in zip(report.dispatch, found))
+    frames = (
+        old if old.arguments == new.arguments else old._replace(arguments=new.arguments)
+        for old, new in zip(report.dispatch, found)
+    )
     from gdbext.diagnosis.threads.frame_locals import with_kernel_arguments
 
     return with_kernel_arguments(session, report._replace(dispatch=tuple(frames)))

@@ -73,7 +73,7 @@ class FrameLocals:
         for."""
         wanted = [number for number, frame in enumerate(thread.python_frames) if frame.is_users] or [0]
         chosen = set(wanted[: _FRAMES if every else 1])
-        found = self._sources(thread.tid, thread.python_frames)
+        found = self._sources(thread.tid, thread.python_frames[: max(chosen) + 1])
         most = _MOST if every else _MOST_OF_VERDICT
         read = {
             number: self._with_variables(thread.python_frames[number], found[number], most)
@@ -258,6 +258,8 @@ def _lacks_value(argument: Argument) -> bool:
 
 def _handed_on(step: DispatchFrame, inside: DispatchFrame) -> DispatchFrame:
     """The call of autograd's fallback with what the Python kernel has that it handed the boxed stack to."""
+    if not step.arguments:
+        return step
     function = step.kernel.function if step.kernel else ""
     is_fallback = any(one in function for one in AUTOGRAD_KERNELS[1:])
     if not is_fallback or inside.qualified != step.qualified or inside.event is not DispatchEvent.REDISPATCH_BOXED:

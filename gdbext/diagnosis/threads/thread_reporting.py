@@ -324,8 +324,9 @@ class ArgumentReporter:
         found: list[DispatchFrame] = []
         arguments: tuple[FoundArgument, ...] = ()
         calls = self._reader.calls(stack)
+        count = max(positions, default=-1) + 1
         doubt = Doubt.NONE
-        for number, (frame, call, recovered) in enumerate(calls):
+        for number, (frame, call, recovered) in enumerate(calls[:count]):
             inside, arguments = arguments, ()
             inner = calls[number - 1] if number else None
             if not inner or inner[2].operator is not recovered.operator or not _hands_its_stack_on(inner[0]):
@@ -341,7 +342,7 @@ class ArgumentReporter:
                 if doubt:
                     arguments = self._doubted(arguments, recovered.keyset or 0, doubt)
             found.append(frame._replace(arguments=tuple(map(self._described, arguments))))
-        return tuple(found)
+        return (*found, *(frame for frame, _, _ in calls[count:]))
 
     def _doubt(self, recovered: RecoveredCall, hands_on: bool) -> Doubt:
         """The doubt that the boxed stack holds other values than the call was given: a backend's fallback may put

@@ -40,6 +40,7 @@ class Operator:
     def __init__(self, dispatcher: Dispatcher, address: int) -> None:
         self.dispatcher = dispatcher
         self.address = address
+        self._kernels: dict[int, KernelFunction] = {}
 
     def __repr__(self) -> str:
         return f"Operator({self.qualified!r}, {self.address:#x})"
@@ -83,9 +84,13 @@ class Operator:
 
     def kernel(self, index: int) -> KernelFunction:
         """The entry of ``dispatchTable_`` at a table index. Raises BadData for an index out of range."""
-        if not 0 <= index < self.dispatcher.keys.num_slots:
-            raise BadData(f"dispatch table index {index} is out of range")
-        return self.dispatcher.kernels.parse(self._table, index * self.dispatcher.kernels.size)
+        kernel = self._kernels.get(index)
+        if kernel is None:
+            if not 0 <= index < self.dispatcher.keys.num_slots:
+                raise BadData(f"dispatch table index {index} is out of range")
+            kernel = self.dispatcher.kernels.parse(self._table, index * self.dispatcher.kernels.size)
+            self._kernels[index] = kernel
+        return kernel
 
     def index_of_entry(self, address: int) -> int | None:
         """The table index of the ``KernelFunction`` at ``address``, None where that is not an entry of this table."""
@@ -96,6 +101,7 @@ class Operator:
         """Read the dispatch table anew when it is next asked for: a kernel may have been registered since."""
         for stale in ("_table", "table"):
             self.__dict__.pop(stale, None)
+        self._kernels.clear()
 
     def kernel_for(self, keyset: int) -> tuple[int, KernelFunction]:
         """(table index, kernel) that ``OperatorEntry::lookup`` finds for a keyset. Raises BadData for a bad keyset."""

@@ -143,7 +143,7 @@ class _Grouping:
             self._open(level, found, growing)
         elif growing:
             self._extend(growing, level, found)
-        elif level < self._outermost:  # where the stack ends early, the host is not on it
+        elif found.role is not Role.PLAIN and level < self._outermost:  # of a stack that ends early it is not there
             self._maybe_hosted(level, found)
         self._above = found
 
@@ -319,13 +319,14 @@ class FrameRoles:
 
     def of(self, stack: NativeStack, level: int) -> FunctionRole:
         """The role of one frame."""
-        pc = stack.frames[level].lookup_pc
+        frames = stack.frames
+        pc = frames[level].lookup_pc
         role = self._known.get(pc)
         if not role:
             function = stack.function(level)
             role = classify(function) if function else self._role_without_name(stack, level)
             self._known[pc] = role
-        if role.role is Role.PLAIN and level + 1 < len(stack) and not stack.function(level + 1):
+        if role.role is Role.PLAIN and level + 1 < len(frames) and not stack.function(level + 1):
             return self._jumped_to_by_kernel(stack, level) or role
         return role
 

@@ -294,11 +294,11 @@ class CallRecovery:
 
         Needed where the entry left by a virtual tail call, whose target no code tells.
         """
+        entry = self._dispatcher.table_entry(operator.address, index)
         for level in call.header:
             registers = stack.frames[level].registers
-            saved = (registers.get(register) for register in self._memory.architecture.callee_saved)
-            passed = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
-            if any(value and operator.index_of_entry(value) == index for value in (*saved, *passed)):
+            saved = map(registers.get, self._memory.architecture.callee_saved)
+            if entry in saved or entry in self._sites.arguments(stack, level, _KEYSET_ARGUMENTS):
                 kernel = operator.kernel(index)
                 return self._matcher.is_code(kernel) and (call.kernel is None or kernel.valid or kernel.unboxed != 0)
         return False
