@@ -150,10 +150,8 @@ class PythonWaitView:
         state = next(iter(self.states(tid)), None)
         if not state or not methods:
             return None
-        known = debtors(self.runtime, state, found.address, methods)
-        if known.functions or found.kind not in _TAKEN:
-            return known
-        return debtors(self.runtime, state, found.address, ("acquire",))
+        otherwise = ("acquire",) if found.kind in _TAKEN else ()
+        return debtors(self.runtime, state, found.address, methods, otherwise)
 
     def flag_debtors(self, tid: int, name: str) -> Debtors | None:
         """The functions that set a variable which the thread looks at, who is in them, and threads that have ended."""

@@ -99,20 +99,30 @@ def methods_that_end(kind: Waitable, call: str) -> frozenset[str]:
     return _ENDED_BY.get(kind, frozenset())
 
 
-def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: Collection[str]) -> Debtors:
-    """Those who could end the wait of a thread for the object at ``address``. Raises nothing."""
+def debtors(
+    runtime: PythonRuntime,
+    state: ThreadState,
+    address: int,
+    methods: Collection[str],
+    otherwise: Collection[str] = (),
+) -> Debtors:
+    """Those who could end the wait of a thread for the object at ``address``, by one of the ``methods``; where no
+    function calls any of these, those who call one of ``otherwise``. Raises nothing."""
     frames = [each for each in runtime.frames.stack(state).frames if is_of_program(each.file)][:_FRAMES]
     ended = ended_threads(runtime)
     keepers = {each.value.address: _names_in(runtime, each.value.address, address) for each in ended}
     calls = _Calls(runtime, address, _Holders(runtime, frames, keepers, address), methods)
     functions = [*_functions(runtime, frames), *_of_threads(ended)]
     own = {frame.code for frame in frames}
-    alike = [each for each in frames if calls.by_frame(each)] if _BY_ALIKE.intersection(methods) else []
+    inner = frames if _BY_ALIKE.intersection(methods) else []
+    alike = [each for each in inner if calls.by_frame(each, calls.wanted(each.code))]
     found = [Acting(_function_of(runtime, each), "wait", True) for each in alike]
     theirs = (calls.acting(each, space) for each, space in functions if each.code not in own)
     found += [each for each in theirs if each]
     likely = [each for each in found if each.by_name or calls.may_be_it(each.function)]
     acting = tuple(sorted(likely or found, key=lambda each: not each.by_name))
+    if otherwise and not acting:
+        return debtors(runtime, state, address, otherwise)
     codes = {each.function.code for each in acting}
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
     idents = _idents_in(runtime, others, codes, calls)
@@ -199,8 +209,9 @@ def _idents_in(
     asked = {other.address for other in others}
     for code, frames in near.items():
         left = [state for state in frames if state in asked and state not in inside]
-        if calls and left and calls.names_method(code):
-            inside.update(state for state in left if any(map(calls.by_frame, frames[state])))
+        wanted = calls.wanted(code) if calls and left else []
+        if calls and wanted:
+            inside.update(state for state in left if any(calls.by_frame(frame, wanted) for frame in frames[state]))
     return tuple(other.ident for other in others if other.address in inside)
 
 
@@ -435,20 +446,14 @@ class _Calls:
         flags = PyCodeObject(self._runtime.space, function.code).co_flags
         return (owner, method) in names.values or bool(flags & _SUSPENDABLE)
 
-    def names_method(self, code: int) -> bool:
-        """The code calls a method of something that is called as one of the object's."""
-        return bool(self._wanted(code))
-
-    def _wanted(self, code: int) -> list[NamedMember]:
+    def wanted(self, code: int) -> list[NamedMember]:
+        """The methods that the code calls of something, and that are called as one of the object's."""
         names = _names_of(self._runtime, code)
         return [each for each in names.members if each.name in self._methods] if names else []
 
-    def by_frame(self, frame: PythonFrame) -> bool:
-        """The code of a frame calls a method of the object by a name that the frame has for it."""
-        wanted = self._wanted(frame.code)
-        if not wanted:
-            return False
-        known = variables(self._runtime, frame)
+    def by_frame(self, frame: PythonFrame, wanted: Sequence[NamedMember]) -> bool:
+        """One of the methods that are ``wanted`` of the frame's code is the object's, by a name that the frame has."""
+        known = variables(self._runtime, frame) if wanted else {}
         return any(self._is_of_frame(each, known) for each in wanted)
 
     def _is_of_frame(self, member: NamedMember, known: Mapping[str, int]) -> bool:

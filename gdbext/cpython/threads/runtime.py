@@ -348,10 +348,14 @@ def read_native_ids(runtime: PythonRuntime) -> dict[int, int]:
     return {ident: native for ident, native in threads if ident is not None and native is not None}
 
 
-def active_threads(runtime: PythonRuntime) -> Iterator[tuple[PyRef, PyRef]]:
+def active_threads(runtime: PythonRuntime) -> Sequence[tuple[PyRef, PyRef]]:
     """(ident, Thread) of threading._active, the main interpreter's first. Raises nothing."""
-    for active in module_globals(runtime, assumed_names.THREADING, assumed_names.ACTIVE_THREADS):
-        yield from active.items()
+    return runtime.once(_active_threads)
+
+
+def _active_threads(runtime: PythonRuntime) -> Sequence[tuple[PyRef, PyRef]]:
+    tables = module_globals(runtime, assumed_names.THREADING, assumed_names.ACTIVE_THREADS)
+    return [thread for table in tables for thread in table.items()]
 
 
 def module_globals(runtime: PythonRuntime, module: str, name: str) -> Iterator[PyRef]:
