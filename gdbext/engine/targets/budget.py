@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_OBJECTS = 300_000
+_OBJECTS = 1_000_000
 """New objects between collections. A report makes many and leaves hardly any in circles; collecting at every 700, as
 Python does by default, was 4 % of its time."""
 
