@@ -272,7 +272,7 @@ def _with_innermost_arguments(
     inside = {thread.tid for thread in threads if thread.dispatch}
     wanted = [tid for tid in finding.threads if tid in inside]
     if few:
-        from gdbext.diagnosis.diagnose_view import MAX_PATHS
+        from gdbext.diagnosis.commands.diagnose_view import MAX_PATHS
 
         wanted = wanted[:MAX_PATHS]
     process, shown = session.threads.all(), set(wanted)
