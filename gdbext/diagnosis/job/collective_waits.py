@@ -159,7 +159,7 @@ def _stack(session: Session, thread: ThreadSnapshot) -> PyStack:
 def _handling(thread: ThreadSnapshot) -> RaisedError:
     """The exception that the thread handles meanwhile."""
     view = thread.process.python
-    found = view.handled_error(thread.tid) if view is not None else None
+    found = view.handled_error(thread.tid) if view else None
     return RaisedError(found.text) if found else NO_ERROR
 
 

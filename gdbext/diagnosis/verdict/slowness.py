@@ -265,7 +265,7 @@ def _collection(session: Session) -> Collection | None:
 
 def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> float | None:
     """Seconds by the clock of this machine, None for a core; a recording keeps the time at which it was made."""
-    if process.python is None:
+    if not process.python:
         return None
     from gdbext.torch.compile.dynamo_reader import compilation_began
 
@@ -275,7 +275,7 @@ def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> fl
 
 
 def _expression_size(process: ProcessSnapshot, tid: int) -> int | None:
-    if process.python is None:
+    if not process.python:
         return None
     from gdbext.torch.compile.dynamo_reader import expression_size
 

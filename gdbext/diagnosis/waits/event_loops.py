@@ -47,7 +47,7 @@ _NO_NAME = "Task-"
 def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, EventLoop]:
     """Thread id → its loop. ``users``: the threads that are in asyncio."""
     python = process.python
-    if python is None:
+    if not python:
         return {}
     found: dict[int, EventLoop] = {}
     for loop in python.loops():
@@ -108,7 +108,7 @@ def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
 
 
 def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
-    assert process.python is not None
+    assert process.python
     awaited = {task.address: process.python.awaited(loop, task) for task in loop.tasks if task.waiter}
     names = {task.address: _label(task) for task in loop.tasks}
     inside: dict[int, list[RunningTask]] = {}
@@ -133,7 +133,7 @@ def _ended(task: EndedTask) -> str:
 def _no_handler_wakes(process: ProcessSnapshot, awaited: set[Awaitable]) -> bool:
     """No handler of a signal can do what the tasks wait for; where signals are not known, as in a core, only locks are
     out of their reach."""
-    handled = process.outside.handled_signals() if process.outside is not None else None
+    handled = process.outside.handled_signals() if process.outside else None
     return awaited <= _LOCKS or (handled is not None and not handled)
 
 
@@ -207,7 +207,7 @@ def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: str)
     if found.kind is Awaitable.DESCRIPTOR:
         return f"waits for fd {found.descriptor}{_other_end(process, found.descriptor)}"
     text = f"waits for {found.kind.value.format(f'{found.address:#x}', found.package)}"
-    if found.kind is Awaitable.JOB and process.python is not None:
+    if found.kind is Awaitable.JOB and process.python:
         return text + job_clause(process, process.python, found)
     return f"{text}, which {_some(names)} {held}" if held else text
 
@@ -237,7 +237,7 @@ def _at_line(process: ProcessSnapshot, tid: int | None) -> str:
 
 def _process_text(process: ProcessSnapshot, found: Awaited, pid: int) -> str:
     """A process that has ended is not waited for, but those that still have its pipes."""
-    child = process.outside.children().get(pid) if process.outside is not None else None
+    child = process.outside.children().get(pid) if process.outside else None
     label = child.label if child else str(pid)
     if found.status is None:
         return f"waits for the end of process {label}"
@@ -252,7 +252,7 @@ def _ending(status: int) -> str:
 
 
 def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:
-    if process.outside is None or descriptor is None:
+    if not process.outside or descriptor is None:
         return ""
     link = process.outside.descriptor(descriptor)
     peer = process.outside.peers.of(link, False)

@@ -108,7 +108,7 @@ def _outside_of_calls(thread: ThreadSnapshot, side: KernelSide) -> Wait:
 
 def _out_of_memory(thread: ThreadSnapshot) -> str:
     outside = thread.process.outside
-    group = outside.machine.group_out_of_memory() if outside is not None else ""
+    group = outside.machine.group_out_of_memory() if outside else ""
     named = f" {group}" if group else ""
     return f"memory of its control group{named}, which is at its limit, and whose OOM killer is off (oom_kill_disable)"
 
@@ -136,7 +136,7 @@ def _of_files(thread: ThreadSnapshot, side: KernelSide) -> str:
 def _served_mappings(thread: ThreadSnapshot) -> Iterator[tuple[str, FileSystem]]:
     """The mapped files of file systems that need a server."""
     outside = thread.process.outside
-    if outside is None:
+    if not outside:
         return
     seen: set[str] = set()
     for mapping in thread.process.modules.mappings:
@@ -166,7 +166,7 @@ def _who_holds(
     thread: ThreadSnapshot, side: KernelSide, file_system: FileSystem
 ) -> tuple[tuple[ChildProcess, ...], str]:
     """The processes that the call waits for, and a clause on what holds it up; "" where nothing but the file system."""
-    if _ALLOWED in (side.channel, *side.stack) and thread.process.outside is not None:
+    if _ALLOWED in (side.channel, *side.stack) and thread.process.outside:
         found = thread.process.outside.machine.file_watchers()
         who = listed(found) or "a process that is not seen here"
         return found, f", until it is allowed by who watches files there (fanotify): {who}"
@@ -178,7 +178,7 @@ def _who_holds(
 def _file(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
     """The path of the call's file where nothing has named it yet, and the file system."""
     call, outside = thread.syscall, thread.process.outside
-    if not call or outside is None:
+    if not call or not outside:
         return "", None
     if call.name in _DESCRIPTORS:
         return "", outside.machine.file_system(call.arguments[0])

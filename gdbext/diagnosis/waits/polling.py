@@ -50,7 +50,7 @@ _SHOWN = 4
 def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The sleep of a loop with what it looks at, the line of the loop, and the exception that it handles."""
     python = thread.process.python
-    if python is None:
+    if not python:
         return wait
     known = wait.detail if isinstance(wait.detail, Sleep) else Sleep()
     error = raised(python.handled_error(thread.tid) if thread.python else None)
@@ -105,7 +105,7 @@ def line_of_loop(thread: ThreadSnapshot, wait: Wait) -> str:
     """The line of the loop that repeats a timed wait; "" where there is none, or the wait is a long one."""
     python = thread.process.python
     is_either = wait.kind is WaitKind.SLEEP or wait.kind in _REPEATED
-    if python is None or not thread.python or not wait.timed or not is_either:
+    if not python or not thread.python or not wait.timed or not is_either:
         return ""
     asked = python.asked_to_sleep(thread.tid) if wait.kind is WaitKind.SLEEP else 0
     asked = wait.detail.seconds if asked is None else asked
@@ -118,7 +118,7 @@ def _loop_of(thread: ThreadSnapshot, python: PythonView, wait: Wait, known: Slee
     caught = raised(python.caught_error(thread.tid) if line and not error else None)
     pool = python_waits.lost_pool(thread) if line else None
     aside, children = "", ()  # type: str, tuple[ChildProcess, ...]
-    if line and outside is not None and not pool:
+    if line and outside and not pool:
         aside = syscall_waits.ended_children(thread.process, only_failed=True)
         children = tuple(each for _, each in sorted(outside.children().items()))
     return Sleep(pool or known.polled, line, error, caught, known.seconds, children, aside)
@@ -167,7 +167,7 @@ def _meeting(thread: ThreadSnapshot, python: PythonView) -> str:
 
 
 def _processes(thread: ThreadSnapshot, seen: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
-    known = thread.process.outside.children() if thread.process.outside is not None else {}
+    known = thread.process.outside.children() if thread.process.outside else {}
     pids = dict.fromkeys(each.pid for each in seen)
     children = tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
     plural = "es" if len(children) > 1 else ""
@@ -180,7 +180,7 @@ def _objects(
     names = _joined([f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in seen])
     owed = python.polled_results(seen)
     if owed and owed.pids:
-        known = thread.process.outside.children() if thread.process.outside is not None else {}
+        known = thread.process.outside.children() if thread.process.outside else {}
         workers = tuple(known.get(pid, ChildProcess(pid)) for pid in owed.pids)
         text = f"{names}, which the worker process{'es' if len(workers) > 1 else ''} {listed(workers)} owe"
         return Polled(looks_for=text + ("s" if len(workers) == 1 else "")), workers
@@ -193,7 +193,7 @@ def _objects(
 
 def _files(thread: ThreadSnapshot, paths: Sequence[str]) -> PolledFile:
     outside = thread.process.outside
-    locks = {path: outside.file_lock(path) for path in paths} if outside is not None else {}
+    locks = {path: outside.file_lock(path) for path in paths} if outside else {}
     texts = (_file(thread, path, locks.get(path)) for path in paths)
     peer = next((peer for peer in locks.values() if peer), None)
     return PolledFile(peer, looks_for=_joined(list(texts)))
@@ -201,13 +201,11 @@ def _files(thread: ThreadSnapshot, paths: Sequence[str]) -> PolledFile:
 
 def _file(thread: ThreadSnapshot, path: str, lock: Peer | None) -> str:
     outside = thread.process.outside
-    shown = outside.absolute(path) if outside is not None else path
+    shown = outside.absolute(path) if outside else path
     if lock:
         return f"the file {shown}, {lock.text}"
-    exists = outside.file_exists(path) if outside is not None else None
-    unused = (
-        ", and no process has it open" if exists and outside is not None and outside.has_open(path) is False else ""
-    )
+    exists = outside.file_exists(path) if outside else None
+    unused = ", and no process has it open" if exists and outside and outside.has_open(path) is False else ""
     told = "" if exists is None else f" (which exists{unused})" if exists else " (which does not exist)"
     return f"the file {shown}{told}"
 
@@ -263,7 +261,7 @@ def with_question(thread: ThreadSnapshot, wait: Wait) -> tuple[Wait, bool | None
     """The wait with what the program asks, and whether somebody can answer it: at a terminal that the process has for
     itself. None where it asks nothing, or nobody can tell."""
     python = thread.process.python
-    if wait.kind is not WaitKind.IO or python is None or not thread.syscall or thread.syscall.name not in _CALLS:
+    if wait.kind is not WaitKind.IO or not python or not thread.syscall or thread.syscall.name not in _CALLS:
         return wait, None
     found = python.question(thread.tid)
     if not found:
@@ -293,8 +291,8 @@ def _is_users(frame: Frame) -> bool:
 def _is_heard(thread: ThreadSnapshot) -> bool | None:
     outside = thread.process.outside
     descriptor = _descriptor(thread)
-    link = outside.descriptor(descriptor or 0) if outside is not None else ""
-    if outside is None or not link:
+    link = outside.descriptor(descriptor or 0) if outside else ""
+    if not outside or not link:
         return None
     own = outside.machine.terminal()
     is_own = link in ("/dev/tty", own) or not own.startswith("/dev/")

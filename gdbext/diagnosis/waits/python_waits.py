@@ -51,7 +51,7 @@ def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evi
             (python.inside_with(futex.address), "is inside a with statement of this lock"),
             (python.inside_try(futex.address, thread.tid), "has this lock at hand in a try block that may release it"),
         )
-        if python is not None
+        if python
         else ()
     )
     for tids, how in found:
@@ -62,7 +62,7 @@ def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evi
             return Wait(
                 resource, OwnerThread(holder), OwnerCertainty.INFERRED, futex.timed, seen, Owned(self_wait=reason)
             )
-    if python is not None and python.has_taken(thread.tid, futex.address):
+    if python and python.has_taken(thread.tid, futex.address):
         seen = (evidence, "it has called acquire() before, and no other thread has this lock at hand")
         mine = OwnerThread(thread.tid)
         return Wait(resource, mine, OwnerCertainty.INFERRED, futex.timed, seen, Owned(self_wait=interruption(thread)))
@@ -87,14 +87,14 @@ def interruption(thread: ThreadSnapshot) -> SelfWait | None:
         return SelfWait.FINALIZER
     found = next((reason for tag, reason in _INTERRUPTIONS if tag in thread.inner_tags), None)
     python = thread.process.python
-    if not found and python is not None and python.in_signal_handler(thread.tid):
+    if not found and python and python.in_signal_handler(thread.tid):
         return SelfWait.SIGNAL  # without symbols, the function of C that calls handlers has no name
     return found
 
 
 def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool, evidence: str) -> Wait:
     """The wait for the workers that owe the result ``found`` is about, or for the thread that the pool needs for it."""
-    known = thread.process.outside.children() if thread.process.outside is not None else {}
+    known = thread.process.outside.children() if thread.process.outside else {}
     workers = tuple(known.get(pid, ChildProcess(pid)) for pid in found.pids)
     at_work = bool(workers) and not all_idle(workers)
     ended = (each for each in found.helpers if each.thread.has_ended)
@@ -128,7 +128,7 @@ def _runs_job(thread: ThreadSnapshot) -> bool:
     pool.py calls it; between two jobs it takes one from a SimpleQueue)."""
     calls = [(frame.file.endswith("multiprocessing/pool.py"), frame.function) for frame in thread.python]
     futex, python = futex_wait(thread.syscall), thread.process.python
-    if calls[:1] != [(True, "worker")] or not futex or python is None:
+    if calls[:1] != [(True, "worker")] or not futex or not python:
         return (True, "worker") in calls
     found = python.wait(thread.tid, futex.address)  # the job may be a function of C
     return found is not None and found.kind is not Waitable.SIMPLE_QUEUE
@@ -199,7 +199,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if not futex or thread.first(FunctionTag.PYTHON_LOCK, within=_NEAR) is None:
         return None
     found, python = _classified(thread, futex), thread.process.python
-    if not found or python is None or found.kind is not WaitKind.PYTHON_LOCK:
+    if not found or not python or found.kind is not WaitKind.PYTHON_LOCK:
         return found
     variable = python.variable_of(thread.tid, found.resource.address)
     resource = Resource(found.kind, found.address, found.name, variable)
@@ -211,7 +211,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
 
 def _classified(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     python = thread.process.python
-    found = python.wait(thread.tid, futex.address) if python is not None else None
+    found = python.wait(thread.tid, futex.address) if python else None
     raw = thread.process.memory.try_read(futex.address, 4)
     free = any(raw)
     if not found:
@@ -252,7 +252,7 @@ def _owed(
         return Wait(resource, OwnerThread(found.owner_tid), OwnerCertainty.RECORDED, futex.timed, (evidence, job))
     if found.exhausted:
         return _in_exhausted_pool(thread, found, resource, futex, evidence)
-    loop = python.loop_owing(found.address) if python is not None and found.kind is Waitable.FUTURE else None
+    loop = python.loop_owing(found.address) if python and found.kind is Waitable.FUTURE else None
     return _from_loop(thread, loop, resource, futex, evidence) if loop is not None else None
 
 
@@ -308,7 +308,7 @@ def _of_no_thread(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, 
     python, memory = thread.process.python, thread.process.memory
     if ident % 8 or not _FIRST_PAGE <= ident < memory.architecture.user_limit:
         return Wait(resource, timed=futex.timed, evidence=(evidence, "no thread can have that ident: it is damaged"))
-    if python is None or not python.has_no_thread(ident):
+    if not python or not python.has_no_thread(ident):
         return Wait(resource, timed=futex.timed, evidence=(evidence, "which thread has that ident could not be read"))
     certainty, history = OwnerCertainty.INFERRED, "nothing shows that one ever had it"
     if was_thread(memory, ident):
@@ -421,7 +421,7 @@ def _left_behind(thread: ThreadSnapshot, python: PythonView, found: PythonWait, 
 def lost_pool(thread: ThreadSnapshot) -> Polled | None:
     """The pool that the code of a loop has at hand, and that has jobs and no threads to do them."""
     python = thread.process.python
-    pool = python.lost_pool(thread.tid) if python is not None and fork_evidence(thread.process) else None
+    pool = python.lost_pool(thread.tid) if python and fork_evidence(thread.process) else None
     if not pool or loss_of(thread, pool.helpers.threads) is not Loss.LEFT_BEHIND:
         return None
     names = tuple(each.name for each in pool.helpers.threads)
@@ -441,7 +441,7 @@ def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | No
     """The thread that should change one of the variables that a loop looks at, and is not there. A handler of a signal
     may change any."""
     python = thread.process.python
-    if python is None or _may_be_set_by_handler(thread):
+    if not python or _may_be_set_by_handler(thread):
         return None
     for name in flags:
         known = python.flag_debtors(thread.tid, name)
@@ -499,7 +499,7 @@ def _nobody(known: Debtors, ended: Sequence[ThreadObject], nobody: str, sets: st
 def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:
     """Python runs handlers of signals in the main thread, also while that waits."""
     outside = thread.process.outside
-    handled = outside.handled_signals() if outside is not None else None
+    handled = outside.handled_signals() if outside else None
     return thread.tid == thread.process.pid and (handled is None or bool(handled))
 
 

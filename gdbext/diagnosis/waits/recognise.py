@@ -362,7 +362,7 @@ def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | 
     if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or not isinstance(known, Unowned):
         return wait
     python = thread.process.python
-    if python is None:
+    if not python:
         return wait
     users = python.users_of(wait.resource.address)
     expects = known.expects or tuple(_others(thread.tid, wait, users, states))

@@ -45,10 +45,10 @@ def fork_evidence(process: ProcessSnapshot) -> tuple[str, ...]:
 
 
 def _evidence(process: ProcessSnapshot) -> Iterator[str]:
-    parent = process.outside.forked_from() if process.outside is not None else None
+    parent = process.outside.forked_from() if process.outside else None
     if parent is not None:
         yield f"its code, stack and heap are where those of its parent process {parent} are: it was forked from it"
-    if process.python is not None:
+    if process.python:
         own = {thread.tid: thread.own_tid for thread in process.threads}
         for tid, native in process.python.native_ids().items():
             if own.get(tid) not in (None, native):
@@ -188,14 +188,14 @@ class ProcessSnapshot:
         """The frozen control group of the process, "?" where its name is not known, "" where it is in none; asked
         where a thread's state hints at it."""
         sides = [thread.kernel_side for thread in self.threads if thread.kernel_side]
-        if self.outside is None or not any(side.is_uninterruptible or side.is_frozen for side in sides):
+        if not self.outside or not any(side.is_uninterruptible or side.is_frozen for side in sides):
             return ""
         return self.outside.machine.frozen_group() or ("?" if any(side.is_frozen for side in sides) else "")
 
     @cached_property
     def gils(self) -> Sequence[GilState]:
         """All GILs of the process; empty without Python or where they cannot be read."""
-        return self.python.gils() if self.python is not None else ()
+        return self.python.gils() if self.python else ()
 
     def name_at(self, address: int) -> str:
         """The demangled name of the object at an address, "" where no symbol starts there."""

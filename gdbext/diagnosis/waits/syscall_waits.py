@@ -111,13 +111,13 @@ def _opened(process: ProcessSnapshot, call: Syscall) -> str:
     except GdbextError:
         return ""
     text = path.decode("utf-8", "replace")
-    named = f" of {process.outside.absolute(text) if process.outside is not None else text}" if path else ""
+    named = f" of {process.outside.absolute(text) if process.outside else text}" if path else ""
     return f"{named}{_other_end(process, call, text)}" if named else ""
 
 
 def _other_end(process: ProcessSnapshot, call: Syscall, path: str) -> str:
     """The end of a named pipe for which open(2) waits."""
-    if process.outside is None or not process.outside.is_named_pipe(path):
+    if not process.outside or not process.outside.is_named_pipe(path):
         return ""
     writes = call.arguments[_PATH_ARGUMENTS[call.name] + 1] & os.O_ACCMODE == os.O_WRONLY
     return f", a named pipe that no process has opened for {'reading' if writes else 'writing'}"
@@ -162,7 +162,7 @@ def between_sleeps(thread: ThreadSnapshot) -> Wait | None:
     """The sleep of a thread that has just woken, or is about to sleep: it is still in libc's function, and Python's
     call of ``time.sleep`` is on its stack."""
     python = thread.process.python
-    if python is None or thread.first(FunctionTag.SLEEPS, within=_INNERMOST) is None:
+    if not python or thread.first(FunctionTag.SLEEPS, within=_INNERMOST) is None:
         return None
     return _sleeps(None) if python.asked_to_sleep(thread.tid) is not None else None
 
@@ -170,7 +170,7 @@ def between_sleeps(thread: ThreadSnapshot) -> Wait | None:
 def _for_database(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The sleep of SQLite between two attempts to lock its file (os_unix.c, sqlite3_busy_timeout), with who has it."""
     outside = thread.process.outside
-    if outside is None or _SQLITE not in _caller(thread):
+    if not outside or _SQLITE not in _caller(thread):
         return wait
     found = outside.peers.locked_elsewhere()
     if not found:
@@ -187,11 +187,11 @@ def _slept(thread: ThreadSnapshot, call: Syscall) -> Wait:
     seconds = _timespec(process, call.arguments[0] if call.name == "nanosleep" else call.arguments[2])
     if call.name == "nanosleep" or not call.arguments[1] & _TIMER_ABSTIME:
         return _sleeps(seconds, library=_caller(thread))
-    now = process.outside.clock(call.arguments[0]) if process.outside is not None else None
+    now = process.outside.clock(call.arguments[0]) if process.outside else None
     if seconds is not None and now is not None:
         left = seconds - now
         return _sleeps(left, f" ({span(max(left, 0))} s more)")
-    return _sleeps(process.python.asked_to_sleep(thread.tid) if process.python is not None else None)
+    return _sleeps(process.python.asked_to_sleep(thread.tid) if process.python else None)
 
 
 def _caller(thread: ThreadSnapshot) -> str:
@@ -224,7 +224,7 @@ def _timespec(process: ProcessSnapshot, pointer: int, parts: int = 10**9) -> flo
 def _child(process: ProcessSnapshot, call: Syscall) -> Wait:
     pid = _signed32(call.arguments[0] if call.name == "wait4" else call.arguments[1])
     which = {0: "any", 1: "one", 2: "group"}.get(call.arguments[0] & 0xFF, "any") if call.name == "waitid" else ""
-    children = process.outside.children() if process.outside is not None else {}
+    children = process.outside.children() if process.outside else {}
     if pid > 0 and which in ("", "one"):
         child = children.get(pid, ChildProcess(pid))
         resource = Resource(WaitKind.CHILD_PROCESS, 0, f"child process {child.label}")
@@ -237,8 +237,8 @@ def _child(process: ProcessSnapshot, call: Syscall) -> Wait:
 
 def _vforked(process: ProcessSnapshot, call: Syscall) -> Wait:
     """The wait of a vfork's parent: for the child to execute a program, or to end (vfork(2), clone(2))."""
-    children = process.outside.children() if process.outside is not None else {}
-    own = process.outside.process(process.pid).command if process.outside is not None else ""
+    children = process.outside.children() if process.outside else {}
+    own = process.outside.process(process.pid).command if process.outside else ""
     known = tuple(children[pid] for pid in sorted(children) if children[pid].command == own)[-1:]
     name = "".join(f" {child.label}{'' if child.state else f', {child.doing},'}" for child in known)
     text = f"child process{name} to execute a program or to end ({call.name})"
@@ -275,7 +275,7 @@ def _on_descriptors(
 
 def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
     """The other end of a descriptor, as far as the system tells it."""
-    if process.outside is None:
+    if not process.outside:
         return None
     if call.name in _LOCKS:
         return process.outside.peers.lock_holder(fd, call.name == "flock")
@@ -302,7 +302,7 @@ def _unix_name(process: ProcessSnapshot, call: Syscall) -> str:
 def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
     """``fd 5 (pipe:[77])``, with what is at the other end where it is known."""
     text = f"fd {fd}" if fd else "standard input (fd 0)"
-    what = process.outside.descriptor(fd) if process.outside is not None else ""
+    what = process.outside.descriptor(fd) if process.outside else ""
     if what:
         text += f" ({what})"
     text = f"{text}, {peer.text}" if peer and peer.text else text
@@ -314,7 +314,7 @@ def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
 
 def _failed_children(process: ProcessSnapshot) -> str:
     """The children of which nobody has learned yet that they failed: one of them may be who should have connected."""
-    children = process.outside.children() if process.outside is not None else {}
+    children = process.outside.children() if process.outside else {}
     found = {pid: f"{each.name}, {each.ending}" for pid, each in children.items() if each.has_failed}
     return _have_ended(found)
 
@@ -327,16 +327,16 @@ def _have_ended(found: Mapping[int, str]) -> str:
 def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
     """``; of its processes 7 (producer, exit status 1) has ended``: one of them may be who should have written.
     ``only_failed``: of those that were waited for, as a pool's are whose work is done, only the ones that failed."""
-    children = process.outside.children() if process.outside is not None else {}
+    children = process.outside.children() if process.outside else {}
     found = {pid: f"{each.name}, {each.ending}" for pid, each in children.items() if each.state is ProcessState.ENDED}
-    for each in process.python.ended_processes() if process.python is not None else ():
+    for each in process.python.ended_processes() if process.python else ():
         if only_failed and not each.status:
             continue
         how = f"killed by {signal_name(-each.status)}" if each.status < 0 else f"exit status {each.status}"
         found[each.pid] = f"{each.name}, {how}"
     text = _have_ended(found)
     is_bus = process.outside is not None and any(what.endswith("SIGBUS") for what in found.values())
-    full = process.outside.machine.full_file_systems() if is_bus and process.outside is not None else ()
+    full = process.outside.machine.full_file_systems() if is_bus and process.outside else ()
     return f"{text} ({' and '.join(full)} {'is' if len(full) == 1 else 'are'} full)" if full else text
 
 
@@ -391,7 +391,7 @@ def _watched(process: ProcessSnapshot, call: Syscall, fd: int) -> Sequence[tuple
     """The descriptors in an epoll set with their other ends; those whose other end is the process itself only wake
     its loop, as an eventfd does."""
     outside = process.outside
-    if outside is None:
+    if not outside:
         return ()
     watched = (each for each in outside.peers.watched(fd) if outside.descriptor(each) != _EVENTFD)
     return [(each, _peer(process, call, each)) for each in watched]

@@ -166,7 +166,7 @@ def _is_join(file: str, function: str, functions: Collection[tuple[str, str]]) -
 def for_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The wait for the end of child processes, or for what the loader's workers bring; ``wait`` itself for others."""
     found = for_workers(thread, wait)
-    if found is not wait or wait.kind is not WaitKind.IO or thread.process.python is None:
+    if found is not wait or wait.kind is not WaitKind.IO or not thread.process.python:
         return found
     if not any(
         _is_join(frame.file, frame.function, (*POPEN_WAITS, *SPAWN_JOINS)) for frame in thread.python[:_JOIN_DEPTH]
@@ -183,7 +183,7 @@ def for_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _children(thread: ThreadSnapshot, pids: Sequence[int]) -> tuple[ChildProcess, ...]:
-    known = thread.process.outside.children() if thread.process.outside is not None else {}
+    known = thread.process.outside.children() if thread.process.outside else {}
     return tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
 
 
@@ -208,7 +208,7 @@ def _for_children(wait: Wait, resource: Resource, children: tuple[ChildProcess, 
 def _awaited_batch(thread: ThreadSnapshot) -> AwaitedBatch | None:
     """The batch that the DataLoader waits for that the thread is in, None where it is in none."""
     python = thread.process.python
-    if python is None or not any(is_loader_file(frame.file) for frame in thread.python[:LOADER_DEPTH]):
+    if not python or not any(is_loader_file(frame.file) for frame in thread.python[:LOADER_DEPTH]):
         return None
     return awaited_batch(python.stack(thread.tid))
 

@@ -85,7 +85,7 @@ class Operator:
     def kernel(self, index: int) -> KernelFunction:
         """The entry of ``dispatchTable_`` at a table index. Raises BadData for an index out of range."""
         kernel = self._kernels.get(index)
-        if kernel is None:
+        if not kernel:
             if not 0 <= index < self.dispatcher.keys.num_slots:
                 raise BadData(f"dispatch table index {index} is out of range")
             kernel = self.dispatcher.kernels.parse(self._table, index * self.dispatcher.kernels.size)
