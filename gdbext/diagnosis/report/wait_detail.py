@@ -158,6 +158,11 @@ class WaitDetail(RecordFamily):
         return False
 
     @property
+    def unowned(self) -> Unowned:
+        """What is known of threads that may end a wait for what nobody is known to have."""
+        return Unowned()
+
+    @property
     def absence(self) -> str:
         """``, but this process has no OpenMP worker threads: …``: who should end the wait and is not there."""
         return ""
@@ -207,6 +212,10 @@ class WaitDetail(RecordFamily):
     def with_peer(self, peer: Peer | None) -> WaitDetail:
         """With another process at the other end of the call in which the thread sleeps."""
         return self or OtherEnd(peer)
+
+    def with_enders(self, found: Unowned) -> WaitDetail:
+        """With what more is known of threads that may end a wait for what nobody is known to have."""
+        return found
 
     def in_loop(self, line: str) -> WaitDetail:
         """With the line of the loop that begins the wait again."""
@@ -330,14 +339,26 @@ class Unowned(Repeatable):
     repeated_at: Sparse[str] = ""
     """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
     known, or the loop does nothing else."""
+    lost_signal: Sparse[bool] = False
+    """The condition variable's own words say that a signal went to nobody, while this thread sleeps."""
     expects: Internal[tuple[int, ...]] = ()
     """Ids of threads that have the object at hand and so may end the wait; no proof that one of them will."""
     set_by_handlers: Internal[bool] = False
     """Programs set such an object in signal handlers while their main thread waits for it."""
+    mutex: Internal[Resource | None] = None
+    """The mutex that goes with a condition variable of the C library."""
+
+    @property
+    def unowned(self) -> Unowned:
+        return self
 
     @property
     def absence(self) -> str:
         return f", but {self.lost.summary}" if self.lost else ""
+
+    def phrase(self, resource: Resource) -> str:
+        """``waits for the condition variable 0x10 (with mutex 0x20)``."""
+        return resource.awaited + (f" (with mutex {self.mutex.address:#x})" if self.mutex else "")
 
     def is_abandoned(self, ends_by_itself: bool) -> bool:
         return bool(self.lost) and not ends_by_itself
@@ -355,31 +376,17 @@ class Owned(Repeatable):
     """The reason why a thread waits for what it holds itself, where other code interrupted its own."""
 
 
-class NativeCondvar(Repeatable):
-    """The words of a condition variable of the C library, and its mutex."""
-
-    repeated_at: Sparse[str] = ""
-    """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
-    known, or the loop does nothing else."""
-    lost_signal: Sparse[bool] = False
-    """The condition variable's own words say that a signal went to nobody, while this thread sleeps."""
-    mutex: Internal[Resource | None] = None
-    """The mutex that goes with it."""
-
-    def phrase(self, resource: Resource) -> str:
-        """``waits for the condition variable 0x10 (with mutex 0x20)``."""
-        return resource.awaited + (f" (with mutex {self.mutex.address:#x})" if self.mutex else "")
-
-
 class AbsentWorkers(WaitDetail):
     """The process lacks workers of a pool that would end the wait."""
 
     missing_workers: Sparse[MissingWorkers | None] = None
     """The threads that would end this wait and do not exist in this process, where that is known."""
-    condvar: Inline[NativeCondvar] = NativeCondvar()
-    """The condition variable that is waited for, where it is one."""
+    unowned: Inline[Unowned] = Unowned()
+    """The wait as it is without that knowledge."""
 
-    lost_signal = property(lambda self: self.condvar.lost_signal)
+    lost = property(lambda self: self.unowned.lost)
+    lost_signal = property(lambda self: self.unowned.lost_signal)
+    expects = property(lambda self: self.unowned.expects)
 
     @property
     def absence(self) -> str:
@@ -391,11 +398,15 @@ class AbsentWorkers(WaitDetail):
         return (text,) if text else ()
 
     def phrase(self, resource: Resource) -> str:
-        """As that of the condition variable."""
-        return self.condvar.phrase(resource)
+        """As if the workers were there."""
+        return self.unowned.phrase(resource)
 
     def is_abandoned(self, ends_by_itself: bool) -> bool:
-        return self.missing_workers is not None and self.missing_workers.forked
+        forked = self.missing_workers is not None and self.missing_workers.forked
+        return forked or self.unowned.is_abandoned(ends_by_itself)
+
+    def with_enders(self, found: Unowned) -> WaitDetail:
+        return AbsentWorkers(self.missing_workers, found)
 
 
 class Polled(Record):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from gdbext.cpython.abi import assumed_names
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
-from gdbext.diagnosis.report.wait_detail import AbsentWorkers, NativeCondvar
+from gdbext.diagnosis.report.wait_detail import AbsentWorkers
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
@@ -155,8 +155,8 @@ def for_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if any(_is_of(pool, module) or module == library for other in others for module in _modules(other)):
         return wait
     none_seen = f"{library} waits, and no other thread of the process is in it"
-    condvar = wait.detail if isinstance(wait.detail, NativeCondvar) else NativeCondvar()
-    return wait.with_detail(AbsentWorkers(MissingWorkers(pool, forked=True), condvar), none_seen, *forked)
+    missing = MissingWorkers(pool, forked=True)
+    return wait.with_detail(AbsentWorkers(missing, wait.detail.unowned), none_seen, *forked)
 
 
 def _is_of_another(thread: ThreadSnapshot, pool: Pool) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
-from gdbext.diagnosis.report.wait_detail import NativeCondvar
+from gdbext.diagnosis.report.wait_detail import Unowned
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
@@ -48,7 +48,7 @@ def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
             f"futex {futex.address:#x} is a signal word of the condition variable {address:#x} ({how})",
             *((f"the condition variable {address:#x} counts signals for waiters that it has not got",) if lost else ()),
         ),
-        detail=NativeCondvar("", lost, _mutex_of(thread, address, level)),
+        detail=Unowned(lost_signal=lost, mutex=_mutex_of(thread, address, level)),
     )
 
 

@@ -358,7 +358,7 @@ def who_ends(
     if found and not lost and not wait.external and not found.awaited:
         lost = _recorded(thread, python, found)
         lost, expects = (lost, ()) if lost else _concluded(thread, python, found, wait, expects)
-    return Unowned(lost, known.repeated_at, expects, known.set_by_handlers)
+    return Unowned(lost, known.repeated_at, known.lost_signal, expects, known.set_by_handlers, known.mutex)
 
 
 def _recorded(thread: ThreadSnapshot, python: PythonView, found: PythonWait) -> LostThread | None:

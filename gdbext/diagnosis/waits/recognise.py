@@ -317,8 +317,8 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
     for tid in [tid for tid, state in found.items() if tid not in seen and _may_miss_somebody(state)][:_ASIDE]:
         thread, state = process.thread(tid), found[tid]
         if thread and state and state.wait:
-            lost = _explained(thread, state.wait, found).detail.lost
-            found[tid] = state.with_wait(state.wait.with_detail(Unowned(lost))) if lost else state
+            explained = _explained(thread, state.wait, found)
+            found[tid] = state.with_wait(explained) if explained.detail.lost else state
     return found
 
 
@@ -358,15 +358,13 @@ def _may_miss_somebody(state: State | None) -> bool:
 def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | None]) -> Wait:
     if wait.timed:
         wait = _polled(thread, wait)
-    known = wait.detail or Unowned()
-    if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or not isinstance(known, Unowned):
-        return wait
     python = thread.process.python
-    if not python:
+    if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or not python:
         return wait
+    known = wait.detail.unowned
     users = python.users_of(wait.resource.address)
     expects = known.expects or tuple(_others(thread.tid, wait, users, states))
-    return wait.with_detail(python_waits.who_ends(thread, python, wait, known, expects))
+    return wait.with_detail(wait.detail.with_enders(python_waits.who_ends(thread, python, wait, known, expects)))
 
 
 def _others(tid: int, wait: Wait, users: Iterable[int], states: Mapping[int, State | None]) -> Iterable[int]:

@@ -6,7 +6,7 @@ import pytest
 
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import Wait
-from gdbext.diagnosis.report.wait_detail import NativeCondvar
+from gdbext.diagnosis.report.wait_detail import Unowned
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
@@ -47,7 +47,7 @@ def test_phrases(kind, name, phrase):
 
 
 def test_a_wait_with_another_resource_or_a_timeout():
-    wait = Wait(Resource(WaitKind.CONDVAR, 0x10), detail=NativeCondvar(mutex=Resource(WaitKind.MUTEX, 0x20)))
+    wait = Wait(Resource(WaitKind.CONDVAR, 0x10), detail=Unowned(mutex=Resource(WaitKind.MUTEX, 0x20)))
     assert wait.phrase == "waits for the condition variable 0x10 (with mutex 0x20)"
     assert not Wait(Resource(WaitKind.GIL, 1), timed=True).ends_by_itself
     assert Wait(Resource(WaitKind.MUTEX, 1), timed=True).ends_by_itself

@@ -12,7 +12,6 @@ from gdbext.diagnosis.report.wait_detail import (
     NO_DETAIL,
     AbsentWorkers,
     DeviceCall,
-    NativeCondvar,
     OtherEnd,
     OtherRanks,
     Owned,
@@ -47,8 +46,8 @@ MISSING = MissingWorkers(Pool("pool"), forked=True)
         (OtherEnd(SOCKET), ["peer"]),
         (Unowned(LOST, "train.py:8 (step)"), ["lost", "repeated_at"]),
         (Owned("train.py:8 (step)"), ["taken_at"]),
-        (NativeCondvar(lost_signal=True), ["lost_signal"]),
-        (AbsentWorkers(MISSING, NativeCondvar(lost_signal=True)), ["missing_workers", "lost_signal"]),
+        (Unowned(lost_signal=True), ["lost_signal"]),
+        (AbsentWorkers(MISSING, Unowned(lost_signal=True)), ["missing_workers", "lost_signal"]),
         (
             Sleep(Polled(SOCKET, LOST, "a lock"), "train.py:8 (step)", RaisedError("OSError(28)")),
             ["peer", "lost", "looks_for", "repeated_at", "handling"],
@@ -65,4 +64,4 @@ def test_a_wait_is_read_back_with_its_detail(detail: WaitDetail, members: list[s
 
 def test_only_the_absence_of_a_detail_is_false() -> None:
     assert not NO_DETAIL
-    assert all((OtherEnd(), Unowned(), Owned(), NativeCondvar(), Sleep(), AbsentWorkers(), DeviceCall(), OtherRanks()))
+    assert all((OtherEnd(), Unowned(), Owned(), Sleep(), AbsentWorkers(), DeviceCall(), OtherRanks()))
