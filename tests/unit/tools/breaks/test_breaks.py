@@ -122,7 +122,7 @@ KERNELS = [
 def session(**addresses: int) -> Any:
     module = SimpleNamespace(base=0x4000, name="libtorch_cpu.so")
     symbols = {name: (module, SimpleNamespace(vaddr=address)) for name, address in addresses.items()}
-    symbolizer = SimpleNamespace(address_of=lambda name, _=None: addresses.get(name), symbol_of=symbols.get)
+    symbolizer = SimpleNamespace(address_of=lambda name, _=None: addresses.get(name, 0), symbol_of=symbols.get)
     return SimpleNamespace(generated_kernels=SimpleNamespace(all=KERNELS), symbolizer=symbolizer)
 
 

@@ -212,7 +212,7 @@ GETTER = bytes.fromhex("f30f1efa488b052dab220064488b50504885d2488d8290000000488d
 
 def counts(names: dict[str, int], regions: dict[int, bytes], *libraries: str) -> ThreadCounts:
     modules = SimpleNamespace(modules=[SimpleNamespace(name=name) for name in libraries])
-    symbols = SimpleNamespace(modules=modules, address_of=lambda name, _: names.get(name))
+    symbols = SimpleNamespace(modules=modules, address_of=lambda name, _: names.get(name, 0))
     return ThreadCounts(memory(regions), symbols)  # type: ignore[arg-type]
 
 

@@ -91,7 +91,7 @@ def test_the_table_where_the_index_counts_from_the_64th_entry_before() -> None:
 def events_of(names: dict[int, tuple[str, ...]], words: dict[int, int], **sites: Any) -> HostedEvents:
     """In a process with these names and words of memory, and what is known of its code."""
     memory: Any = SimpleNamespace(architecture=ARCHITECTURE, try_read=lambda *_: RETURN, try_u64=words.get)
-    named: Any = SimpleNamespace(names_at=lambda address: names.get(address, ()), address_of=lambda *_: None)
+    named: Any = SimpleNamespace(names_at=lambda address: names.get(address, ()), address_of=lambda *_: 0)
     known: Any = SimpleNamespace(function_at=lambda _: None, **sites)
     return HostedEvents(memory, named, known, 16)
 
