@@ -193,7 +193,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     )
     judgement = judge(seen)
     notes = tuple(missing_kernels(session, process, threads))
-    judgement = judgement._replace(findings=judgement.findings + notes)
+    judgement = Judgement(judgement.findings + notes, judgement.verdict)
     places = _places(process) if placed else {}
     return Inspection(tuple(threads), judgement, tuple(sections), places, slowness=seen.slowness)
 

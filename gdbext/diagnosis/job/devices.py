@@ -254,7 +254,7 @@ def name_devices(
             graph = reader.graph(snapshot)
             replayed += [ReplayedGraph(thread.tid, graph)] if graph else []
             detail = thread.wait.detail.with_device(found)
-            thread = thread._replace(wait=thread.wait.with_detail(detail, *_reasons(found)))
+            thread = thread.with_wait(thread.wait.with_detail(detail, *_reasons(found)))
         named.append(thread)
     current = tuple(
         CurrentStream(thread.tid, each.device, each.number, each.handle)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report import SCHEMA, Report
+from gdbext.diagnosis.report.finding import Finding, Verdict
 from gdbext.engine.formats import parse_json
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.terminal import shown_json
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import BadData
 from gdbext.render.plain_json import members, plain
+
+Said = TypeVar("Said", Finding, Verdict)
 
 
 def render(report: Report, pretty: bool = False) -> str:
@@ -41,6 +44,10 @@ def read(value: object, where: str, *sections: type[Section]) -> Report:
         raise BadData(f"{where} is not a report of gdbext (schema {SCHEMA})")
     present = [section_from_json(kind, value[kind.name], kind.name) for kind in sections if value.get(kind.name)]
     report = from_json(Report, value, where)
-    verdict = report.verdict._replace(kind=kind_of(report.verdict.kind.value)) if report.verdict else None
-    findings = tuple(finding._replace(kind=kind_of(finding.kind.value)) for finding in report.findings)
+    verdict = _of_known_kind(report.verdict) if report.verdict else None
+    findings = tuple(map(_of_known_kind, report.findings))
     return report._replace(verdict=verdict, findings=findings, sections=tuple(present))
+
+
+def _of_known_kind(finding: Said) -> Said:
+    return finding._replace(kind=kind_of(finding.kind.value))

@@ -270,6 +270,10 @@ class ThreadReport(Record):
             python_frames=tuple(frame.without_values() for frame in self.python_frames),
         )
 
+    def with_wait(self, wait: Wait) -> ThreadReport:
+        """The report of a thread of whose wait more was found out."""
+        return self._replace(wait=wait)
+
     @property
     def innermost(self) -> DispatchFrame | None:
         """The innermost frame of the dispatcher, None for a thread outside of it."""
