@@ -297,7 +297,7 @@ def start(
             if inferior._core is None:
                 raise HarnessError(f"{name} left no core (exit status {process.poll()})\n{inferior.output()[-2000:]}")
         else:
-            procfs.wait_settled(inferior.pid, inferior.truth["threads"], wait_until)
+            procfs.wait_settled(inferior.pid, inferior.truth, wait_until)
     except BaseException:
         inferior.close()
         raise

@@ -96,17 +96,19 @@ def bytes_written(pid: int) -> int:
     return int(Path(f"/proc/{pid}/io").read_text().partition("wchar: ")[2].split()[0])
 
 
-def wait_settled(pid: int, expected: Mapping[str, Mapping[str, Any]], wait_until: Callable[..., Any]) -> None:
-    """Wait until each named thread is where it said it would stay, three looks in a row."""
-    for role, thread in expected.items():
-        tid, waits = int(thread["tid"]), thread.get("waits")
+def wait_settled(pid: int, truth: Mapping[str, Any], wait_until: Callable[..., Any]) -> None:
+    """Wait until each thread that the truth names is where it said it would stay, three looks in a row."""
+    for role, thread in truth["threads"].items():
+        tid, waits, address = int(thread["tid"]), thread.get("waits"), truth.get(thread.get("waits_for"))
         seen: list[tuple[str, ...]] = []
 
-        def settled(tid: int = tid, waits: Any = waits, seen: list[tuple[str, ...]] = seen) -> bool:
+        def settled(
+            tid: int = tid, waits: Any = waits, address: Any = address, seen: list[tuple[str, ...]] = seen
+        ) -> bool:
             now = syscall(pid, tid)
-            if not _fits(now, waits) or (waits == "any" and seen and seen[-1] != now):
+            if not _fits(now, waits, address) or (waits == "any" and seen and seen[-1] != now):
                 seen.clear()
-            if _fits(now, waits):
+            if _fits(now, waits, address):
                 seen.append(now)
             return len(seen) >= 3
 
@@ -114,7 +116,15 @@ def wait_settled(pid: int, expected: Mapping[str, Mapping[str, Any]], wait_until
             wait_until(settled, f'thread "{role}" ({tid}) of {pid} waits in {waits}; now: {syscall(pid, tid)}')
 
 
-def _fits(words: tuple[str, ...], waits: str) -> bool:
+_LARGEST = 64
+"""Bytes of a lock or the like: its futex is one of its words."""
+
+
+def _fits(words: tuple[str, ...], waits: str, address: object) -> bool:
+    """``address``: of the object that is waited for, as the truth has it, where it is recorded: before a thread comes
+    to that, it may wait in another futex."""
     if waits == "running" or not words[0].isdigit():
         return words[0] == waits
-    return waits == "any" or int(words[0]) in SYSCALLS[waits]
+    if waits == "any" or int(words[0]) not in SYSCALLS[waits]:
+        return waits == "any"
+    return waits != "futex" or not isinstance(address, str) or 0 <= int(words[1], 16) - int(address, 16) < _LARGEST
