@@ -104,7 +104,7 @@ def _process(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
 def _idle(pid: int, tids: Sequence[str], clocks: SchedulerClocks) -> float | None:
     """Seconds since the thread that ran last did so; None where the kernel does not tell."""
     found = [clocks.since(f"/proc/{pid}/task/{tid}") for tid in tids]
-    known = [each for each in found if each]
+    known = [each for each in found if each is not None]
     return min(known) if known and len(known) == len(found) else None
 
 
