@@ -63,7 +63,7 @@ _PLACES = {
     "OwnerThread": "diagnosis.report.wait",
     "VanishedThread": "diagnosis.report.wait",
     "ParentsThread": "diagnosis.report.wait",
-    "Resource": "diagnosis.report.wait",
+    "Resource": "diagnosis.report.resource",
     "Wait": "diagnosis.report.wait",
     "WaitKind": "diagnosis.report.wait_kind",
     "Mode": "diagnosis.tool",

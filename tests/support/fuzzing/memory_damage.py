@@ -70,7 +70,7 @@ class Memory:
 
     def __init__(self, known: SparseBytes, used: Iterable[int]) -> None:
         self.known = known
-        self.used = [word for word in sorted(used) if known.read(word, 8) is not None]
+        self.used = [word for word in sorted(used) if known.read(word, 8)]
         pages: dict[int, list[int]] = {}
         for word in self.used:
             pages.setdefault(word & -PAGE, []).append(word)
@@ -148,12 +148,12 @@ def strings(memory: Memory, chance: Random) -> list[Change]:
     """Bytes of what reads as text: control characters, broken UTF-8, no end, nothing at all."""
     found: list[Change] = []
     for word in memory.words(chance, 400):
-        raw = memory.known.read(word, 8) or b""
+        raw = memory.known.read(word, 8).ljust(8, b"\0")
         start = next((at for at in range(8) if 32 < raw[at] < 127), None)
         if start is None or sum(32 <= byte < 127 for byte in raw) < 4:
             continue
         data = chance.choice(_TEXTS)
-        if memory.known.read(word + start, len(data)) is not None:
+        if memory.known.read(word + start, len(data)):
             found.append(memory.patch(word + start, data))
     return found[: chance.choice((1, 3, 20))]
 
@@ -179,7 +179,7 @@ def holes(memory: Memory, chance: Random) -> list[Change]:
 
 def named(memory: Memory, recording: Recording, numbers: Iterable[int], chance: Random) -> list[Change]:
     """Words of the objects that a report names (its locks), by what such words hold: thread ids, few, addresses."""
-    words = [number & -8 for number in numbers if memory.known.read(number & -8, _OBJECT) is not None]
+    words = [number & -8 for number in numbers if memory.known.read(number & -8, _OBJECT)]
     tids = [thread.tid for thread in recording.threads]
     found: dict[int, Change] = {}
     for _ in range(chance.choice((1, 1, 2, 4)) if words and memory.used else 0):

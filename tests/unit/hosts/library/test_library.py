@@ -65,6 +65,11 @@ def test_threads_have_the_fields_of_the_document(name: str) -> None:
         assert [each.kind.value for each in verdict.findings] == [each["kind"] for each in theirs["findings"]]
 
 
+@pytest.mark.parametrize("name", sorted({*gdbext.__all__} - {"Owner"}))  # that is for annotations
+def test_what_the_package_exports_is_there(name: str) -> None:
+    assert getattr(gdbext, name) is not None
+
+
 def test_threads_are_a_sequence_and_wrong_commands_are_refused() -> None:
     with opened("python-lock-abba") as process:
         assert len(process.threads) == 3
