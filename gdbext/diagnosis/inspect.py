@@ -94,7 +94,7 @@ def _process_stop(process: ProcessSnapshot, target: Target) -> ProcessStop | Non
         return None
     number = next((each.stop_signal for each in process.threads if each.stop_signal), 0)
     name = signal_name(number) if number else ""
-    uses_terminal = name in ("SIGTTIN", "SIGTTOU") and process.outside is not None
+    uses_terminal = name in ("SIGTTIN", "SIGTTOU")
     return ProcessStop(name, terminal=process.outside.machine.terminal() if process.outside and uses_terminal else "")
 
 
@@ -315,7 +315,7 @@ def _state(thread: ThreadSnapshot, session: Session) -> State | None:
     still stands there after they were read: another file may have their numbers by now."""
     try:
         found = state_of(thread)
-        is_io = found is not None and found.wait is not None and found.wait.kind is WaitKind.IO
+        is_io = found.wait is not None and found.wait.kind is WaitKind.IO
         return state_of(thread.alone()) if is_io and session.target.has_moved_on(thread.tid) else found
     except GdbextError as error:
         session.errors.note(error, f"wait of thread {thread.tid}")

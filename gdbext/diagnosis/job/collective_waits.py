@@ -257,7 +257,7 @@ def _worker(session: Session, named: PyRef) -> int | None:
 def _unnumbered(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
     """An operation of all ranks that has no number. Its group is known where there is but one."""
     for frame in thread.python[:_DEPTH]:
-        if frame.function in UNNUMBERED and frame.file is not None and frame.file.endswith(DISTRIBUTED_FILE):
+        if frame.function in UNNUMBERED and frame.file.endswith(DISTRIBUTED_FILE):
             group = section.groups[0].label if len(section.groups) == 1 else ""
             return CollectiveWait(frame.function, group=group)
     return None

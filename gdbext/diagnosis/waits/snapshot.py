@@ -165,7 +165,7 @@ class ProcessSnapshot:
         one near them. A damaged word is seldom such a number."""
         from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 
-        if not owner or isinstance(owner, OwnerThread) or owner.tid is None:
+        if not owner or isinstance(owner, OwnerThread):
             return OwnerCertainty.RECORDED if owner else OwnerCertainty.UNKNOWN
         is_near = any(abs(owner.tid - each) <= _NEAR_IDS for each in self._outer_tids[0])
         return OwnerCertainty.RECORDED if is_near else OwnerCertainty.INFERRED
