@@ -13,7 +13,7 @@ import pytest
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.glibc import pthread
-from support.source.parsed import breaches, judge_planted, last_name, nodes
+from support.source.parsed import breaches, last_name, nodes
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -106,15 +106,3 @@ def _assigned(node: ast.Assign) -> Iterator[tuple[str, object]]:
 
 def test_only_arch_knows_an_architecture() -> None:
     assert breaches(found) == []
-
-
-def test_planted_breaches() -> None:
-    names = ('base = registers.get("fs_base", 0)', "from gdbext.engine.arch.x86_64.decode import instructions")
-    calls = ("READ, WRITE = 0, 1", '_CALLS = {0: "read"}', "is_futex = call.number in (202, 449)")
-    of_glibc = ("_MUTEX_SIZE, _OTHER = 40, 2", "tid = memory.u32(base + 0x2D0)")
-    right = (
-        "READ = 2\nNUMBER = 202\nslots = {202: 'something'}",
-        "pc = registers[a.program_counter]\nlow = cfa - size",
-    )
-    judge_planted(found, (*names, *calls, *of_glibc, "saved = cfa - 16", "top = frame + 16"), right)
-    judge_planted(found, (), ('ROWS = {"x86_64": 0x2D0}\nMUTEX_SIZE = 40',), file="engine/glibc/pthread.py")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, calls, judge_planted, nodes
+from support.source.parsed import breaches, calls, nodes
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -174,15 +174,3 @@ def test_files_are_opened_by_the_door() -> None:
 
 def test_files_of_proc_are_read_with_a_limit() -> None:
     assert breaches(unbounded) == []
-
-
-def test_planted_readers_without_a_limit() -> None:
-    wrong = ("open(f'/proc/{pid}/environ', 'rb')", "Path(f'/proc/{pid}/cmdline').open()")
-    right = ("open(path)", "os.open(f'/proc/{pid}/mem', os.O_RDWR) or open(f'/proc/{pid}/exe', 'rb')")
-    judge_planted(unbounded, wrong, right)
-    judge_planted(unbounded, ("open(path)",), file="engine/targets/host_files.py")
-
-
-def test_a_declaration_without_need_is_a_breach() -> None:
-    declared = {"declared": ["errors.py", "gone.py"]}
-    assert breaches(lambda *_: (), declared) == [f"{name}: must not be declared" for name in declared["declared"]]

@@ -13,7 +13,7 @@ from functools import cache, partial
 
 import pytest
 
-from support.source.parsed import breaches, judge_planted, sources, tree, walk
+from support.source.parsed import breaches, sources, tree, walk
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -150,17 +150,3 @@ def _changes_itself(method: ast.FunctionDef) -> bool:
 def test_no_module_keeps_state() -> None:
     changing = {name for source in sources().values() for name in changing_classes(source)}
     assert breaches(partial(state, changing)) == []
-
-
-def test_planted_state() -> None:
-    wrong = (
-        "_known = {}\ndef f():\n    _known[1] = 2",
-        "from gdbext.commands import registry\nregistry.TABLE = ()",
-        "from gdbext.commands import registry\ndef f():\n    setattr(registry, 'output', 1)",
-        "import sys\ndef f():\n    sys.ps1 = ''",
-        "class C:\n    @classmethod\n    def f(cls):\n        cls.known = 1",
-        "class C:\n    def f(self):\n        self._all.append(1)\n_one: C = C()",
-    )
-    of_its_own = "import gdbext.errors\ndef f():\n    one = gdbext.errors.GdbextError('')\n    one.what = ''"
-    right = ("NAMES = []\ndef f(NAMES):\n    NAMES.append(1)", "NAMES = {}\nfor each in 'ab':\n    NAMES[each] = 1")
-    judge_planted(partial(state, {"C"}), wrong, (*right, of_its_own))

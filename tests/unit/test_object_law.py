@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, judge_planted, nodes
+from support.source.parsed import breaches, nodes
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -23,7 +23,5 @@ def takers(_: str, source: str) -> Iterator[tuple[int, str]]:
 
 
 def test_only_the_interpreters_package_takes_the_interpreter() -> None:
-    wrong = "def kind(runtime: PythonRuntime, address: int) -> str: ...", "def f(*, python: PythonRuntime | None): ..."
-    judge_planted(takers, wrong, ["def kind(value: PyRef) -> str: ...", "python: PythonRuntime | None = None"])
     threads = {"options that threads have set for themselves": ["torch/compile/dynamo_reader.py"]}
     assert breaches(takers, {"it reads objects": ["cpython/"], **threads}) == []

@@ -36,10 +36,3 @@ def test_every_suggestion_is_a_command() -> None:
 def test_reports_suggest_commands() -> None:
     reports = [*(PACKAGE.parent / "tests" / "golden").glob("*.txt"), PACKAGE.parent / "README.md"]
     assert [each for file in reports for each in refusals(file.read_text()) if not FORMS.match(each)] == []
-
-
-def test_planted_suggestions() -> None:
-    for text in ("scripts/dispatch -p 1 dispatch-bt --localz", "dispatch ranks --nonsense 1", "scripts/no_such.py --x"):
-        assert refusals(f"try {text}")
-    for text in ("dispatch-bt --native shows the same stack; or install lldb-22", "a dispatch table of 3 entries"):
-        assert not refusals(text)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, judge_planted, nodes, walk
+from support.source.parsed import breaches, nodes, walk
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -95,20 +95,3 @@ def _is_text(node: ast.expr, variables: frozenset[str]) -> bool:
 
 def test_no_code_reads_what_code_wrote() -> None:
     assert breaches(readings) == []
-
-
-def test_planted_readings() -> None:
-    wrong = (
-        "'kill -CONT' in verdict.summary",
-        "re.search('held by ([0-9]+)', wait.resource.name)",
-        "any('malloc' in text for text in wait.evidence)",
-        "thread.label[:3]",
-        "finding.kind.value in ('crash', 'idle')",
-        "(text := finding.summary) and text.split('; ')",
-    )
-    right = (
-        "escape(finding.summary) if finding.summary != '' else finding.kind is NOTE",
-        "module.name.startswith('libtorch')",
-        "[text for text in finding.evidence] or thread.wait.resource.name or 'a thread'",
-    )
-    judge_planted(readings, wrong, right)

@@ -64,14 +64,3 @@ def breaches(
         needed |= rows if findings else set()
         found += [] if rows else [f"{file}:{line}: {what}" for line, what in findings]
     return found + [f"{name}: must not be declared" for name in sorted(names - needed)]
-
-
-def judge_planted(
-    find: Callable[[str, str], Iterable[tuple[int, str]]],
-    wrong: Iterable[str],
-    right: Iterable[str] = (),
-    file: str = "tools/planted.py",
-) -> None:
-    """Assert that ``find`` finds something in each source that is wrong, and nothing in those that are right."""
-    assert [source for source in wrong if not list(find(file, source))] == []
-    assert [source for source in right if list(find(file, source))] == []
