@@ -1,4 +1,4 @@
-"""Answers the questions of the recognisers of waits to the CPython in the process (waits.snapshot.PythonView)."""
+"""Answers the questions of the recognisers of waits to the CPython in the process."""
 
 from __future__ import annotations
 

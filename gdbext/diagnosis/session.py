@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.diagnosis.threads.thread_snapshots import Stacks, ThreadSnapshots
-    from gdbext.diagnosis.waits.recognise import AddOns
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.modules import Module
@@ -215,6 +214,7 @@ class Session:
 
     @cached_property
     def _process(self) -> ProcessSnapshot:
+        from gdbext.diagnosis.waits.add_ons import AddOns
         from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 
         tids = frozenset(thread.tid for thread in self.target.threads())
@@ -226,13 +226,8 @@ class Session:
             tids,
             python=self.python_waits,
             outside=self.procfs,
-            add_ons=self._add_ons,
+            add_ons=AddOns(self.errors),
         )
-
-    def _add_ons(self) -> AddOns:
-        from gdbext.diagnosis.waits.recognise import AddOns
-
-        return AddOns(self.errors)
 
     @cached_property
     def procfs(self) -> ProcFs | None:

@@ -15,7 +15,7 @@ from gdbext.engine.targets.system.linux import signal_name
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import EndedTask, RunningLoop, RunningTask
-    from gdbext.diagnosis.waits.readers import PythonView
+    from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
@@ -212,7 +212,7 @@ def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: str)
     return f"{text}, which {_some(names)} {held}" if held else text
 
 
-def job_clause(process: ProcessSnapshot, python: PythonView, found: Awaited) -> str:
+def job_clause(process: ProcessSnapshot, python: PythonWaitView, found: Awaited) -> str:
     """The thread that runs the job, with the line at which it is; or what the workers do that have not begun it."""
     jobs = {future: python.tid_of_ident(ident) for future, ident in python.running_jobs.items()}
     if found.address in jobs:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.cpython.threads.object_text import HandledError
+    from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.diagnosis.report.thread_report import Frame
-    from gdbext.diagnosis.waits.readers import PythonView
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.engine.targets.system.peer import Peer
 
@@ -63,7 +63,7 @@ def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _polled(
-    thread: ThreadSnapshot, python: PythonView, found: Sequence[PolledObject]
+    thread: ThreadSnapshot, python: PythonWaitView, found: Sequence[PolledObject]
 ) -> tuple[Polled, tuple[ChildProcess, ...]]:
     """What is looked at, and the processes that may change it."""
     from gdbext.cpython.sync.polled_objects import PolledKind
@@ -112,7 +112,7 @@ def line_of_loop(thread: ThreadSnapshot, wait: Wait) -> str:
     return python.waiting_loop(thread.tid) if asked is not None and asked <= _SHORT else ""
 
 
-def _loop_of(thread: ThreadSnapshot, python: PythonView, wait: Wait, known: Sleep, error: RaisedError) -> Sleep:
+def _loop_of(thread: ThreadSnapshot, python: PythonWaitView, wait: Wait, known: Sleep, error: RaisedError) -> Sleep:
     """The sleep of a loop that looks at what nobody knows: a child of the process may be it."""
     line, outside = line_of_loop(thread, wait), thread.process.outside
     caught = raised(python.caught_error(thread.tid) if line and not error else None)
@@ -156,7 +156,7 @@ def refused_by(error: HandledError) -> Refused | None:
     return found or (Refused.PEER if _OF_PEERS.intersection(error.classes) else None)
 
 
-def _meeting(thread: ThreadSnapshot, python: PythonView) -> str:
+def _meeting(thread: ThreadSnapshot, python: PythonWaitView) -> str:
     """The rendezvous that an agent of torchrun waits in between two looks; "" for any other sleep."""
     if not any("/elastic/rendezvous/" in frame.file for frame in thread.python):
         return ""
@@ -175,7 +175,7 @@ def _processes(thread: ThreadSnapshot, seen: Sequence[PolledObject]) -> tuple[Po
 
 
 def _objects(
-    thread: ThreadSnapshot, python: PythonView, seen: Sequence[PolledObject]
+    thread: ThreadSnapshot, python: PythonWaitView, seen: Sequence[PolledObject]
 ) -> tuple[Polled, tuple[ChildProcess, ...]]:
     names = _joined([f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in seen])
     owed = python.polled_results(seen)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.debtors import Acting, Debtors
     from gdbext.cpython.sync.helper_threads import PoolHelper, ThreadObject
     from gdbext.cpython.sync.python_wait import PythonWait
-    from gdbext.diagnosis.waits.readers import PythonView
+    from gdbext.cpython.wait_view import PythonWaitView
 
 _INTERRUPTIONS = (
     (FunctionTag.RUNS_SIGNAL_HANDLERS, SelfWait.SIGNAL),
@@ -348,7 +348,7 @@ _SHOWN = 3
 
 
 def who_ends(
-    thread: ThreadSnapshot, python: PythonView, wait: Wait, known: Unowned, expects: tuple[int, ...]
+    thread: ThreadSnapshot, python: PythonWaitView, wait: Wait, known: Unowned, expects: tuple[int, ...]
 ) -> Unowned:
     """The thread that should end the wait and is not there, or those that may end it by the functions that they are in;
     else those that have its object at hand, ``expects``."""
@@ -361,7 +361,7 @@ def who_ends(
     return Unowned(lost, known.repeated_at, known.lost_signal, expects, known.set_by_handlers, known.mutex)
 
 
-def _recorded(thread: ThreadSnapshot, python: PythonView, found: PythonWait) -> LostThread | None:
+def _recorded(thread: ThreadSnapshot, python: PythonWaitView, found: PythonWait) -> LostThread | None:
     unborn = python.never_began(found)
     if unborn:
         return LostThread((unborn.name,), Loss.NEVER_BEGAN, recorded=True)
@@ -383,7 +383,7 @@ def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
 
 
 def _concluded(
-    thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait, expects: tuple[int, ...]
+    thread: ThreadSnapshot, python: PythonWaitView, found: PythonWait, wait: Wait, expects: tuple[int, ...]
 ) -> tuple[LostThread | None, tuple[int, ...]]:
     """The thread that was lost, and those that may end the wait."""
     known = python.debtors(thread.tid, found)
@@ -401,7 +401,7 @@ def _concluded(
     return lost, () if lost else expects
 
 
-def _left_behind(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait) -> LostThread | None:
+def _left_behind(thread: ThreadSnapshot, python: PythonWaitView, found: PythonWait, wait: Wait) -> LostThread | None:
     """The threads that had a method which ends the wait to call, or those of the parent process that had the object at
     hand, whatever functions they ran."""
     if wait.detail.set_by_handlers and _may_be_set_by_handler(thread):
@@ -429,7 +429,7 @@ def lost_pool(thread: ThreadSnapshot) -> Polled | None:
     return Polled(None, lost, f"{counted(pool.jobs, 'job')} of a {pool.kind}")
 
 
-def _waits_alike(thread: ThreadSnapshot, python: PythonView, tid: int, address: int) -> bool:
+def _waits_alike(thread: ThreadSnapshot, python: PythonWaitView, tid: int, address: int) -> bool:
     """Another thread waits for the very object, as at a barrier."""
     other = thread.process.thread(tid)
     futex = futex_wait(other.syscall) if other else None
@@ -452,7 +452,7 @@ def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | No
 
 def _lost(
     thread: ThreadSnapshot,
-    python: PythonView,
+    python: PythonWaitView,
     known: Debtors,
     may_be_handled: bool,
     sets: str = "",

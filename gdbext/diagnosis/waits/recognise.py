@@ -1,10 +1,8 @@
 """The registry of recognisers, the state of each thread, what it holds, and the chain of waits from the main thread.
 
 A recogniser takes a ThreadSnapshot and gives the Wait, or None where the thread waits for something else. A new one is
-a function in the file of its family and a line in RECOGNISERS. Other packages add recognisers (entry point
-``gdbext.waits``) and pools (``gdbext.pools``): theirs come behind what is proven of the GIL and before all others, for
-only they know what their own objects are. A fault of theirs is recorded in the error log and costs what they would have
-added, never the report.
+a function in the file of its family and a line in RECOGNISERS. Those of other packages (add_ons.py)
+come behind what is proven of the GIL and before all others, for only they know what their own objects are.
 
 A thread holds the GIL and everything that others wait for it to release, as far as that is known.
 
@@ -15,8 +13,6 @@ no deadlock is concluded from it.
 """
 
 from __future__ import annotations
-
-from functools import cached_property
 
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import RunState
@@ -34,98 +30,18 @@ from gdbext.diagnosis.waits import (
 )
 from gdbext.diagnosis.waits.pool_table import OPENMP, Pool
 from gdbext.diagnosis.waits.snapshot import futex_wait
-from gdbext.engine.entry_points import EntryPoint, entry_points, guarded
 from gdbext.engine.record import Record
-from gdbext.errors import AddOnError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from typing import Any, Optional
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import Optional
 
     from gdbext.cpython.sync.locks import GilState
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
-    from gdbext.engine.vocabulary import ErrorLog
 
     Recogniser = Callable[[ThreadSnapshot], Optional[Wait]]
     PoolRecogniser = Callable[[ThreadSnapshot], Optional[Pool]]
-
-
-POOLS_GROUP = "gdbext.pools"
-"""NAME = "module:attribute": a Pool, or a tuple of them."""
-WAITS_GROUP = "gdbext.waits"
-"""NAME = "module:function": ThreadSnapshot → Wait, or None."""
-
-
-class AddOns:
-    """Loads both when they are first asked for."""
-
-    def __init__(self, errors: ErrorLog) -> None:
-        self._errors = errors
-
-    @cached_property
-    def pools(self) -> tuple[Pool, ...]:
-        """The rows of pools that other packages add."""
-        return tuple(pool for point in entry_points(POOLS_GROUP) for pool in self._rows(point))
-
-    def _rows(self, point: EntryPoint) -> Iterator[Pool]:
-        found = self._loaded(point)
-        rows = found if isinstance(found, (tuple, list)) and not isinstance(found, Pool) else (found,)
-        for row in rows if found is not None else ():
-            if isinstance(row, Pool):
-                yield row
-            else:
-                self.note(AddOnError(f"{point.group} {point.name!r} of {point.package} is no gdbext.Pool: {row!r:.80}"))
-
-    @cached_property
-    def recognisers(self) -> tuple[AddedRecogniser, ...]:
-        """The recognisers that other packages add."""
-        loaded = ((point, self._loaded(point)) for point in entry_points(WAITS_GROUP))
-        return tuple(AddedRecogniser(point, found, self) for point, found in loaded if found is not None)
-
-    def _loaded(self, point: EntryPoint) -> Any:
-        try:
-            return point.load()
-        except AddOnError as error:
-            self.note(error)
-            return None
-
-    def note(self, error: AddOnError) -> None:
-        """Record it for the report."""
-        self._errors.note(error, "what other packages add")
-
-
-class AddedRecogniser:
-    """A recogniser of another package. One that fails, or that says what cannot be, is not asked again."""
-
-    def __init__(self, point: EntryPoint, function: Any, add_ons: AddOns) -> None:
-        self._point = point
-        self._function = function
-        self._add_ons = add_ons
-        self._failed = False
-
-    def __call__(self, thread: ThreadSnapshot) -> Wait | None:
-        """The wait of the thread, None where the recogniser does not know it."""
-        if self._failed:
-            return None
-        try:
-            return guarded(self._point, lambda: _checked(self._function(thread), thread))
-        except AddOnError as error:
-            self._failed = True
-            self._add_ons.note(error)
-            return None
-
-
-def _checked(found: object, thread: ThreadSnapshot) -> Wait | None:
-    """The answer. Raises TypeError, ValueError for what is no wait, or names threads that there are not."""
-    if found is None:
-        return None
-    if not isinstance(found, Wait):
-        raise TypeError(f"{type(found).__name__} is no gdbext.Wait")
-    strange = [tid for tid in found.owner_tids if tid not in thread.process.tids]
-    if strange:
-        raise ValueError(f"thread {strange[0]}, which it names as the owner, is no thread of this process")
-    return found
 
 
 def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> dict[int, tuple[Resource, ...]]:

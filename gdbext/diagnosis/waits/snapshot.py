@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from typing import Union
 
     from gdbext.cpython.sync.locks import GilState
+    from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.diagnosis.report.thread_report import Frame
     from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, VanishedThread
+    from gdbext.diagnosis.waits.add_ons import AddOns
     from gdbext.diagnosis.waits.function_tag import FunctionTag
     from gdbext.diagnosis.waits.pool_table import PoolFunction, PoolIndex
-    from gdbext.diagnosis.waits.readers import Modules, Names, OtherPackages, ProcInfo, PythonView
     from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Function
+    from gdbext.engine.process.modules import ModuleTable
+    from gdbext.engine.process.symbolizer import Function, Symbolizer
     from gdbext.engine.targets.base_target import KernelSide, Signal
+    from gdbext.engine.targets.system.procfs import ProcFs
     from gdbext.engine.unwind import NativeStack
     from gdbext.engine.unwind.frame_steps import NativeFrame
     from gdbext.torch.stack import DispatchFrame
@@ -82,13 +85,13 @@ class ProcessSnapshot:
     def __init__(
         self,
         memory: Memory,
-        names: Names,
-        modules: Modules,
+        names: Symbolizer,
+        modules: ModuleTable,
         pid: int,
         tids: frozenset[int],
-        python: PythonView | None = None,
-        outside: ProcInfo | None = None,
-        add_ons: Callable[[], OtherPackages] | None = None,
+        python: PythonWaitView | None = None,
+        outside: ProcFs | None = None,
+        add_ons: AddOns | None = None,
     ) -> None:
         self.memory = memory
         self.names = names
@@ -97,7 +100,7 @@ class ProcessSnapshot:
         self.tids = tids
         self.python = python
         self.outside = outside
-        self._add_ons = add_ons
+        self.add_ons = add_ons
         self.threads: list[ThreadSnapshot] = []
         self.fork_evidence: tuple[str, ...] | None = None
         """Kept by waits.fork_evidence, which says what it is."""
@@ -105,11 +108,6 @@ class ProcessSnapshot:
         """Kept by ``sleepers``, which says what it is."""
         self._tags: dict[int, frozenset[Tag]] = {}
         self._tags_along: dict[tuple[tuple[int, ...], range], dict[Tag, int]] = {}
-
-    @cached_property
-    def add_ons(self) -> OtherPackages | None:
-        """The knowledge of other packages about waits."""
-        return self._add_ons() if self._add_ons else None
 
     @cached_property
     def pools(self) -> PoolIndex:
