@@ -95,7 +95,7 @@ def _process_stop(process: ProcessSnapshot, target: Target) -> ProcessStop | Non
     number = next((each.stop_signal for each in process.threads if each.stop_signal), 0)
     name = signal_name(number) if number else ""
     uses_terminal = name in ("SIGTTIN", "SIGTTOU")
-    return ProcessStop(name, terminal=process.outside.machine.terminal() if process.outside and uses_terminal else "")
+    return ProcessStop(name, terminal=process.procfs.machine.terminal() if uses_terminal else "")
 
 
 def _crash(snapshot: ThreadSnapshot, maps: MemoryMaps, thrown: ThrownBy) -> Crash | None:

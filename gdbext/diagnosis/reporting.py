@@ -45,7 +45,7 @@ def keep_origin(session: Session) -> None:
 def _program_and_machine(session: Session) -> tuple[str, str]:
     """The program that was looked at and its machine; "" each where that is not known."""
     files = session.target.files
-    if session.target.is_core or not session.procfs:
+    if not session.procfs:
         return "", ""
     if not files.are_here:
         program, _, machine = files.kept(_ORIGIN).partition("\n")

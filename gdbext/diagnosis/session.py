@@ -225,16 +225,18 @@ class Session:
             self.target.pid,
             tids,
             python=self.python_waits,
-            outside=self.procfs,
+            procfs=self.procfs,
             add_ons=AddOns(self.errors),
         )
 
     @cached_property
-    def procfs(self) -> ProcFs | None:
-        """The system's knowledge of the process; None for a core."""
-        from gdbext.engine.targets.system.procfs import ProcFs
+    def procfs(self) -> ProcFs:
+        """The system's knowledge of the process; NO_PROCFS for a core."""
+        from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
 
-        return None if self.target.is_core else ProcFs(self.target.pid, self.target.files, self.memory.architecture)
+        if self.target.is_core:
+            return NO_PROCFS
+        return ProcFs(self.target.pid, self.target.files, self.memory.architecture.syscall_names)
 
     # --- Python ----------------------------------------------------------------------------------
 

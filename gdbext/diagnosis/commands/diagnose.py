@@ -357,13 +357,12 @@ def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
 def children_of(session: Session, examine: bool, awaited: Collection[int] = ()) -> ChildrenSection | None:
     """The children; None where there are none, or nobody knows (a core). ``examine``: each is read as the process
     itself is, and stopped where it does not sleep; else those that are ``awaited``."""
-    known = session.procfs.children() if session.procfs else {}
+    known = session.procfs.children()
     children = [known[pid] for pid in sorted(known)]
     if not children:
         return None
     from gdbext.diagnosis.samples import ChildrenSection
 
-    assert session.procfs
     theirs = session.procfs.grandchildren()
     family: list[tuple[ChildProcess, int | None]] = []
     for child in children:

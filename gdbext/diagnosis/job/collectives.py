@@ -300,7 +300,7 @@ def _number(sequence: int) -> int | None:
 
 def _clock(session: Session, which: int) -> int | None:
     """Nanoseconds by that clock of the process; None for a core."""
-    seconds = session.procfs.clock(which) if session.procfs else None
+    seconds = session.procfs.clock(which)
     return None if seconds is None else int(seconds * 1e9)
 
 

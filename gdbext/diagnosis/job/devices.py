@@ -207,11 +207,11 @@ class DeviceSystemSection(Section):
         )
 
 
-def system_section(target: Target, procfs: ProcFs | None) -> DeviceSystemSection:
+def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
     """Ask the driver and the kernel, within a time limit; of a core or a recording nobody can tell."""
     from gdbext.engine.targets.system.nvidia import NvidiaFacts, read_nvidia
 
-    if target.is_core or target.recorded or not procfs:
+    if target.recorded or not procfs:
         problem = "the driver is asked of a live process only"
         return DeviceSystemSection(NvidiaFacts("", (), (), (), (problem,)))
     return DeviceSystemSection(read_nvidia(procfs.open_files(target.pid)))

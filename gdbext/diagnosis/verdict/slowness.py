@@ -128,12 +128,10 @@ class Slowness(Record):
 def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
     """Read what surrounds a process that wants to run, or to have something; None where nothing has to be known."""
     sides = tuple(_sleepers(process))
-    wants = (
-        session.procfs is not None
-        and not session.target.unreadable
-        and (wants_something(process, threads) or session.procfs.machine.lacks_descriptors())
+    wants = not session.target.unreadable and (
+        wants_something(process, threads) or session.procfs.machine.lacks_descriptors()
     )
-    if not session.procfs or not (wants or sides):
+    if not (wants or sides):
         return None
     found = None
     if wants:
@@ -157,14 +155,13 @@ _NOT_IN_CORES = "a core has no control groups, limits, or times of the scheduler
 def _explained(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], machine: MachineSection
 ) -> Slowness:
-    outside = session.procfs
     facts = Facts(
         process,
         threads,
         machine.found,
         session.target.environ(),
         lambda: _recompilations(session),
-        outside.machine.full_file_systems if outside else tuple,
+        session.procfs.machine.full_file_systems,
         lambda: list(_subnormal_shares(session, process, threads)),
         lambda: _own_threads(session),
         lambda: _collection(session),

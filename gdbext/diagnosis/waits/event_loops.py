@@ -133,7 +133,7 @@ def _ended(task: EndedTask) -> str:
 def _no_handler_wakes(process: ProcessSnapshot, awaited: set[Awaitable]) -> bool:
     """No handler of a signal can do what the tasks wait for; where signals are not known, as in a core, only locks are
     out of their reach."""
-    handled = process.outside.handled_signals() if process.outside else None
+    handled = process.procfs.handled_signals()
     return awaited <= _LOCKS or (handled is not None and not handled)
 
 
@@ -237,7 +237,7 @@ def _at_line(process: ProcessSnapshot, tid: int | None) -> str:
 
 def _process_text(process: ProcessSnapshot, found: Awaited, pid: int) -> str:
     """A process that has ended is not waited for, but those that still have its pipes."""
-    child = process.outside.children().get(pid) if process.outside else None
+    child = process.procfs.children().get(pid)
     label = child.label if child else str(pid)
     if found.status is None:
         return f"waits for the end of process {label}"
@@ -252,10 +252,10 @@ def _ending(status: int) -> str:
 
 
 def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:
-    if not process.outside or descriptor is None:
+    if descriptor is None:
         return ""
-    link = process.outside.descriptor(descriptor)
-    peer = process.outside.peers.of(link, False)
+    link = process.procfs.descriptor(descriptor)
+    peer = process.procfs.peers.of(link, False)
     return ", ".join(filter(None, (f" ({link})" if link else "", peer.text if peer else "")))
 
 

@@ -107,16 +107,14 @@ def _outside_of_calls(thread: ThreadSnapshot, side: KernelSide) -> Wait:
 
 
 def _out_of_memory(thread: ThreadSnapshot) -> str:
-    outside = thread.process.outside
-    group = outside.machine.group_out_of_memory() if outside else ""
+    group = thread.process.procfs.machine.group_out_of_memory()
     named = f" {group}" if group else ""
     return f"memory of its control group{named}, which is at its limit, and whose OOM killer is off (oom_kill_disable)"
 
 
 def _userfault(thread: ThreadSnapshot) -> str:
     """Say whether this process has the descriptor by which the faults are handled."""
-    outside = thread.process.outside
-    own = outside is not None and _USERFAULT in outside.open_files(thread.process.pid)
+    own = _USERFAULT in thread.process.procfs.open_files(thread.process.pid)
     whose = "this process has its descriptor open" if own else "another process has its descriptor"
     return f"a page of memory that userfaultfd is to give ({whose})"
 
@@ -135,14 +133,11 @@ def _of_files(thread: ThreadSnapshot, side: KernelSide) -> str:
 
 def _served_mappings(thread: ThreadSnapshot) -> Iterator[tuple[str, FileSystem]]:
     """The mapped files of file systems that need a server."""
-    outside = thread.process.outside
-    if not outside:
-        return
     seen: set[str] = set()
     for mapping in thread.process.modules.mappings:
         if mapping.path.startswith("/") and mapping.path not in seen:
             seen.add(mapping.path)
-            file_system = outside.machine.file_system_of(mapping.path)
+            file_system = thread.process.procfs.machine.file_system_of(mapping.path)
             if file_system and file_system.is_served:
                 yield mapping.path, file_system
 
@@ -166,8 +161,8 @@ def _who_holds(
     thread: ThreadSnapshot, side: KernelSide, file_system: FileSystem
 ) -> tuple[tuple[ChildProcess, ...], str]:
     """The processes that the call waits for, and a clause on what holds it up; "" where nothing but the file system."""
-    if _ALLOWED in (side.channel, *side.stack) and thread.process.outside:
-        found = thread.process.outside.machine.file_watchers()
+    if _ALLOWED in (side.channel, *side.stack) and thread.process.procfs:
+        found = thread.process.procfs.machine.file_watchers()
         who = listed(found) or "a process that is not seen here"
         return found, f", until it is allowed by who watches files there (fanotify): {who}"
     if side.channel == _FROZEN:
@@ -177,13 +172,13 @@ def _who_holds(
 
 def _file(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
     """The path of the call's file where nothing has named it yet, and the file system."""
-    call, outside = thread.syscall, thread.process.outside
-    if not call or not outside:
+    call, procfs = thread.syscall, thread.process.procfs
+    if not call:
         return "", None
     if call.name in _DESCRIPTORS:
-        return "", outside.machine.file_system(call.arguments[0])
+        return "", procfs.machine.file_system(call.arguments[0])
     if call.name == "mmap":
-        return outside.descriptor(call.arguments[_MMAP_FD]), outside.machine.file_system(call.arguments[_MMAP_FD])
+        return procfs.descriptor(call.arguments[_MMAP_FD]), procfs.machine.file_system(call.arguments[_MMAP_FD])
     argument = _PATHS.get(call.name)
     try:
         raw = thread.process.memory.cstring(call.arguments[argument], _MAX_PATH) if argument is not None else b""
@@ -191,8 +186,8 @@ def _file(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
         raw = b""
     if not raw:
         return "", None
-    path = outside.absolute(raw.decode("utf-8", "replace"))
-    return "" if call.name in NAMED_CALLS else path, outside.machine.file_system_of(path)
+    path = procfs.absolute(raw.decode("utf-8", "replace"))
+    return "" if call.name in NAMED_CALLS else path, procfs.machine.file_system_of(path)
 
 
 def evidence(thread: ThreadSnapshot, side: KernelSide) -> Iterator[str]:

@@ -114,13 +114,13 @@ def line_of_loop(thread: ThreadSnapshot, wait: Wait) -> str:
 
 def _loop_of(thread: ThreadSnapshot, python: PythonWaitView, wait: Wait, known: Sleep, error: RaisedError) -> Sleep:
     """The sleep of a loop that looks at what nobody knows: a child of the process may be it."""
-    line, outside = line_of_loop(thread, wait), thread.process.outside
+    line, procfs = line_of_loop(thread, wait), thread.process.procfs
     caught = raised(python.caught_error(thread.tid) if line and not error else None)
     pool = python_waits.lost_pool(thread) if line else None
     aside, children = "", ()  # type: str, tuple[ChildProcess, ...]
-    if line and outside and not pool:
+    if line and procfs and not pool:
         aside = syscall_waits.ended_children(thread.process, only_failed=True)
-        children = tuple(each for _, each in sorted(outside.children().items()))
+        children = tuple(each for _, each in sorted(procfs.children().items()))
     return Sleep(pool or known.polled, line, error, caught, known.seconds, children, aside)
 
 
@@ -167,7 +167,7 @@ def _meeting(thread: ThreadSnapshot, python: PythonWaitView) -> str:
 
 
 def _processes(thread: ThreadSnapshot, seen: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
-    known = thread.process.outside.children() if thread.process.outside else {}
+    known = thread.process.procfs.children()
     pids = dict.fromkeys(each.pid for each in seen)
     children = tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
     plural = "es" if len(children) > 1 else ""
@@ -180,7 +180,7 @@ def _objects(
     names = _joined([f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in seen])
     owed = python.polled_results(seen)
     if owed and owed.pids:
-        known = thread.process.outside.children() if thread.process.outside else {}
+        known = thread.process.procfs.children()
         workers = tuple(known.get(pid, ChildProcess(pid)) for pid in owed.pids)
         text = f"{names}, which the worker process{'es' if len(workers) > 1 else ''} {listed(workers)} owe"
         return Polled(looks_for=text + ("s" if len(workers) == 1 else "")), workers
@@ -192,20 +192,19 @@ def _objects(
 
 
 def _files(thread: ThreadSnapshot, paths: Sequence[str]) -> PolledFile:
-    outside = thread.process.outside
-    locks = {path: outside.file_lock(path) for path in paths} if outside else {}
-    texts = (_file(thread, path, locks.get(path)) for path in paths)
+    locks = {path: thread.process.procfs.file_lock(path) for path in paths}
+    texts = (_file(thread, path, locks[path]) for path in paths)
     peer = next((peer for peer in locks.values() if peer), None)
     return PolledFile(peer, looks_for=_joined(list(texts)))
 
 
 def _file(thread: ThreadSnapshot, path: str, lock: Peer | None) -> str:
-    outside = thread.process.outside
-    shown = outside.absolute(path) if outside else path
+    procfs = thread.process.procfs
+    shown = procfs.absolute(path)
     if lock:
         return f"the file {shown}, {lock.text}"
-    exists = outside.file_exists(path) if outside else None
-    unused = ", and no process has it open" if exists and outside and outside.has_open(path) is False else ""
+    exists = procfs.file_exists(path)
+    unused = ", and no process has it open" if exists and procfs.has_open(path) is False else ""
     told = "" if exists is None else f" (which exists{unused})" if exists else " (which does not exist)"
     return f"the file {shown}{told}"
 
@@ -289,11 +288,11 @@ def _is_users(frame: Frame) -> bool:
 
 
 def _is_heard(thread: ThreadSnapshot) -> bool | None:
-    outside = thread.process.outside
+    procfs = thread.process.procfs
     descriptor = _descriptor(thread)
-    link = outside.descriptor(descriptor or 0) if outside else ""
-    if not outside or not link:
+    link = procfs.descriptor(descriptor or 0)
+    if not link:
         return None
-    own = outside.machine.terminal()
+    own = procfs.machine.terminal()
     is_own = link in ("/dev/tty", own) or not own.startswith("/dev/")
-    return link.startswith(_TERMINALS) and bool(own) and is_own and outside.machine.has_foreground()
+    return link.startswith(_TERMINALS) and bool(own) and is_own and procfs.machine.has_foreground()

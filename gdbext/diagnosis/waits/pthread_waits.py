@@ -211,7 +211,7 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
     """The other processes that have it: who took it need not live any more."""
     name, process = "shared between processes", thread.process
     mapping = process.modules.mapping_at(address)
-    sharers = process.outside.sharers(mapping) if process.outside and mapping else None
+    sharers = process.procfs.sharers(mapping) if mapping else None
     if sharers is None:
         return name
     if not sharers:

@@ -94,7 +94,7 @@ def interruption(thread: ThreadSnapshot) -> SelfWait | None:
 
 def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool, evidence: str) -> Wait:
     """The wait for the workers that owe the result ``found`` is about, or for the thread that the pool needs for it."""
-    known = thread.process.outside.children() if thread.process.outside else {}
+    known = thread.process.procfs.children()
     workers = tuple(known.get(pid, ChildProcess(pid)) for pid in found.pids)
     at_work = bool(workers) and not all_idle(workers)
     ended = (each for each in found.helpers if each.thread.has_ended)
@@ -498,8 +498,7 @@ def _nobody(known: Debtors, ended: Sequence[ThreadObject], nobody: str, sets: st
 
 def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:
     """Python runs handlers of signals in the main thread, also while that waits."""
-    outside = thread.process.outside
-    handled = outside.handled_signals() if outside else None
+    handled = thread.process.procfs.handled_signals()
     return thread.tid == thread.process.pid and (handled is None or bool(handled))
 
 

@@ -11,6 +11,7 @@ from itertools import chain
 
 from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked, continued, named
 from gdbext.engine.record import Record
+from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from gdbext.engine.process.modules import ModuleTable
     from gdbext.engine.process.symbolizer import Function, Symbolizer
     from gdbext.engine.targets.base_target import KernelSide, Signal
-    from gdbext.engine.targets.system.procfs import ProcFs
     from gdbext.engine.unwind import NativeStack
     from gdbext.engine.unwind.frame_steps import NativeFrame
     from gdbext.torch.stack import DispatchFrame
@@ -48,7 +48,7 @@ def fork_evidence(process: ProcessSnapshot) -> tuple[str, ...]:
 
 
 def _evidence(process: ProcessSnapshot) -> Iterator[str]:
-    parent = process.outside.forked_from() if process.outside else None
+    parent = process.procfs.forked_from()
     if parent is not None:
         yield f"its code, stack and heap are where those of its parent process {parent} are: it was forked from it"
     if process.python:
@@ -90,7 +90,7 @@ class ProcessSnapshot:
         pid: int,
         tids: frozenset[int],
         python: PythonWaitView | None = None,
-        outside: ProcFs | None = None,
+        procfs: ProcFs = NO_PROCFS,
         add_ons: AddOns | None = None,
     ) -> None:
         self.memory = memory
@@ -99,7 +99,7 @@ class ProcessSnapshot:
         self.pid = pid
         self.tids = tids
         self.python = python
-        self.outside = outside
+        self.procfs = procfs
         self.add_ons = add_ons
         self.threads: list[ThreadSnapshot] = []
         self.fork_evidence: tuple[str, ...] | None = None
@@ -186,9 +186,9 @@ class ProcessSnapshot:
         """The frozen control group of the process, "?" where its name is not known, "" where it is in none; asked
         where a thread's state hints at it."""
         sides = [thread.kernel_side for thread in self.threads if thread.kernel_side]
-        if not self.outside or not any(side.is_uninterruptible or side.is_frozen for side in sides):
+        if not self.procfs or not any(side.is_uninterruptible or side.is_frozen for side in sides):
             return ""
-        return self.outside.machine.frozen_group() or ("?" if any(side.is_frozen for side in sides) else "")
+        return self.procfs.machine.frozen_group() or ("?" if any(side.is_frozen for side in sides) else "")
 
     @cached_property
     def gils(self) -> Sequence[GilState]:
@@ -251,7 +251,7 @@ class ThreadSnapshot:
     def alone(self) -> ThreadSnapshot:
         """The same thread, of which the system tells nothing but what stands in its own memory."""
         found, found.process = object.__new__(ThreadSnapshot), object.__new__(ProcessSnapshot)
-        vars(found.process).update(vars(self.process), outside=None)
+        vars(found.process).update(vars(self.process), procfs=NO_PROCFS)
         vars(found).update(vars(self), process=found.process)
         return found
 

@@ -111,13 +111,13 @@ def _opened(process: ProcessSnapshot, call: Syscall) -> str:
     except GdbextError:
         return ""
     text = path.decode("utf-8", "replace")
-    named = f" of {process.outside.absolute(text) if process.outside else text}" if path else ""
+    named = f" of {process.procfs.absolute(text)}" if path else ""
     return f"{named}{_other_end(process, call, text)}" if named else ""
 
 
 def _other_end(process: ProcessSnapshot, call: Syscall, path: str) -> str:
     """The end of a named pipe for which open(2) waits."""
-    if not process.outside or not process.outside.is_named_pipe(path):
+    if not process.procfs.is_named_pipe(path):
         return ""
     writes = call.arguments[_PATH_ARGUMENTS[call.name] + 1] & os.O_ACCMODE == os.O_WRONLY
     return f", a named pipe that no process has opened for {'reading' if writes else 'writing'}"
@@ -169,12 +169,12 @@ def between_sleeps(thread: ThreadSnapshot) -> Wait | None:
 
 def _for_database(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The sleep of SQLite between two attempts to lock its file (os_unix.c, sqlite3_busy_timeout), with who has it."""
-    outside = thread.process.outside
-    if not outside or _SQLITE not in _caller(thread):
+    procfs = thread.process.procfs
+    if not procfs or _SQLITE not in _caller(thread):
         return wait
-    found = outside.peers.locked_elsewhere()
+    found = procfs.peers.locked_elsewhere()
     if not found:
-        own = outside.peers.locked_here()
+        own = procfs.peers.locked_here()
         ours = f"{own}, which this process itself has locked, by another connection" if own else "a database"
         return wait.with_detail(Sleep(Polled(looks_for=f"the lock of {ours}"), seconds=wait.detail.seconds))
     path, peer = found
@@ -187,7 +187,7 @@ def _slept(thread: ThreadSnapshot, call: Syscall) -> Wait:
     seconds = _timespec(process, call.arguments[0] if call.name == "nanosleep" else call.arguments[2])
     if call.name == "nanosleep" or not call.arguments[1] & _TIMER_ABSTIME:
         return _sleeps(seconds, library=_caller(thread))
-    now = process.outside.clock(call.arguments[0]) if process.outside else None
+    now = process.procfs.clock(call.arguments[0])
     if seconds is not None and now is not None:
         left = seconds - now
         return _sleeps(left, f" ({span(max(left, 0))} s more)")
@@ -224,7 +224,7 @@ def _timespec(process: ProcessSnapshot, pointer: int, parts: int = 10**9) -> flo
 def _child(process: ProcessSnapshot, call: Syscall) -> Wait:
     pid = _signed32(call.arguments[0] if call.name == "wait4" else call.arguments[1])
     which = {0: "any", 1: "one", 2: "group"}.get(call.arguments[0] & 0xFF, "any") if call.name == "waitid" else ""
-    children = process.outside.children() if process.outside else {}
+    children = process.procfs.children()
     if pid > 0 and which in ("", "one"):
         child = children.get(pid, ChildProcess(pid))
         resource = Resource(WaitKind.CHILD_PROCESS, 0, f"child process {child.label}")
@@ -237,8 +237,8 @@ def _child(process: ProcessSnapshot, call: Syscall) -> Wait:
 
 def _vforked(process: ProcessSnapshot, call: Syscall) -> Wait:
     """The wait of a vfork's parent: for the child to execute a program, or to end (vfork(2), clone(2))."""
-    children = process.outside.children() if process.outside else {}
-    own = process.outside.process(process.pid).command if process.outside else ""
+    children = process.procfs.children()
+    own = process.procfs.process(process.pid).command
     known = tuple(children[pid] for pid in sorted(children) if children[pid].command == own)[-1:]
     name = "".join(f" {child.label}{'' if child.state else f', {child.doing},'}" for child in known)
     text = f"child process{name} to execute a program or to end ({call.name})"
@@ -275,17 +275,15 @@ def _on_descriptors(
 
 def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
     """The other end of a descriptor, as far as the system tells it."""
-    if not process.outside:
-        return None
     if call.name in _LOCKS:
-        return process.outside.peers.lock_holder(fd, call.name == "flock")
-    link = process.outside.descriptor(fd)
+        return process.procfs.peers.lock_holder(fd, call.name == "flock")
+    link = process.procfs.descriptor(fd)
     if link == _PIDFD:
-        return process.outside.peers.process_of(fd)
+        return process.procfs.peers.process_of(fd)
     name = _unix_name(process, call) if call.name == "connect" else ""
     if name:
-        return process.outside.peers.connecting_to(name) or process.outside.peers.of(link, call_writes=False)
-    return process.outside.peers.of(link, call.name in _WRITES)
+        return process.procfs.peers.connecting_to(name) or process.procfs.peers.of(link, call_writes=False)
+    return process.procfs.peers.of(link, call.name in _WRITES)
 
 
 def _unix_name(process: ProcessSnapshot, call: Syscall) -> str:
@@ -302,7 +300,7 @@ def _unix_name(process: ProcessSnapshot, call: Syscall) -> str:
 def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
     """``fd 5 (pipe:[77])``, with what is at the other end where it is known."""
     text = f"fd {fd}" if fd else "standard input (fd 0)"
-    what = process.outside.descriptor(fd) if process.outside else ""
+    what = process.procfs.descriptor(fd)
     if what:
         text += f" ({what})"
     text = f"{text}, {peer.text}" if peer and peer.text else text
@@ -314,7 +312,7 @@ def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
 
 def _failed_children(process: ProcessSnapshot) -> str:
     """The children of which nobody has learned yet that they failed: one of them may be who should have connected."""
-    children = process.outside.children() if process.outside else {}
+    children = process.procfs.children()
     found = {pid: f"{each.name}, {each.ending}" for pid, each in children.items() if each.has_failed}
     return _have_ended(found)
 
@@ -327,7 +325,7 @@ def _have_ended(found: Mapping[int, str]) -> str:
 def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
     """``; of its processes 7 (producer, exit status 1) has ended``: one of them may be who should have written.
     ``only_failed``: of those that were waited for, as a pool's are whose work is done, only the ones that failed."""
-    children = process.outside.children() if process.outside else {}
+    children = process.procfs.children()
     found = {pid: f"{each.name}, {each.ending}" for pid, each in children.items() if each.state is ProcessState.ENDED}
     for each in process.python.ended_processes() if process.python else ():
         if only_failed and not each.status:
@@ -335,8 +333,8 @@ def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
         how = f"killed by {signal_name(-each.status)}" if each.status < 0 else f"exit status {each.status}"
         found[each.pid] = f"{each.name}, {how}"
     text = _have_ended(found)
-    is_bus = process.outside is not None and any(what.endswith("SIGBUS") for what in found.values())
-    full = process.outside.machine.full_file_systems() if is_bus and process.outside else ()
+    is_bus = any(what.endswith("SIGBUS") for what in found.values())
+    full = process.procfs.machine.full_file_systems() if is_bus else ()
     return f"{text} ({' and '.join(full)} {'is' if len(full) == 1 else 'are'} full)" if full else text
 
 
@@ -390,10 +388,7 @@ def _epoll(process: ProcessSnapshot, call: Syscall) -> Wait:
 def _watched(process: ProcessSnapshot, call: Syscall, fd: int) -> Sequence[tuple[int, Peer | None]]:
     """The descriptors in an epoll set with their other ends; those whose other end is the process itself only wake
     its loop, as an eventfd does."""
-    outside = process.outside
-    if not outside:
-        return ()
-    watched = (each for each in outside.peers.watched(fd) if outside.descriptor(each) != _EVENTFD)
+    watched = (each for each in process.procfs.peers.watched(fd) if process.procfs.descriptor(each) != _EVENTFD)
     return [(each, _peer(process, call, each)) for each in watched]
 
 

@@ -183,7 +183,7 @@ def for_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _children(thread: ThreadSnapshot, pids: Sequence[int]) -> tuple[ChildProcess, ...]:
-    known = thread.process.outside.children() if thread.process.outside else {}
+    known = thread.process.procfs.children()
     return tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
 
 

@@ -112,8 +112,6 @@ _SOURCE = re.compile(r"\S+\.(?:cpp|cc|c|cu|ptx)(?= |$)")
 def compiling_processes(session: Session) -> tuple[compile_section.CompilingProcess, ...]:
     """Children, and their children, that compile; none of a core."""
     procfs = session.procfs
-    if not procfs:
-        return ()
     parents = procfs.descendants()
     processes = {pid: procfs.process(pid) for pid in parents}
     compiles = {pid: each for pid, each in processes.items() if _compiles(each)}
@@ -153,8 +151,6 @@ def _source(process: ChildProcess) -> str:
 def compile_locks(session: Session) -> tuple[compile_section.CompileLock, ...]:
     """The lock files that are open in this process or in one that compiles for it; none of a core."""
     procfs = session.procfs
-    if not procfs:
-        return ()
     users: dict[str, list[int]] = {}
     for pid in (session.target.pid, *procfs.descendants()):
         for path in procfs.open_files(pid):

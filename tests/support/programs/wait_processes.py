@@ -15,6 +15,7 @@ from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.system.peer import Peer, PeerKind, listed
+from gdbext.engine.targets.system.procfs import NO_PROCFS
 from gdbext.engine.unwind.frame_steps import NativeFrame
 from support.fakes.fake_target import FakeTarget
 
@@ -57,10 +58,10 @@ class Process:
         self.target.regions[TLS + tid * 0x1000] = pages(bytes(0x2D0) + struct.pack("<I", tid))
         return self
 
-    def snapshot(self, tid=None, python=None, outside=None):
+    def snapshot(self, tid=None, python=None, procfs=NO_PROCFS):
         memory = Memory(self.target)
         tids = frozenset(spec[0] for spec in self.specs)
-        process = ProcessSnapshot(memory, self, self, min(tids), tids, python=python, outside=outside)
+        process = ProcessSnapshot(memory, self, self, min(tids), tids, python=python, procfs=procfs)
         for spec in self.specs:
             process.threads.append(self._snapshot(process, *spec))
         return process.thread(tid if tid is not None else min(tids))
@@ -105,8 +106,8 @@ def mutex(lock=2, owner=0, users=1, kind=0):
     return struct.pack("<IIiII", lock, 0, owner, users, kind) + bytes(20)
 
 
-def wait_of(process, tid=None, python=None, outside=None):
-    found = state_of(process.snapshot(tid, python, outside))
+def wait_of(process, tid=None, python=None, procfs=NO_PROCFS):
+    found = state_of(process.snapshot(tid, python, procfs))
     assert found.state is RunState.WAITING, found
     return found.wait
 

@@ -22,10 +22,10 @@ from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessSta
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from gdbext.engine.arch import Architecture
     from gdbext.engine.targets.base_target import MemoryMapping
+    from gdbext.engine.targets.host_files import AnyFact
     from gdbext.engine.targets.system.machine import Machine
     from gdbext.engine.targets.system.peer import Peer
     from gdbext.engine.targets.system.peers import Peers
@@ -73,9 +73,10 @@ def started_at(pid: int) -> float | None:
 class ProcFs:
     """Reads /proc/PID of a process on this machine; everything unknown is empty, nothing raises."""
 
-    def __init__(self, pid: int, files: HostFiles, architecture: Architecture) -> None:
+    def __init__(self, pid: int, files: HostFiles, syscall_names: Mapping[int, str]) -> None:
+        """``syscall_names``: those of the process's architecture."""
         self._pid = pid
-        self._syscall_names = architecture.syscall_names
+        self._syscall_names = syscall_names
         self._files = files
         self._links: dict[tuple[int, int], str] = {}
 
@@ -302,6 +303,26 @@ class ProcFs:
     def _name_and_state(self, pid: int) -> tuple[str, ProcessState | None]:
         name, fields = split_stat(self._files.text(f"/proc/{pid}/stat"))
         return name, _STATES.get(fields[:1])
+
+
+class _UnknownFacts(HostFiles):
+    def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
+        return unknown
+
+
+class _NoProcFs(ProcFs):
+    def __init__(self) -> None:
+        super().__init__(0, _UnknownFacts(), {})
+
+    def __bool__(self) -> bool:
+        return False
+
+    def _link(self, pid: int, fd: int) -> str:  # noqa: ARG002
+        return ""
+
+
+NO_PROCFS = _NoProcFs()
+"""Stands for /proc/PID of a core: falsy, and everything is unknown."""
 
 
 def _maps(pid: int) -> str:

@@ -11,6 +11,7 @@ from gdbext.diagnosis.report.wait import OwnerCertainty
 from gdbext.diagnosis.waits.syscall_waits import uninterruptible
 from gdbext.engine.targets.base_target import KernelSide
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, ProcessState
+from gdbext.engine.targets.system.procfs import NO_PROCFS
 from support.programs.wait_processes import DATA, STACK, Outside, Process, wait_of
 
 RAW = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
@@ -56,9 +57,9 @@ def test_an_unknown_futex_is_said_to_be_unknown(frame, address):
     assert wait.certainty is OwnerCertainty.UNKNOWN
 
 
-def waits_in(call, *args, outside=None):
+def waits_in(call, *args, procfs=NO_PROCFS):
     process = Process({DATA: bytes(64)}).thread(1, [("libc.so.6", "call"), ("app.so", "work")], call=call, args=args)
-    return wait_of(process, outside=outside)
+    return wait_of(process, procfs=procfs)
 
 
 STOPPED = ChildProcess(50, "worker", ProcessState.STOPPED)
@@ -68,17 +69,17 @@ PIPE_TEXT = "read on fd 5 (pipe:[7]), whose other end is held by 50 (worker, sto
 
 
 @pytest.mark.parametrize(
-    ("call", "argument", "outside", "name", "children"),
+    ("call", "argument", "procfs", "name", "children"),
     [
         (61, 50, TWO, "child process 50 (worker, stopped)", (STOPPED,)),
-        (61, 50, None, "child process 50", (ChildProcess(50),)),
+        (61, 50, NO_PROCFS, "child process 50", (ChildProcess(50),)),
         (61, 0xFFFFFFFF, TWO, "any child process (50 (worker, stopped), 51)", (STOPPED, ChildProcess(51))),
         (0, 5, PIPE, PIPE_TEXT, (STOPPED,)),
         (0, 6, PIPE, "read on fd 6", ()),
     ],
 )
-def test_child_processes(call, argument, outside, name, children):
-    wait = waits_in(call, argument, outside=outside)
+def test_child_processes(call, argument, procfs, name, children):
+    wait = waits_in(call, argument, procfs=procfs)
     assert (wait.resource.name, wait.detail.children) == (name, children)
 
 
@@ -123,8 +124,8 @@ def test_a_moment_in_uninterruptible_sleep_is_no_wait(seconds, waits):
 def test_who_has_failed_does_not_connect(ending, told):
     """A child that failed, and that nobody has waited for, may be who should have connected."""
     listens = Peer(PeerKind.SOCKET, "a tcp socket that others connect to", state="LISTEN")
-    outside = Outside(ChildProcess(7, "worker", ProcessState.ENDED, ending=ending), other_ends={3: ()})
-    outside.of = lambda link, _: listens if link else None
+    procfs = Outside(ChildProcess(7, "worker", ProcessState.ENDED, ending=ending), other_ends={3: ()})
+    procfs.of = lambda link, _: listens if link else None
     accepts = Process().thread(1, [("libc.so.6", "accept4")], call=288, args=(3,))
-    name = wait_of(accepts, outside=outside).resource.name
+    name = wait_of(accepts, procfs=procfs).resource.name
     assert ("; of its processes 7 (worker, exit status 1) has ended" in name) is told, name

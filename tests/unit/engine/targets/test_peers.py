@@ -196,7 +196,7 @@ def test_children_of_a_child(child):
             os._exit(0)
 
     pid = fork(child, start)
-    outside = ProcFs(os.getpid(), HostFiles(), by_machine(62))
+    outside = ProcFs(os.getpid(), HostFiles(), by_machine(62).syscall_names)
     try:
         ((parent, (grandchild,)),) = [each for each in outside.grandchildren().items() if each[0] == pid]
         assert parent == pid

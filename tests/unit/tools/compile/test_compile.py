@@ -10,6 +10,7 @@ import pytest
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.engine.targets.system.peer import ChildProcess
+from gdbext.engine.targets.system.procfs import NO_PROCFS
 from gdbext.tools.compile import graph_breaks, resumptions
 from gdbext.tools.compile.compile_workers import compile_locks, compiling_processes
 from gdbext.tools.compile.compiled_frames import _above_lines, _graph, _innermost, graph_node, stage, states
@@ -162,7 +163,7 @@ def test_compilers_with_what_they_compile_and_lock_files_with_who_holds_them() -
         CompilingProcess(13, "cc1plus", PROCESSES[13].command, "runs", 12, "cab.cpp"),
     )
     assert compile_locks(SESSION) == (section.CompileLock(LOCK, (7, 12), (12, 99)),)
-    core: Any = SimpleNamespace(procfs=None)
+    core: Any = SimpleNamespace(procfs=NO_PROCFS, target=SESSION.target)
     assert (compiling_processes(core), compile_locks(core)) == ((), ())
 
 

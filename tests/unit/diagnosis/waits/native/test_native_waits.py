@@ -86,9 +86,9 @@ def test_a_lock_inside_libc_that_the_parent_took_before_the_fork():
     start = [("app.so", "main"), ("libc.so.6", None), ("libc.so.6", "__libc_start_main"), ("app.so", "_start")]
     inner, exits = [("libc.so.6", "__lll_lock_wait_private"), ("app.so", "more")], [("libc.so.6", "exit")]
 
-    def owner(frames, outside, lock=2):
+    def owner(frames, procfs, lock=2):
         process = Process({DATA: bytes([lock]) + bytes(63)}).thread(1, frames, args=(DATA, PRIVATE, 2))
-        return wait_of(process, outside=outside).owner
+        return wait_of(process, procfs=procfs).owner
 
     forked = Outside(parent=7)
     assert owner([*inner, *start], forked) == ParentsThread()
@@ -192,5 +192,5 @@ def test_a_semaphore_that_nobody_else_has_names_the_children_that_have_ended():
     process.mapping_at = lambda _: SimpleNamespace(permissions="rw-s", path="/dev/shm/sem.mp-1")
     alone = Outside(ChildProcess(7, "server", ProcessState.ENDED, ending="exit status 1"))
     alone.sharers = lambda _: ()
-    name = wait_of(process, outside=alone).resource.name
+    name = wait_of(process, procfs=alone).resource.name
     assert name.endswith("no other process that has it is alive; of its processes 7 (server, exit status 1) has ended")

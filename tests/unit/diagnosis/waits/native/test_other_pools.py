@@ -8,6 +8,7 @@ from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.diagnosis.waits.recognise import state_of
+from gdbext.engine.targets.system.procfs import NO_PROCFS
 from support.programs.wait_processes import BITSET, DATA, LOOP, Outside, Process, wait_of
 
 COND = [("libc.so.6", None), ("libc.so.6", "pthread_cond_wait")]
@@ -72,19 +73,19 @@ def test_idle_workers_of_libraries_without_names(library, name, pool):
     assert state_of(sleeping(with_another, name=name).snapshot(2)).pool is None
 
 
-def missing_in(library, *others, outside=FORKED, **more):
+def missing_in(library, *others, procfs=FORKED, **more):
     frames = [*COND, (library, None), (library, None), LOOP]
     process = Process({DATA: bytes(64)}).thread(1, frames, args=(DATA + 40, BITSET, 0))
     for each in others:
         process.thread(2, each, **more)
-    return wait_of(process, outside=outside).detail.missing_workers
+    return wait_of(process, procfs=procfs).detail.missing_workers
 
 
 def test_workers_of_a_library_are_missing_after_fork():
     idle = inside(None, library="libjax_common.so")
     jemalloc = {"args": (DATA + 40, BITSET, 0), "name": "jemalloc_bg_thd"}
     assert missing_in("onnxruntime_pybind11_state.so") == MissingWorkers(pools.ONNXRUNTIME, forked=True)
-    assert missing_in("onnxruntime_pybind11_state.so", outside=None) is None, "nothing shows a fork"
+    assert missing_in("onnxruntime_pybind11_state.so", procfs=NO_PROCFS) is None, "nothing shows a fork"
     assert missing_in("app.so") is None
     assert missing_in("libjax_common.so", idle) is None
     assert missing_in("libjax_common.so", idle, **jemalloc) == MissingWorkers(pools.XLA, forked=True), "another's"

@@ -129,7 +129,7 @@ def test_what_interrupted_the_holder(function, python, reason):
 
 
 def test_a_lock_without_holder_in_a_forked_child_is_the_parents():
-    wait = wait_of(waiter(), python=lock(), outside=FORKED)
+    wait = wait_of(waiter(), python=lock(), procfs=FORKED)
     assert (wait.owners, wait.owner_tids, wait.gone_owner) == ((ParentsThread(),), (), ParentsThread())
     assert wait_of(waiter(), python=lock()).owner is None
-    assert wait_of(waiter(2), 1, python=lock(), outside=FORKED).owner is None
+    assert wait_of(waiter(2), 1, python=lock(), procfs=FORKED).owner is None

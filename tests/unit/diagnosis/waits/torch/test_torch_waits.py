@@ -63,7 +63,7 @@ def test_autograd_workers_idle_and_at_work():
     [
         ({}, False),
         ({"python": Python(natives={3: 3})}, False),
-        ({"outside": Outside(parent=7)}, True),
+        ({"procfs": Outside(parent=7)}, True),
         ({"python": Python(natives={3: 9})}, True),
     ],
 )
@@ -156,7 +156,7 @@ def polls(*files):
     named = [(each, "f") if isinstance(each, str) else each for each in files]
     frames = [Frame(level, FrameKind.PYTHON, None, name, file=file) for level, (file, name) in enumerate(named)]
     process = Process().thread(1, [("libc.so.6", "poll"), LOOP], call=7, args=(0, 0, 0xFFFFFFFF), python=frames)
-    return wait_of(process, python=PythonWithThreads(), outside=Outside(STOPPED))
+    return wait_of(process, python=PythonWithThreads(), procfs=Outside(STOPPED))
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def use(target: Any) -> list[Any]:
     functions = [symbols.function(BASE + 0x1000 + offset) for offset in (0, 17, 3199, 3200)]
     found += [function and function.names for function in functions]
     found += [symbols.address_of("f3"), symbols.address_of("f150", "libmade.so"), symbols.address_of("nothing")]
-    found.append(ProcFs(target.pid, target.files, target.architecture).descriptor(1))
+    found.append(ProcFs(target.pid, target.files, target.architecture.syscall_names).descriptor(1))
     return found
 
 
@@ -189,7 +189,7 @@ def test_what_was_not_read_is_missing_and_said_to_be(process: Process) -> None:
     (module,) = ModuleTable(replay, memory).modules
     assert module.image is None
     assert module.problem == "its file is not in the recording"
-    assert ProcFs(replay.pid, replay.files, replay.architecture).children() == {}
+    assert ProcFs(replay.pid, replay.files, replay.architecture.syscall_names).children() == {}
     assert replay.missing_from_recording() == "facts of the system (1), files of modules (1), pages of memory (2)"
 
 
