@@ -50,6 +50,10 @@ class PythonWaitView:
         self._named: set[int] = set()
         self._waits: dict[tuple[int, int], PythonWait | None] = {}
 
+    def __bool__(self) -> bool:
+        """There is a Python that can be read."""
+        return bool(self.runtime)
+
     def states(self, tid: int) -> Sequence[ThreadState]:
         """The thread states of a thread."""
         return self._threads.states.get(tid, ())
@@ -216,7 +220,7 @@ class PythonWaitView:
 
     @cached_property
     def _parking_lot(self) -> ParkingLot | None:
-        if not self.runtime.layout.abi.free_threaded:
+        if not self.runtime or not self.runtime.layout.abi.free_threaded:
             return None
         from gdbext.cpython.sync.parking import ParkingLot
 
@@ -291,6 +295,8 @@ class PythonWaitView:
         from gdbext.cpython.tasks.library_tasks import greenlet_loops, trio_loops
         from gdbext.cpython.tasks.loops import read_loops
 
+        if not self.runtime:
+            return ()
         return [*read_loops(self.runtime), *trio_loops(self.runtime), *greenlet_loops(self.runtime)]
 
     def awaited(self, loop: RunningLoop, task: RunningTask) -> Awaited:
@@ -347,19 +353,21 @@ class PythonWaitView:
 
         return any(is_taken_by_somebody(self.runtime, state, semaphore) for state in self.states(tid))
 
-    def inside_with(self, futex: int) -> Sequence[int]:
-        """Tids of the threads inside ``with lock:`` of the lock that a thread sleeping on ``futex`` waits for."""
+    def _words(self, futex: int) -> tuple[int, ...]:
         from gdbext.cpython.sync.locks import waited_words
 
-        words = waited_words(self.runtime, futex) if self._inside else ()
+        return waited_words(self.runtime, futex) if self.runtime else ()
+
+    def inside_with(self, futex: int) -> Sequence[int]:
+        """Tids of the threads inside ``with lock:`` of the lock that a thread sleeping on ``futex`` waits for."""
+        words = self._words(futex) if self._inside else ()
         return [tid for word in words for tid in self._inside.get(word, ())]
 
     def where_taken(self, futex: int, tid: int) -> str:
         """The line of the ``with`` or ``acquire()`` by which that thread holds that lock, "" where it is not known."""
         from gdbext.cpython.sync.held_locks import where_entered
-        from gdbext.cpython.sync.locks import waited_words
 
-        words = waited_words(self.runtime, futex)
+        words = self._words(futex)
         states = self._threads.states.get(tid, ())
         places = (where_entered(self.runtime, state, word) for state in states for word in words)
         return next((f"{each.file}:{each.line} ({each.function})" for each in places if each), "")
@@ -379,9 +387,7 @@ class PythonWaitView:
     def inside_try(self, futex: int, waiter: int) -> Sequence[int]:
         """Tids of the threads that seem to have taken that lock before a ``try`` whose end releases it; the innermost
         frame of the ``waiter`` itself does not count."""
-        from gdbext.cpython.sync.locks import waited_words
-
-        found = [each for word in waited_words(self.runtime, futex) for each in self._inside_try.get(word, ())]
+        found = [each for word in self._words(futex) for each in self._inside_try.get(word, ())]
         return list(dict.fromkeys(tid for tid, number in found if number or tid != waiter))
 
     @cached_property
@@ -399,9 +405,8 @@ class PythonWaitView:
         """The thread has taken the lock that it now sleeps on, by a statement before, and no other thread has the lock
         at hand."""
         from gdbext.cpython.sync.held_locks import taken_before
-        from gdbext.cpython.sync.locks import waited_words
 
-        words = waited_words(self.runtime, futex)
+        words = self._words(futex)
         locks = (lock for state in self.states(tid) for lock in taken_before(self.runtime, state))
         lock = next((lock for lock in locks if lock.word in words), None)
         return bool(lock and set(self.users_of(lock.address)) <= {tid})

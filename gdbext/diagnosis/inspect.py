@@ -331,8 +331,7 @@ def _place(thread: ThreadSnapshot) -> SamplePlace:
 
     addresses = tuple(frame.pc for frame in reversed(thread.frames[-_PLACED:]))
     lines = tuple((frame.function, frame.line) for frame in thread.python)
-    python = thread.process.python
-    instruction = python.instruction(thread.tid) if python and thread.python else None
+    instruction = thread.process.python.instruction(thread.tid) if thread.python else None
     inner = () if thread.syscall else range(min(len(thread.frames), _NAMED))
     return SamplePlace(addresses, lines, instruction, tuple(native_place(thread, level) for level in inner))
 

@@ -139,7 +139,7 @@ def report_target(session: Session) -> TargetReport:
         debugger=target.debugger,
         architecture=target.architecture.name,
         torch=TorchReport(version, found) if version is not None else None,
-        python=PythonReport(session.python.version) if session.python and session.python.version else None,
+        python=PythonReport(session.python.version) if session.python.version else None,
         paused_ms=None if target.paused_ms is None else round(target.paused_ms, 3),
         moved=tuple(target.threads_that_ran()),
         stops=target.stops,

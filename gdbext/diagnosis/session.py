@@ -241,9 +241,9 @@ class Session:
     # --- Python ----------------------------------------------------------------------------------
 
     @cached_property
-    def python(self) -> PythonRuntime | None:
-        """The CPython of the process, None without one or where it cannot be read (see ``errors``)."""
-        from gdbext.cpython.threads.runtime import PythonRuntime
+    def python(self) -> PythonRuntime:
+        """The CPython of the process, NO_PYTHON without one or where it cannot be read (see ``errors``)."""
+        from gdbext.cpython.threads.runtime import NO_PYTHON, PythonRuntime
 
         for attempt in range(_TRIES):  # where threads come and go its lists may be torn
             try:
@@ -251,23 +251,23 @@ class Session:
             except GdbextError as error:
                 if attempt == _TRIES - 1 or self.target.is_core:
                     self.errors.note(error, "python")
-                    return None
+                    break
                 self.memory.forget()
-        return None
+        return NO_PYTHON
 
     @cached_property
-    def python_threads(self) -> ThreadTable | None:
-        """Thread states and names; None without ``python``."""
+    def python_threads(self) -> ThreadTable:
+        """Thread states and names."""
         from gdbext.cpython.threads.runtime import ThreadTable
 
-        return ThreadTable(self.python, self.errors.note) if self.python else None
+        return ThreadTable(self.python, self.errors.note)
 
     @cached_property
-    def python_waits(self) -> PythonWaitView | None:
-        """The waits of threads, as Python's objects tell them; None without ``python``."""
+    def python_waits(self) -> PythonWaitView:
+        """The waits of threads, as Python's objects tell them."""
         from gdbext.cpython.wait_view import PythonWaitView
 
-        return PythonWaitView(self.python_threads, self.errors.note) if self.python_threads else None
+        return PythonWaitView(self.python_threads, self.errors.note)
 
     # --- torch -----------------------------------------------------------------------------------
 

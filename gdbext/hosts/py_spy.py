@@ -59,7 +59,7 @@ class DumpedProcess:
         session, self._inspected = Session(target).settled(inspect_threads)
         self._session = session
         table = session.python_threads
-        if not table or not session.python:
+        if not session.python:
             raise unsupported(f"process {self.pid} runs no Python that can be read")
         self.version = session.python.version or "?"
         self._runtime = table.runtime

@@ -61,7 +61,7 @@ class PyRef:
 
     def __init__(
         self,
-        python: PySpace | None,
+        python: PySpace,
         address: builtins.int,
         fault: GdbextError | None = None,
         name: builtins.str = "",
@@ -100,7 +100,7 @@ class PyRef:
 
     def read(self, reader: Callable[[PySpace, builtins.int], T]) -> T:
         """What a reader of the interpreter's objects makes of it. Raises GdbextError, also for a missing value."""
-        if not self.address or not self.python:
+        if not self.address:
             raise self.fault or BadData(self.why)
         return reader(self.python, self.address)
 
@@ -311,7 +311,7 @@ class PyVariables(dict[str, PyRef]):
     """Values by their names: those of a frame, of a module, of an instance, or of a dict. ``[name]`` is missing for a
     name that there is not."""
 
-    def __init__(self, python: PySpace | None = None, fault: GdbextError | None = None) -> None:
+    def __init__(self, python: PySpace, fault: GdbextError | None = None) -> None:
         super().__init__()
         self.python = python
         self.fault = fault

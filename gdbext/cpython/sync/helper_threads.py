@@ -148,7 +148,7 @@ def _own_run(thread: PyRef) -> tuple[PyRef, PythonFunction | None]:
     """The method ``run`` of a subclass; that of threading.Thread itself tells nothing."""
     source = thread.inherited("run").function
     if not source or source.file is None or source.file.endswith(f"/{assumed_names.THREADING_FILE}"):
-        return PyRef(None, 0), None
+        return PyRef(thread.python, 0), None
     return PyRef(thread.python, source.address), source
 
 

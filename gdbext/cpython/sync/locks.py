@@ -346,8 +346,8 @@ def _find_at_stop(memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) 
             _walk_at_stop(runtime, time.monotonic() + _SECONDS)
 
 
-def _runtime_of(memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime | None:
-    """The interpreter, None without one. Raises GdbextError: it was torn each time."""
+def _runtime_of(memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime:
+    """The interpreter, NO_PYTHON without one. Raises GdbextError: it was torn each time."""
     for _ in range(_TRIES - 1):
         with suppress(GdbextError):
             return PythonRuntime.detect(memory, modules, symbolizer)

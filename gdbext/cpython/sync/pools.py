@@ -125,7 +125,7 @@ def _pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
             continue
         own = stack.locals(loop)
         waits = next((frame for frame in stack[:_INNER] if _is(frame, "futures/_base.py", "result")), None)
-        future = (stack.locals(waits) if waits else PyVariables())["self"]
+        future = (stack.locals(waits) if waits else PyVariables(runtime))["self"]
         executor = own["executor_reference"].referent.attributes(_ATTRIBUTES)
         size = len(executor[assumed_names.EXECUTOR_THREADS].elements())
         pools.setdefault(own["work_queue"], []).append(_PoolWorker(state.ident, future, size))

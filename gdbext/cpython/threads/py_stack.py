@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class PyStack(list[PythonFrame]):
-    """The frames, innermost first; none of a thread that runs no Python, or where there is no Python."""
+    """The frames, innermost first; none of a thread that runs no Python."""
 
-    def __init__(self, python: PySpace | None = None, frames: Iterable[PythonFrame] = ()) -> None:
+    def __init__(self, python: PySpace, frames: Iterable[PythonFrame] = ()) -> None:
         super().__init__(frames)
         self.python = python
 
@@ -38,19 +38,19 @@ class PyStack(list[PythonFrame]):
     def code(self, frame: PythonFrame) -> Code | None:
         """The code that a frame runs; None where it cannot be read."""
         try:
-            return self.python.codes.get(frame.code) if self.python else None
+            return self.python.codes.get(frame.code)
         except GdbextError:
             return None
 
     def used_names(self, frame: PythonFrame) -> frozenset[str]:
         """The globals and attributes that a frame's code uses; empty where they cannot be read."""
-        return used_names(self.python, frame) if self.python else frozenset()
+        return used_names(self.python, frame)
 
     def locals(self, frame: PythonFrame) -> PyVariables:
         """The fast locals of a frame that are set, with cells opened."""
         found = PyVariables(self.python)
         try:
-            for name, value in locals_of(self.python, frame).items() if self.python else ():
+            for name, value in locals_of(self.python, frame).items():
                 found[name] = PyRef(self.python, value)
         except GdbextError as error:
             found.fault = error
@@ -59,28 +59,28 @@ class PyStack(list[PythonFrame]):
     def variables(self, frame: PythonFrame) -> PyVariables:
         """The globals that a frame's code uses, then its locals."""
         found = PyVariables(self.python)
-        for name, value in variables(self.python, frame).items() if self.python else ():
+        for name, value in variables(self.python, frame).items():
             found[name] = PyRef(self.python, value)
         return found
 
     def used_globals(self, frame: PythonFrame) -> PyVariables:
         """The variables of its module, and of a class body, that a frame's code uses."""
         found = PyVariables(self.python)
-        names = global_variables(self.python, frame) if self.python else {}
+        names = global_variables(self.python, frame)
         found.update({name: PyRef(self.python, value) for name, value in names.items()})
         return found
 
     def arguments(self, frame: PythonFrame, most: int) -> tuple[int, ...]:
         """Identities of the objects that the variables for a frame's first arguments have. Raises MemoryFault."""
         code = self.code(frame)
-        if not code or not self.python:
+        if not code:
             return ()
         return objects_at(self.python, slots_of(self.python, frame), min(code.argument_count, most))
 
     def slots(self, frame: PythonFrame) -> list[PyRef]:
         """The words of the value stack of a frame, those above its top, too: not all of them are objects."""
         try:
-            words = stack_slots(self.python, frame) if self.python else ()
+            words = stack_slots(self.python, frame)
         except GdbextError:
             return []
         return [PyRef(self.python, word) for word in words]
@@ -88,7 +88,7 @@ class PyStack(list[PythonFrame]):
     def globals(self, frame: PythonFrame) -> PyRef:
         """The dict of the global variables of a frame's module."""
         try:
-            return PyRef(self.python, namespace_of(self.python, frame) if self.python else 0)
+            return PyRef(self.python, namespace_of(self.python, frame))
         except GdbextError as error:
             return PyRef(self.python, 0, error)
 

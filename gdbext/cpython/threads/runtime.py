@@ -32,13 +32,15 @@ from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+    from typing import NoReturn, TypeVar
 
     from gdbext.engine.glibc.pthread import PthreadTids
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer
 
+    _T = TypeVar("_T")
     NoteError = Callable[[GdbextError, str], None]
     """Called with what could not be read, and where."""
 
@@ -91,14 +93,14 @@ class PythonRuntime(PySpace):
         return PyItems(PyRef(self, state.address), _context_variables)
 
     @classmethod
-    def detect(cls, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime | None:
-        """The CPython of this process, None without one.
+    def detect(cls, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime:
+        """The CPython of this process, NO_PYTHON without one.
 
         Raises PythonUnsupported for one that cannot be read (version, free-threaded build, or structures that
         are not where they should be), LayoutError when the shipped table of its version is missing.
         """
         refusals: list[PythonUnsupported] = []
-        idle: PythonRuntime | None = None
+        idle: PythonRuntime = NO_PYTHON
         for location in find_runtimes(modules, symbolizer):
             try:
                 runtime = cls._at(memory, location, symbolizer)
@@ -294,6 +296,37 @@ class PythonRuntime(PySpace):
         return self.pthreads.complete and ident not in self.pthreads.tids
 
 
+class _NoPython(PythonRuntime):
+    def __init__(self) -> None:
+        self.version = ""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise BadData("there is no Python in this process that can be read")
+
+    def once(self, find: Callable[..., _T], *args: Hashable) -> _T:
+        return find(self, *args)
+
+    def interpreters(self) -> list[Interpreter]:
+        return []
+
+    def thread_states(self) -> list[ThreadState]:
+        return []
+
+    def tid_of_ident(self, ident: int) -> int | None:  # noqa: ARG002
+        return None
+
+    def has_no_thread(self, ident: int) -> bool:  # noqa: ARG002
+        return False
+
+
+NO_PYTHON = _NoPython()
+"""Stands for the interpreter of a process without Python, or with one that cannot be read: falsy, without threads and
+modules, and to read its memory raises BadData."""
+
+
 def _context_variables(runtime: PySpace, state: int) -> Iterator[tuple[PyRef, PyRef]]:
     found = ContextReader(runtime.objects).of_thread(state)
     return ((PyRef(runtime, key), PyRef(runtime, value)) for key, value in found.items())
@@ -369,7 +402,7 @@ def module_globals(runtime: PythonRuntime, module: str, name: str) -> Iterator[P
 
 
 class ThreadTable:
-    """The thread states of one runtime; what cannot be read is empty and noted once."""
+    """The thread states of one runtime, none of NO_PYTHON; what cannot be read is empty and noted once."""
 
     def __init__(self, runtime: PythonRuntime, note: NoteError) -> None:
         self.runtime = runtime

@@ -62,8 +62,6 @@ _LONGEST = 4_096
 def environment(session: Session) -> Mapping[str, str]:
     """The environment as the program has it now: Python's os.environ, else the one that it was started with."""
     found = dict(session.target.environ())
-    if not session.python:
-        return found
     environ = session.python.globals_of(_OS)[_ENVIRON][_ENTRIES]
     entries = environ.items(_VARIABLES)
     for key, value in entries:

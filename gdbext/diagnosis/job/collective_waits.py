@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.job.collectives import before_torch, group_reader, read_collectives
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.resource import Resource
@@ -120,7 +119,7 @@ def _meeting_at_store(session: Session, thread: ThreadSnapshot, wait: Wait) -> C
     """The meeting of all ranks at the store that a thread is in, with who is missing; None for any other."""
     if wait.kind not in _MEETS:
         return None
-    found = store_meeting(_stack(session, thread))
+    found = store_meeting(session.python_threads.frames(thread.tid))
     store = wait.detail.collective
     is_waiting = store is not None and store.is_store
     if not found or not (is_waiting or found.rank):
@@ -138,7 +137,7 @@ def _with_shared_groups(
         wait = thread.wait
         if not wait or wait.kind is not WaitKind.COLLECTIVE:
             continue
-        known, group = wait.detail.collective, group_argument(_stack(session, snapshot))
+        known, group = wait.detail.collective, group_argument(session.python_threads.frames(snapshot.tid))
         if known and group is not None and not known.is_store and known.peer is None:
             groups.setdefault(group, []).append((thread, wait, known))
     shared: dict[int, ThreadReport] = {}
@@ -149,11 +148,6 @@ def _with_shared_groups(
             detail = OtherRanks(collective, _below(wait), wait.detail.handling)
             shared[thread.tid] = thread.with_wait(wait.with_detail(detail))
     return [shared.get(thread.tid, thread) for thread in threads]
-
-
-def _stack(session: Session, thread: ThreadSnapshot) -> PyStack:
-    """The Python frames of a thread; none without Python."""
-    return session.python_threads.frames(thread.tid) if session.python_threads else PyStack()
 
 
 def _handling(thread: ThreadSnapshot) -> RaisedError:
@@ -167,7 +161,7 @@ def _absent_workers(session: Session, thread: ThreadSnapshot) -> str:
     """The wait in rpc.shutdown with the names of the workers that have not called it; "" for any other."""
     if not any(frame.file.endswith(RPC_FILE) for frame in thread.python[:_DEPTH]):
         return ""
-    names = absent_workers(_stack(session, thread))
+    names = absent_workers(session.python_threads.frames(thread.tid))
     has = "has" if len(names) == 1 else "have"
     return f"rpc.shutdown, which {listed(names, _SHOWN)} {has} not called" if names else ""
 
@@ -209,7 +203,7 @@ def _oldest(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWa
 
 def _point_to_point(session: Session, thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
     """The send or recv whose Python function is on the stack: its arguments name the other end."""
-    stack = _stack(session, thread)
+    stack = session.python_threads.frames(thread.tid)
     for frame in stack[:_DEPTH]:
         names = POINT_TO_POINT.get(frame.function) if frame.file.endswith(DISTRIBUTED_FILE) else None
         if not names:
@@ -227,7 +221,7 @@ def _point_to_point(session: Session, thread: ThreadSnapshot, section: Collectiv
 
 def _remote_call(session: Session, thread: ThreadSnapshot) -> CollectiveWait | None:
     """The call of another rank's worker whose answer is waited for."""
-    stack = _stack(session, thread).innermost(_DEPTH)
+    stack = session.python_threads.frames(thread.tid).innermost(_DEPTH)
     if any(frame.function == RPC_CALL and frame.file.endswith(RPC_FILE) for frame in stack):
         return CollectiveWait(RPC_CALL, peer=_worker(session, stack.locals_of(RPC_CALL, RPC_FILE)[RPC_WORKER]))
     return _owed_answer(session, thread)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.diagnosis.job import environment, from_environment
 from gdbext.diagnosis.job.collectives_section import (
     CollectivesSection,
@@ -95,7 +94,7 @@ class KnownGroups(Record):
 
 def group_reader(session: Session) -> ProcessGroupReader:
     """The reader of the groups that torch.distributed keeps. Raises LayoutError."""
-    distributed = session.python.globals_of(DISTRIBUTED) if session.python else PyRef(None, 0)
+    distributed = session.python.globals_of(DISTRIBUTED)
     return ProcessGroupReader(session.memory, session.layout, session.symbolizer, distributed)
 
 
@@ -261,8 +260,6 @@ def traceback_lines(
     session: Session, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry
 ) -> list[tuple[str, str, int]]:
     """(function, file, line) of the frames that issued an entry, innermost first. What cannot be read is left out."""
-    if not session.python:
-        return []
     found = []
     try:
         for frame in recorder.traceback(entry):
@@ -327,7 +324,7 @@ def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
 def _given(session: Session) -> GivenRank | None:
     """The arguments of init_process_group, where a thread is in it."""
     table = session.python_threads
-    found = (given_rank(table.frames(tid)) for tid in table.states) if table else ()
+    found = (given_rank(table.frames(tid)) for tid in table.states)
     return next((each for each in found if each), None)
 
 

@@ -91,9 +91,8 @@ class FrameLocals:
     def _sources(self, tid: int, shown: Sequence[Frame]) -> Mapping[int, PythonFrame]:
         """Position in ``shown`` → the interpreter's frame of it."""
         table = self._session.python_threads
-        states = table.states.get(tid, ()) if table else ()
-        groups = table.runtime.frames.groups(states) if table else ()
-        frames = [frame for group in groups for frame in group]
+        states = table.states.get(tid)
+        frames = [frame for group in table.runtime.frames.groups(states) for frame in group] if states else []
         found: dict[int, PythonFrame] = {}
         position = 0
         for number, frame in enumerate(shown):
@@ -147,7 +146,7 @@ class FrameLocals:
     def _special(self, value: PyRef) -> str:
         if self._session.has_torch and self._is_tensor(value):
             return self._tensor(value)
-        lock = read_lock(self._session.python, value.address) if self._session.python else None
+        lock = read_lock(self._session.python, value.address)
         if lock and lock.kind is not Waitable.SIMPLE_QUEUE:
             owner = f" by thread {lock.owner_tid}" if lock.locked and lock.owner_tid else ""
             held = bool(lock.depth) if lock.kind is Waitable.RLOCK else lock.locked
@@ -278,21 +277,18 @@ def _is_same(frame: Frame, source: PythonFrame) -> bool:
 
 def with_locals(session: Session, threads: Sequence[ThreadReport], every: bool = False) -> tuple[ThreadReport, ...]:
     """The reports with variables; as they are where there is no Python."""
-    if not session.python:
-        return tuple(threads)
     reader = FrameLocals(session)
     return tuple(reader.shown(thread, every) if thread.python_frames else thread for thread in threads)
 
 
 def with_kernel_arguments(session: Session, thread: ThreadReport) -> ThreadReport:
     """The report with the arguments of Python kernels from their frames."""
-    is_plain = session.python is None or not thread.python_frames
-    return thread if is_plain else FrameLocals(session).with_kernel_arguments(thread)
+    return FrameLocals(session).with_kernel_arguments(thread) if thread.python_frames else thread
 
 
 def python_frames_of(session: Session, thread: ThreadSnapshot) -> list[tuple[Frame, PythonFrame]]:
     """The Python frames of a thread, innermost first, each with the interpreter's; [] without Python."""
-    return FrameLocals(session).placed(thread) if session.python else []
+    return FrameLocals(session).placed(thread)
 
 
 _LINE = 100

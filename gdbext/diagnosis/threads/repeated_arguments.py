@@ -73,10 +73,7 @@ class RepeatedArguments:
 
     def _of_python(self, times: int) -> bool:
         """The same functions were called with the same objects, over and over."""
-        table = self._session.python_threads
-        if not table:
-            return False
-        calls = list(_calls(table.frames(self._snapshot.tid).innermost(_MOST_FRAMES)))
+        calls = list(_calls(self._session.python_threads.frames(self._snapshot.tid).innermost(_MOST_FRAMES)))
         found = longest(calls, _PYTHON_PERIOD)
         if not found or found.times * 2 < times:
             return False

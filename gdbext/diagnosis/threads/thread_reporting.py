@@ -183,11 +183,10 @@ def report_stack(session: Session, thread: TargetThread, native: bool, explained
 
 def report_dispatch_state(session: Session, thread: TargetThread, state: DispatchState) -> ThreadReport:
     """A thread with the state of dispatch that was read of it, and nothing else."""
-    python = session.python_threads
     return ThreadReport(
         tid=thread.tid,
         name=thread.name,
-        python_name=python.names.get(thread.tid) if python else None,
+        python_name=session.python_threads.names.get(thread.tid),
         number=thread.number,
         signal=thread.signal.name if thread.signal else None,
         tls=state,

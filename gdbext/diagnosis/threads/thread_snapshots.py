@@ -307,11 +307,11 @@ class ThreadSnapshots:
         target: Target,
         process: ProcessSnapshot,
         stacks: Stacks,
-        python: ThreadTable | None,
+        python: ThreadTable,
         dispatch: DispatchStackReader | None,
         errors: ErrorLog,
     ) -> None:
-        """``process`` gets its threads here. ``python``: None without CPython, ``dispatch``: None without torch."""
+        """``process`` gets its threads here. ``dispatch``: None without torch."""
         self._target = target
         self._process = process
         self._stacks = stacks
@@ -362,7 +362,7 @@ class ThreadSnapshots:
             dispatch=dispatch,
             unseen_dispatch=self._unseen_dispatch(stack),
             name=thread.name,
-            python_name=self._python.names.get(thread.tid) if self._python else None,
+            python_name=self._python.names.get(thread.tid),
             number=thread.number,
             signal=thread.signal,
             notes=notes,
@@ -372,8 +372,6 @@ class ThreadSnapshots:
 
     def _python_frames(self, thread: TargetThread, stack: NativeStack) -> tuple[tuple[Frame, ...], tuple[str, ...]]:
         """The Python frames, and what could not be read of them."""
-        if not self._python:
-            return (), ()
         try:
             return python_frames(self._python, thread.tid, stack)
         except TargetGone:

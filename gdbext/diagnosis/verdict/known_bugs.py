@@ -60,7 +60,7 @@ class _Versions:
         """The version of a package; None where it cannot be known."""
         session = self._session
         if package == "python":
-            return session.python.version if session.python else None
+            return session.python.version or None
         if not self._packages:
             from gdbext.known.package_versions import PackageVersions
             from gdbext.torch.layout_choice import torch_version

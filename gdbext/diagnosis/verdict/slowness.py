@@ -253,8 +253,6 @@ def _own_threads(session: Session) -> int | None:
 
 
 def _collection(session: Session) -> Collection | None:
-    if not session.python:
-        return None
     from gdbext.cpython.threads.garbage_collector import running_collection
 
     return running_collection(session.python)
@@ -262,8 +260,6 @@ def _collection(session: Session) -> Collection | None:
 
 def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> float | None:
     """Seconds by the clock of this machine, None for a core; a recording keeps the time at which it was made."""
-    if not process.python:
-        return None
     from gdbext.torch.compile.dynamo_reader import compilation_began
 
     began = compilation_began(process.python.stack(tid))
@@ -272,8 +268,6 @@ def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> fl
 
 
 def _expression_size(process: ProcessSnapshot, tid: int) -> int | None:
-    if not process.python:
-        return None
     from gdbext.torch.compile.dynamo_reader import expression_size
 
     return expression_size(process.python.stack(tid))

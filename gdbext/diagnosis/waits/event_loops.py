@@ -15,7 +15,6 @@ from gdbext.engine.targets.system.linux import signal_name
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import EndedTask, RunningLoop, RunningTask
-    from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
@@ -47,8 +46,6 @@ _NO_NAME = "Task-"
 def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, EventLoop]:
     """Thread id → its loop. ``users``: the threads that are in asyncio."""
     python = process.python
-    if not python:
-        return {}
     found: dict[int, EventLoop] = {}
     for loop in python.loops():
         tid = python.tid_of_ident(loop.ident) if loop.ident else None
@@ -207,13 +204,14 @@ def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: str)
     if found.kind is Awaitable.DESCRIPTOR:
         return f"waits for fd {found.descriptor}{_other_end(process, found.descriptor)}"
     text = f"waits for {found.kind.value.format(f'{found.address:#x}', found.package)}"
-    if found.kind is Awaitable.JOB and process.python:
-        return text + job_clause(process, process.python, found)
+    if found.kind is Awaitable.JOB:
+        return text + job_clause(process, found)
     return f"{text}, which {_some(names)} {held}" if held else text
 
 
-def job_clause(process: ProcessSnapshot, python: PythonWaitView, found: Awaited) -> str:
+def job_clause(process: ProcessSnapshot, found: Awaited) -> str:
     """The thread that runs the job, with the line at which it is; or what the workers do that have not begun it."""
+    python = process.python
     jobs = {future: python.tid_of_ident(ident) for future, ident in python.running_jobs.items()}
     if found.address in jobs:
         return f", which thread {jobs[found.address] or '?'} runs{_at_line(process, jobs[found.address])}"

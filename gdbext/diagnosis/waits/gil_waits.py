@@ -111,7 +111,7 @@ def _holder(thread: ThreadSnapshot, gil: GilState) -> tuple[int, OwnerCertainty]
     if gil.holder_tid is not None:
         return gil.holder_tid, OwnerCertainty.RECORDED
     python = thread.process.python
-    last = python.tid_of_state(gil.last_holder) if python and gil.last_holder is not None else None
+    last = python.tid_of_state(gil.last_holder) if gil.last_holder is not None else None
     changing = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
     if last is None or not changing or changing == OwnerThread(last):
         return None
@@ -127,11 +127,9 @@ def _held(gil: GilState, holder: tuple[int, OwnerCertainty], evidence: str) -> W
 
 def parking_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that is parked on anything but a lock object."""
-    futex, python = futex_wait(thread.syscall), thread.process.python
-    if not futex or not python:
-        return None
-    parked = python.parked(thread.tid, futex.address)
-    if not parked:
+    futex = futex_wait(thread.syscall)
+    parked = thread.process.python.parked(thread.tid, futex.address) if futex else None
+    if not futex or not parked:
         return None
     from gdbext.cpython.sync.parking import ParkedOn
 
@@ -143,8 +141,7 @@ def parking_wait(thread: ThreadSnapshot) -> Wait | None:
 
 def between_parkings(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that stops the world: it looks every millisecond whether the others have stopped."""
-    python = thread.process.python
-    parked = python.stopping(thread.tid) if python else None
+    parked = thread.process.python.stopping(thread.tid)
     return _for_world(parked, "it has asked all other threads to stop") if parked else None
 
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.cpython.threads.object_text import HandledError
-    from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.diagnosis.report.thread_report import Frame
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.engine.targets.system.peer import Peer
@@ -54,17 +53,15 @@ def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
         return wait
     known = wait.detail if isinstance(wait.detail, Sleep) else Sleep()
     error = raised(python.handled_error(thread.tid) if thread.python else None)
-    agents = _meeting(thread, python)
+    agents = _meeting(thread)
     found = python.polled_objects(thread.tid) if thread.python and not agents else ()
     if not found and not agents:
-        return wait.with_detail(_loop_of(thread, python, wait, known, error))
-    polled, processes = (PolledMeeting(looks_for=agents), ()) if agents else _polled(thread, python, found)
+        return wait.with_detail(_loop_of(thread, wait, known, error))
+    polled, processes = (PolledMeeting(looks_for=agents), ()) if agents else _polled(thread, found)
     return wait.with_detail(Sleep(polled, handling=error, seconds=known.seconds, children=processes))
 
 
-def _polled(
-    thread: ThreadSnapshot, python: PythonWaitView, found: Sequence[PolledObject]
-) -> tuple[Polled, tuple[ChildProcess, ...]]:
+def _polled(thread: ThreadSnapshot, found: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
     """What is looked at, and the processes that may change it."""
     from gdbext.cpython.sync.polled_objects import PolledKind
 
@@ -74,11 +71,12 @@ def _polled(
     if kind is PolledKind.PROCESS:
         return _processes(thread, seen)
     if kind is PolledKind.OBJECT:
-        return _objects(thread, python, seen)
+        return _objects(thread, seen)
     if kind is PolledKind.FILE:
         return _files(thread, [each.path for each in seen]), ()
     if kind is PolledKind.THREAD:
-        tids = tuple(tid for tid in (python.tid_of_ident(each.ident) for each in seen) if tid is not None)
+        found_tids = map(thread.process.python.tid_of_ident, (each.ident for each in seen))
+        tids = tuple(tid for tid in found_tids if tid is not None)
         ended = "" if tids else f"{seen[0].name}, a thread that has ended"
         return Polled(looks_for=ended or f"the thread{_s(tids)} {_listed(tids)}", expects=tids), ()
     if kind is PolledKind.FLAG:
@@ -105,17 +103,17 @@ def line_of_loop(thread: ThreadSnapshot, wait: Wait) -> str:
     """The line of the loop that repeats a timed wait; "" where there is none, or the wait is a long one."""
     python = thread.process.python
     is_either = wait.kind is WaitKind.SLEEP or wait.kind in _REPEATED
-    if not python or not thread.python or not wait.timed or not is_either:
+    if not thread.python or not wait.timed or not is_either:
         return ""
     asked = python.asked_to_sleep(thread.tid) if wait.kind is WaitKind.SLEEP else 0
     asked = wait.detail.seconds if asked is None else asked
     return python.waiting_loop(thread.tid) if asked is not None and asked <= _SHORT else ""
 
 
-def _loop_of(thread: ThreadSnapshot, python: PythonWaitView, wait: Wait, known: Sleep, error: RaisedError) -> Sleep:
+def _loop_of(thread: ThreadSnapshot, wait: Wait, known: Sleep, error: RaisedError) -> Sleep:
     """The sleep of a loop that looks at what nobody knows: a child of the process may be it."""
     line, procfs = line_of_loop(thread, wait), thread.process.procfs
-    caught = raised(python.caught_error(thread.tid) if line and not error else None)
+    caught = raised(thread.process.python.caught_error(thread.tid) if line and not error else None)
     pool = python_waits.lost_pool(thread) if line else None
     aside, children = "", ()  # type: str, tuple[ChildProcess, ...]
     if line and procfs and not pool:
@@ -156,13 +154,13 @@ def refused_by(error: HandledError) -> Refused | None:
     return found or (Refused.PEER if _OF_PEERS.intersection(error.classes) else None)
 
 
-def _meeting(thread: ThreadSnapshot, python: PythonWaitView) -> str:
+def _meeting(thread: ThreadSnapshot) -> str:
     """The rendezvous that an agent of torchrun waits in between two looks; "" for any other sleep."""
     if not any("/elastic/rendezvous/" in frame.file for frame in thread.python):
         return ""
     from gdbext.torch.distributed.python_calls import meeting
 
-    found = meeting(python.stack(thread.tid))
+    found = meeting(thread.process.python.stack(thread.tid))
     return found.phrase if found else ""
 
 
@@ -174,9 +172,8 @@ def _processes(thread: ThreadSnapshot, seen: Sequence[PolledObject]) -> tuple[Po
     return Polled(looks_for=f"the process{plural} {listed(children)}"), children
 
 
-def _objects(
-    thread: ThreadSnapshot, python: PythonWaitView, seen: Sequence[PolledObject]
-) -> tuple[Polled, tuple[ChildProcess, ...]]:
+def _objects(thread: ThreadSnapshot, seen: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
+    python = thread.process.python
     names = _joined([f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in seen])
     owed = python.polled_results(seen)
     if owed and owed.pids:
@@ -259,10 +256,9 @@ def _descriptor(thread: ThreadSnapshot) -> int | None:
 def with_question(thread: ThreadSnapshot, wait: Wait) -> tuple[Wait, bool | None]:
     """The wait with what the program asks, and whether somebody can answer it: at a terminal that the process has for
     itself. None where it asks nothing, or nobody can tell."""
-    python = thread.process.python
-    if wait.kind is not WaitKind.IO or not python or not thread.syscall or thread.syscall.name not in _CALLS:
+    if wait.kind is not WaitKind.IO or not thread.syscall or thread.syscall.name not in _CALLS:
         return wait, None
-    found = python.question(thread.tid)
+    found = thread.process.python.question(thread.tid)
     if not found:
         return wait, None
     text = _text(found, thread)

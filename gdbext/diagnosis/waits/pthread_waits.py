@@ -216,7 +216,7 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
         return name
     if not sharers:
         alone = f"{name}, but no other process that has it is alive"
-        taken = process.python is not None and process.python.is_taken_by_somebody(thread.tid, address)
+        taken = process.python.is_taken_by_somebody(thread.tid, address)
         told = f"{alone}: whoever took it has ended without releasing it" if taken else alone
         return f"{told}{ended_children(process)}"
     return f"{name}; of those, {listed(sharers)} {'is' if len(sharers) == 1 else 'are'} alive"

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.debtors import Acting, Debtors
     from gdbext.cpython.sync.helper_threads import PoolHelper, ThreadObject
     from gdbext.cpython.sync.python_wait import PythonWait
-    from gdbext.cpython.wait_view import PythonWaitView
 
 _INTERRUPTIONS = (
     (FunctionTag.RUNS_SIGNAL_HANDLERS, SelfWait.SIGNAL),
@@ -46,15 +45,10 @@ _INTERRUPTIONS = (
 def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evidence: str) -> Wait:
     """The wait for a lock that is taken, with its owner where one can be told."""
     python = thread.process.python
-    found = (
-        (
-            (python.inside_with(futex.address), "is inside a with statement of this lock"),
-            (python.inside_try(futex.address, thread.tid), "has this lock at hand in a try block that may release it"),
-        )
-        if python
-        else ()
-    )
-    for tids, how in found:
+    for tids, how in (
+        (python.inside_with(futex.address), "is inside a with statement of this lock"),
+        (python.inside_try(futex.address, thread.tid), "has this lock at hand in a try block that may release it"),
+    ):
         holder = _only_holder(thread, tids, futex.address)
         if holder is not None:
             seen = (evidence, f"thread {holder} {how}")
@@ -62,7 +56,7 @@ def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evi
             return Wait(
                 resource, OwnerThread(holder), OwnerCertainty.INFERRED, futex.timed, seen, Owned(self_wait=reason)
             )
-    if python and python.has_taken(thread.tid, futex.address):
+    if python.has_taken(thread.tid, futex.address):
         seen = (evidence, "it has called acquire() before, and no other thread has this lock at hand")
         mine = OwnerThread(thread.tid)
         return Wait(resource, mine, OwnerCertainty.INFERRED, futex.timed, seen, Owned(self_wait=interruption(thread)))
@@ -86,8 +80,7 @@ def interruption(thread: ThreadSnapshot) -> SelfWait | None:
     if any(frame.function.rpartition(".")[2] == "__del__" for frame in thread.python):
         return SelfWait.FINALIZER
     found = next((reason for tag, reason in _INTERRUPTIONS if tag in thread.inner_tags), None)
-    python = thread.process.python
-    if not found and python and python.in_signal_handler(thread.tid):
+    if not found and thread.process.python.in_signal_handler(thread.tid):
         return SelfWait.SIGNAL  # without symbols, the function of C that calls handlers has no name
     return found
 
@@ -199,7 +192,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if not futex or thread.first(FunctionTag.PYTHON_LOCK, within=_NEAR) is None:
         return None
     found, python = _classified(thread, futex), thread.process.python
-    if not found or not python or found.kind is not WaitKind.PYTHON_LOCK:
+    if not found or found.kind is not WaitKind.PYTHON_LOCK:
         return found
     variable = python.variable_of(thread.tid, found.resource.address)
     resource = Resource(found.kind, found.address, found.name, variable)
@@ -210,8 +203,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _classified(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
-    python = thread.process.python
-    found = python.wait(thread.tid, futex.address) if python else None
+    found = thread.process.python.wait(thread.tid, futex.address)
     raw = thread.process.memory.try_read(futex.address, 4)
     free = any(raw)
     if not found:
@@ -243,7 +235,7 @@ def _owed(
 ) -> Wait | None:
     """The wait for something that one thread is known to owe: a semaphore, or the result of a job; else None."""
     python = thread.process.python
-    inside = python.inside_object(found.address) if python and resource.kind is WaitKind.SEMAPHORE else ()
+    inside = python.inside_object(found.address) if resource.kind is WaitKind.SEMAPHORE else ()
     if len(inside) == 1:
         seen = f"thread {inside[0]} is inside a with statement of it"
         return Wait(resource, OwnerThread(inside[0]), OwnerCertainty.INFERRED, futex.timed, (evidence, seen))
@@ -252,7 +244,7 @@ def _owed(
         return Wait(resource, OwnerThread(found.owner_tid), OwnerCertainty.RECORDED, futex.timed, (evidence, job))
     if found.exhausted:
         return _in_exhausted_pool(thread, found, resource, futex, evidence)
-    loop = python.loop_owing(found.address) if python and found.kind is Waitable.FUTURE else None
+    loop = python.loop_owing(found.address) if found.kind is Waitable.FUTURE else None
     return _from_loop(thread, loop, resource, futex, evidence) if loop is not None else None
 
 
@@ -308,7 +300,7 @@ def _of_no_thread(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, 
     python, memory = thread.process.python, thread.process.memory
     if ident % 8 or not _FIRST_PAGE <= ident < memory.architecture.user_limit:
         return Wait(resource, timed=futex.timed, evidence=(evidence, "no thread can have that ident: it is damaged"))
-    if not python or not python.has_no_thread(ident):
+    if not python.has_no_thread(ident):
         return Wait(resource, timed=futex.timed, evidence=(evidence, "which thread has that ident could not be read"))
     certainty, history = OwnerCertainty.INFERRED, "nothing shows that one ever had it"
     if was_thread(memory, ident):
@@ -347,21 +339,20 @@ def _join(tid: int, futex: FutexWait, found: PythonWait, name: str, evidence: st
 _SHOWN = 3
 
 
-def who_ends(
-    thread: ThreadSnapshot, python: PythonWaitView, wait: Wait, known: Unowned, expects: tuple[int, ...]
-) -> Unowned:
+def who_ends(thread: ThreadSnapshot, wait: Wait, known: Unowned, expects: tuple[int, ...]) -> Unowned:
     """The thread that should end the wait and is not there, or those that may end it by the functions that they are in;
     else those that have its object at hand, ``expects``."""
     futex = futex_wait(thread.syscall)
-    found = python.wait(thread.tid, futex.address) if futex else None
+    found = thread.process.python.wait(thread.tid, futex.address) if futex else None
     lost = known.lost
     if found and not lost and not wait.external and not found.awaited:
-        lost = _recorded(thread, python, found)
-        lost, expects = (lost, ()) if lost else _concluded(thread, python, found, wait, expects)
+        lost = _recorded(thread, found)
+        lost, expects = (lost, ()) if lost else _concluded(thread, found, wait, expects)
     return Unowned(lost, known.repeated_at, known.lost_signal, expects, known.set_by_handlers, known.mutex)
 
 
-def _recorded(thread: ThreadSnapshot, python: PythonWaitView, found: PythonWait) -> LostThread | None:
+def _recorded(thread: ThreadSnapshot, found: PythonWait) -> LostThread | None:
+    python = thread.process.python
     unborn = python.never_began(found)
     if unborn:
         return LostThread((unborn.name,), Loss.NEVER_BEGAN, recorded=True)
@@ -383,29 +374,31 @@ def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
 
 
 def _concluded(
-    thread: ThreadSnapshot, python: PythonWaitView, found: PythonWait, wait: Wait, expects: tuple[int, ...]
+    thread: ThreadSnapshot, found: PythonWait, wait: Wait, expects: tuple[int, ...]
 ) -> tuple[LostThread | None, tuple[int, ...]]:
     """The thread that was lost, and those that may end the wait."""
+    python = thread.process.python
     known = python.debtors(thread.tid, found)
     if not known or (expects and not any(each.by_name for each in known.functions)):
         return None, expects  # those that have it at hand may do anything with it
     there = [tid for ident in known.idents if (tid := python.tid_of_ident(ident)) is not None]
-    alive = tuple(tid for tid in there if not _waits_alike(thread, python, tid, found.address))
+    alive = tuple(tid for tid in there if not _waits_alike(thread, tid, found))
     if alive or (known.takes_jobs and not known.ended):
         return None, alive or expects
     nobody = "other thread" if there else "thread"
     handled = wait.detail.set_by_handlers or wait.kind.traits.handler_may_end_it
-    lost = _lost(thread, python, known, may_be_handled=handled, nobody=nobody)
+    lost = _lost(thread, known, may_be_handled=handled, nobody=nobody)
     if not lost or not lost.threads:
-        lost = _left_behind(thread, python, found, wait) or lost
+        lost = _left_behind(thread, found, wait) or lost
     return lost, () if lost else expects
 
 
-def _left_behind(thread: ThreadSnapshot, python: PythonWaitView, found: PythonWait, wait: Wait) -> LostThread | None:
+def _left_behind(thread: ThreadSnapshot, found: PythonWait, wait: Wait) -> LostThread | None:
     """The threads that had a method which ends the wait to call, or those of the parent process that had the object at
     hand, whatever functions they ran."""
     if wait.detail.set_by_handlers and _may_be_set_by_handler(thread):
         return None
+    python = thread.process.python
     callers = python.lost_callers(found)
     if callers:
         return LostThread(tuple(each.name for each in callers), loss_of(thread, callers), does="was to end this wait")
@@ -420,8 +413,7 @@ def _left_behind(thread: ThreadSnapshot, python: PythonWaitView, found: PythonWa
 
 def lost_pool(thread: ThreadSnapshot) -> Polled | None:
     """The pool that the code of a loop has at hand, and that has jobs and no threads to do them."""
-    python = thread.process.python
-    pool = python.lost_pool(thread.tid) if python and fork_evidence(thread.process) else None
+    pool = thread.process.python.lost_pool(thread.tid) if fork_evidence(thread.process) else None
     if not pool or loss_of(thread, pool.helpers.threads) is not Loss.LEFT_BEHIND:
         return None
     names = tuple(each.name for each in pool.helpers.threads)
@@ -429,30 +421,28 @@ def lost_pool(thread: ThreadSnapshot) -> Polled | None:
     return Polled(None, lost, f"{counted(pool.jobs, 'job')} of a {pool.kind}")
 
 
-def _waits_alike(thread: ThreadSnapshot, python: PythonWaitView, tid: int, address: int) -> bool:
+def _waits_alike(thread: ThreadSnapshot, tid: int, wait: PythonWait) -> bool:
     """Another thread waits for the very object, as at a barrier."""
     other = thread.process.thread(tid)
     futex = futex_wait(other.syscall) if other else None
-    found = python.wait(tid, futex.address) if futex else None
-    return found is not None and found.address == address
+    found = thread.process.python.wait(tid, futex.address) if futex else None
+    return found is not None and found.address == wait.address
 
 
 def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | None:
     """The thread that should change one of the variables that a loop looks at, and is not there. A handler of a signal
     may change any."""
-    python = thread.process.python
-    if not python or _may_be_set_by_handler(thread):
+    if _may_be_set_by_handler(thread):
         return None
     for name in flags:
-        known = python.flag_debtors(thread.tid, name)
+        known = thread.process.python.flag_debtors(thread.tid, name)
         if known and known.functions and not known.idents and known.ended:
-            return _lost(thread, python, known, may_be_handled=False, sets=name)
+            return _lost(thread, known, may_be_handled=False, sets=name)
     return None
 
 
 def _lost(
     thread: ThreadSnapshot,
-    python: PythonWaitView,
     known: Debtors,
     may_be_handled: bool,
     sets: str = "",
@@ -466,6 +456,7 @@ def _lost(
     if not known.functions or (may_be_handled and not named and _may_be_set_by_handler(thread)):
         return None
     clause = _nobody(known, named, nobody, sets)
+    python = thread.process.python
     error = next((text for each in ended if (text := python.kept_error(each.value))), "")
     if not ended:
         error = python.error_in_future(thread.tid, {each.function.code for each in known.functions})

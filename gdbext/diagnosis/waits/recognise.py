@@ -274,13 +274,12 @@ def _may_miss_somebody(state: State | None) -> bool:
 def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | None]) -> Wait:
     if wait.timed:
         wait = _polled(thread, wait)
-    python = thread.process.python
-    if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or not python:
+    if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or not thread.process.python:
         return wait
     known = wait.detail.unowned
-    users = python.users_of(wait.resource.address)
+    users = thread.process.python.users_of(wait.resource.address)
     expects = known.expects or tuple(_others(thread.tid, wait, users, states))
-    return wait.with_detail(wait.detail.with_enders(python_waits.who_ends(thread, python, wait, known, expects)))
+    return wait.with_detail(wait.detail.with_enders(python_waits.who_ends(thread, wait, known, expects)))
 
 
 def _others(tid: int, wait: Wait, users: Iterable[int], states: Mapping[int, State | None]) -> Iterable[int]:

@@ -161,10 +161,9 @@ _INNERMOST = 2
 def between_sleeps(thread: ThreadSnapshot) -> Wait | None:
     """The sleep of a thread that has just woken, or is about to sleep: it is still in libc's function, and Python's
     call of ``time.sleep`` is on its stack."""
-    python = thread.process.python
-    if not python or thread.first(FunctionTag.SLEEPS, within=_INNERMOST) is None:
+    if thread.first(FunctionTag.SLEEPS, within=_INNERMOST) is None:
         return None
-    return _sleeps(None) if python.asked_to_sleep(thread.tid) is not None else None
+    return _sleeps(None) if thread.process.python.asked_to_sleep(thread.tid) is not None else None
 
 
 def _for_database(thread: ThreadSnapshot, wait: Wait) -> Wait:
@@ -191,7 +190,7 @@ def _slept(thread: ThreadSnapshot, call: Syscall) -> Wait:
     if seconds is not None and now is not None:
         left = seconds - now
         return _sleeps(left, f" ({span(max(left, 0))} s more)")
-    return _sleeps(process.python.asked_to_sleep(thread.tid) if process.python else None)
+    return _sleeps(process.python.asked_to_sleep(thread.tid))
 
 
 def _caller(thread: ThreadSnapshot) -> str:
@@ -327,7 +326,7 @@ def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
     ``only_failed``: of those that were waited for, as a pool's are whose work is done, only the ones that failed."""
     children = process.procfs.children()
     found = {pid: f"{each.name}, {each.ending}" for pid, each in children.items() if each.state is ProcessState.ENDED}
-    for each in process.python.ended_processes() if process.python else ():
+    for each in process.python.ended_processes():
         if only_failed and not each.status:
             continue
         how = f"killed by {signal_name(-each.status)}" if each.status < 0 else f"exit status {each.status}"

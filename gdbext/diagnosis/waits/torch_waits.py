@@ -166,14 +166,13 @@ def _is_join(file: str, function: str, functions: Collection[tuple[str, str]]) -
 def for_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The wait for the end of child processes, or for what the loader's workers bring; ``wait`` itself for others."""
     found = for_workers(thread, wait)
-    if found is not wait or wait.kind is not WaitKind.IO or not thread.process.python:
+    if found is not wait or wait.kind is not WaitKind.IO:
         return found
     if not any(
         _is_join(frame.file, frame.function, (*POPEN_WAITS, *SPAWN_JOINS)) for frame in thread.python[:_JOIN_DEPTH]
     ):
         return wait
-    python = thread.process.python
-    children = _children(thread, joined_processes(python.stack(thread.tid)))
+    children = _children(thread, joined_processes(thread.process.python.stack(thread.tid)))
     if not children:
         return wait
     resource = Resource(
@@ -207,10 +206,9 @@ def _for_children(wait: Wait, resource: Resource, children: tuple[ChildProcess, 
 
 def _awaited_batch(thread: ThreadSnapshot) -> AwaitedBatch | None:
     """The batch that the DataLoader waits for that the thread is in, None where it is in none."""
-    python = thread.process.python
-    if not python or not any(is_loader_file(frame.file) for frame in thread.python[:LOADER_DEPTH]):
+    if not any(is_loader_file(frame.file) for frame in thread.python[:LOADER_DEPTH]):
         return None
-    return awaited_batch(python.stack(thread.tid))
+    return awaited_batch(thread.process.python.stack(thread.tid))
 
 
 _OUTSIDE = {

@@ -137,7 +137,7 @@ class Python:
     @property
     def version(self) -> str | None:
         """``3.12.4``; None without Python, and where it cannot be read."""
-        return self._session.python.version if self._session.python else None
+        return self._session.python.version or None
 
     def frame(self, tid: int, index: int = 0) -> PythonVariables:
         """A Python frame of a thread, 0 is the innermost. Raises GdbextError, IndexError."""
@@ -146,7 +146,7 @@ class Python:
 
     def _frame(self, tid: int, index: int) -> PythonVariables:
         table = self._session.python_threads
-        if not table:
+        if not table.runtime:
             raise unsupported("there is no Python in this process that can be read")
         if tid not in table.states:
             raise UsageError(f"thread {tid} runs no Python")

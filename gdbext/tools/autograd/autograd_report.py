@@ -98,8 +98,7 @@ class AutogradReporter:
 
     def _codes(self, tid: int) -> set[int]:
         """Code objects of the Python functions that the thread runs since its backward pass began."""
-        table = self._session.python_threads
-        frames = table.frames(tid) if table else []
+        frames = self._session.python_threads.frames(tid)
         return {frame.code for frame in takewhile(lambda frame: not frame.file.endswith(ENGINE_CALLERS), frames)}
 
     def _outer(self, snapshot: ThreadSnapshot | None) -> tuple[autograd_section.NodeReference, ...]:

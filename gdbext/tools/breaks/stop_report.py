@@ -116,8 +116,6 @@ class StopReports:
 
 def _python_line(session: Session, tid: int) -> Iterator[str]:
     """The innermost line of the program's own Python code, else of any."""
-    if not session.python:
-        return
     frames = ThreadTable(session.python, session.errors.note).frames(tid)  # the session's own is of an earlier stop
     found = next((each for each in frames if is_users_file(each.file)), frames[0] if frames else None)
     if found:

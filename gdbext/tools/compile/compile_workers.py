@@ -76,12 +76,9 @@ def _works(session: Session) -> Iterator[compile_section.CompilingThread]:
 
 def python_stacks(session: Session) -> Iterator[tuple[int, PyStack]]:
     """The Python frames of each thread; one that cannot be read is among the session's errors."""
-    table = session.python_threads
-    if not table:
-        return
     for thread in session.target.threads():
         try:
-            yield thread.tid, table.frames(thread.tid)
+            yield thread.tid, session.python_threads.frames(thread.tid)
         except GdbextError as error:
             session.errors.note(error, f"thread {thread.tid}")
 

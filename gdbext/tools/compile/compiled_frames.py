@@ -91,11 +91,11 @@ def graph_node(graph: PyRef, number: int | None) -> PyRef:
     """The node with that number, counted from behind the root; missing where the graph has none."""
     root = node = _attribute(graph, names.GRAPH_ROOT)
     if number is None or not 0 <= number < _NODES:
-        return PyRef(None, 0)
+        return PyRef(graph.python, 0)
     for _ in range(number + 1):
         node = _attribute(node, names.NEXT_NODE)
         if not node or node == root:
-            return PyRef(None, 0)
+            return PyRef(graph.python, 0)
     return node
 
 

@@ -242,9 +242,7 @@ def _python(session: Session) -> PythonInfo | None:
     python = session.python
     if not python:
         return None
-    threads = session.python_threads
-    states = sum(map(len, threads.states.values())) if threads else 0
-    return PythonInfo(python.version, python.module.path, states)
+    return PythonInfo(python.version, python.module.path, sum(map(len, session.python_threads.states.values())))
 
 
 def _libc(modules: ModuleTable) -> LibcInfo | None:

@@ -257,8 +257,7 @@ class _Settings:
     def _changed_threads(self) -> Iterator[Mapping[str, SettingValue]]:
         """The settings of threads of their own; threads that have none are left out."""
         threads = self._session.target.threads()
-        table = self._session.python_threads
-        known = table.names if table else {}
+        known = self._session.python_threads.names
         for thread in threads[:THREADS]:
             found = self._thread_settings.changed(thread)
             if found:

@@ -249,7 +249,7 @@ def tensor_named(
     from gdbext.tools.tensor.python_variable import VariableFinder, chosen_frames, hint_at
 
     table = session.python_threads
-    if not table:
+    if not table.runtime:
         raise UsageError("there is no Python in this process that can be read", help="see why: dispatch-info")
     if not thread:
         raise UsageError("no thread is selected", help="choose one with: dispatch-tensor --py NAME --thread TID")

@@ -21,7 +21,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.objects.py_ref import PyRef
-from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine.record import Record
 from gdbext.engine.unwind import NativeStack
@@ -174,8 +173,7 @@ class KernelCalls:
 
     def of(self, session: Session, tid: int) -> KernelCall | None:
         """The call that the thread's innermost Python frame makes; None where that cannot be read."""
-        table = session.python_threads
-        stack = table.frames(tid) if table else PyStack()
+        stack = session.python_threads.frames(tid)
         found = generated_kernels.called_kernel(self._line(session, stack[0])) if stack else None
         if not found:
             return None

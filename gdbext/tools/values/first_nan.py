@@ -33,8 +33,7 @@ def python_place(control: RunControl, tid: int) -> tuple[str, int | None]:
     "" and None without Python frames: in a thread of the autograd engine.
     """
     try:
-        table = control.session().python_threads
-        frames = table.frames(tid) if table else []
+        frames = control.session().python_threads.frames(tid)
     except GdbextError:
         return "", None
     own = [frame for frame in frames if "/torch/" not in frame.file]

@@ -92,7 +92,7 @@ def _is(value: compile_section.ConfigValue, default: PyRef) -> bool:
 
 def _set_to(entry: PyVariables, context: Mapping[PyRef, PyRef]) -> PyRef:
     """The value that an option is set to; missing for none, and for another name of an option elsewhere."""
-    alias, missing = entry[names.ALIAS], PyRef(None, 0)
+    alias, missing = entry[names.ALIAS], PyRef(entry.python, 0)
     if alias and _kind(alias) not in ("NoneType", _UNSET):
         return missing
     for source in (names.FORCED_BY_ENVIRONMENT, names.USER_OVERRIDE, names.ENVIRONMENT_DEFAULT):

@@ -9,6 +9,8 @@ from typing import ClassVar
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.sync.locks import GilState
 from gdbext.cpython.sync.python_wait import PythonWait
+from gdbext.cpython.threads.runtime import NO_PYTHON, ThreadTable
+from gdbext.cpython.wait_view import PythonWaitView
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.waits.recognise import state_of
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
@@ -21,6 +23,7 @@ from support.fakes.fake_target import FakeTarget
 
 DATA, CODE, STACK, TLS = 0x10000, 0x500000, 0x700000, 0x800000
 PC = CODE + 0x100
+NO_PYTHON_WAITS = PythonWaitView(ThreadTable(NO_PYTHON, None), None)
 FUTEX, RESTART = 202, -516 & (1 << 64) - 1
 PRIVATE, BITSET = 128, 9 | 128
 
@@ -58,7 +61,7 @@ class Process:
         self.target.regions[TLS + tid * 0x1000] = pages(bytes(0x2D0) + struct.pack("<I", tid))
         return self
 
-    def snapshot(self, tid=None, python=None, procfs=NO_PROCFS):
+    def snapshot(self, tid=None, python=NO_PYTHON_WAITS, procfs=NO_PROCFS):
         memory = Memory(self.target)
         tids = frozenset(spec[0] for spec in self.specs)
         process = ProcessSnapshot(memory, self, self, min(tids), tids, python=python, procfs=procfs)
@@ -106,7 +109,7 @@ def mutex(lock=2, owner=0, users=1, kind=0):
     return struct.pack("<IIiII", lock, 0, owner, users, kind) + bytes(20)
 
 
-def wait_of(process, tid=None, python=None, procfs=NO_PROCFS):
+def wait_of(process, tid=None, python=NO_PYTHON_WAITS, procfs=NO_PROCFS):
     found = state_of(process.snapshot(tid, python, procfs))
     assert found.state is RunState.WAITING, found
     return found.wait
@@ -164,15 +167,8 @@ class Outside(Answers):
         return Peer(PeerKind.FILE_LOCK, "which process 9 has locked") if path == "/held" else None
 
 
-class Python(Answers):
-    NOTHING: ClassVar = {
-        **dict.fromkeys(("handled_error", "polled_results", "asked_to_sleep", "never_began", "question")),
-        **dict.fromkeys(("lost_executor", "debtors", "parked", "stopping")),
-        "waiting_loop": "",
-        "where_taken": "",
-        "in_signal_handler": False,
-        "variable_of": "",
-    }
+class Python(PythonWaitView):
+    """Has no threads, and knows what it is given."""
 
     def __init__(
         self,
@@ -189,6 +185,7 @@ class Python(Answers):
         taken_twice=(),
         wait=None,
     ):
+        super().__init__(ThreadTable(NO_PYTHON, None), None)
         self.gils = lambda: gils
         self.native_ids = lambda: natives
         self.users_of = lambda address: users.get(address, ())
@@ -203,6 +200,9 @@ class Python(Answers):
         self.wait = lambda _tid, _semaphore: wait
         self.tid_of_ident = lambda ident: ident
         self.tid_of_state = {0xAA: 2}.get
+
+    def __bool__(self):
+        return True
 
 
 LOCK_STACK = [("libc.so.6", None), ("libc.so.6", None), ("libpython3.11.so.1.0", "PyThread_acquire_lock_timed"), LOOP]

@@ -50,7 +50,7 @@ class PythonLines:
         self._session = session
         self._runtime = runtime = session.python
         form = runtime.layout.abi.frames if runtime else None
-        if not runtime or not isinstance(form, InterpreterFrames):
+        if not isinstance(form, InterpreterFrames):
             raise unsupported("lines are known for CPython 3.11 and later only")
         self.path = _path(runtime.space, form)
         self._lines: dict[tuple[int, int], str | None] = {}
@@ -59,8 +59,7 @@ class PythonLines:
         """Thread id → address of its PyThreadState, as they are now. Raises GdbextError."""
         # Opened anew: what was read of a process that runs on is old.
         self._runtime = runtime = self._session.reopened(self._session.target).python
-        states = runtime.thread_states() if runtime else ()
-        return {state.native_id: state.address for state in states if state.native_id}
+        return {state.native_id: state.address for state in runtime.thread_states() if state.native_id}
 
     def text(self, code: int, instruction: int) -> str | None:
         """``file:line (function)``; None for a dispatch that no Python frame made, or where it cannot be read."""

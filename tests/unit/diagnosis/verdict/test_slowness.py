@@ -19,6 +19,7 @@ from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 from gdbext.engine.targets.system.control_groups import Allowance, MemoryUse, Quota
 from gdbext.engine.targets.system.surroundings import Surroundings, Turns
 from support.fakes.analysis_facts import step, thread, wait
+from support.programs.wait_processes import NO_PYTHON_WAITS
 
 NOTHING = Surroundings(4, (0, 1, 2, 3), None, "", None, None, None, None, None, None, (), None, 0.25, (), ())
 QUOTA = Quota("/sys/fs/cgroup/a", 0.5, 100, 4, 4, 180, 0.32)
@@ -26,7 +27,7 @@ BUSY = thread(1, dispatch=[step("aten::mm")])
 
 
 def facts(around, *threads, environ=None, recompiled=0):
-    process = ProcessSnapshot(None, None, None, 1, frozenset((1,)))  # type: ignore[arg-type]
+    process = ProcessSnapshot(None, None, None, 1, frozenset((1,)), NO_PYTHON_WAITS)  # type: ignore[arg-type]
     return Facts(process, threads or (BUSY,), around, environ or {}, lambda: recompiled)
 
 

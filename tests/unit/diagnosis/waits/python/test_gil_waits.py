@@ -104,7 +104,6 @@ def test_the_job_that_a_task_waits_for() -> None:
     """The workers of a pool may all be at other jobs that do not end."""
     frames = [Frame(0, FrameKind.PYTHON, None, "read", file="/srv/loader.py", line=8)]
     begun = ", which no worker has begun"
-    process: Any = SimpleNamespace(thread=lambda tid: SimpleNamespace(python=frames if tid == 1 else ()))
     for jobs, is_pending, expected in (
         ({0x70: 1}, False, ", which thread 1 runs at loader.py:8 (read)"),
         ({0x10: 1}, True, f"{begun}: thread 1 runs another job at loader.py:8 (read)"),
@@ -112,4 +111,7 @@ def test_the_job_that_a_task_waits_for() -> None:
         *(({}, is_pending, begun * is_pending) for is_pending in (True, False)),
     ):
         python: Any = SimpleNamespace(running_jobs=jobs, tid_of_ident=lambda ident: ident)
-        assert job_clause(process, python, Awaited(Awaitable.JOB, 0x70, is_pending=is_pending)) == expected
+        process: Any = SimpleNamespace(
+            python=python, thread=lambda tid: SimpleNamespace(python=frames if tid == 1 else ())
+        )
+        assert job_clause(process, Awaited(Awaitable.JOB, 0x70, is_pending=is_pending)) == expected

@@ -147,16 +147,11 @@ FILE = "/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 STOPPED = ChildProcess(50, "python", ProcessState.STOPPED)
 
 
-class PythonWithThreads(Python):
-    def stack(self, _tid):
-        return PyStack()
-
-
 def polls(*files):
     named = [(each, "f") if isinstance(each, str) else each for each in files]
     frames = [Frame(level, FrameKind.PYTHON, None, name, file=file) for level, (file, name) in enumerate(named)]
     process = Process().thread(1, [("libc.so.6", "poll"), LOOP], call=7, args=(0, 0, 0xFFFFFFFF), python=frames)
-    return wait_of(process, python=PythonWithThreads(), procfs=Outside(STOPPED))
+    return wait_of(process, python=Python(), procfs=Outside(STOPPED))
 
 
 @pytest.mark.parametrize(
