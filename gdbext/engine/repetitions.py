@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 
 from gdbext.engine.record import Record
@@ -14,8 +15,8 @@ FOLD_PERIOD = 24
 """Items in the longest block that is folded; a redispatch cycle through several operators is shorter."""
 FOLD_TIMES = 3
 """A block is folded when it stands at least that often in a row."""
-_ONE_BYTE = 255
-_ZERO_OR_ONE = bytes([0]) + bytes([1]) * _ONE_BYTE
+_INT = array("I").itemsize
+_ZERO_OR_ONE = bytes([0]) + bytes([1]) * 255
 MOST_WHOLE = 4000
 """Items of a list in which nothing is folded: deeper than honest recursion goes in Python."""
 _WHOLE_PERIOD = 128
@@ -40,35 +41,38 @@ def longest(items: Sequence[Hashable], max_period: int) -> Repetition | None:
 
     Linear in the items for a given ``max_period``.
     """
-    codes = _codes(items)
+    planes = _planes(items)
     best: Repetition | None = None
-    for period in range(1, min(max_period, len(codes) // 2) + 1):
-        start, end = max(_stretches(codes, period), key=lambda stretch: stretch[1] - stretch[0], default=(0, 0))
+    for period in range(1, min(max_period, len(items) // 2) + 1):
+        stretches = _stretches(planes, period, period)
+        start, end = max(stretches, key=lambda stretch: stretch[1] - stretch[0], default=(0, 0))
         found = Repetition(start, period, (end - start) // period + 1)
-        if end - start >= period and (not best or found.length > best.length + period):
+        if end and (not best or found.length > best.length + period):
             best = found
-        if best and best.length * 2 > len(codes):
+        if best and best.length * 2 > len(items):
             break
     return best
 
 
 def fold(items: Sequence[Hashable], max_period: int = FOLD_PERIOD) -> Iterator[Repetition]:
     """Covers ``items`` by repetitions, in order; where several begin, the one of most items. Linear in the items."""
-    codes = _codes(items)
-    longest_period = min(max_period, len(codes) // FOLD_TIMES)
-    ahead = {period: deque(_stretches(codes, period)) for period in range(1, longest_period + 1)}
+    planes = _planes(items)
+    longest_period = min(max_period, len(items) // FOLD_TIMES)
+    ahead = {
+        period: deque(_stretches(planes, period, period * (FOLD_TIMES - 1))) for period in range(1, longest_period + 1)
+    }
     plain = position = 0
-    while position < len(codes):
+    while position < len(items):
         found = _best_at(position, ahead)
         if not found:
-            position = min((stretches[0][0] for stretches in ahead.values() if stretches), default=len(codes))
+            position = min((stretches[0][0] for stretches in ahead.values() if stretches), default=len(items))
             continue
         if plain < position:
             yield Repetition(plain, position - plain, 1)
         yield found
         plain = position = position + found.length
-    if plain < len(codes):
-        yield Repetition(plain, len(codes) - plain, 1)
+    if plain < len(items):
+        yield Repetition(plain, len(items) - plain, 1)
 
 
 def fold_long(items: Sequence[Hashable]) -> Iterator[Repetition]:
@@ -92,26 +96,24 @@ def _best_at(position: int, ahead: Mapping[int, deque[tuple[int, int]]]) -> Repe
     return best
 
 
-def _codes(items: Sequence[Hashable]) -> Sequence[int]:
-    """A small number for each item, equal for equal items: bytes where they suffice."""
+def _planes(items: Sequence[Hashable]) -> Sequence[bytes]:
+    """A number for each item, equal for equal items: the first byte of each number, the second one of each, and so on;
+    at least one such row of bytes, and none more of zeros alone."""
     numbers: dict[Hashable, int] = {}
-    codes = [numbers.setdefault(item, len(numbers)) for item in items]
-    return bytes(codes) if len(numbers) <= _ONE_BYTE else codes
+    codes = array("I", [numbers.setdefault(item, len(numbers)) for item in items]).tobytes()
+    planes = [codes[at::_INT] for at in range(_INT)]
+    return [plane for plane in planes if any(plane)] or planes[:1]
 
 
-def _stretches(codes: Sequence[int], period: int) -> Iterator[tuple[int, int]]:
-    """The ranges [start, end) in which every item equals the one that is ``period`` items later, in order."""
-    differs = _differences(codes, period)
-    end = 0
-    while (start := differs.find(0, end)) >= 0:
+def _stretches(planes: Sequence[bytes], period: int, least: int) -> Iterator[tuple[int, int]]:
+    """The ranges [start, end) of at least so many items in which each equals the one that is ``period`` items later, in
+    order."""
+    difference = 0
+    for plane in planes:
+        difference |= int.from_bytes(plane[period:], "little") ^ int.from_bytes(plane[:-period], "little")
+    differs = difference.to_bytes(len(planes[0]) - period, "little").translate(_ZERO_OR_ONE)
+    equal, end = bytes(least), 0
+    while (start := differs.find(equal, end)) >= 0:
         end = differs.find(1, start)
         end = len(differs) if end < 0 else end
         yield start, end
-
-
-def _differences(codes: Sequence[int], period: int) -> bytes:
-    """The differences: for each item 1 where it differs from the one that is ``period`` items later, else 0."""
-    if not isinstance(codes, bytes):
-        return bytes(map(int.__ne__, codes, codes[period:]))
-    difference = int.from_bytes(codes[period:], "little") ^ int.from_bytes(codes[:-period], "little")
-    return difference.to_bytes(len(codes) - period, "little").translate(_ZERO_OR_ONE)

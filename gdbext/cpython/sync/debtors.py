@@ -206,11 +206,10 @@ def _idents_in(
     """Idents of those threads that are in one of the functions, or in other code that calls the object's method."""
     anywhere, near = runtime.once(_states_by_code)
     inside = {state for code in codes for state in anywhere.get(code, ())}
-    asked = {other.address for other in others}
     for code, frames in near.items():
-        left = [state for state in frames if state in asked and state not in inside]
-        wanted = calls.wanted(code) if calls and left else []
+        wanted = calls.wanted(code) if calls else []
         if calls and wanted:
+            left = frames.keys() - inside
             inside.update(state for state in left if any(calls.by_frame(frame, wanted) for frame in frames[state]))
     return tuple(other.ident for other in others if other.address in inside)
 

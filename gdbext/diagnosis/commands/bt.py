@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report, with_arguments
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
@@ -15,7 +17,7 @@ from gdbext.render import Style, escape, python_source
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.report.thread_report import BackwardNode
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame
 
-    Block = tuple[str, "tuple[str, ...]"]
-    """The lines of a block, with what makes it equal to another (no frame numbers)."""
+    Block = tuple[Hashable, Callable[[], Iterable[str]]]
+    """What makes a block equal to another (no frame numbers), and what makes its lines."""
 
 _EPILOG = """\
 Innermost first. Each entry is one pass through the dispatcher:
@@ -187,7 +189,7 @@ def folded_lines(blocks: list[Block], style: Style) -> Iterator[str]:
     """The lines of ``blocks``; a block sequence that repeats is shown once, with its count."""
     for run in fold([block[0] for block in blocks]):
         for _, lines in blocks[run.start : run.start + run.period]:
-            yield from lines
+            yield from lines()
         if run.times > 1:
             plural = "entries" if run.period > 1 else "entry"
             yield style(f"{_PASS} … the {run.period} {plural} above, {run.times} times in a row …", "yellow")
@@ -197,41 +199,39 @@ def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines)
     frames = thread.frames or thread.python_frames
     blocks: list[tuple[int, int, Block]] = []
     for order, frame in enumerate(frames):
-        blocks.append((frame.level, order, _frame_block(frame, style, sources)))
+        blocks.append((frame.level, order, (_sameness(frame), partial(_frame_lines, frame, style, sources))))
     for step in thread.dispatch:
         # A step stands above the frame that opens it, so that innermost-first order holds for both.
-        blocks.append((step.level, -1, _step_block(step, style, why)))
-    blocks.extend((node.level, -1, _node_block(node, style)) for node in thread.backward)
+        same = step.event, step.qualified, step.key, step.keyset.bits if step.keyset else None
+        blocks.append((step.level, -1, (same, partial(_step_lines, step, style, why))))
+    blocks.extend((node.level, -1, (_node_text(node), partial(node_lines, node, style))) for node in thread.backward)
     blocks.sort(key=lambda item: (item[0], item[1]))
     return [block for _, _, block in blocks]
 
 
-def _step_block(step: DispatchFrame, style: Style, why: bool) -> Block:
+def _step_lines(step: DispatchFrame, style: Style, why: bool) -> Iterator[str]:
     first = f"#{step.level:<4} {dispatch_words(step)}"
-    lines = [style(first, "bold") + f"  {step.stage.value}, {step.confidence.value}"]
-    lines += (f"{_PASS}   {escape(line)}" for line in _argument_lines(step.arguments))
-    lines.append(f"{_PASS}   {_keyset_line(step)}")
+    yield style(first, "bold") + f"  {step.stage.value}, {step.confidence.value}"
+    yield from (f"{_PASS}   {escape(line)}" for line in _argument_lines(step.arguments))
+    yield f"{_PASS}   {_keyset_line(step)}"
     if step.kernel:
-        lines.extend(f"{_PASS}   {line}" for line in _kernel_lines(step))
+        yield from (f"{_PASS}   {line}" for line in _kernel_lines(step))
     if step.never_entered:
-        lines.append(style(f"{_PASS}   never entered: {step.never_entered}", "yellow"))
+        yield style(f"{_PASS}   never entered: {step.never_entered}", "yellow")
     if why:
-        lines.extend(f"{_PASS}   why: {escape(evidence)}" for evidence in step.evidence)
-    return repr((step.event, step.qualified, step.key, step.keyset)), tuple(lines)
+        yield from (f"{_PASS}   why: {escape(evidence)}" for evidence in step.evidence)
 
 
 def node_lines(node: BackwardNode, style: Style) -> tuple[str, ...]:
     """A node that runs: its name, and the line of the forward pass that made it."""
-    return _node_block(node, style)[1]
+    return (style(f"#{node.level:<4} {_node_text(node)}", "cyan"),)
 
 
-def _node_block(node: BackwardNode, style: Style) -> Block:
+def _node_text(node: BackwardNode) -> str:
     variable = f" of {escape(node.variable)}" if node.variable else ""
     known = node.sequence_nr is not None and not node.variable
     text = f"node  {escape(node.name)}{variable}{f', sequence number {node.sequence_nr}' if known else ''}"
-    if node.made_at:
-        text += f", made at {escape(node.made_at)}"
-    return text, (style(f"#{node.level:<4} {text}", "cyan"),)
+    return text + (f", made at {escape(node.made_at)}" if node.made_at else "")
 
 
 def dispatch_words(step: DispatchFrame) -> str:
@@ -282,14 +282,21 @@ def _kernel_lines(step: DispatchFrame) -> Iterator[str]:
         yield f"       {escape(kernel.registered_at)}{path}"
 
 
-def _frame_block(frame: Frame, style: Style, sources: SourceLines) -> Block:
+def _sameness(frame: Frame) -> Hashable:
+    """Functions without names are not one function."""
+    if frame.kind is FrameKind.PYTHON:
+        return frame.function, frame.file, frame.line
+    return frame.function, frame.module, frame.pc if frame.function == "??" else None
+
+
+def _frame_lines(frame: Frame, style: Style, sources: SourceLines) -> Iterator[str]:
     function = escape(frame.function)
     if frame.kind is FrameKind.PYTHON:
-        text = f"py    {function} at {escape(frame.file)}:{frame.line or '?'}"
-        return text, (style(text, "cyan"), *source_text(frame, style, sources))
+        yield style(f"py    {function} at {escape(frame.file)}:{frame.line or '?'}", "cyan")
+        yield from source_text(frame, style, sources)
+        return
     role = f"  [{frame.role}]" if frame.role else ""
     module = f"  {escape(frame.module)}" if frame.module else ""
     role += f"  {escape(frame.file)}" if frame.file else ""
     pc = f"{frame.pc:#018x} " if frame.pc is not None else ""
-    same = pc if frame.function == "??" else ""  # functions without names are not one function
-    return f"{same}{function}{module}", (f"#{frame.level:<4} {pc}{function}{style(module + role, 'dim')}",)
+    yield f"#{frame.level:<4} {pc}{function}{style(module + role, 'dim')}"

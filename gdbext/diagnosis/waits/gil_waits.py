@@ -13,7 +13,6 @@ from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import futex_wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _BELOW_TAKE_GIL = {FunctionTag.CONDVAR, FunctionTag.MUTEX, FunctionTag.OFFERS_GI
 
 def gil_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that wants the GIL (or has just offered it to another thread)."""
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if not futex:
         return None
     for gil in thread.process.gils:
@@ -127,7 +126,7 @@ def _held(gil: GilState, holder: tuple[int, OwnerCertainty], evidence: str) -> W
 
 def parking_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that is parked on anything but a lock object."""
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     parked = thread.process.python.parked(thread.tid, futex.address) if futex else None
     if not futex or not parked:
         return None

@@ -23,7 +23,6 @@ from gdbext.diagnosis.waits.snapshot import (
     FutexWait,
     ThreadSnapshot,
     fork_evidence,
-    futex_wait,
 )
 from gdbext.engine.glibc import sync_objects as pthread_mutex
 from gdbext.engine.glibc.sync_objects import Mutex, StreamLock
@@ -44,7 +43,7 @@ _NEAR = 6
 
 def mutex_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a mutex, None for any other."""
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if not futex or not futex.is_lock:
         return _refused_mutex(thread, futex) if futex else None
     mutex = Mutex.read(thread.process.memory, futex.address)
@@ -55,7 +54,7 @@ def mutex_wait(thread: ThreadSnapshot) -> Wait | None:
 
 def destroyed(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside pthread_mutex_lock for what can be no mutex any more; None for any other."""
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if not futex or not futex.is_lock or not _is_named(thread):
         return None
     if Mutex.read(thread.process.memory, futex.address):
@@ -157,7 +156,7 @@ _LIBRARIES = ("libc.", "libc-", "ld-", "libpthread")
 
 def libc_lock_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a lock that the functions on its stack identify, None for any other."""
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if not futex or not futex.is_lock or by_syscall(thread):
         return None
     if thread.first(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK) is not None:
@@ -173,7 +172,7 @@ def libc_lock_wait(thread: ThreadSnapshot) -> Wait | None:
 
 def unidentified(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside libc for a lock that nothing identifies, None for any other."""
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if not futex or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES) or by_syscall(thread):
         return None
     found = Wait(
@@ -262,7 +261,7 @@ _DEEP = 20_000
 def static_initialiser_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside __cxa_guard_acquire."""
     level = thread.first(FunctionTag.STATIC_GUARD, within=6)
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if level is None or not futex:
         return None
     guard = futex.address

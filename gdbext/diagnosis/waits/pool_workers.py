@@ -17,7 +17,7 @@ from gdbext.diagnosis.report.wait_detail import AbsentWorkers
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
-from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence, futex_wait
+from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
 from gdbext.engine.formats.elf_header import PF_W
 from gdbext.engine.vocabulary import counted
 
@@ -233,7 +233,7 @@ def openmp_wait(thread: ThreadSnapshot) -> Wait | None:
     level = _innermost_runtime_frame(thread)
     if level is None:
         return None
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     address = futex.address if futex else 0
     locks = futex is not None and futex.value == _LOCKED and thread.module_name(0).startswith(_GNU)
     if locks or thread.first(FunctionTag.OPENMP_LOCK, within=_NEAR) is not None:
@@ -344,7 +344,7 @@ def _for_team_mates(thread: ThreadSnapshot, resource: Resource, mates: list[Thre
 
 
 def _is_at(mate: ThreadSnapshot, generation: int) -> bool:
-    futex = futex_wait(mate.syscall)
+    futex = mate.futex
     return futex is not None and futex.address == generation and generation != 0
 
 

@@ -14,7 +14,7 @@ from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_detail import Unowned
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
+from gdbext.diagnosis.waits.snapshot import TID_MASK, WAIT_BITSET, FutexWait
 from gdbext.diagnosis.waits.syscall_waits import ended_children
 from gdbext.engine.glibc import sync_objects
 from gdbext.engine.glibc.pthread import EXITING, JOINABLE, join_state_word, thread_id_word
@@ -34,7 +34,7 @@ _LOWEST = 0x10000
 
 def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a condition variable, None for any other."""
-    futex, level = futex_wait(thread.syscall), thread.first(FunctionTag.CONDVAR, within=_NEAR)
+    futex, level = thread.futex, thread.first(FunctionTag.CONDVAR, within=_NEAR)
     if not futex or level is None or futex.is_lock_word:
         return None
     base = thread.object_around(futex.address, sync_objects.CONDVAR_WORDS, level)
@@ -96,7 +96,7 @@ def join(thread: ThreadSnapshot) -> Wait | None:
     pthread_join sleeps on a word of struct pthread of the thread it waits for, which the kernel clears at its end. The
     word's address proves it, so that no name is needed (pthread_join jumps to a local function).
     """
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if not futex:
         return None
     found = _by_thread_id(thread, futex) or _by_join_state(thread, futex)
@@ -129,7 +129,7 @@ def _by_join_state(thread: ThreadSnapshot, futex: FutexWait) -> tuple[OwnerThrea
 
 def barrier(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread at a pthread_barrier_t, which does not name those that are late; None for any other."""
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if not futex or thread.first(FunctionTag.BARRIER, within=_NEAR_BARRIER) is None:
         return None
     address = futex.address - sync_objects.BARRIER_WORD
@@ -144,7 +144,7 @@ _DEEP = 40
 
 def rwlock_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a read-write lock, None for any other."""
-    futex, level = futex_wait(thread.syscall), thread.first(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR)
+    futex, level = thread.futex, thread.first(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR)
     if not futex or level is None:
         return None
     base = thread.object_around(futex.address, sync_objects.RWLOCK_WORDS, level)
@@ -190,7 +190,7 @@ _MOST_UNNAMED = 5
 
 def semaphore_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a semaphore, None for any other."""
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if not futex:
         return None
     if thread.first(FunctionTag.SEMAPHORE, within=_NEAR_SEMAPHORE) is None and not _is_semaphore(thread, futex):
@@ -251,7 +251,7 @@ _CALL_BYTES = 8
 
 def once_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for an initialisation that is in progress, None for any other."""
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if not futex or (thread.first(FunctionTag.ONCE, within=_NEAR_ONCE) is None and not _is_once_word(thread, futex)):
         return None
     resource = Resource(WaitKind.ONCE, futex.address, thread.process.name_at(futex.address))

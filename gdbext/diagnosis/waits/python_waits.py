@@ -21,7 +21,7 @@ from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThr
 from gdbext.diagnosis.report.wait_detail import OtherEnd, Owned, Polled, Unowned
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread, SelfWait, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, fork_evidence, futex_wait, sleepers
+from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, fork_evidence, sleepers
 from gdbext.engine.glibc.pthread import was_thread
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
@@ -120,7 +120,7 @@ def _runs_job(thread: ThreadSnapshot) -> bool:
     """The thread is a worker of a multiprocessing.pool.ThreadPool, inside of a job (``worker`` of Lib/multiprocessing/
     pool.py calls it; between two jobs it takes one from a SimpleQueue)."""
     calls = [(frame.file.endswith("multiprocessing/pool.py"), frame.function) for frame in thread.python]
-    futex, python = futex_wait(thread.syscall), thread.process.python
+    futex, python = thread.futex, thread.process.python
     if calls[:1] != [(True, "worker")] or not futex or not python:
         return (True, "worker") in calls
     found = python.wait(thread.tid, futex.address)  # the job may be a function of C
@@ -147,7 +147,7 @@ def _held_up(thread: ThreadSnapshot, found: PythonWait) -> PoolHelper | None:
 
     for helper in found.helpers:
         other = thread.process.thread(helper.tid) if helper.tid is not None else None
-        if other and futex_wait(other.syscall) and not python_pool_of(other):
+        if other and other.futex and not python_pool_of(other):
             return helper
     return None
 
@@ -188,7 +188,7 @@ _MEANINGS = {
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that sleeps on a lock made by Python, None for any other."""
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if not futex or thread.first(FunctionTag.PYTHON_LOCK, within=_NEAR) is None:
         return None
     found, python = _classified(thread, futex), thread.process.python
@@ -342,7 +342,7 @@ _SHOWN = 3
 def who_ends(thread: ThreadSnapshot, wait: Wait, known: Unowned, expects: tuple[int, ...]) -> Unowned:
     """The thread that should end the wait and is not there, or those that may end it by the functions that they are in;
     else those that have its object at hand, ``expects``."""
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     found = thread.process.python.wait(thread.tid, futex.address) if futex else None
     lost = known.lost
     if found and not lost and not wait.external and not found.awaited:
@@ -424,7 +424,7 @@ def lost_pool(thread: ThreadSnapshot) -> Polled | None:
 def _waits_alike(thread: ThreadSnapshot, tid: int, wait: PythonWait) -> bool:
     """Another thread waits for the very object, as at a barrier."""
     other = thread.process.thread(tid)
-    futex = futex_wait(other.syscall) if other else None
+    futex = other.futex if other else None
     found = thread.process.python.wait(tid, futex.address) if futex else None
     return found is not None and found.address == wait.address
 

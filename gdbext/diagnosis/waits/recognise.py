@@ -29,7 +29,6 @@ from gdbext.diagnosis.waits import (
     torch_waits,
 )
 from gdbext.diagnosis.waits.pool_table import OPENMP, Pool
-from gdbext.diagnosis.waits.snapshot import futex_wait
 from gdbext.engine.record import Record
 
 TYPE_CHECKING = False
@@ -175,7 +174,7 @@ def _with_witness(thread: ThreadSnapshot, wait: Wait) -> Wait:
     address of the futex, would be enough else."""
     if wait.owner != OwnerThread(thread.tid) or wait.certainty is not OwnerCertainty.RECORDED:
         return wait
-    futex = futex_wait(thread.syscall)
+    futex = thread.futex
     if not thread.syscall:
         doubt = "it runs: only the functions on its stack tell what it waits for"
     elif not futex or thread.has_at_hand(futex.address):

@@ -266,6 +266,12 @@ class ThreadSnapshot:
             return call
         return continued(call, self.process.memory, self.frames[1].cfa)
 
+    @cached_property
+    def futex(self) -> FutexWait | None:
+        """Its futex wait on a word that can be one of an object's; None for any other wait."""
+        found = any_futex_wait(self.syscall)
+        return found if found and found.address >= _FIRST_PAGE else None
+
     @property
     def thread_pointer(self) -> int:
         """The address of the thread's control block, 0 where it is not known."""
@@ -394,12 +400,6 @@ class FutexWait(Record):
         return self.command == WAIT and bool(self.value & WAITERS) and bool(self.value & TID_MASK)
 
 
-def futex_wait(call: Syscall | None) -> FutexWait | None:
-    """The futex wait of a system call on a word that can be one of an object's; None for any other call."""
-    found = any_futex_wait(call)
-    return found if found and found.address >= _FIRST_PAGE else None
-
-
 def any_futex_wait(call: Syscall | None) -> FutexWait | None:
     """The futex wait of a system call, whatever its address; None for any other call."""
     if not call or call.name != "futex":
@@ -416,7 +416,6 @@ def sleepers(process: ProcessSnapshot) -> Mapping[int, set[int]]:
     if process.sleepers is None:
         process.sleepers = {}
         for thread in process.threads:
-            futex = futex_wait(thread.syscall)
-            if futex:
-                process.sleepers.setdefault(futex.address, set()).add(thread.tid)
+            if thread.futex:
+                process.sleepers.setdefault(thread.futex.address, set()).add(thread.tid)
     return process.sleepers

@@ -99,7 +99,7 @@ class Operator:
 
     def forget_table(self) -> None:
         """Read the dispatch table anew when it is next asked for: a kernel may have been registered since."""
-        for stale in ("_table", "table"):
+        for stale in ("_table", "table", "functors"):
             self.__dict__.pop(stale, None)
         self._kernels.clear()
 
@@ -112,6 +112,11 @@ class Operator:
     def table(self) -> tuple[KernelFunction, ...]:
         """All entries of ``dispatchTable_`` in table order."""
         return self.dispatcher.kernels.parse_table(self._table)
+
+    @cached_property
+    def functors(self) -> frozenset[int]:
+        """Addresses of the functors of all entries."""
+        return frozenset(kernel.functor for kernel in self.table)
 
     @cached_property
     def extractor(self) -> Extractor:

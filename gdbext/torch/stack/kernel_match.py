@@ -200,6 +200,8 @@ def is_machinery(name: str) -> bool:
 
 MAX_FRAME_WORDS = 512
 """Stack words of one frame that are tried; ``at::_ops`` frames have 10 to 60."""
+_COLD = ".cold"
+"""The end of the name of the part of a function that GCC has moved away."""
 
 
 class KernelMatcher:
@@ -217,6 +219,9 @@ class KernelMatcher:
         """Answers by kernel and start of the function that runs."""
         self._code: dict[KernelFunction, bool] = {}
         self._pointers: dict[int, bool] = {}
+        self._wrappers: dict[int, bool] = {}
+        """Functions by their start: whether they are wrappers of a pointer."""
+        self._starts: dict[int, int] = {}
         """Functors that hold a pointer to a function, by their addresses."""
         self._others: dict[tuple[int, int], bool] = {}
         """Answers by a function that a wrapper called, and a functor."""
@@ -258,9 +263,12 @@ class KernelMatcher:
         """The function that the wrapper in frame ``level`` called through the pointer that its functor holds, itself or
         by its helpers; 0 for other frames, and before it is called. It may have left by a jump for another."""
         wrapper = stack.function(level)
-        if not wrapper or not any(one in name for name in wrapper.names for one in POINTER_FUNCTOR_CLASSES):
+        if not wrapper:
             return 0
-        return self._called_by_wrapper(stack, level)
+        if wrapper.start not in self._wrappers:
+            is_one = any(one in name for name in wrapper.names for one in POINTER_FUNCTOR_CLASSES)
+            self._wrappers[wrapper.start] = is_one
+        return self._called_by_wrapper(stack, level) if self._wrappers[wrapper.start] else 0
 
     def _called_by_wrapper(self, stack: NativeStack, level: int) -> int:
         for inner in range(level - 1, max(level - 1 - BETWEEN, -1), -1):
@@ -368,10 +376,11 @@ class KernelMatcher:
         if not function:
             start = self._start_by_frame_table(stack, level)
             return self._sites.site(stack, level + 1).target if not start and level + 1 < len(stack) else start
-        for name in function.names:
-            if name.endswith(".cold"):
-                return self._symbolizer.address_of(name[: -len(".cold")], function.module.name)
-        return function.start
+        if function.start not in self._starts:
+            cold = next((name for name in function.names if name.endswith(_COLD)), "")
+            start = self._symbolizer.address_of(cold[: -len(_COLD)], function.module.name) if cold else function.start
+            self._starts[function.start] = start
+        return self._starts[function.start]
 
     def _start_by_frame_table(self, stack: NativeStack, level: int) -> int:
         """The start of code without symbols (a stripped extension), as its call frame information tells; else 0."""

@@ -233,6 +233,7 @@ class KnownFallbacks:
         self._memory = memory
         self._matcher = matcher
         self._sites = sites
+        self._hands_over: dict[tuple[KernelFunction, int], bool] = {}
 
     # --- kernels that are gone -------------------------------------------------------------------
 
@@ -258,12 +259,18 @@ class KnownFallbacks:
 
     def _hands_over_to(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
         """The kernel leaves by a virtual call for the frame's function."""
-        running, named = stack.function(level), self._dispatcher.kernels.name(kernel).function
-        texts = " ".join(running.demangled) if running else ""
-        return any(
-            any(one in named for one in kernels) and any(one in texts for one in called)
-            for kernels, called in _VIRTUAL_CALLS
-        )
+        running = stack.function(level)
+        key = kernel, running.start if running else 0
+        if key not in self._hands_over:
+            named, texts = (
+                self._dispatcher.kernels.name(kernel).function,
+                " ".join(running.demangled if running else ()),
+            )
+            self._hands_over[key] = any(
+                any(one in named for one in kernels) and any(one in texts for one in called)
+                for kernels, called in _VIRTUAL_CALLS
+            )
+        return self._hands_over[key]
 
     # --- what is below a key ---------------------------------------------------------------------
 

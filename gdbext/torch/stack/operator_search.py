@@ -147,7 +147,7 @@ class OperatorSearch:
         """The running kernel was called with a functor that this operator has not: what looked like its handle was left
         on the stack, where the room for the result is now. Wrappers of one signature are shared by many operators."""
         functor = self._functor_passed(stack, call)
-        return bool(functor) and all(kernel.functor != functor for kernel in operator.table)
+        return bool(functor) and functor not in operator.functors
 
     def _behind(self, value: int | None) -> Operator | None:
         """The operator that a word means: an OperatorDef*, or a pointer to an OperatorHandle."""

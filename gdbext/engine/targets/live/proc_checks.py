@@ -37,7 +37,7 @@ def thread_state(pid: int, tid: int | str) -> str:
 
 def thread_stat(pid: int, tid: int | str) -> tuple[str, str]:
     """The state letter of a thread and its name (comm). Raises OSError: it is gone."""
-    name, fields = split_stat(proc_files.head(f"/proc/{pid}/task/{tid}/stat", 1024))
+    name, fields = split_stat(proc_files.line(f"/proc/{pid}/task/{tid}/stat"))
     return fields[:1], name
 
 
@@ -54,9 +54,9 @@ def ends_with_tracer(pid: int) -> bool:
     return tracer(pid, pid) == parent(pid) != 0
 
 
-def thread_states(pid: int) -> dict[int, str]:
-    """Thread id to state letter, of all threads. Raises OSError: the process is gone."""
-    return {tid: state for tid, (state, _) in thread_stats(pid).items()}
+def thread_states(pid: int, known: Container[int] = ()) -> dict[int, str]:
+    """Thread id to state letter, of all threads but the ``known``. Raises OSError: the process is gone."""
+    return {tid: state for tid, (state, _) in thread_stats(pid, known).items()}
 
 
 def thread_stats(pid: int, known: Container[int] = ()) -> dict[int, tuple[str, str]]:
@@ -72,10 +72,10 @@ def thread_stats(pid: int, known: Container[int] = ()) -> dict[int, tuple[str, s
     return found
 
 
-def living_threads(pid: int) -> set[int]:
-    """The ids of the threads that have not ended. Raises nothing: of a process that is gone there are none."""
+def living_threads(pid: int, known: Container[int] = ()) -> set[int]:
+    """The ids of the threads that have not ended, but the ``known``; none of a process that is gone. Raises nothing."""
     try:
-        return {tid for tid, state in thread_states(pid).items() if state not in "ZX"}
+        return {tid for tid, state in thread_states(pid, known).items() if state not in "ZX"}
     except OSError:
         return set()
 

@@ -13,7 +13,13 @@ from contextlib import contextmanager, suppress
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, TargetThread
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.targets.live.local_process import read_memory, thread_name
-from gdbext.engine.targets.live.thread_motion import SleepPlace, place_of, same_but_for_rseq, turns_of
+from gdbext.engine.targets.live.thread_motion import (
+    SleepPlace,
+    has_moved_since,
+    place_of,
+    same_but_for_rseq,
+    turns_of,
+)
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
@@ -309,7 +315,10 @@ class StopCopy:
 
     def has_moved(self, tid: int, architecture: Architecture, read: ReadCode) -> bool:
         """The thread is not known to have slept ever since; or it began after the stop."""
-        thread, place = self._by_tid.get(tid), place_of(self._pid, tid)
+        thread = self._by_tid.get(tid)
+        if thread and self.is_asleep:
+            return has_moved_since(self._pid, tid, self._places[tid])
+        place = place_of(self._pid, tid)
         if not thread:
             return bool(place.call)
         return place.has_moved(self._places[tid]) or not _is_at(thread, place, architecture, read)

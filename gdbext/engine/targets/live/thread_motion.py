@@ -71,7 +71,17 @@ class SleepPlace(Record):
 def place_of(pid: int, tid: int) -> SleepPlace:
     """The place of a thread of this machine, now."""
     folder = f"/proc/{pid}/task/{tid}"
-    return SleepPlace(_text(f"{folder}/syscall"), _ran(folder))
+    ran = _ran(folder)  # before the call, so that the same again proves that the thread is in this very call
+    return SleepPlace(_text(f"{folder}/syscall"), ran)
+
+
+def has_moved_since(pid: int, tid: int, earlier: SleepPlace) -> bool:
+    """True if the thread may have run since ``place_of`` told ``earlier``. schedstat counts a turn when it begins
+    (sched_info_arrive, kernel/sched/stats.h): the same numbers are proof, the system call need not be read."""
+    told = _text(f"/proc/{pid}/task/{tid}/schedstat")
+    if told not in ("", _NOT_COUNTED) and told == earlier.ran:
+        return False
+    return place_of(pid, tid).has_moved(earlier)
 
 
 def call_of(pid: int, tid: int) -> str:
@@ -101,7 +111,7 @@ def turns_of(pid: int, tid: int) -> SleepPlace:
 
 def _text(path: str) -> str:
     try:
-        return proc_files.head(path, 256).decode(errors="replace").rstrip()
+        return proc_files.line(path).decode(errors="replace").rstrip()
     except OSError:
         return ""
 

@@ -19,7 +19,7 @@ from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, Target,
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_file, read_memory
 from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, StopCopy
-from gdbext.engine.targets.live.thread_motion import SleepPlace, kernel_side, place_of
+from gdbext.engine.targets.live.thread_motion import SleepPlace, has_moved_since, kernel_side, place_of
 from gdbext.engine.targets.system import linux, proc_files
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
@@ -185,7 +185,7 @@ class UnstoppedProcess(RunningProcess):
     def threads_that_ran(self) -> Sequence[int]:
         """Threads that no longer sleep where they did when they were listed."""
         sleeping = (thread for thread in self._threads or () if thread.place.stack_pointer is not None)
-        return tuple(each.tid for each in sleeping if place_of(self.pid, each.tid).has_moved(each.place))
+        return tuple(each.tid for each in sleeping if has_moved_since(self.pid, each.tid, each.place))
 
     @property
     def places(self) -> Mapping[int, SleepPlace]:
@@ -201,7 +201,7 @@ class UnstoppedProcess(RunningProcess):
 
     def has_slept_on(self) -> bool:
         """No thread has had a turn since they were listed, and there is none besides."""
-        return not self.threads_that_ran() and proc_checks.living_threads(self.pid) == self.places.keys()
+        return not self.threads_that_ran() and not proc_checks.living_threads(self.pid, self.places)
 
     def has_run(self, tid: int) -> bool:
         """The thread does not sleep, or no longer where it did when the threads were listed."""

@@ -17,6 +17,7 @@ WORDS = 6 << 20
 TABLE = 64 << 20
 """Bytes of a table: ``maps``, ``mountinfo``, ``/proc/locks``, ``net/tcp``."""
 _STEP = 1 << 16
+_LINE = 4096
 
 
 def limit_of(name: str) -> int:
@@ -37,6 +38,16 @@ def head(path: str, limit: int) -> bytes:
     finally:
         os.close(descriptor)
     return parts[0] if len(parts) <= 2 and not found else b"".join(parts)
+
+
+def line(path: str) -> bytes:
+    """The first 4,096 bytes of a file of one line, which the kernel gives in one piece (single_open, fs/seq_file.c).
+    Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _LINE)
+    finally:
+        os.close(descriptor)
 
 
 def read(path: str, limit: int | None = None) -> bytes:
