@@ -214,6 +214,17 @@ class NativeStack:
             self._path = tuple(frame.pc for frame in self.frames)
         return self._path
 
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """For each frame but the outermost one: its address for symbols and that of its caller."""
+        lookups = [frame.lookup_pc for frame in self.frames]
+        return list(zip(lookups, lookups[1:]))
+
+    @cached_property
+    def distinct_places(self) -> Mapping[tuple[int, int], int]:
+        """Each of the places once, with the level of one of its frames: a recursion has few."""
+        return dict(zip(self.places, range(len(self.places))))
+
     def function(self, level: int) -> Function | None:
         """The function of frame ``level``, None where no symbol covers its pc."""
         return self._symbolizer.function(self.frames[level].lookup_pc)

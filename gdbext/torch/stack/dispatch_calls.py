@@ -275,24 +275,29 @@ class FrameRoles:
         self._registered = registered
         self._known: dict[int, FunctionRole] = {}
         self._known_at: dict[int, FunctionRole] = {}
+        self._at: dict[tuple[int, int], FunctionRole] = {}
+        """Roles by where the frame stands and where it returns to."""
         self._elided_at: dict[tuple[int, int], FunctionRole | None] = {}
-        """Openers that left by a tail call, by where the frame stands and where it returns to."""
+        """Openers that left by a tail call, likewise."""
 
     def all(self, stack: NativeStack) -> list[FunctionRole]:
         """The role of each frame, innermost first."""
-        return [self.of(stack, level) for level in range(len(stack))]
+        for place, level in stack.distinct_places.items():
+            if place not in self._at:
+                self._at[place] = self.of(stack, level)
+        outermost = [self.of(stack, len(stack) - 1)] if stack.frames else []
+        return [*map(self._at.__getitem__, stack.places), *outermost]
 
     def elided(self, stack: NativeStack, roles: list[FunctionRole]) -> dict[int, FunctionRole]:
         """Openers that left by a tail call: the caller's call names them, another function stands in their place."""
-        found = {}
-        for level in range(len(stack) - 1):
-            place = stack.frames[level].pc, stack.frames[level + 1].lookup_pc
+        openers: dict[tuple[int, int], FunctionRole] = {}
+        for place, level in stack.distinct_places.items():
             if place not in self._elided_at:
                 self._elided_at[place] = self._elided_by(stack, level, roles[level])
             opener = self._elided_at[place]
             if opener:
-                found[level] = opener
-        return found
+                openers[place] = opener
+        return {level: openers[place] for level, place in enumerate(stack.places) if place in openers}
 
     def _elided_by(self, stack: NativeStack, level: int, role: FunctionRole) -> FunctionRole | None:
         if role.role.opens or role.role in (Role.LOOKUP, Role.ENTERING):

@@ -118,18 +118,15 @@ class DispatchStackReader:
         """Stretches of frames without names in which passes may be missing, innermost first."""
         levels = self._unread_levels.get(stack.path)
         if levels is None:
-            levels = [level for level in range(len(stack) - 1) if self._is_unread(stack, level)]
+            nameless = {place for place, level in stack.distinct_places.items() if self._is_nameless(stack, level)}
+            places = enumerate(stack.places) if nameless else ()
+            levels = [level for level, place in places if place in nameless and self._is_unread(stack, level)]
             self._unread_levels[stack.path] = levels
         levels = sorted({*levels, *self._unproven.get(stack.path, ())})
         return stretches(stack, levels, self._links) if levels else []
 
     def _is_unread(self, stack: NativeStack, level: int) -> bool:
         """Code without a name that is no known kernel, called through a pointer by code that looks kernels up."""
-        place = stack.frames[level].lookup_pc, stack.frames[level + 1].lookup_pc
-        if place not in self._nameless:
-            self._nameless[place] = self._is_nameless(stack, level)
-        if not self._nameless[place]:
-            return False
         if not self._sites.function(stack, level):
             return True
         if not stack.function(level + 1):
@@ -138,6 +135,12 @@ class DispatchStackReader:
         return role.opens or role.is_layer or self._events.looks_up(stack, level + 1)
 
     def _is_nameless(self, stack: NativeStack, level: int) -> bool:
+        place = stack.places[level]
+        if place not in self._nameless:
+            self._nameless[place] = self._find_nameless(stack, level)
+        return self._nameless[place]
+
+    def _find_nameless(self, stack: NativeStack, level: int) -> bool:
         module = stack.frames[level].module
         if not module or stack.function(level) or not self._links.uses_dispatcher(module):
             return False
