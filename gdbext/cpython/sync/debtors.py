@@ -111,18 +111,13 @@ def debtors(
     frames = [each for each in runtime.frames.stack(state).frames if is_of_program(each.file)][:_FRAMES]
     ended = ended_threads(runtime)
     keepers = {each.value.address: _names_in(runtime, each.value.address, address) for each in ended}
-    calls = _Calls(runtime, address, _Holders(runtime, frames, keepers, address), methods)
+    holders = _Holders(runtime, frames, keepers, address)
     functions = [*_functions(runtime, frames), *_of_threads(ended)]
-    own = {frame.code for frame in frames}
-    inner = frames if _BY_ALIKE.intersection(methods) else []
-    alike = [each for each in inner if calls.by_frame(each, calls.wanted(each.code))]
-    found = [Acting(_function_of(runtime, each), "wait", True) for each in alike]
-    theirs = (calls.acting(each, space) for each, space in functions if each.code not in own)
-    found += [each for each in theirs if each]
-    likely = [each for each in found if each.by_name or calls.may_be_it(each.function)]
-    acting = tuple(sorted(likely or found, key=lambda each: not each.by_name))
+    calls = _Calls(runtime, address, holders, methods)
+    found, acting = _acting(runtime, calls, frames, functions)
     if otherwise and not acting:
-        return debtors(runtime, state, address, otherwise)
+        calls = _Calls(runtime, address, holders, otherwise)
+        found, acting = _acting(runtime, calls, frames, functions)
     codes = {each.function.code for each in acting}
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
     idents = _idents_in(runtime, others, codes, calls)
@@ -137,6 +132,23 @@ def debtors(
         takes_jobs(runtime, each, folders, address) or goes_on_in(runtime, each, packages) for each in others
     )
     return Debtors(acting, idents, tuple(near), may_act)
+
+
+def _acting(
+    runtime: PythonRuntime,
+    calls: _Calls,
+    frames: Sequence[PythonFrame],
+    functions: Iterable[tuple[PythonFunction, int]],
+) -> tuple[Sequence[Acting], tuple[Acting, ...]]:
+    """The functions that call one of the methods, and those of them that are more likely to call it of the object."""
+    own = {frame.code for frame in frames}
+    inner = frames if _BY_ALIKE.intersection(calls.methods) else []
+    alike = [each for each in inner if calls.by_frame(each, calls.wanted(each.code))]
+    found = [Acting(_function_of(runtime, each), "wait", True) for each in alike]
+    theirs = (calls.acting(each, space) for each, space in functions if each.code not in own)
+    found += [each for each in theirs if each]
+    likely = [each for each in found if each.by_name or calls.may_be_it(each.function)]
+    return found, tuple(sorted(likely or found, key=lambda each: not each.by_name))
 
 
 def flag_debtors(runtime: PythonRuntime, state: ThreadState, name: str) -> Debtors:
@@ -206,11 +218,14 @@ def _idents_in(
     """Idents of those threads that are in one of the functions, or in other code that calls the object's method."""
     anywhere, near = runtime.once(_states_by_code)
     inside = {state for code in codes for state in anywhere.get(code, ())}
-    for code, frames in near.items():
-        wanted = calls.wanted(code) if calls else []
-        if calls and wanted:
-            left = frames.keys() - inside
-            inside.update(state for state in left if any(calls.by_frame(frame, wanted) for frame in frames[state]))
+    if calls:
+        for code, frames in near.items():
+            for member in calls.wanted(code):
+                if member.kind is LoadKind.ATTRIBUTE:
+                    left = frames.keys() - inside
+                    inside |= {state for state in left if any(calls.by_frame(each, [member]) for each in frames[state])}
+                else:
+                    inside |= runtime.once(_states_by_value, code, member.owner).get(calls.address, set())
     return tuple(other.ident for other in others if other.address in inside)
 
 
@@ -225,6 +240,16 @@ def _states_by_code(runtime: PythonRuntime) -> tuple[_StatesByCode, _FramesByCod
             if number < _FRAMES and is_of_program(frame.file):
                 near.setdefault(frame.code, {}).setdefault(state.address, []).append(frame)
     return anywhere, near
+
+
+def _states_by_value(runtime: PythonRuntime, code: int, name: str) -> Mapping[int, set[int]]:
+    """Value of the variable → addresses of the states of threads in whose frames of that code it has the value."""
+    found: dict[int, set[int]] = {}
+    for state, frames in runtime.once(_states_by_code)[1].get(code, {}).items():
+        for value in [variables(runtime, frame).get(name) for frame in frames]:
+            if value is not None:
+                found.setdefault(value, set()).add(state)
+    return found
 
 
 def _of_threads(threads: Iterable[ThreadObject]) -> Iterator[tuple[PythonFunction, int]]:
@@ -383,14 +408,14 @@ class _Calls:
 
     def __init__(self, runtime: PythonRuntime, address: int, holders: _Holders, methods: Collection[str]) -> None:
         self._runtime = runtime
-        self._address = address
+        self.address = address
         self._holders = holders
-        self._methods = methods
+        self.methods = methods
 
     def acting(self, function: PythonFunction, namespace: int) -> Acting | None:
         """The function with the method that it calls, None where it calls none; ``namespace``: its globals."""
         names = _names_of(self._runtime, function.code)
-        wanted = [each for each in names.members if each.name in self._methods] if names else []
+        wanted = [each for each in names.members if each.name in self.methods] if names else []
         if not names or not wanted:
             return None
         closure = closure_names(self._runtime, function.address)
@@ -405,7 +430,7 @@ class _Calls:
     def _is_it(self, member: NamedMember, function: PythonFunction, closure: Mapping[str, int], namespace: int) -> bool:
         """The owner of the method is proven to be the object."""
         if member.kind is not LoadKind.ATTRIBUTE:
-            return self._value(member.kind, member.owner, closure, namespace) == self._address
+            return self._value(member.kind, member.owner, closure, namespace) == self.address
         if member.outer_kind is LoadKind.FAST and self._is_first(function.code, member.outer):
             return self._holders.is_method(function.code, member.owner)
         if member.outer_kind in (None, LoadKind.ATTRIBUTE):
@@ -424,7 +449,7 @@ class _Calls:
         names = _names_of(self._runtime, function.code)
         members = names.members if names else ()
         return any(
-            each.name in self._methods and each.kind is LoadKind.ATTRIBUTE and self._holders.have(each.owner)
+            each.name in self.methods and each.kind is LoadKind.ATTRIBUTE and self._holders.have(each.owner)
             for each in members
         )
 
@@ -448,7 +473,7 @@ class _Calls:
     def wanted(self, code: int) -> list[NamedMember]:
         """The methods that the code calls of something, and that are called as one of the object's."""
         names = _names_of(self._runtime, code)
-        return [each for each in names.members if each.name in self._methods] if names else []
+        return [each for each in names.members if each.name in self.methods] if names else []
 
     def by_frame(self, frame: PythonFrame, wanted: Sequence[NamedMember]) -> bool:
         """One of the methods that are ``wanted`` of the frame's code is the object's, by a name that the frame has."""
@@ -457,11 +482,11 @@ class _Calls:
 
     def _is_of_frame(self, member: NamedMember, known: Mapping[str, int]) -> bool:
         if member.kind is not LoadKind.ATTRIBUTE:
-            return known.get(member.owner) == self._address
+            return known.get(member.owner) == self.address
         outer = known.get(member.outer, 0) if member.outer_kind is not LoadKind.ATTRIBUTE else 0
         if not outer:
             return self._holders.have(member.owner)
-        return attributes(self._runtime, outer).get(member.owner) == self._address
+        return attributes(self._runtime, outer).get(member.owner) == self.address
 
     def _global(self, namespace: int, name: str) -> int | None:
         try:
