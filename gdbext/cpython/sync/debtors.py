@@ -219,10 +219,11 @@ def _idents_in(
     anywhere, near = runtime.once(_states_by_code)
     inside = {state for code in codes for state in anywhere.get(code, ())}
     if calls:
+        asked = {other.address for other in others}
         for code, frames in near.items():
-            for member in calls.wanted(code):
+            left = (frames.keys() & asked) - inside
+            for member in calls.wanted(code) if left else ():
                 if member.kind is LoadKind.ATTRIBUTE:
-                    left = frames.keys() - inside
                     inside |= {state for state in left if any(calls.by_frame(each, [member]) for each in frames[state])}
                 else:
                     inside |= runtime.once(_states_by_value, code, member.owner).get(calls.address, set())

@@ -51,11 +51,11 @@ def _evidence(process: ProcessSnapshot) -> Iterator[str]:
     parent = process.procfs.forked_from()
     if parent is not None:
         yield f"its code, stack and heap are where those of its parent process {parent} are: it was forked from it"
-    native_ids = process.python.native_ids()
-    own = {thread.tid: thread.own_tid for thread in process.threads} if native_ids else {}
-    for tid, native in native_ids.items():
-        if own.get(tid) not in (None, native):
-            yield f"threading recorded thread {tid} as the kernel's thread {native}, before a fork"
+    if process.python:
+        own = {thread.tid: thread.own_tid for thread in process.threads}
+        for tid, native in process.python.native_ids().items():
+            if own.get(tid) not in (None, native):
+                yield f"threading recorded thread {tid} as the kernel's thread {native}, before a fork"
     for thread in process.threads:
         if any(frame.file.endswith(_FORKING_FILES) for frame in thread.python):
             yield "multiprocessing's call of fork is on its stack"
