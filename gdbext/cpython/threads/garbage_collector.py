@@ -33,6 +33,8 @@ def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int,
 
     Raises PythonUnsupported for a Python whose lists are not known, BadData, MemoryFault.
     """
+    if not runtime:
+        return None
     layout = runtime.layout
     place = layout.find(PyInterpreterState.gc_generations)
     if place is None or layout.abi.free_threaded or layout.find(PyInterpreterState.gc_young) is not None:

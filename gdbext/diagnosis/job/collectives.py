@@ -260,6 +260,8 @@ def traceback_lines(
     session: Session, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry
 ) -> list[tuple[str, str, int]]:
     """(function, file, line) of the frames that issued an entry, innermost first. What cannot be read is left out."""
+    if not session.python:
+        return []
     found = []
     try:
         for frame in recorder.traceback(entry):

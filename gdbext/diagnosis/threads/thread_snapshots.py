@@ -264,9 +264,12 @@ def _file_error(module: Module) -> SymbolFileError:
 def python_frames(table: ThreadTable, tid: int, stack: NativeStack) -> tuple[tuple[Frame, ...], tuple[str, ...]]:
     """(the Python frames innermost first, each at the level of the native frame that evaluates it; what could not be
     read). Raises MemoryFault, BadData."""
-    frames, states = table.runtime.frames, table.states.get(tid, ())
+    states = table.states.get(tid)
+    if not states:
+        return (), ()
+    frames = table.runtime.frames
     problems = [frames.stack(state).problem for state in states]
-    groups = frames.groups(states) if states else []
+    groups = frames.groups(states)
     spans = [(frame.sp, frame.cfa) for frame in stack.frames]
     evaluates = table.runtime.layout.abi.evaluates
     placed = place_groups(groups, spans, lambda level: _is_loop(stack, level, evaluates))
