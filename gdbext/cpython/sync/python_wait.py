@@ -232,7 +232,11 @@ def _name(frame: PythonFrame) -> str:
 
 
 def _kind_of(value: PyRef) -> Waitable | None:
-    own = value.vars()
+    return value.python.once(_kind_at, value.address) if value else None
+
+
+def _kind_at(python: PySpace, address: int) -> Waitable | None:
+    own = PyRef(python, address).vars()
     names = () if own.fault else own.keys()
     return next((kind for kind, wanted in assumed_names.OBJECT_KINDS if all(name in names for name in wanted)), None)
 

@@ -40,7 +40,7 @@ def locals_of(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
     """
     names = runtime.codes.get(frame.code).local_names()[:_LOCALS_LIMIT]
     values = objects_at(runtime, slots_of(runtime, frame), len(names))
-    found = ((name, _open_cell(runtime, value)) for name, value in zip(names, values) if value)
+    found = ((name, runtime.once(_open_cell, value)) for name, value in zip(names, values) if value)
     return {name: value for name, value in found if value}
 
 
