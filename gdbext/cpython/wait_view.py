@@ -237,14 +237,13 @@ class PythonWaitView:
 
         return running_jobs(self.runtime)
 
-    def native_ids(self) -> Mapping[int, int]:
-        """Thread id → the native_id that ``threading`` recorded when the thread was made; a fork does not change it
-        (Lib/threading.py, _after_fork, up to 3.13)."""
-        from gdbext.cpython.threads.runtime import read_native_ids
+    def native_id(self, tid: int) -> int | None:
+        """The native_id that ``threading`` recorded when the thread was made; a fork does not change it
+        (Lib/threading.py, _after_fork, up to 3.13). None where none is known."""
+        from gdbext.cpython.threads.runtime import recorded_native_id
 
-        found = read_native_ids(self.runtime)
-        states = ((tid, state) for tid, states in self._threads.states.items() for state in states)
-        return {tid: found[state.ident] for tid, state in states if state.ident in found}
+        found = (recorded_native_id(self.runtime, state.ident) for state in self.states(tid))
+        return next(filter(None, found), None)
 
     def polled_objects(self, tid: int) -> Sequence[PolledObject]:
         """The objects that the code of the thread's innermost Python frames looks at; empty where that is not known."""

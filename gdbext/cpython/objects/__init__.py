@@ -172,10 +172,9 @@ class ObjectReader:
         sign, count, digits = self._digits(address)
         if count > DIGIT_LIMIT:
             raise BadData(f"int at {address:#x} of {count} digits")
-        raw = struct.unpack(f"<{count}I", self.memory.read(digits, 4 * count))
         value = 0
-        for place, digit in enumerate(raw):
-            value |= int(digit) << (_DIGIT_BITS * place)
+        for place in range(count):
+            value |= self.memory.u32(digits + 4 * place) << (_DIGIT_BITS * place)
         return sign * value
 
     def number(self, address: int) -> float:

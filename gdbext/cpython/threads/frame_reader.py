@@ -356,6 +356,9 @@ def _without_parents(groups: Sequence[FrameGroup]) -> Iterator[FrameGroup]:
     """The groups without what a forked process has inherited of its parent's stack: the callers of the fork never run
     there, and their variables are the parent's."""
     inner = ("", "")
+    if not any(frame.file.endswith(_FORK[0]) for group in groups for frame in group):
+        yield from groups
+        return
     for group in groups:
         for number, frame in enumerate(group):
             called = (frame.file.rpartition("/")[2], frame.function.rpartition(".")[2])

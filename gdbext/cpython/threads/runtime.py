@@ -373,12 +373,10 @@ def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
     return names
 
 
-def read_native_ids(runtime: PythonRuntime) -> dict[int, int]:
-    """Thread ident to the Thread's native_id; what cannot be read is left out. Raises nothing."""
-    threads = (
-        (ident.int(), thread.var(assumed_names.THREAD_NATIVE_ID).int()) for ident, thread in active_threads(runtime)
-    )
-    return {ident: native for ident, native in threads if ident is not None and native is not None}
+def recorded_native_id(runtime: PythonRuntime, ident: int) -> int | None:
+    """The native_id of the ``threading.Thread`` with that ident; None where it cannot be read. Raises nothing."""
+    threads = (thread for number, thread in active_threads(runtime) if number.int() == ident)
+    return next((native for each in threads if (native := each.var(assumed_names.THREAD_NATIVE_ID).int())), None)
 
 
 def active_threads(runtime: PythonRuntime) -> Sequence[tuple[PyRef, PyRef]]:

@@ -51,11 +51,10 @@ def _evidence(process: ProcessSnapshot) -> Iterator[str]:
     parent = process.procfs.forked_from()
     if parent is not None:
         yield f"its code, stack and heap are where those of its parent process {parent} are: it was forked from it"
-    if process.python:
-        own = {thread.tid: thread.own_tid for thread in process.threads}
-        for tid, native in process.python.native_ids().items():
-            if own.get(tid) not in (None, native):
-                yield f"threading recorded thread {tid} as the kernel's thread {native}, before a fork"
+    main = process.thread(process.pid)  # the only thread that a fork leaves, under another id
+    native = process.python.native_id(process.pid)
+    if main and native is not None and main.own_tid not in (None, native):
+        yield f"threading recorded thread {main.tid} as the kernel's thread {native}, before a fork"
     for thread in process.threads:
         if any(frame.file.endswith(_FORKING_FILES) for frame in thread.python):
             yield "multiprocessing's call of fork is on its stack"

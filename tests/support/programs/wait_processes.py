@@ -187,7 +187,7 @@ class Python(PythonWaitView):
     ):
         super().__init__(ThreadTable(NO_PYTHON, None), None)
         self.gils = lambda: gils
-        self.native_ids = lambda: natives
+        self.native_id = natives.get
         self.users_of = lambda address: users.get(address, ())
         self.loop_owing = owing.get
         self.inside_with = lambda _semaphore: inside
