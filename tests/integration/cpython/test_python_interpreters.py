@@ -70,19 +70,17 @@ def test_old_python_is_refused(version: str) -> None:
 
 def test_a_program_without_python_and_python_that_ends() -> None:
     """While the interpreter shuts down its structures go one by one; what is left is shown."""
-    assert detect(["sh", "-c", "echo; read line"]) is None
+    assert not detect(["sh", "-c", "echo; read line"])
     code = f"import builtins, os\nclass Last:\n    def __del__(self, os=os): {WAITS}\nbuiltins.last = Last()\n"
     assert detect([sys.executable, "-c", code]) == sys.version.split()[0]
 
 
-def detect(command: list[str]) -> str | None:
-    """The version of the Python of a program that has written something; None if it is no Python."""
+def detect(command: list[str]) -> str:
+    """The version of the Python of a program that has written something; "" if it is no Python."""
     with ready(command) as process, ProcTarget(process.pid) as target:
         memory = Memory(target)
         modules = ModuleTable(target, memory)
         runtime = PythonRuntime.detect(memory, modules, Symbolizer(modules))
-        if runtime is None:
-            return None
         for state in runtime.thread_states():
             runtime.frames.stack(state)
         read_thread_names(runtime)
