@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
-    WalkedFrame = tuple[FrameStep, Registers, int, str]
-    """A frame on the way: the step at its pc, its registers, its CFA (0 where it is not known), how it was found."""
     Guess = tuple[int, Registers, str]
     """CFA, the caller's registers, how they were found."""
 
@@ -63,17 +61,17 @@ class Unwinder:
         Never raises for anything that is on the stack: ``stopped`` then says why the walk ended. Memory use does not
         grow with the number of frames.
         """
-        return self._numbered(self.walk(self._followed(registers), self._read), 0, limit)
+        return self.walk(self._followed(registers), self._read, limit=limit)
 
     def stack(self, registers: Mapping[str, int], limit: int = 1_000_000) -> list[NativeFrame]:
         """The same frames at once. Of a stack that begins like an earlier one the rest alone is walked."""
         current = self._followed(registers)
         known = self._paths.begin(current, self._read, limit)
         if not known:
-            frames = list(self._numbered(self.walk(current, self._read), 0, limit))
+            frames = list(self.walk(current, self._read, limit=limit))
         else:
-            rest = self.walk(known.registers(known.count), self._read, exact=False)
-            frames = [*known.frames(), *self._numbered(rest, known.count, limit)]
+            rest = self.walk(known.registers(known.count), self._read, known.count, limit, exact=False)
+            frames = [*known.frames(), *rest]
         if not known or not known.is_whole:
             self._paths.learn(current, frames)
         return frames
@@ -81,29 +79,28 @@ class Unwinder:
     def _followed(self, registers: Mapping[str, int]) -> Registers:
         return {name: value for name, value in registers.items() if name in self._kept}
 
-    def _numbered(self, walk: Iterator[WalkedFrame], first: int, limit: int) -> Iterator[NativeFrame]:
-        pc, sp = self._pc, self._sp
-        for level, (step, known, cfa, how) in enumerate(walk, first):
-            if level == limit:
-                self.stopped = f"truncated at {limit} frames"
-                return
-            signal = bool(step.row and step.row.is_signal)
-            yield NativeFrame(level, known[pc], known[sp], known, cfa, how, signal, step.lookup_pc, step.module)
-
     def walk(
-        self, registers: Registers, read: ReadMemory, exact: bool = True, guess: bool = True
-    ) -> Iterator[WalkedFrame]:
+        self,
+        registers: Registers,
+        read: ReadMemory,
+        first: int = 0,
+        limit: int = 1_000_000,
+        exact: bool = True,
+        guess: bool = True,
+    ) -> Iterator[NativeFrame]:
         """The frame with these registers, then its callers; ``stopped`` says at the end why there are no more.
 
-        ``read`` reads the stack. ``exact`` where the program counter is the next instruction to run, not where a call
-        returns to. Without ``guess`` only call frame information counts, and what is found by it.
+        ``read`` reads the stack. ``first`` is the level of the first frame, ``limit`` ends the walk. ``exact`` where
+        the program counter is the next instruction to run, not where a call returns to. Without ``guess`` only call
+        frame information counts, and what is found by it.
         """
         self.stopped = "not finished"
-        pc, at, how = self._pc, self._steps.at, "registers" if exact else "cfi"
+        pc, sp, at, how = self._pc, self._sp, self._steps.at, "registers" if exact else "cfi"
         trampolines: set[int] = set()
-        while True:
+        for level in range(first, limit):
             step = at(registers[pc], exact)
             row = step.row
+            is_signal = row is not None and row.is_signal
             if not row:
                 if not exact and not step.is_code:
                     self.stopped = _no_code(registers[pc])
@@ -112,7 +109,7 @@ class Unwinder:
                 cfa, callers, next_how = guessed or (0, {}, "")
                 reason = self._objection(registers, callers, exact) if guessed else step.problem
             else:
-                next_how = "signal" if row.is_signal else "cfi"
+                next_how = "signal" if is_signal else "cfi"
                 try:
                     cfa, callers = row.caller(registers, read)
                 except KeyError as error:
@@ -122,11 +119,15 @@ class Unwinder:
                     cfa, callers, reason = 0, {}, _problem(error)
                 else:
                     reason = END_OF_STACK if row.ends else self._objection(registers, callers, exact, row, trampolines)
-            yield step, registers, cfa if reason else callers[self._sp], how
+            end = cfa if reason else callers[sp]
+            yield NativeFrame(
+                level, registers[pc], registers[sp], registers, end, how, is_signal, step.lookup_pc, step.module
+            )
             if reason:
                 self.stopped = reason
                 return
-            registers, how, exact = callers, next_how, bool(row and row.is_signal)
+            registers, how, exact = callers, next_how, is_signal
+        self.stopped = f"truncated at {limit} frames"
 
     def _by_call(self, step: FrameStep, registers: Registers, read: ReadMemory) -> tuple[int, Registers, str] | None:
         """CFA, the caller's registers and an objection, where the register is unknown that the CFA is counted from."""

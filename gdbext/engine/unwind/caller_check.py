@@ -92,12 +92,12 @@ class CallerWalk:
         stack = _StackPiece(self._read, cfa - _BELOW, top)
         current, known = cfa, self._caller(pc, cfa, stack)
         walk = self._unwinder.walk(known, stack.read, exact=False, guess=False) if known else ()
-        for _, registers, above, _ in islice(walk, FRAME_LIMIT):
-            if above >= top:
-                return above == top and self._is(registers[self._pc], stack, ancestor)
-            if stack.is_left or 0 < above <= current:
+        for frame in islice(walk, FRAME_LIMIT):
+            if frame.cfa >= top:
+                return frame.cfa == top and self._is(frame.pc, stack, ancestor)
+            if stack.is_left or 0 < frame.cfa <= current:
                 return False
-            current = above or current
+            current = frame.cfa or current
         return not stack.is_left and stack.word(self._architecture.return_slot(top)) == ancestor.returns_to
 
     def _caller(self, pc: int, cfa: int, stack: _StackPiece) -> Registers | None:

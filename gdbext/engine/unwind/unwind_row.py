@@ -93,10 +93,7 @@ class CompiledRow:
         if cfa is None:
             cfa = (registers[self.cfa_register] + self.cfa_offset) & MASK
         words = self._unpack(read((cfa + self._low) & MASK, self._span))
-        if len(registers) <= self._most:
-            known = registers.copy()
-        else:
-            known = preserved(self._architecture, registers)
+        known = registers.copy() if len(registers) <= self._most else preserved(self._architecture, registers)
         for name, index in self._saved:
             known[name] = words[index]
         for name in self._undefined:

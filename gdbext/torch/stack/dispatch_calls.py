@@ -138,13 +138,14 @@ class _Grouping:
 
     def add(self, level: int, found: FunctionRole) -> None:
         current = self.calls[-1] if self.calls else None
-        growing = current if current and current.open_at(level) else None
-        if found.role.opens:
-            self._open(level, found, growing)
-        elif growing:
-            self._extend(growing, level, found)
-        elif found.role is not Role.PLAIN and level < self._outermost:  # of a stack that ends early it is not there
-            self._maybe_hosted(level, found)
+        growing = current if current and current.kernel is None and current.open_at(level) else None
+        if growing or found.role is not Role.PLAIN:
+            if found.role.opens:
+                self._open(level, found, growing)
+            elif growing:
+                self._extend(growing, level, found)
+            elif level < self._outermost:  # of a stack that ends early it is not there
+                self._maybe_hosted(level, found)
         self._above = found
 
     def add_elided(self, level: int, found: FunctionRole) -> None:

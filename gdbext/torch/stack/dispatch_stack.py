@@ -170,7 +170,7 @@ class DispatchStackReader:
 
     def _calls(self, stack: NativeStack) -> list[DispatchCall]:
         """The dispatch calls of a stack, innermost first."""
-        signals = frozenset(level for level, frame in enumerate(stack.frames) if frame.is_signal)
+        signals = frozenset([frame.level for frame in stack.frames if frame.is_signal])
         calls = self._calls_of.get((stack.path, signals))
         if calls is None:
             roles = self._roles.all(stack)
