@@ -5,7 +5,8 @@ As a library: ``import gdbext; process = gdbext.open(pid=1234)`` (docs/library.m
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
+from typing import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.report.resource import Resource

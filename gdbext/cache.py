@@ -13,8 +13,8 @@ import os
 import stat
 from contextlib import suppress
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 

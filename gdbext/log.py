@@ -8,8 +8,8 @@ a debugger that scripts/dispatch starts come when it has ended. Without the vari
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from typing import Protocol

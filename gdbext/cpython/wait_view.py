@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.object_users import ObjectUsers
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 

@@ -4,6 +4,7 @@ observations → verdict."""
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.assumed_names import GREENLET_HUBS
 from gdbext.diagnosis.job import is_rank
@@ -19,11 +20,9 @@ from gdbext.diagnosis.waits import pool_workers
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognise import State, follow_main_thread, held_resources, state_of
-from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Optional
@@ -153,7 +152,7 @@ _PLACED = 200
 """Outermost frames that tell where a thread is; deeper ones differ only in recursions."""
 
 
-class Inspection(Record):
+class Inspection(NamedTuple):
     """Everything that all-threads and dispatch-diagnose report."""
 
     threads: tuple[ThreadReport, ...]

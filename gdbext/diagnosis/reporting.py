@@ -6,6 +6,8 @@ alone, while the process lives.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.diagnosis.report import CutCall, LayoutReport, PythonReport, Report, TargetReport, TorchReport
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -14,7 +16,6 @@ from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.engine.vocabulary import ErrorReport
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Sequence

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from gdbext.diagnosis.inspect import Inspection, inspect_threads
 from gdbext.diagnosis.kinds import kind_of, rank_of
@@ -15,12 +15,10 @@ from gdbext.diagnosis.report.thread_report import ThreadProgress, is_users_file
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
 from gdbext.diagnosis.verdict.judgement import Judgement
-from gdbext.engine.record import Protocol
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 

@@ -6,17 +6,16 @@ What depends on the mapped files alone, their names and unwind rows, is kept as 
 from __future__ import annotations
 
 from functools import cached_property, partial
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from gdbext.engine.process.memory import Memory, memory_of
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.record import Generic, Protocol, TypeVar, cast
 from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.frame_steps import FrameSteps
 from gdbext.engine.vocabulary import ErrorLog
 from gdbext.errors import BadData, GdbextError, MemoryFault, NotTorch, UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 

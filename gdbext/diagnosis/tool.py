@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from enum import Enum
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from gdbext.engine.record import Enum
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, write
 from gdbext.errors import UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator, Mapping, Sequence

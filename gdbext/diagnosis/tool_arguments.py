@@ -4,12 +4,13 @@ users write them.
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
 from gdbext.engine import numbers
 from gdbext.engine.numbers import integer
-from gdbext.engine.record import late_pattern
 from gdbext.errors import UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 NUMBER = r"(0x[0-9a-fA-F]{1,16}|\d{1,20})"
 """The pattern of an address or an offset; ``number`` takes it."""
 WORD = (1 << 64) - 1
-_REGISTER = late_pattern(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?")
+_REGISTER = re.compile(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?")
 
 
 def number(text: str) -> int:
@@ -75,7 +76,7 @@ def running_thread(process: RunningProcess, word: str) -> int:
     return tid
 
 
-TENSOR = late_pattern(f"(?:tensor:|@){NUMBER}")
+TENSOR = re.compile(f"(?:tensor:|@){NUMBER}")
 """The spelling of a tensor in memory where keys are expected: ``tensor:0x7f12…``; group 1 is the address."""
 
 

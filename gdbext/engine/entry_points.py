@@ -14,12 +14,11 @@ from __future__ import annotations
 import os
 import sys
 from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext import cache
-from gdbext.engine.record import Record
 from gdbext.errors import AddOnError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, TypeVar
@@ -35,7 +34,7 @@ _LARGEST = 1 << 16
 _VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-class EntryPoint(Record):
+class EntryPoint(NamedTuple):
     """One line of an ``entry_points.txt``: ``name = module:attribute``."""
 
     group: str

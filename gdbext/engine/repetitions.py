@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
-
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
@@ -23,7 +21,7 @@ _WHOLE_PERIOD = 128
 """Items in the longest block of such a list: a turn through Python and the dispatcher takes dozens of native frames."""
 
 
-class Repetition(Record):
+class Repetition(NamedTuple):
     """``period`` items from ``start``, standing ``times`` times in a row (1 where nothing repeats)."""
 
     start: int

@@ -19,9 +19,9 @@ one to three digits. JSON has plain numbers in bytes, milliseconds or seconds.
 
 from __future__ import annotations
 
-from gdbext.engine.record import Enum, Generic, Record, TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Annotated, Any, ClassVar
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Type = TypeVar("Type")
 
 
-class DebuggerEntry(Record):
+class DebuggerEntry(NamedTuple):
     """``file``: what a user loads into the debugger, beside the packages. ``command``: how."""
 
     file: str
@@ -122,7 +122,7 @@ class Section:
         return ()
 
 
-class ErrorReport(Record):
+class ErrorReport(NamedTuple):
     """``where`` is a thread, module or field."""
 
     what: str

@@ -13,8 +13,8 @@ import select
 import struct
 import sys
 import time
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 

@@ -6,11 +6,11 @@ A look that the kernel may never answer is supervised (engine/targets/live/super
 from __future__ import annotations
 
 import os
+from enum import Enum
+from typing import TYPE_CHECKING
 
-from gdbext.engine.record import Enum
 from gdbext.engine.targets import budget
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -15,14 +15,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext import cache
 from gdbext.engine.entry_points import EntryPoint, entry_points
 from gdbext.engine.numbers import number
-from gdbext.engine.record import Record
 from gdbext.errors import AddOnError, BadData
+from gdbext.render.plain_json import annotation_texts
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Made = TypeVar("Made")
 
 
-class Affected(Record):
+class Affected(NamedTuple):
     """Versions of a package: ``since`` is the first that has the bug, ``before`` the first without it, ``until`` the
     last that is known to have it, where nobody says when it was cured; "" for none."""
 
@@ -88,7 +88,7 @@ NO_CHILD = "no-child:"
 """The beginning of a further relation: no child process has the text behind it in its command line."""
 
 
-class ThreadPattern(Record):
+class ThreadPattern(NamedTuple):
     """The part of one of the threads that hang. What is empty may be anything."""
 
     python: tuple[tuple[str, str], ...] = ()
@@ -126,7 +126,7 @@ class ThreadPattern(Record):
     """It has no Python frame."""
 
 
-class KnownBug(Record):
+class KnownBug(NamedTuple):
     """One entry of the catalogue. The process hangs because of it where each pattern fits a thread of its own."""
 
     id: str
@@ -291,15 +291,15 @@ class _Fields:
     """The members of a JSON object, all of which are fields of the record; BadData for whatever is not as it should
     be."""
 
-    def __init__(self, value: object, record: type[Record], where: str) -> None:
+    def __init__(self, value: object, record: type[NamedTuple], where: str) -> None:
         if not isinstance(value, Mapping):
             raise BadData(f"{where} is no object: {json.dumps(value)[:40]}")
-        if not value.keys() <= record.__annotations__.keys():
+        if not value.keys() <= set(record._fields):
             strange = sorted(set(map(str, value)) - set(record._fields))
             raise BadData(f"{where} has {', '.join(strange)}; there are {', '.join(record._fields)}")
         self._value = value
         self._where = where
-        self._kinds = record.__annotations__
+        self._kinds = annotation_texts(record)
 
     def made(self, record: Callable[..., Made]) -> Made:
         """The record of the members that there are, each read as its field is declared; all must be of simple kinds."""

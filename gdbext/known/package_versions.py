@@ -10,26 +10,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from gdbext.engine.record import late_pattern
-
 if TYPE_CHECKING:
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.targets.host_files import HostFiles
 
 _LIBC_BANNER = b"GNU C Library"
-_LIBC_VERSION = late_pattern(rb"GNU C Library[^\n]{0,80}? version (\d+\.\d+)")
+_LIBC_VERSION = re.compile(rb"GNU C Library[^\n]{0,80}? version (\d+\.\d+)")
 _NCCL_BANNER = b"NCCL version "
-_NCCL_VERSION = late_pattern(rb"NCCL version (\d+\.\d+\.\d+)")
+_NCCL_VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
 """VERSION_STRING of NCCL's src/init.cc: ``NCCL version 2.27.3+cuda12.9``."""
 _LINE = 160
 """Bytes that hold a banner's first line."""
 _MOST_TEXTS = 8
 """Texts of a library that may begin as its banner does, as formats of messages do."""
-_SITE = late_pattern(r"(/.*/(?:site|dist)-packages)/")
-_EXTENSION = late_pattern(r"/(?:site|dist)-packages/|\.(?:cpython-[^/]+|abi3)\.so$")
+_SITE = re.compile(r"(/.*/(?:site|dist)-packages)/")
+_EXTENSION = re.compile(r"/(?:site|dist)-packages/|\.(?:cpython-[^/]+|abi3)\.so$")
 _HIGHEST = 6
 """Folders above a module in which its package's metadata is looked for."""
-_METADATA = late_pattern(r"(.+?)-(\d[^-]*)(?:-py\d[^-]*)?\.(?:dist|egg)-info")
+_METADATA = re.compile(r"(.+?)-(\d[^-]*)(?:-py\d[^-]*)?\.(?:dist|egg)-info")
 
 
 def without_unknown(versions: Mapping[str, str | None]) -> dict[str, str | None]:

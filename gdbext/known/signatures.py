@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.known import NO_CHILD, KnownBug, ThreadPattern
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -237,7 +236,7 @@ class ProcessFacts:
         return all(self.relation(word) is True for word in bug.process)
 
 
-class KnownBugReport(Record):
+class KnownBugReport(NamedTuple):
     """A known bug that fits the process. What its entry in the catalogue says of threads is not repeated."""
 
     id: str

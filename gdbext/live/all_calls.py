@@ -16,13 +16,12 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.process.code_reader import HALVES, WHOLE, import_stubs, imported_slots, text_pieces
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.unwind.caller_check import IsOpen, StopPlace
 from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
@@ -56,7 +55,7 @@ _WORTH_A_CHILD = 1 << 26
 """Bytes of code, which one process goes through in a quarter of a second."""
 
 
-class SharedLookup(Record):
+class SharedLookup(NamedTuple):
     """A lookup in a function that belongs to no single operator."""
 
     function: Function
@@ -331,7 +330,7 @@ class _Behind:
         return self._known[returns_to]
 
 
-class _LookupCaller(Record):
+class _LookupCaller(NamedTuple):
     event: str
     frame: CfaRule | None
     place: StopPlace

@@ -14,11 +14,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.argument_places import SavedArgument
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import json_member
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.registry.schema import hidden_result, schema_types
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from gdbext.torch.registry.dispatch_table import ComputedEntry
 
 
-class LookupResult(Record):
+class LookupResult(NamedTuple):
     """The result of a lookup with one keyset; the same for every dispatch of that operator, event and keyset.
 
     ``key`` is what ``highestPriorityTypeId`` names. ``addresses`` are the kernel's unboxed, sym-unboxed and boxed
@@ -175,7 +174,7 @@ _USED = {"Tensor": _WORD, "Tensor?": _WORD, "int": _WORD, "bool": 1}
 """Low bytes that matter of those that are shown."""
 
 
-class KeptWord(Record):
+class KeptWord(NamedTuple):
     """The word of an argument register, of which the low ``size`` bytes were kept."""
 
     value: int

@@ -8,10 +8,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from gdbext.diagnosis.tool import Alone, Mode, Tool, ToolHost
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer
 from gdbext.errors import ProbesRefused, TargetError, UsageError
 from gdbext.live.end_requests import EndRequests
@@ -33,7 +32,7 @@ Handler = Callable[[int, int, int], bool]
 """(thread id, CFA of the frame, value) → True: the process stays stopped. May raise GdbextError and OSError, too."""
 
 
-class HookSpec(Record):
+class HookSpec(NamedTuple):
     """An address at which ``handler`` is called. ``register`` "" means that no value is wanted.
 
     The value is the register's, or with ``load`` the word at register + ``load``.

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cache import cache_folder
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.formats.symbol_cache import kept_texts
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function, Symbolizer
-from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.torch import assumed_symbols
 from gdbext.torch.stack.call_arguments import follow_stub
@@ -34,7 +33,7 @@ _FUNCTIONS_FOLLOWED = 200
 """Wrappers that are decoded in search of an operator's structured kernels; mm has 40."""
 
 
-class OperatorFunction(Record):
+class OperatorFunction(NamedTuple):
     """A function with the dispatcher inlined for one operator; ``event`` is "call" or "redispatch"."""
 
     operator: Operator
@@ -43,7 +42,7 @@ class OperatorFunction(Record):
     sites: LookupSites
 
 
-class BoxedEntry(Record):
+class BoxedEntry(NamedTuple):
     """The boxed entry of one of an operator's own kernels: called with functor, OperatorHandle&, keyset, stack."""
 
     operator: Operator
@@ -216,7 +215,7 @@ def _place(thread: StoppedThread, frame: CfaRule) -> tuple[int, int]:
     return thread.tid, cfa_in(thread, frame)
 
 
-class Opening(Record):
+class Opening(NamedTuple):
     """A lookup that opens a call: the register that holds the OperatorEntry* there, and the rule of its frame.
 
     ``jumps``: the function may leave by a jump, so that the call ends where that returns to."""

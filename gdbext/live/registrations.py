@@ -20,9 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError, NotTorch, UsageError
 from gdbext.live.breakpoint_setter import ALWAYS, Equals, Register
@@ -210,7 +209,7 @@ class KernelWatch:
 # --- what Inductor has loaded ------------------------------------------------------------------
 
 
-class GeneratedFunction(Record):
+class GeneratedFunction(NamedTuple):
     """``what`` says where it is from: a C++ file or a library. ``condition``: the call is one for this kernel."""
 
     name: str

@@ -6,14 +6,14 @@ Colour where it is a terminal, also of Python source, and text from the target m
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record, late_pattern
 from gdbext.engine.terminal import MARKS, escape
 from gdbext.engine.vocabulary import counted
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ __all__ = ["Style", "counted", "escape"]
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
-class Style(Record):
+class Style(NamedTuple):
     """The decoration of text; ``Style()`` is plain. Colours are marks, which the door to the terminal turns into
     colours (engine/terminal.py)."""
 
@@ -34,7 +34,7 @@ class Style(Record):
         return f"{''.join(MARKS[_CODES[effect]] for effect in effects)}{text}{MARKS['0']}"
 
 
-_SEQUENCE = late_pattern("\x1b\\[([0-9;]*)m")
+_SEQUENCE = re.compile("\x1b\\[([0-9;]*)m")
 
 
 def short_name(function: str) -> str:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
 from gdbext.engine.numbers import integer
-from gdbext.engine.record import Enum
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import BadData
 from gdbext.render.annotation_names import alternatives, arguments_of, meaning
-from gdbext.render.plain_json import Way, family_of, members_of, plain
+from gdbext.render.plain_json import Way, annotation_texts, family_of, members_of, plain
 
 Reader = Callable[[Any, str], Any]
 """Reads a value; its name in the document, for errors."""
@@ -56,7 +56,7 @@ def section_from_json(kind: type[Section], value: Any, where: str) -> Section:
     """The section that a member of a report describes. Raises BadData."""
     if not kind.only_member:
         return from_json(kind, value, where)
-    reader: Any = _of_type(kind, kind.__annotations__[kind.only_member])
+    reader: Any = _of_type(kind, annotation_texts(kind)[kind.only_member])
     made: Any = kind
     section: Section = made(reader(value, where))
     return section

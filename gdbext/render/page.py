@@ -16,8 +16,8 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape as html_escape
+from typing import NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.terminal import escaped, is_text
 from gdbext.render import escape
 
@@ -67,7 +67,7 @@ class Page:
         return self.head() + "\n".join(body) + "\n" + self.end()
 
 
-class Origin(Record):
+class Origin(NamedTuple):
     """The facts of a page itself: which program was looked at, where, when and with what. "" is unknown."""
 
     program: str = ""
@@ -151,7 +151,7 @@ def _resource(name: str) -> str:
 SCRIPT = "table"
 
 
-class Column(Record):
+class Column(NamedTuple):
     """A heading; ``is_number`` sorts by value, greatest first, and stands to the right."""
 
     title: str

@@ -11,16 +11,16 @@ JSON lacks as "NaN", "Infinity" and "-Infinity", complex ones as [real, imaginar
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from functools import cache
 from math import isfinite
 from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.rank_sets import fold
-from gdbext.engine.record import Enum, Record
 from gdbext.engine.repetitions import MOST_WHOLE, fold_long
 from gdbext.engine.vocabulary import JsonMember, Section
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
@@ -54,7 +54,7 @@ _WAYS = {"Inline[": Way.INLINE, "Hexadecimal": Way.HEXADECIMAL, "RankSet": Way.R
 _MARKS = ("Sparse[", "Explained[", "Inline[")
 
 
-class JsonField(Record):
+class JsonField(NamedTuple):
     """A member of a record's JSON object: its name, and the attribute that has its value."""
 
     name: str
@@ -87,6 +87,12 @@ class JsonField(Record):
         return cls.of(name, made.function.__annotations__["return"], False, None)._replace(is_field=False)
 
 
+def annotation_texts(kind: type) -> dict[str, str]:
+    """Field → its annotation, as the source has it: typing.NamedTuple keeps that in a ForwardRef."""
+    found = [item for base in reversed(kind.__mro__) for item in getattr(base, "__annotations__", {}).items()]
+    return {name: getattr(text, "__forward_arg__", text) for name, text in found}
+
+
 @cache
 def members_of(kind: type) -> tuple[JsonField, ...]:
     """The members of a record's JSON object, in their order; none for what is no record.
@@ -94,7 +100,7 @@ def members_of(kind: type) -> tuple[JsonField, ...]:
     A dataclass is asked itself (as dataclasses.fields does): the module takes a tenth of a look to import.
     """
     classes = [vars(base) for base in reversed(kind.__mro__)]
-    annotations = {name: text for names in classes for name, text in names.get("__annotations__", {}).items()}
+    annotations = annotation_texts(kind)
     defaults = getattr(kind, "_field_defaults", vars(kind))
     members = [
         JsonField.of(name, annotations[name], name in defaults, defaults.get(name))

@@ -12,12 +12,11 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report import json_report
 from gdbext.engine.formats.workplace import Workplace
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_command, read_file
 from gdbext.engine.targets.system.linux import command_text, is_alive
 from gdbext.engine.terminal import cut
@@ -69,7 +68,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-class ProcessLook(Record):
+class ProcessLook(NamedTuple):
     """The verdict on one process. ``text``: the diagnosis as dispatch-diagnose shows it, "" where there is none;
     ``problem`` says why then."""
 
@@ -86,7 +85,7 @@ class ProcessLook(Record):
         return f"process {self.pid} ({self.program}): {self.summary or self.problem}"
 
 
-class FamilyEvidence(Record):
+class FamilyEvidence(NamedTuple):
     """The verdicts on a process, which is the first, and on its descendants. The files of process N begin with
     ``start`` and ``-N.``; ``job`` is what the ranks among them are waiting for, "" where there are none."""
 
@@ -180,7 +179,7 @@ def look_at_family(
     return FamilyEvidence(f"{os.path.abspath(folder)}/{stem}", looks, job)  # noqa: PTH100 - a text for people
 
 
-class _FirstLooks(Record):
+class _FirstLooks(NamedTuple):
     """The verdicts that are told before anything is recorded: of which names their files are, and to whom."""
 
     stem: str

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from gdbext import log
 from gdbext.errors import AddOnError, GdbextError, UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping, Sequence

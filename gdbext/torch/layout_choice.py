@@ -6,17 +6,16 @@ from __future__ import annotations
 import os
 import re
 from stat import S_ISDIR
+from typing import TYPE_CHECKING
 
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.declarations import required_in
 from gdbext.engine.layouts.validate import unusable
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.record import late_pattern
 from gdbext.errors import GdbextError, LayoutError, NotTorch, TargetError
 from gdbext.log import logger
 from gdbext.torch.assumed_symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     """The layout of the PyTorch that a libtorch_cpu.so with that build-id belongs to. Raises LayoutError."""
 
 _KEPT = "torch layout"
-_EXTENSION = late_pattern(r"/torch/_C\.[^/]*\.so$")
+_EXTENSION = re.compile(r"/torch/_C\.[^/]*\.so$")
 _log = logger(__name__)
 
 

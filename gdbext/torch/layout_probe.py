@@ -9,6 +9,7 @@ Source: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from gdbext.engine.layouts import Layout
@@ -16,16 +17,15 @@ from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.record import late_pattern
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch import structures
 from gdbext.torch.registry.kernel import KernelFunction, kernel_parser
 from gdbext.torch.values import value_structures
 from gdbext.torch.values.containers import string_reader
 
-_NAME = late_pattern(r"[A-Za-z_][\w.]*::[\w.]+")
-_OVERLOAD = late_pattern(r"[\w.]*")
-_KEY = late_pattern(r"wrapper_([A-Za-z]+[0-9]?)_")
+_NAME = re.compile(r"[A-Za-z_][\w.]*::[\w.]+")
+_OVERLOAD = re.compile(r"[\w.]*")
+_KEY = re.compile(r"wrapper_([A-Za-z]+[0-9]?)_")
 _FALLBACKS = {
     "Python": "pythonFallback",  # ATen/core/PythonFallbackKernel.cpp, as the next three
     "PythonDispatcher": "pythonDispatcherFallback",

@@ -7,9 +7,9 @@ Seen in the wheels of 2.0.1, 2.4.1, 2.6.0, 2.10.0, 2.13.0 and 2.15.0.
 
 from __future__ import annotations
 
-from gdbext.engine.record import Enum, Record
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.formats.symbol_table import Symbol
     from gdbext.engine.process.modules import Module
@@ -94,7 +94,7 @@ class NameKind(Enum):
     FUNCTION = "qualified C++ functions, whatever their arguments"
 
 
-class TorchSymbol(Record):
+class TorchSymbol(NamedTuple):
     """A symbol, or a family of symbols, that torch's libraries are assumed to have.
 
     ``names`` are spellings of different versions or functions of one purpose: any one of them will do. ``library`` is

@@ -14,6 +14,7 @@ import re
 import textwrap
 import typing
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -21,10 +22,9 @@ import gdbext
 from gdbext.diagnosis.kinds import KINDS
 from gdbext.diagnosis.report import SCHEMA, Report
 from gdbext.diagnosis.report.finding import NOTE, FindingKind
-from gdbext.engine.record import Enum
 from gdbext.engine.vocabulary import Section
 from gdbext.render.annotation_names import alternatives, arguments_of, meaning
-from gdbext.render.plain_json import JsonField, Way, family_of, members_of
+from gdbext.render.plain_json import JsonField, Way, annotation_texts, family_of, members_of
 from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.job_report import JobReport
 from gdbext.tools.trace.chrome_trace import ChromeTrace, JsonTrace
@@ -248,7 +248,7 @@ def _members_of(kind: type) -> tuple[JsonField, ...]:
     if members or not issubclass(kind, Section):
         return members
     return tuple(
-        JsonField.of(name, text, True, None) for name, text in kind.__annotations__.items() if "ClassVar" not in text
+        JsonField.of(name, text, True, None) for name, text in annotation_texts(kind).items() if "ClassVar" not in text
     )
 
 
@@ -256,7 +256,7 @@ def _annotation(kind: type, attribute: str) -> str:
     value = vars(kind).get(attribute)
     if isinstance(value, property):
         return str(typing.cast(Any, value.fget).__annotations__["return"])
-    return str(kind.__annotations__[attribute])
+    return annotation_texts(kind)[attribute]
 
 
 def _first_sentence(kind: type) -> str:

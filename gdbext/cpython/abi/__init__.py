@@ -8,9 +8,9 @@ version numbers. The records themselves are in ``versions.py``.
 
 from __future__ import annotations
 
-from gdbext.engine.record import Enum, Record
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, Optional, Union
@@ -92,7 +92,7 @@ class LockForm(Enum):
     WAITING_FLAG = "a byte that says whether threads are parked on it (Modules/_queuemodule.c)"
 
 
-class LockType(Record):
+class LockType(NamedTuple):
     """A lock object: ``type_name`` is its tp_name, ``kind`` what we call it, ``word`` the member of ``struct`` that is
     slept on. A type of another size than ``struct`` has another form than stated here: forms change between
     patch versions, too."""
@@ -104,7 +104,7 @@ class LockType(Record):
     form: LockForm = LockForm.SEMAPHORE
 
 
-class FrameObjects(Record):
+class FrameObjects(NamedTuple):
     """The frames of a thread are a chain of PyFrameObject, one for each native evaluation loop (frameobject.h); the
     enclosing ``try`` and ``with`` blocks are in f_blockstack (PyTryBlock, cpython/frameobject.h).
 
@@ -130,7 +130,7 @@ class LoopAnchor(Enum):
     ENTRY_FRAME = "an interpreter frame without Python code, which ends the loop's part of the chain"
 
 
-class InterpreterFrames(Record):
+class InterpreterFrames(NamedTuple):
     """The frames of a thread are a chain of _PyInterpreterFrame (pycore_frame.h), many for each native evaluation loop;
     the enclosing blocks are in co_exceptiontable of the code.
 
@@ -153,7 +153,7 @@ class InterpreterFrames(Record):
     awaited_slot: int = 1
 
 
-class PythonAbi(Record):
+class PythonAbi(NamedTuple):
     """One version of CPython.
 
     ``code_name`` is the member of PyCodeObject that names its function best, ``local_names`` are those that name the

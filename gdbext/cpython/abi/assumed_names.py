@@ -13,7 +13,8 @@ multiprocessing/pool.py, queues.py and process.py, 3.8 to 3.13. A function that 
 
 from __future__ import annotations
 
-from gdbext.engine.record import Enum, late_pattern
+import re
+from enum import Enum
 
 TAKES_GIL = (
     "take_gil",
@@ -267,7 +268,7 @@ EXECUTOR_ITEMS = "pending_work_items"
 EXECUTOR_PROCESSES = "processes"
 """Its dict of worker processes by pid."""
 
-_LIBRARY = late_pattern(r"/lib(?:64)?/python3(?:\.\d+t?|\d*\.zip)?/")
+_LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+t?|\d*\.zip)?/")
 """The folder of Python's own library, and the beginning of that of installed packages (sysconfig, posix_prefix): a
 program may well lie in a folder lib/python_tools."""
 _PACKAGES = ("/site-packages/", "/dist-packages/")

@@ -8,9 +8,9 @@ newer version, or one that a tracer has replaced.
 
 from __future__ import annotations
 
-from gdbext.engine.record import Enum, Record
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -25,7 +25,7 @@ class LoadKind(Enum):
     CELL = "d"
 
 
-class Load(Record):
+class Load(NamedTuple):
     """``number`` counts the names of the code (co_names), its local variables, or its cells. ``follows``: it is an
     attribute of what the load before it gave. ``is_value``: an attribute that is taken as a value, not called."""
 
@@ -35,7 +35,7 @@ class Load(Record):
     is_value: bool = False
 
 
-class Bytecode(Record):
+class Bytecode(NamedTuple):
     """A version's opcodes.
 
     ``roles`` has a letter for each: a kind of load, "2" two local variables, "s" a store and a load, "b" a jump
@@ -57,7 +57,7 @@ class Bytecode(Record):
     """Opcodes that load a method in order to call it. From 3.12 on the lowest bit of LOAD_ATTR's argument says so."""
 
 
-class _Step(Record):
+class _Step(NamedTuple):
     """An instruction: where it begins and ends, its role, its argument."""
 
     start: int
@@ -119,7 +119,7 @@ def all_loads(form: Bytecode, code: bytes) -> list[Load] | None:
     return None if any(step.role == "x" for step in steps) else list(_loads(form, steps))
 
 
-class MethodCall(Record):
+class MethodCall(NamedTuple):
     """``owner.method``, with what the owner was loaded from where it is an attribute itself. ``is_statement``: it is
     called without arguments, and its result is thrown away. ``offset``: the byte at which the method is loaded."""
 

@@ -21,15 +21,14 @@ starting with the size of the structure it describes. Every minor version has a 
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.declarations import Member, Struct, required_in
 from gdbext.engine.process.memory import FieldLayout, StructLayout
-from gdbext.engine.record import Record
 from gdbext.errors import LayoutError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
@@ -42,7 +41,7 @@ HEADER = 16
 """sizeof(PyObject) in what ``python_structures`` states."""
 
 
-class TaskLayout(Record):
+class TaskLayout(NamedTuple):
     """Offsets in bytes; ``task_size`` is that of the type."""
 
     task_size: int

@@ -7,15 +7,16 @@ versions it can be, without debug information.
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.cpython import abi as python_abi
 from gdbext.cpython.abi import Published, PythonAbi
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.engine.numbers import integer, number
-from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import PythonUnsupported
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -340,20 +341,20 @@ RUNTIME = "_PyRuntime"
 """The runtime's global state; exported by every build since 3.7 (Include/internal/pycore_runtime.h)."""
 
 _COOKIE = b"xdebugpy"  # _Py_Debug_Cookie, Include/internal/pycore_runtime.h of 3.13
-_PYTHON_NAME = late_pattern(r"^(lib)?python(\d(\.\d+)?)?t?[dm]*(\.so|$)")
-_VERSION_IN_PATH = late_pattern(r"python(\d)\.(\d+)")
+_PYTHON_NAME = re.compile(r"^(lib)?python(\d(\.\d+)?)?t?[dm]*(\.so|$)")
+_VERSION_IN_PATH = re.compile(r"python(\d)\.(\d+)")
 _STRING_TABLE_LIMIT = 1 << 20
 """A .dynstr larger than this is a compute library's, not an interpreter's."""
 
 
-class RuntimeLocation(Record):
+class RuntimeLocation(NamedTuple):
     """The module that holds CPython, and the address of its _PyRuntime."""
 
     module: Module
     address: int
 
 
-class VersionEvidence(Record):
+class VersionEvidence(NamedTuple):
     """The knowledge before the runtime is read: ``hexversion`` (as sys.hexversion) where it is published,
     ``candidates`` the versions to try, the likeliest first, ``source`` where that comes from ("" for nowhere)."""
 

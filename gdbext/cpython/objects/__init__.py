@@ -18,13 +18,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from gdbext.cpython.abi import DictKeysForm, InstanceDict, IntegerForm
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.python_layout import PythonLayout
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 
 TEXT_LIMIT = 64 * 1024
@@ -55,7 +55,7 @@ _KIND, _COMPACT, _ASCII = 7, 1 << 3, 1 << 4
 _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
-class TypeInfo(Record):
+class TypeInfo(NamedTuple):
     """The fields of a PyTypeObject that are used: ``name`` is tp_name; ``size`` (tp_basicsize) and ``dict_offset`` are
     bytes."""
 

@@ -18,14 +18,13 @@ Modules/_functoolsmodule.c.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import CodeForm, LineTable
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.objects import FLAG_TYPE, DictReader, ObjectReader
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Optional
@@ -281,7 +280,7 @@ _DEPTH = 8
 _FUNCTION_NAME_LIMIT = 512
 
 
-class PythonFunction(Record):
+class PythonFunction(NamedTuple):
     """A callable: ``qualname`` as in __qualname__ (module not included), source ``file`` and first ``line``.
 
     ``kind`` is "function", "builtin", "class", "instance" or "object"; file and line are None where there is no

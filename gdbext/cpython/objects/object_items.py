@@ -13,10 +13,11 @@ first and whose ``offset`` is the third word (Include/structmember.h); the same 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.cpython.abi import python_structures as py
 from gdbext.errors import BadData
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import builtins
 from itertools import chain, islice
+from typing import TYPE_CHECKING, TypeVar
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.objects import (
@@ -26,10 +27,8 @@ from gdbext.cpython.objects import (
     slot_attributes,
 )
 from gdbext.cpython.objects.object_items import QUEUE_TYPE, c_member, deque_items, queued, set_items
-from gdbext.engine.record import TypeVar
 from gdbext.errors import BadData, GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Union

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.cpython.abi.python_layout import PythonLayout
 from gdbext.cpython.objects import DictReader, ObjectReader
 from gdbext.cpython.objects.code import CodeCache, FunctionReader
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from typing import Any, TypeVar

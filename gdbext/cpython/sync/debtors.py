@@ -9,6 +9,8 @@ Sources: Lib/threading.py and queue.py, 3.8 to 3.15.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_of_program, package_of
 from gdbext.cpython.abi.bytecode import LoadKind
@@ -25,10 +27,8 @@ from gdbext.cpython.threads.frame_variables import (
     namespace_of,
     variables,
 )
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -63,7 +63,7 @@ _VALUES = 3_000
 _FUNCTIONS = 2_000
 
 
-class Acting(Record):
+class Acting(NamedTuple):
     """A function that could end the wait, by the method that it calls."""
 
     function: PythonFunction
@@ -79,7 +79,7 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 """Folders in which installed packages are, as pip and Debian call them."""
 
 
-class Debtors(Record):
+class Debtors(NamedTuple):
     """The functions that could end a wait, who is in them, and the threads that have ended."""
 
     functions: tuple[Acting, ...] = ()

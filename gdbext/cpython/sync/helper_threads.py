@@ -11,15 +11,14 @@ Sources: Lib/threading.py, concurrent/futures/thread.py and process.py, multipro
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects.py_ref import PyRef, integer
 from gdbext.cpython.sync.pools import futures_in_queue, jobs_in_queue
 from gdbext.cpython.threads.runtime import active_threads, module_globals
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -37,7 +36,7 @@ _ATTRIBUTES, _NAME_LENGTH = 64, 256
 """Most attributes of an object, and characters of a name, that are read."""
 
 
-class ThreadObject(Record):
+class ThreadObject(NamedTuple):
     """One Thread. ``ident`` and ``native_id`` are 0 where it never had any."""
 
     value: PyRef
@@ -100,7 +99,7 @@ def _in_weak_set(runtime: PythonRuntime, module: str, name: str) -> list[PyRef]:
     return list(dict.fromkeys(found for weak in sets for each in weak["data"] if (found := each.referent)))
 
 
-class EndedProcess(Record):
+class EndedProcess(NamedTuple):
     """A multiprocessing.Process that has ended, and whose object is still in memory."""
 
     name: str
@@ -152,7 +151,7 @@ def _own_run(thread: PyRef) -> tuple[PyRef, PythonFunction | None]:
     return PyRef(thread.python, source.address), source
 
 
-class PoolHelper(Record):
+class PoolHelper(NamedTuple):
     """A thread of this process without which a multiprocessing.Pool delivers no result."""
 
     does: str
@@ -180,7 +179,7 @@ def pool_helpers(runtime: PythonRuntime, result: PyRef) -> tuple[PoolHelper, ...
     return tuple(found)
 
 
-class LostHelpers(Record):
+class LostHelpers(NamedTuple):
     """Threads that an executor needs for a job, none of which runs."""
 
     threads: tuple[ThreadObject, ...]
@@ -269,7 +268,7 @@ def _parts(value: PyRef) -> Iterator[PyRef]:
     yield from value.closure
 
 
-class LostPool(Record):
+class LostPool(NamedTuple):
     """A pool of threads that has jobs, and none of the threads that should do them."""
 
     kind: str

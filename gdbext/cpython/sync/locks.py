@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import GilPlace, LockForm, LockType
 from gdbext.cpython.abi import python_structures as py
@@ -33,10 +35,8 @@ from gdbext.cpython.threads.frame_variables import locals_of, stack_slots
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.engine.glibc.sync_objects import recorded_owner
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.record import Enum, Record
 from gdbext.errors import BadData, GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -58,7 +58,7 @@ class GilPart(Enum):
     SWITCH_MUTEX = "switch_mutex"
 
 
-class GilState(Record):
+class GilState(NamedTuple):
     """One GIL as it is at this moment.
 
     ``holder_tid`` and ``holder`` (a PyThreadState*) are set only while the GIL is locked and its fields are at
@@ -163,7 +163,7 @@ _LOCKED, HAS_PARKED = 1, 2
 """Bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)."""
 
 
-class LockState(Record):
+class LockState(NamedTuple):
     """One lock object.
 
     ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE. ``word`` identifies the lock: it is the address of its sem_t, or of the

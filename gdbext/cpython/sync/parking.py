@@ -12,12 +12,13 @@ Layouts: PyCriticalSection (cpython/critical_section.h, pycore_critical_section.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.sync.locks import HAS_PARKED, parked_on
 from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.engine.record import Enum, Record
 from gdbext.errors import GdbextError
 
 _INACTIVE, _TWO_MUTEXES, _TAGS = 1, 2, 3
@@ -36,7 +37,7 @@ class ParkedOn(Enum):
     RESUMPTION = "the thread that has stopped the world"
 
 
-class Parked(Record):
+class Parked(NamedTuple):
     """The object, or the _stoptheworld_state, at ``address`` that one thread is parked on; ``owners`` are the tids of
     those who have to act. ``type_name``: of an object."""
 
@@ -46,7 +47,7 @@ class Parked(Record):
     type_name: str = ""
 
 
-class _Pause(Record):
+class _Pause(NamedTuple):
     """A _stoptheworld_state: that of the runtime, or of one interpreter (None: all)."""
 
     address: int

@@ -10,15 +10,16 @@ system's clock, which a core does not have.
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_below_library, is_of_program
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.cpython.threads.loop_names import loop_names, names_with_inner
 from gdbext.cpython.threads.py_stack import PyStack
-from gdbext.engine.record import Enum, Record
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -52,7 +53,7 @@ _ASKS = "input"
 _LONGEST_QUESTION = 300
 
 
-class Question(Record):
+class Question(NamedTuple):
     """Something that a program asks of somebody who should type."""
 
     by: str
@@ -162,7 +163,7 @@ class PolledKind(Enum):
     """A bool: code that looks at it calls nothing."""
 
 
-class PolledObject(Record):
+class PolledObject(NamedTuple):
     """One object. ``name`` is the variable's or attribute's; ``path`` is set for a FILE, ``pid`` for a PROCESS,
     ``ident`` (threading.get_ident) for a THREAD, ``kind`` for an OBJECT, ``value`` for a FLAG."""
 

@@ -12,12 +12,12 @@ Lib/concurrent/futures/process.py, 3.8 to 3.15.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import is_of_program, package_of
 from gdbext.cpython.objects.py_ref import PyVariables
-from gdbext.engine.record import Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
@@ -105,7 +105,7 @@ def exhausted_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
     return tuple(w.ident for w in workers) if are_all and all(w.waits_for in pending for w in workers) else ()
 
 
-class _PoolWorker(Record):
+class _PoolWorker(NamedTuple):
     """A thread in its pool's loop."""
 
     ident: int

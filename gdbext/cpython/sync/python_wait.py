@@ -13,6 +13,7 @@ nobody ever took them; of a Semaphore it cannot be known. SemLockObject (Modules
 from __future__ import annotations
 
 from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import FrameObjects, assumed_names
 from gdbext.cpython.abi import python_structures as py
@@ -22,9 +23,7 @@ from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lo
 from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, is_pending, pending_futures, pool_workers
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime, active_threads
-from gdbext.engine.record import Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -42,7 +41,7 @@ _OUTER = 12
 """Outermost Python frames in which a pool's worker runs a job; there are five."""
 
 
-class PythonWait(Record):
+class PythonWait(NamedTuple):
     """A wait as the Python frames show it.
 
     ``address`` is that of the object (0 for SHUTDOWN). ``lock`` is the lock that the thread sleeps on, where it is

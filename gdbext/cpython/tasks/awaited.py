@@ -10,13 +10,13 @@ trio/{_sync,_channel,_timeouts,_threads}.py: what a task of trio waits for is to
 from __future__ import annotations
 
 import math
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.python_structures import FutureObj
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.py_stack import PyStack
-from gdbext.engine.record import Enum, Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -50,7 +50,7 @@ class Awaitable(Enum):
     FUTURE = "the future {}"
 
 
-class Awaited(Record):
+class Awaited(NamedTuple):
     """An object that is awaited. ``tasks`` are those that it consists of (a task, or all of a gather), ``first``: the
     first of them ends it; ``timed``: it is given up."""
 

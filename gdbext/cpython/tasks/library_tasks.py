@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects import base_classes
@@ -38,10 +39,8 @@ from gdbext.cpython.tasks.loops import (
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.garbage_collector import collected_objects
 from gdbext.cpython.threads.py_stack import PyStack
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
@@ -170,7 +169,7 @@ def greenlet_loops(runtime: PythonRuntime) -> list[RunningLoop]:
         return []
 
 
-class _Suspended(Record):
+class _Suspended(NamedTuple):
     """A greenlet that is switched out: its frames, innermost first, and where its stack began."""
 
     address: int

@@ -7,6 +7,7 @@ that frame's stack what it awaits (_PyGen_yf, Objects/genobject.c).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import FrameObjects
 from gdbext.cpython.abi import python_structures as py
@@ -22,10 +23,8 @@ from gdbext.cpython.threads.frame_variables import (
     value_stack,
 )
 from gdbext.cpython.threads.py_stack import PyStack
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.threads.frame_reader import Interpreter
@@ -128,7 +127,7 @@ _HANDLE_WORDS = 8
 """Words of a Handle, which has slots for its callback and arguments (Lib/asyncio/events.py)."""
 
 
-class RunningTask(Record):
+class RunningTask(NamedTuple):
     """One task that is not done. ``frames`` are its coroutines, innermost first, while it is suspended; ``awaited`` is
     the object that the innermost one awaits, ``waiter`` the future that will wake the task (0 for one that is about to
     run), ``variables`` are the locals of the innermost coroutine, ``entered`` the objects inside whose ``async with``
@@ -151,7 +150,7 @@ class RunningTask(Record):
         return self.variables["self"].address
 
 
-class EndedTask(Record):
+class EndedTask(NamedTuple):
     """A task that an exception has ended, and that something still refers to."""
 
     name: str
@@ -161,7 +160,7 @@ class EndedTask(Record):
     """The function that raised it, ``load (train.py:8)`` with the line where that begins; "" where it is not known."""
 
 
-class RunningLoop(Record):
+class RunningLoop(NamedTuple):
     """One loop. ``ident`` is threading.get_ident() of the thread that runs it, None where that is not known; ``queue``
     the deque of callbacks that are due (0 where it is not known), ``ready`` how many they are; ``current`` the task
     that runs."""

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.python_layout import TaskLayout
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import Interpreter, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
@@ -33,7 +32,7 @@ _MODULE_NAME = "_asyncio."
 _LIMIT = 100_000
 
 
-class TaskLists(Record):
+class TaskLists(NamedTuple):
     """Offsets in bytes: ``task`` of a Task, ``node`` of its list node, ``interpreter_head`` and ``thread_head`` of the
     heads of the lists, ``running_loop`` and ``running_task`` of pointers in a thread state."""
 

@@ -15,15 +15,14 @@ import struct
 from bisect import bisect_right
 from contextlib import suppress
 from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import FrameObjects, InterpreterFrames, LoopAnchor
 from gdbext.cpython.abi.python_structures import CFrame, PyFrameObject, PyInterpreterFrame, PyThreadState
 from gdbext.cpython.objects.code import CODE_UNIT, Code, CodeCache
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, MemoryFault
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
 
 
-class Interpreter(Record):
+class Interpreter(NamedTuple):
     """One PyInterpreterState: ``id`` is 0 for the main interpreter."""
 
     address: int
     id: int
 
 
-class ThreadState(Record):
+class ThreadState(NamedTuple):
     """One PyThreadState.
 
     ``ident`` is threading.get_ident(), the thread's pthread_t; ``native_id`` the kernel's thread id as the
@@ -56,7 +55,7 @@ FRAME_LIMIT = 1_000_000
 """Most Python frames of one thread that are walked."""
 
 
-class PythonFrame(Record):
+class PythonFrame(NamedTuple):
     """One Python frame.
 
     ``function`` is the qualified name where the version keeps it, else the plain name, ``line`` the current line (None
@@ -84,7 +83,7 @@ class FrameGroup(list[PythonFrame]):
         self.cut = cut
 
 
-class PythonStack(Record):
+class PythonStack(NamedTuple):
     """All groups of a thread, innermost first; ``problem`` says why the walk ended early, None if it did not."""
 
     groups: tuple[FrameGroup, ...]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.abi import python_structures as py
@@ -22,7 +23,6 @@ from gdbext.cpython.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TU
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 

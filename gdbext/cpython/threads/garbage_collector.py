@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from gdbext.cpython.abi.python_structures import PyInterpreterState
 from gdbext.cpython.abi.versions import unsupported
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 
 _HEAD = 16
@@ -71,7 +71,7 @@ _OLDEST = 2
 """The oldest generation of the garbage collector."""
 
 
-class Collection(Record):
+class Collection(NamedTuple):
     """A run of the garbage collector that is not over."""
 
     generation: int

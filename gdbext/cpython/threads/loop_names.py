@@ -7,6 +7,8 @@ the innermost loop around the instruction at which the frame is.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.cpython.abi import CodeForm, FrameObjects
 from gdbext.cpython.abi.bytecode import (
     BYTECODES,
@@ -22,10 +24,8 @@ from gdbext.cpython.abi.bytecode import (
 from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.cpython.objects.code import CODE_UNIT
 from gdbext.cpython.threads.frame_variables import instruction
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ _CODE_LIMIT = 1 << 16
 _NAMES = 2_000
 
 
-class NamedMember(Record):
+class NamedMember(NamedTuple):
     """``outer.owner.name``: an attribute or method, by the names of the code. ``kind`` is that of the owner, which is a
     variable where it is not ATTRIBUTE; ``outer`` and ``outer_kind`` are those of what the owner is an attribute of,
     "" and None where that has no name."""
@@ -50,7 +50,7 @@ class NamedMember(Record):
     outer_kind: LoadKind | None = None
 
 
-class LoopNames(Record):
+class LoopNames(NamedTuple):
     """``variables`` are local, enclosing and global ones, ``attributes`` all attributes and methods; ``pairs`` those of
     which the owner has a name, a variable's or an attribute's: (name, attribute); ``values`` those of the pairs that
     are taken as a value at least once, and so may be called by others; ``members`` the pairs with what their owners
@@ -152,7 +152,7 @@ def _names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
         return None
 
 
-class CalledMethod(Record):
+class CalledMethod(NamedTuple):
     """A method that code has named: ``outer.owner.method``; ``outer`` is "" where the owner is a variable.
     ``is_statement``: it was called for its effect alone, without arguments. ``line`` names it, where that is known."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython import objects as python_objects
 from gdbext.cpython.abi import FrameObjects
@@ -10,12 +11,10 @@ from gdbext.cpython.abi.python_structures import PyFloatObject, PyInterpreterFra
 from gdbext.cpython.objects import classes_of
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_variables import locals_of
-from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
 from gdbext.engine.terminal import cut
 from gdbext.errors import NOT_RECORDED, GdbextError, MemoryFault
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -137,7 +136,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-class HandledError(Record):
+class HandledError(NamedTuple):
     """An exception that a thread handles."""
 
     text: str

@@ -5,13 +5,13 @@ The search decodes as little as it can: words instead of variables, and what is 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.cpython.abi import FrameObjects, assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.threads.frame_variables import global_variables, locals_of, objects_at, slots_of
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -25,7 +25,7 @@ _THREADS = 300
 _ATTRIBUTES = 64
 
 
-class _Code(Record):
+class _Code(NamedTuple):
     """Facts on all frames of a code object: how many fast locals it has, whether they include cells, whether
     the first one is ``self``, and the objects that its globals are."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.frame_variables import (
@@ -16,7 +18,6 @@ from gdbext.cpython.threads.frame_variables import (
 )
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names, python_layout
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
@@ -30,7 +31,6 @@ from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, Thread
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
     from typing import NoReturn, TypeVar

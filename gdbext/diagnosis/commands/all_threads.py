@@ -6,6 +6,7 @@ As text: findings first, then each thread on one or two lines, equal ones folded
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.commands.bt import source_text, thread_lines, title
 from gdbext.diagnosis.report import DotSection, Report
@@ -21,7 +22,6 @@ from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.engine.vocabulary import counted
 from gdbext.render import Style, escape
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report, with_arguments
@@ -14,7 +15,6 @@ from gdbext.engine.vocabulary import Certainty, ErrorReport
 from gdbext.errors import GdbextError
 from gdbext.render import Style, escape, python_source
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.kinds.lost import of_child
@@ -21,7 +22,6 @@ from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.numbers import integer
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Collection, Iterator

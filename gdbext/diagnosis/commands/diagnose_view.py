@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.diagnosis.commands.all_threads import (
     finding_lines,
     folded,
@@ -17,7 +19,6 @@ from gdbext.diagnosis.report.wait_kind import Relation
 from gdbext.engine.terminal import cut
 from gdbext.render import Style, counted, escape
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 

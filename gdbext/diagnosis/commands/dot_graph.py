@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
 from gdbext.diagnosis.report import DotSection
@@ -14,7 +15,6 @@ from gdbext.diagnosis.verdict.graph import WaitGraph
 from gdbext.errors import TargetError, UsageError
 from gdbext.render import escape
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.wait import Owner
 

@@ -7,13 +7,13 @@ programs that launch themselves in Python's os.environ.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.pool_table import BACKENDS, PoolFunction
 from gdbext.engine.numbers import number
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.diagnosis.job.collectives_section import JobRank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.job import environment, from_environment
 from gdbext.diagnosis.job.collectives_section import (
@@ -14,7 +14,6 @@ from gdbext.diagnosis.job.collectives_section import (
     JobRank,
 )
 from gdbext.engine.numbers import number
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed import flight_recorder
@@ -85,7 +84,7 @@ def _unknown_layout(layout: str) -> GdbextError:
     )
 
 
-class KnownGroups(Record):
+class KnownGroups(NamedTuple):
     """Group objects by name, and what reads more of them."""
 
     reader: ProcessGroupReader | None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from enum import Enum
+from typing import ClassVar, NamedTuple
 
-from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Section
 from gdbext.torch.distributed.process_groups import ProcessGroup
 
@@ -17,7 +17,7 @@ class CollectivesSource(Enum):
     PROCESS_GROUP = "process-group"
 
 
-class JobRank(Record):
+class JobRank(NamedTuple):
     """The rank and the job of a process; None where neither its groups nor its environment say."""
 
     rank: int | None

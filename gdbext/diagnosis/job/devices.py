@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from gdbext.diagnosis.report.device_wait import DeviceWait
 from gdbext.diagnosis.waits.device_waits import StreamsOfWaits
 from gdbext.diagnosis.waits.pool_table import DRIVER_LIBRARY
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Certainty, Section, byte_size, counted
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.state.cuda_state import CudaAllocator, CudaGraph, PendingEvent, PendingMemory
@@ -36,7 +35,7 @@ _DEPTH = 24
 """Python frames of a thread among which generated code is looked for."""
 
 
-class CurrentStream(Record):
+class CurrentStream(NamedTuple):
     """The stream into which a thread launches, on one device, by PyTorch's bookkeeping."""
 
     tid: int
@@ -45,7 +44,7 @@ class CurrentStream(Record):
     stream: Hexadecimal
 
 
-class LaunchedKernel(Record):
+class LaunchedKernel(NamedTuple):
     """A kernel that code of torch.compile has launched, by its text before the line at which it stands: inferred.
     Whether it runs, or has run, is not known."""
 
@@ -55,14 +54,14 @@ class LaunchedKernel(Record):
     line: int
 
 
-class ReplayedGraph(Record):
+class ReplayedGraph(NamedTuple):
     """A CUDA graph that a thread is replaying: it is in the call that launches it."""
 
     tid: int
     graph: CudaGraph
 
 
-class DeviceCore(Record):
+class DeviceCore(NamedTuple):
     """Settings of cores of the device, as the process was started; ``pipe`` and ``file`` may have %h, %p and %t."""
 
     user_triggered: bool

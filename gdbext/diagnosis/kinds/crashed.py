@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
 from gdbext.diagnosis.report.finding import Finding
@@ -13,7 +14,6 @@ from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
 from gdbext.diagnosis.verdict.recursion import Recursion, repeating
 from gdbext.torch.stack import DispatchFrame
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.verdict.crash import Crash
 

@@ -10,14 +10,14 @@ The text for people is made here, too: the lines of the view, and what all repor
 
 from __future__ import annotations
 
+from enum import Enum
 from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Enum, Record
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, escape, one_line
 from gdbext.engine.vocabulary import Section
 from gdbext.render import Style
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import ClassVar, TypeVar
@@ -33,34 +33,34 @@ if TYPE_CHECKING:
     SectionType = TypeVar("SectionType", bound=Section)
 
 
-class LayoutReport(Record):
+class LayoutReport(NamedTuple):
     """Where PyTorch's structures have their fields. ``match`` is "exact", "generated", "probed" or "none"."""
 
     id: str | None
     match: str
 
 
-class TorchReport(Record):
+class TorchReport(NamedTuple):
     """PyTorch in the process."""
 
     version: str
     layout: LayoutReport
 
 
-class PythonReport(Record):
+class PythonReport(NamedTuple):
     """Python in the process."""
 
     version: str
 
 
-class CutCall(Record):
+class CutCall(NamedTuple):
     """A system call that a thread was stopped in and that a stop may end early."""
 
     tid: int
     call: str
 
 
-class TargetReport(Record):
+class TargetReport(NamedTuple):
     """The ``target`` of a report. PyTorch and Python are None where there is none or it is not known."""
 
     kind: str
@@ -121,7 +121,7 @@ class EndingKind(Enum):
         return self in (EndingKind.LIMIT, EndingKind.FAILED, EndingKind.REPLACED)
 
 
-class Ending(Record):
+class Ending(NamedTuple):
     """``status`` is the exit status of a process that exited."""
 
     kind: EndingKind
@@ -133,7 +133,7 @@ class Ending(Record):
 SCHEMA = "gdbext/1"
 
 
-class Report(Record):
+class Report(NamedTuple):
     """The answer to one command.
 
     ``view`` makes its text, a line each; a report of nothing but an error has none.

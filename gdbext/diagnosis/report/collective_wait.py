@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from gdbext.engine.record import Record
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Count
 
 
-class CollectiveWait(Record):
+class CollectiveWait(NamedTuple):
     """A collective, a send or recv, or an operation of the store through which ranks meet."""
 
     op: str

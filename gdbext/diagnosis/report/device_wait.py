@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gdbext.engine.record import Enum, Record
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.engine.vocabulary import Certainty
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Hexadecimal
 
@@ -28,7 +29,7 @@ class DeviceWork(Enum):
     UNKNOWN = "unknown"
 
 
-class DeviceWait(Record):
+class DeviceWait(NamedTuple):
     """Facts of a call in which a thread waits for a device. What the device does is not known: work is said to
     be launched, never to run."""
 

@@ -7,9 +7,8 @@ Verdict: the answer to "why does it hang?".
 
 from __future__ import annotations
 
-from gdbext.engine.record import Record
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -82,7 +81,7 @@ class NoteKind(FindingKind):
 NOTE = NoteKind()
 
 
-class ProcessStop(Record):
+class ProcessStop(NamedTuple):
     """A process that somebody has stopped as a whole, and goes on when it is let."""
 
     signal: str = ""
@@ -95,7 +94,7 @@ class ProcessStop(Record):
     """The process that traces it, and has stopped it: ``77 (gdb)``."""
 
 
-class Finding(Record):
+class Finding(NamedTuple):
     """One finding. ``summary`` is its sentence, for people only; the other fields say what it is about."""
 
     kind: FindingKind
@@ -124,7 +123,7 @@ class Finding(Record):
         return self.kind.heading(self)
 
 
-class Verdict(Record):
+class Verdict(NamedTuple):
     """The strongest finding, and what to do about it."""
 
     kind: FindingKind

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from gdbext.diagnosis.report.wait_kind import Naming, WaitKind
-from gdbext.engine.record import Record
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False
+from gdbext.diagnosis.report.wait_kind import Naming, WaitKind
+
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Hexadecimal, Internal
 
 
-class Resource(Record):
+class Resource(NamedTuple):
     """Something a thread can wait for or hold. ``address`` is that of the lock, guard, semaphore, … or 0."""
 
     kind: WaitKind

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from gdbext.engine.record import Record
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.terminal import CommandLine
 
 
-class Suggestion(Record):
+class Suggestion(NamedTuple):
     """A command that tells more: what it shows, and the command itself, as a debugger takes it."""
 
     shows: str

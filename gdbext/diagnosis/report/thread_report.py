@@ -13,10 +13,11 @@ Progress: what one thread did between several samples of a process.
 
 from __future__ import annotations
 
-from gdbext.cpython.abi.assumed_names import is_below_library
-from gdbext.engine.record import Enum, Record
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False
+from gdbext.cpython.abi.assumed_names import is_below_library
+
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
@@ -43,7 +44,7 @@ def is_users_file(file: str) -> bool:
     return file[:1] != "<" and not is_below_library(file) and not any(folder in file for folder in _LIBRARIES)
 
 
-class LocalVariable(Record):
+class LocalVariable(NamedTuple):
     """A variable of a Python frame: ``text`` is a short one of its value, like repr()."""
 
     name: str
@@ -51,7 +52,7 @@ class LocalVariable(Record):
     text: str
 
 
-class Frame(Record):
+class Frame(NamedTuple):
     """One frame of a thread. ``level`` counts native frames from the innermost one, 0; a Python frame has the level
     of the native frame that evaluates it."""
 
@@ -88,7 +89,7 @@ class Frame(Record):
         return f"{self.file}:{self.line if self.line is not None else '?'} ({self.function})"
 
 
-class BackwardNode(Record):
+class BackwardNode(NamedTuple):
     """``level`` is the native frame of the engine's call; ``sequence_nr`` is known of the innermost node alone."""
 
     level: int
@@ -114,7 +115,7 @@ class TaskState(Enum):
     WAITING = "waiting"
 
 
-class AsyncTask(Record):
+class AsyncTask(NamedTuple):
     """One task that is not done."""
 
     name: str
@@ -143,7 +144,7 @@ class AsyncTask(Record):
         return self.label or self.name
 
 
-class EventLoop(Record):
+class EventLoop(NamedTuple):
     """One loop. ``kind`` is its type, ``ready`` how many callbacks are due, None where that is not known."""
 
     tasks: tuple[AsyncTask, ...]
@@ -200,7 +201,7 @@ class Progress(Enum):
     ENDED = "ended"
 
 
-class ThreadProgress(Record):
+class ThreadProgress(NamedTuple):
     """The progress of one thread."""
 
     tid: int
@@ -219,7 +220,7 @@ class RunState(Enum):
     IDLE = "idle"
 
 
-class ThreadReport(Record):
+class ThreadReport(NamedTuple):
     """All that is known of one thread."""
 
     tid: int

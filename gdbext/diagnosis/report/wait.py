@@ -7,11 +7,12 @@ WaitEdge: one thread waits for another.
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.diagnosis.report.wait_detail import NO_DETAIL
-from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import json_member
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Union
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     """The owner of a resource."""
 
 
-class OwnerThread(Record):
+class OwnerThread(NamedTuple):
     """A thread of this process."""
 
     tid: int
@@ -38,7 +39,7 @@ class OwnerThread(Record):
         return "alive"
 
 
-class VanishedThread(Record):
+class VanishedThread(NamedTuple):
     """A thread that is recorded as the owner, and that is none of this process."""
 
     tid: int
@@ -57,7 +58,7 @@ class VanishedThread(Record):
         return f"thread {self.tid}" if self.ident is None else f"the thread with the ident {self.ident:#x}"
 
 
-class ParentsThread(Record):
+class ParentsThread(NamedTuple):
     """A thread of the parent process, which nobody can name here: the fork left it behind."""
 
     tid: int = 0
@@ -89,7 +90,7 @@ class OwnerCertainty(Enum):
         return self is OwnerCertainty.RECORDED
 
 
-class Wait(Record):
+class Wait(NamedTuple):
     """The wait of a thread. ``certainty`` is that of the owner."""
 
     resource: Inline[Resource]
@@ -183,7 +184,7 @@ class Wait(Record):
 _SHARED = ("Other processes share it: one that is killed while it has it (terminate()) never gives it back.",)
 
 
-class WaitEdge(Record):
+class WaitEdge(NamedTuple):
     """Thread ``tid`` waits for something that thread ``held_by`` holds, or owes it."""
 
     tid: int

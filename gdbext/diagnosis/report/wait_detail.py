@@ -6,12 +6,14 @@ its situation in the JSON report.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.diagnosis.report.other_end import about_children, about_file_lock, about_peer
 from gdbext.diagnosis.report.wait_kind import SelfWait, WaitKind
-from gdbext.engine.record import Enum, Record, RecordFamily
 from gdbext.engine.targets.system.peer import PeerKind
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -40,7 +42,7 @@ class Refused(Enum):
     """The connection to a peer, on this machine or another."""
 
 
-class RaisedError(Record):
+class RaisedError(NamedTuple):
     """An exception of the program, and what it was refused; false where there is none."""
 
     text: str = ""
@@ -69,8 +71,12 @@ class RaisedError(Record):
 NO_ERROR = RaisedError()
 
 
-class WaitDetail(RecordFamily):
+@dataclass(frozen=True)
+class WaitDetail:
     """The base: nothing more is known of the wait. It alone is false."""
+
+    def __bool__(self) -> bool:
+        return type(self) is not WaitDetail
 
     @property
     def collective(self) -> CollectiveWait | None:
@@ -229,6 +235,7 @@ class WaitDetail(RecordFamily):
 NO_DETAIL = WaitDetail()
 
 
+@dataclass(frozen=True)
 class OtherRanks(WaitDetail):
     """The thread waits for other ranks."""
 
@@ -263,6 +270,7 @@ class OtherRanks(WaitDetail):
         return OtherRanks(self.collective, self.below.with_device(device), self.handling)
 
 
+@dataclass(frozen=True)
 class DeviceCall(WaitDetail):
     """The thread waits for a device in a call of CUDA's runtime or driver."""
 
@@ -282,6 +290,7 @@ class DeviceCall(WaitDetail):
         return DeviceCall(device, self.peer)
 
 
+@dataclass(frozen=True)
 class OtherEnd(WaitDetail):
     """A descriptor, or a child process, is waited for."""
 
@@ -327,10 +336,8 @@ class Repeatable(WaitDetail):
         line = self.repeated_at
         return f" (timed; the loop at {line} begins it again)" if line else super().timed_clause
 
-    def in_loop(self, line: str) -> WaitDetail:
-        return self._replace(repeated_at=line)
 
-
+@dataclass(frozen=True)
 class Unowned(Repeatable):
     """Nobody is known to have it; threads that may end the wait, or the one that should and is lost."""
 
@@ -352,6 +359,9 @@ class Unowned(Repeatable):
     def unowned(self) -> Unowned:
         return self
 
+    def in_loop(self, line: str) -> WaitDetail:
+        return replace(self, repeated_at=line)
+
     @property
     def absence(self) -> str:
         return f", but {self.lost.summary}" if self.lost else ""
@@ -364,6 +374,7 @@ class Unowned(Repeatable):
         return bool(self.lost) and not ends_by_itself
 
 
+@dataclass(frozen=True)
 class Owned(Repeatable):
     """Somebody is known to have it: where it was taken, or why the thread itself is that."""
 
@@ -375,7 +386,11 @@ class Owned(Repeatable):
     self_wait: Internal[SelfWait | None] = None
     """The reason why a thread waits for what it holds itself, where other code interrupted its own."""
 
+    def in_loop(self, line: str) -> WaitDetail:
+        return replace(self, repeated_at=line)
 
+
+@dataclass(frozen=True)
 class AbsentWorkers(WaitDetail):
     """The process lacks workers of a pool that would end the wait."""
 
@@ -409,7 +424,7 @@ class AbsentWorkers(WaitDetail):
         return AbsentWorkers(self.missing_workers, found)
 
 
-class Polled(Record):
+class Polled(NamedTuple):
     """What a loop looks at between two sleeps: something in this process, or a process; false where it is unknown."""
 
     peer: Sparse[Peer | None] = None
@@ -435,6 +450,9 @@ class Polled(Record):
         return bool(self.looks_for)
 
 
+NOT_POLLED = Polled()
+
+
 class PolledFile(Polled):
     """A file is looked at, or its lock."""
 
@@ -453,10 +471,11 @@ class PolledMeeting(Polled):
     )
 
 
+@dataclass(frozen=True)
 class Sleep(WaitDetail):
     """A sleep, perhaps of a loop that looks at something in between."""
 
-    polled: Inline[Polled] = Polled()
+    polled: Inline[Polled] = NOT_POLLED
     repeated_at: Sparse[str] = ""
     """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
     known, or the loop does nothing else."""

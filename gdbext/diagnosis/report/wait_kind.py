@@ -8,10 +8,11 @@ or runs an event loop; or the thread that should end the wait is lost.
 
 from __future__ import annotations
 
-from gdbext.engine.record import Enum, Record
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.engine.vocabulary import json_member
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Internal
 
@@ -40,7 +41,7 @@ class Naming(Enum):
     ALONE = "read on fd 5"
 
 
-class WaitTraits(Record):
+class WaitTraits(NamedTuple):
     """Properties that distinguish a kind of wait."""
 
     noun: str
@@ -348,7 +349,7 @@ _ADVICE = {
 _NAMED = 3
 
 
-class LostThread(Record):
+class LostThread(NamedTuple):
     """Threads that should end a wait, and that are not in this process."""
 
     threads: tuple[str, ...]

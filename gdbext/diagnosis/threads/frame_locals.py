@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import EVENT_FLAG, Waitable
 from gdbext.cpython.objects import base_classes
@@ -29,7 +30,6 @@ from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
 from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.torch_symbol import TENSOR_CLASS
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 

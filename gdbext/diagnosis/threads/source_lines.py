@@ -5,17 +5,16 @@ They are shown as people want to read them beside the file's name and the line's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record, late_pattern
-
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.engine.targets.base_target import Target
 
 
-class SourceLine(Record):
+class SourceLine(NamedTuple):
     """The text of one line, without indentation and line end."""
 
     text: str
@@ -38,7 +37,7 @@ MAX_LINE = 300
 """Characters of a line that are kept."""
 _CLOCK_ERROR = 0.05
 """Seconds: a process's start is known in hundredths, a file's time in ticks of the kernel."""
-_CODING = late_pattern(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 """PEP 263's declaration of a source file's encoding, on one of the first two lines."""
 
 

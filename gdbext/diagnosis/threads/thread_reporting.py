@@ -12,6 +12,7 @@ from contextlib import suppress
 from enum import IntEnum
 from functools import reduce
 from operator import or_
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.finding import NOTE, Finding
 from gdbext.diagnosis.report.thread_report import EventLoop, Frame, FrameKind, RunState, ThreadReport
@@ -29,7 +30,6 @@ from gdbext.torch.stack.call_arguments import CallSites, FoundArgument
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 

@@ -19,16 +19,15 @@ from bisect import bisect_right
 from collections import Counter
 from contextlib import suppress
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.threads.frame_reader import place_groups
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
-from gdbext.engine.record import Record
 from gdbext.engine.unwind import NativeStack, Unwinder
 from gdbext.engine.vocabulary import ErrorLog
 from gdbext.errors import GdbextError, StacklessCore, SymbolFileError, TargetGone
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
@@ -55,7 +54,7 @@ _BLANK = 64
 """Bytes at the top of a stack, and of a control block, which begins with its own address, that are never all zero."""
 
 
-class _Place(Record):
+class _Place(NamedTuple):
     """The place of a thread by its registers; the thread pointer is None where they are not known to have one."""
 
     tid: int
@@ -63,7 +62,7 @@ class _Place(Record):
     thread_pointer: int | None
 
 
-class _Claim(Record):
+class _Claim(NamedTuple):
     """The stack below a control block is a thread's; proven where the block itself names it."""
 
     block: int

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.engine.record import Enum, Record
 from gdbext.engine.targets.base_target import MemoryMapping, Signal
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.torch.values.cpp_objects import CxxException
 
@@ -54,7 +54,7 @@ class CrashKind(Enum):
     OTHER = "other"
 
 
-class Crash(Record):
+class Crash(NamedTuple):
     """A thread stopped by a fatal signal."""
 
     tid: int
@@ -70,7 +70,7 @@ class Crash(Record):
         return self.kind is CrashKind.STACK_OVERFLOW
 
 
-class SignalStop(Record):
+class SignalStop(NamedTuple):
     """The place and the signal by which a thread was stopped."""
 
     signal: Signal

@@ -5,13 +5,13 @@ chains; cycles among the tasks of an event loop.
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum
 from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import WaitEdge
-from gdbext.engine.record import Enum, Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -41,7 +41,7 @@ class ChainEnd(Enum):
     ABSENT = "the owner could not be read"
 
 
-class Chain(Record):
+class Chain(NamedTuple):
     """A chain of waits from one thread to its end; ``end`` is the last thread reached."""
 
     edges: tuple[WaitEdge, ...]
@@ -54,7 +54,7 @@ class Chain(Record):
         return tuple(dict.fromkeys([edge.tid for edge in self.edges] + [self.end]))
 
 
-class ChainTail(Record):
+class ChainTail(NamedTuple):
     """A chain of waits without its edges: their number, whether one is for a lock, and where they end; in a circle any
     thread of it is the end."""
 
@@ -278,7 +278,7 @@ def _shortest_cycle(
     return None
 
 
-class Observations(Record):
+class Observations(NamedTuple):
     """The knowledge of a process that stands still; mappings are by thread id."""
 
     threads: Sequence[ThreadReport]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gdbext.diagnosis.kinds import KINDS
 from gdbext.diagnosis.kinds.state import BUSY, at_rest, doubts
 from gdbext.diagnosis.report.finding import Finding, Verdict
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
-from gdbext.engine.record import Record
 
 
-class Judgement(Record):
+class Judgement(NamedTuple):
     """All findings, strongest first, and the verdict."""
 
     findings: tuple[Finding, ...]

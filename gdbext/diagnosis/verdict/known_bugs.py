@@ -4,6 +4,7 @@ where an entry asks for them. Imported only where a thread waits, or the program
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.waits.snapshot import fork_evidence
@@ -11,7 +12,6 @@ from gdbext.engine.targets.system.linux import HIDDEN
 from gdbext.known import catalogue
 from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, child_relation, matches
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.diagnosis.kinds.state import BUSY, IDLE
 from gdbext.diagnosis.report.finding import NOTE, Finding, Verdict
 from gdbext.diagnosis.report.thread_report import Progress, RunState, ThreadProgress, ThreadReport
 from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.diagnosis.verdict.judgement import Judgement
-from gdbext.engine.record import Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
     from typing import Optional
@@ -40,7 +40,7 @@ _EFFECTS = 2
 """The first counters also change in a wait that wakes up and begins again."""
 
 
-class SamplePlace(Record):
+class SamplePlace(NamedTuple):
     """The place of a thread in one sample: return addresses outermost first, Python lines, the innermost Python frame
     and its instruction, and the functions of the innermost frames of a thread that runs, innermost first."""
 

@@ -15,11 +15,10 @@ ends may be thousands of levels deep.
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.repetitions import longest
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
@@ -43,7 +42,7 @@ OVERFLOWN = 50
 """The repetitions that suffice when the stack has run over, provided that they make up most of the stack."""
 
 
-class Recursion(Record):
+class Recursion(NamedTuple):
     """A runaway recursion: ``group`` is one period, innermost first; ``depth`` the number of full repetitions."""
 
     group: tuple[DispatchFrame, ...]

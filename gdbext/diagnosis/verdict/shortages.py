@@ -5,13 +5,14 @@ Nothing is read here: see slow_reasons.py, which has the other reasons and ranks
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_detail import NO_ERROR, Refused
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import byte_size, counted, of_many
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -47,7 +48,7 @@ class ExplanationKind(Enum):
     ONE_THREAD = "one-thread"
 
 
-class Explanation(Record):
+class Explanation(NamedTuple):
     """A reason why the process may be slow, what speaks for it and against it. ``summary`` is a clause, ``weight`` from
     0 to 1."""
 
@@ -62,7 +63,7 @@ class Explanation(Record):
     cure: Internal[str] = ""
 
 
-class Facts(Record):
+class Facts(NamedTuple):
     """Everything that explanations are made from."""
 
     process: ProcessSnapshot

@@ -6,6 +6,8 @@ read here.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.shortages import (
@@ -20,7 +22,6 @@ from gdbext.diagnosis.waits import pool_workers
 from gdbext.engine.numbers import number
 from gdbext.engine.vocabulary import counted, of_many
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 

@@ -5,18 +5,17 @@ explains.
 from __future__ import annotations
 
 from time import CLOCK_REALTIME
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.shortages import Explanation, ExplanationKind, Facts
 from gdbext.diagnosis.verdict.slow_reasons import explanations, is_collecting
-from gdbext.engine.record import Record
 from gdbext.engine.targets.system.control_groups import descriptor_kinds
 from gdbext.engine.targets.system.surroundings import Surroundings, Turns, surroundings
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import ClassVar
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.system import control_groups as groups
 
 
-class KernelSleeper(Record):
+class KernelSleeper(NamedTuple):
     """A thread that sleeps in the kernel as no program can explain (base_target.KernelSide)."""
 
     tid: int
@@ -38,7 +37,7 @@ class KernelSleeper(Record):
     asleep_seconds: float | None
 
 
-class GroupLimits(Record):
+class GroupLimits(NamedTuple):
     """The limits of a process's control group; None where it has none."""
 
     quota: groups.Quota | None
@@ -47,7 +46,7 @@ class GroupLimits(Record):
     processors: int | None
 
 
-class ProcessLimits(Record):
+class ProcessLimits(NamedTuple):
     """The limits of a process and its user (getrlimit)."""
 
     descriptors: groups.Allowance | None
@@ -55,7 +54,7 @@ class ProcessLimits(Record):
     address_space: groups.Allowance | None
 
 
-class Pressure(Record):
+class Pressure(NamedTuple):
     """Pressure stall information of the control group."""
 
     memory_full: float | None
@@ -108,7 +107,7 @@ class ExplanationsSection(Section):
         self.found = found
 
 
-class Slowness(Record):
+class Slowness(NamedTuple):
     """The facts that were read of the machine, and what may slow the process down."""
 
     machine: MachineSection

@@ -6,13 +6,13 @@ A fault of theirs is recorded in the error log and costs what they would have ad
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.waits.pool_table import Pool
 from gdbext.engine.entry_points import EntryPoint, entry_points, guarded
 from gdbext.errors import AddOnError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from typing import Any

@@ -7,12 +7,12 @@ thread is found to be in such a call are FunctionTag.DEVICE and DEVICE_QUEUE; th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report.device_wait import DeviceWait, DeviceWork
 from gdbext.diagnosis.waits.function_tag import VARIANTS, FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.engine.layouts import store
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch import assumed_symbols
@@ -20,7 +20,6 @@ from gdbext.torch.layout_choice import torch_version
 from gdbext.torch.state.cuda_state import CudaGraph, CudaStream, CudaStreams, cuda_graph
 from gdbext.torch.state.thread_variable import ThreadVariables
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
@@ -38,7 +37,7 @@ _DRIVER, _RUNTIME = "libcuda.so", "libcudart"
 """The beginnings of the file names of the driver's library and of the runtime's."""
 
 
-class DeviceFunction(Record):
+class DeviceFunction(NamedTuple):
     """One function: what it waits for, and which of its arguments (from 0, those in registers) say of which stream or
     event."""
 
@@ -199,7 +198,7 @@ def function_name(thread: ThreadSnapshot, level: int) -> str:
     return function.demangled[0].split("(")[0] if function else ""
 
 
-class _Handle(Record):
+class _Handle(NamedTuple):
     """The stream or event of a call."""
 
     stream: int | None = None

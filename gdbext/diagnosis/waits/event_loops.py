@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, RunState, TaskState
@@ -12,7 +13,6 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.syscall_waits import span
 from gdbext.engine.targets.system.linux import signal_name
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import EndedTask, RunningLoop, RunningTask
     from gdbext.diagnosis.waits.recognise import State

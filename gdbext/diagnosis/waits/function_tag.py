@@ -7,25 +7,27 @@ of every release wheel.
 
 from __future__ import annotations
 
+import re
+from enum import Enum
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.versions import EVALUATES
-from gdbext.engine.record import Enum, Generic, Record, TypeVar, late_pattern
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Tag = TypeVar("Tag")
 _LONGEST = 200
 """Characters of a mangled name that are compared."""
-_LOCAL = late_pattern(r"L(?=\d)")
+_LOCAL = re.compile(r"L(?=\d)")
 """Internal linkage, which is no part of a function's qualified name. The last letter of a name as ProcessGroupNCCL
 looks like it, so both sides of a comparison go without it."""
 
 
-class Functions(Record):
+class Functions(NamedTuple):
     """The functions of one purpose: names in C, qualified names in C++, a pattern and beginnings of mangled names."""
 
     c: tuple[str, ...] = ()
@@ -189,7 +191,7 @@ class FunctionIndex(Generic[Tag]):
             for name in functions.mangled:
                 self._by_beginning.setdefault(_LOCAL.sub("", name), []).append(tag)
         self._beginnings = tuple(sorted(self._by_beginning, key=len, reverse=True))
-        self._by_pattern = [(late_pattern(each.pattern), tag) for tag, each in rows if each.pattern]
+        self._by_pattern = [(re.compile(each.pattern), tag) for tag, each in rows if each.pattern]
 
     def tags_of(self, names: Iterable[str]) -> frozenset[Tag]:
         """The tags of one function, given all its names (mangled)."""

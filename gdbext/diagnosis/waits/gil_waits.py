@@ -8,13 +8,14 @@ Waits of free-threaded Pythons are known by what the thread is parked on. Lock o
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.cpython.sync.locks import GilPart, GilState
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.sync.parking import Parked
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot

@@ -7,6 +7,7 @@ What is added here to a thread's state comes from its KernelSide; a thread witho
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import RunState
@@ -16,7 +17,6 @@ from gdbext.diagnosis.waits.syscall_waits import NAMED_CALLS
 from gdbext.engine.targets.system.peer import Peer, PeerKind, listed
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.engine.targets.base_target import KernelSide

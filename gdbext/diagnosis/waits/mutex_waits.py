@@ -12,6 +12,8 @@ has called something else than __cxa_guard_acquire.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -28,7 +30,6 @@ from gdbext.engine.glibc import sync_objects as pthread_mutex
 from gdbext.engine.glibc.sync_objects import Mutex, StreamLock
 from gdbext.engine.process.symbolizer import Function, demangle, without_clone_suffix
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

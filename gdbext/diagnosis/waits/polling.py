@@ -13,6 +13,7 @@ program waits, and the report says what it asks.
 from __future__ import annotations
 
 import errno
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import NO_THREAD, is_below_library
 from gdbext.diagnosis.report.resource import Resource
@@ -32,7 +33,6 @@ from gdbext.diagnosis.waits import python_waits, syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

@@ -10,19 +10,20 @@ MissingWorkers: workers that a thread waits for and that the process does not ha
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.diagnosis.waits.function_tag import FunctionIndex, Functions, c_functions, torch_functions
-from gdbext.engine.record import Enum, Record
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import LOADER_WORKER, PIN_MEMORY_THREADS
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 NOTHING = Functions()
 
 
-class Pool(Record):
+class Pool(NamedTuple):
     """One kind of pool: threads that wait for work, and do it.
 
     A worker that is written in Python is known by the functions of its main loop, one that is native by the function in
@@ -86,7 +87,7 @@ def _cpp(*qualified: str) -> Functions:
     return Functions(qualified=qualified)
 
 
-class MissingWorkers(Record):
+class MissingWorkers(NamedTuple):
     """Workers of a pool that a thread waits for, and that this process does not have."""
 
     pool: Pool

@@ -10,6 +10,8 @@ frame says "libgomp", and its exported callers say what for (libgomp/config/linu
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.cpython.abi import assumed_names
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
@@ -21,7 +23,6 @@ from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
 from gdbext.engine.formats.elf_header import PF_W
 from gdbext.engine.vocabulary import counted
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 

@@ -9,6 +9,8 @@ its readers. sem_t has no owner: any thread may post it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_detail import Unowned
@@ -20,7 +22,6 @@ from gdbext.engine.glibc import sync_objects
 from gdbext.engine.glibc.pthread import EXITING, JOINABLE, join_state_word, thread_id_word
 from gdbext.engine.targets.system.peer import listed
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

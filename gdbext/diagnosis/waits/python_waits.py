@@ -15,6 +15,8 @@ have ended (cpython/sync/debtors.py).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread, Wait
@@ -23,11 +25,9 @@ from gdbext.diagnosis.report.wait_kind import Loss, LostThread, SelfWait, WaitKi
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, fork_evidence, sleepers
 from gdbext.engine.glibc.pthread import was_thread
-from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.engine.vocabulary import counted
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -162,7 +162,7 @@ _NEAR = 7
 """Frames between the kernel and PyThread_acquire_lock_timed."""
 
 
-class _Meaning(Record):
+class _Meaning(NamedTuple):
     kind: WaitKind
     name: str = ""
     set_by_handlers: bool = False

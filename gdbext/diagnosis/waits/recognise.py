@@ -14,6 +14,8 @@ no deadlock is concluded from it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
@@ -29,9 +31,7 @@ from gdbext.diagnosis.waits import (
     torch_waits,
 )
 from gdbext.diagnosis.waits.pool_table import OPENMP, Pool
-from gdbext.engine.record import Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import Optional
@@ -104,7 +104,7 @@ SPINNING: tuple[Recogniser, ...] = (
 """Waits of threads that are in no system call."""
 
 
-class State(Record):
+class State(NamedTuple):
     """The state of a thread: what it does, what it waits for, and the pool whose idle worker it is."""
 
     state: RunState

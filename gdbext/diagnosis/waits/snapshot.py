@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from functools import cached_property, partial
 from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked, continued, named
-from gdbext.engine.record import Record
 from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Union
@@ -368,7 +367,7 @@ TID_MASK, WAITERS = 0x3FFFFFFF, 0x80000000
 _FIRST_PAGE = 4096  # nothing is mapped below it (vm.mmap_min_addr is more, if anything)
 
 
-class FutexWait(Record):
+class FutexWait(NamedTuple):
     """A thread inside futex(2): ``address`` of the word, the ``value`` it is expected to have, timed or not."""
 
     address: int

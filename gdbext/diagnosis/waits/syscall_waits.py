@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import Wait
@@ -14,7 +15,6 @@ from gdbext.engine.targets.system.linux import signal_name
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, ProcessState
 from gdbext.errors import GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 

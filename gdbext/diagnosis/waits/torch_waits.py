@@ -10,6 +10,7 @@ is only a queue, a poll or a sleep; what ends it is a child process.
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.assumed_names import POPEN_PID, POPEN_WAITS, PROCESS_POPEN
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
@@ -29,7 +30,6 @@ from gdbext.diagnosis.waits.pool_table import (
 )
 from gdbext.diagnosis.waits.pool_workers import native_pool_of, runs
 from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
-from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.torch.torch_symbol import (
     LOADER_FILE,
@@ -41,7 +41,6 @@ from gdbext.torch.torch_symbol import (
     SPAWN_PROCESSES,
 )
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
@@ -99,7 +98,7 @@ def is_loader_file(file: str) -> bool:
     return file.endswith(LOADER_FILE)
 
 
-class AwaitedBatch(Record):
+class AwaitedBatch(NamedTuple):
     """The worker processes of a DataLoader that may bring the batch that it waits for."""
 
     pids: tuple[int, ...]

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
+from enum import Enum
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Enum, Record
 from gdbext.errors import TargetError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -43,7 +43,7 @@ class Passing(Enum):
     """A structure of more than 16 bytes: three words, copied to the stack."""
 
 
-class Slot(Record):
+class Slot(NamedTuple):
     """One word of an argument.
 
     ``register`` is the number of an argument register, ``float_register`` that of one for floating-point numbers. A
@@ -56,7 +56,7 @@ class Slot(Record):
     float_register: int | None = None
 
 
-class SignalFrame(Record):
+class SignalFrame(NamedTuple):
     """The words that the kernel leaves on the stack for a signal handler (``struct rt_sigframe`` of the architecture).
 
     ``trampoline`` is the code that a handler returns to, ``entries`` the offsets in it at which a frame may stand.
@@ -70,7 +70,7 @@ class SignalFrame(Record):
     saved: Mapping[str, int]
 
 
-class TlsRelocations(Record):
+class TlsRelocations(NamedTuple):
     """Types of the relocations by which thread-local variables are found: of a module's id, of an offset from the
     thread pointer, of a descriptor."""
 
@@ -79,7 +79,7 @@ class TlsRelocations(Record):
     descriptor: int
 
 
-class Probing(Record):
+class Probing(NamedTuple):
     """The needs of kernel probes: the numbers of bpf(2) and perf_event_open(2); where ``struct pt_regs`` has
     registers."""
 
@@ -88,7 +88,7 @@ class Probing(Record):
     saved: Mapping[str, int]
 
 
-class FrameRecord(Record):
+class FrameRecord(NamedTuple):
     """The record that a frame pointer leads to, in bytes behind it: where the caller's frame pointer and the return
     address are saved, and where the frame ends."""
 
@@ -97,7 +97,7 @@ class FrameRecord(Record):
     end: int
 
 
-class FloatRegisters(Record):
+class FloatRegisters(NamedTuple):
     """Vector registers as ptrace and cores give them: the type of the note (NT_PRFPREG), its size in bytes, and where
     in it each register begins."""
 
@@ -106,7 +106,7 @@ class FloatRegisters(Record):
     offsets: Mapping[str, int]
 
 
-class AddressUse(Record):
+class AddressUse(NamedTuple):
     """An instruction that makes an address, or loads from it: where it stands, the address, and whether it loads."""
 
     instruction: int
@@ -114,14 +114,14 @@ class AddressUse(Record):
     loads: bool
 
 
-class LoadedMember(Record):
+class LoadedMember(NamedTuple):
     """The result of a function that does nothing but load: a member of the object that its first argument points at."""
 
     offset: int
     size: int
 
 
-class ThreadsOrGlobal(Record):
+class ThreadsOrGlobal(NamedTuple):
     """The result of a function that does nothing but load the first word of an object of the running thread, or of a
     global one where the thread has none.
 

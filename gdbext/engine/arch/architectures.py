@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.errors import ForeignArchitecture
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.arch import Architecture
 
 
-class KnownArchitecture(Record):
+class KnownArchitecture(NamedTuple):
     """An architecture that can be read."""
 
     machine: int
@@ -81,7 +80,7 @@ def machine_title(machine: int) -> str:
     return _TITLES.get(machine, f"machine {machine}")
 
 
-class OwnCalls(Record):
+class OwnCalls(NamedTuple):
     """The numbers of setgroups(2) and capset(2)."""
 
     setgroups: int

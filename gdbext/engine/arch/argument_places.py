@@ -10,9 +10,8 @@ last.
 
 from __future__ import annotations
 
-from gdbext.engine.record import Record
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -23,7 +22,7 @@ _WORD = 8
 _ENDS = ("call", "jmp", "ret", "trap")
 
 
-class Location(Record):
+class Location(NamedTuple):
     """The place of a value: ``kind`` "register" (register + displacement), "memory" (at register + displacement), or
     "constant" (``value``), or "and": the bitwise and of the values at the places in ``parts``, as a keyset is masked.
     Registers are as they were at the call.
@@ -194,7 +193,7 @@ _MOVES = ("mov", "fmov", "low", "part")
 _JUMPS = ("jmp", "jcc", "ret", "trap")
 
 
-class SavedArgument(Record):
+class SavedArgument(NamedTuple):
     """The place of an argument register's value: ``register``, or memory at ``register`` + ``displacement``; only the
     low ``size`` bytes of it."""
 

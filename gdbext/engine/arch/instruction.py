@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gdbext.engine.record import Record
+from typing import NamedTuple
 
 PC_RELATIVE = "pc"
 """The base of a memory operand that counts from the end of its instruction."""
 NOTHING: frozenset[str] = frozenset()
 
 
-class MemoryOperand(Record):
+class MemoryOperand(NamedTuple):
     """``[base + index*scale + displacement]``; the base is a general register, PC_RELATIVE, or "" for none, as
     the index register may be."""
 
@@ -19,7 +19,7 @@ class MemoryOperand(Record):
     displacement: int
 
 
-class Instruction(Record):
+class Instruction(NamedTuple):
     """One instruction. ``kind`` is "mov", "lea", "zero", "add", "and", "shr", "push", "pop", "leave", "call", "jmp",
     "jcc", "ret", "trap" (what follows is not reached from here), "low", "part",
     "fmov", "fzero" or "other".

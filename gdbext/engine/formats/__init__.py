@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import TYPE_CHECKING
 
 from gdbext.errors import BadData
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

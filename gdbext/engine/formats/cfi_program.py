@@ -8,9 +8,9 @@ since the bytes may come from a damaged process.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from gdbext.engine.formats.eh_frame import Cie, Fde, sleb128, uleb128
-from gdbext.engine.record import Record
 from gdbext.errors import BadData
 
 UNDEFINED, SAME, OFFSET, VAL_OFFSET, REGISTER, EXPRESSION, VAL_EXPRESSION = range(7)
@@ -20,7 +20,7 @@ MAX_REMEMBERED = 1000
 """Depth of DW_CFA_remember_state; compilers use one."""
 
 
-class Rule(Record):
+class Rule(NamedTuple):
     """The rule by which the caller's value of a register is found: ``number`` is an offset or a register, ``code`` an
     expression."""
 
@@ -29,7 +29,7 @@ class Rule(Record):
     code: bytes = b""
 
 
-class CfiRow(Record):
+class CfiRow(NamedTuple):
     """The unwind rules at one address. Where ``cfa_code`` is set the CFA is its value, else register + offset."""
 
     cfa_register: int

@@ -10,13 +10,13 @@ again and again. So a file of the cache has names with their texts.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from gdbext.cache import cache_folder
 from gdbext.engine.formats.symbol_cache import kept_texts
-from gdbext.engine.record import late_pattern
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from re import Match
@@ -103,12 +103,12 @@ def _demangler_of(library: str) -> Callable[[bytes], bytes | None] | None:
 
 _MOST_OF_EACH, _STANDARD = 20, 80
 """The values of EACH and STANDARD of mangled_expressions.py, which is not imported for most names."""
-_REFERENCE = late_pattern("[ST][0-9A-Z]*_")
+_REFERENCE = re.compile("[ST][0-9A-Z]*_")
 """A substitution or a parameter of a template, by its end: no two have the same."""
-_PARAMETER = late_pattern("T[0-9A-Z]*_")
-_REPEATED = late_pattern("[CD][0-9I]|s[ZP]")
+_PARAMETER = re.compile("T[0-9A-Z]*_")
+_REPEATED = re.compile("[CD][0-9I]|s[ZP]")
 """Constructors and destructors, which repeat a name, and the length and the elements of a pack."""
-_EXPANSION = late_pattern("Dp|sp")
+_EXPANSION = re.compile("Dp|sp")
 """Pack expansions: their pattern is printed for each element of the pack."""
 _MOST_REFERENCES = 100
 

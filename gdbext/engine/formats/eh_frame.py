@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.errors import BadData
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -69,7 +68,7 @@ _FORMATS = {
 _U64 = (1 << 64) - 1
 
 
-class Cie(Record):
+class Cie(NamedTuple):
     """Common information entry: what the FDEs of one compilation share."""
 
     code_align: int
@@ -81,7 +80,7 @@ class Cie(Record):
     instructions: bytes
 
 
-class Fde(Record):
+class Fde(NamedTuple):
     """Frame description entry of the code [start, end)."""
 
     start: int

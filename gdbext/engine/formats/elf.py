@@ -10,13 +10,12 @@ import os
 import struct
 from errno import EINVAL
 from stat import S_ISREG
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cache import file_key
 from gdbext.engine.formats import elf_header
-from gdbext.engine.record import Record
 from gdbext.errors import SymbolFileError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -34,7 +33,7 @@ _MAX_DYNAMIC = 4096
 _PIECE = 1 << 20
 
 
-class ElfSection(Record):
+class ElfSection(NamedTuple):
     """One section header (Elf64_Shdr); ``link`` is the index of the section it refers to, ``size`` in bytes."""
 
     number: int

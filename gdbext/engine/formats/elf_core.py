@@ -12,10 +12,9 @@ import mmap
 import os
 import stat
 import struct
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from gdbext.engine.formats import at_once, elf_header
-from gdbext.engine.record import Record
 from gdbext.errors import BadCore, NotPermitted, SymbolFileError, or_root
 
 NT_PRSTATUS = 1
@@ -50,7 +49,7 @@ CheckMachine = Callable[[str, elf_header.Identity], None]
 """Path and what the file begins with: raises where cores of that machine cannot be read."""
 
 
-class MemorySegment(Record):
+class MemorySegment(NamedTuple):
     """One PT_LOAD: ``filesz`` bytes at ``offset`` of the file are the memory at ``start``; the rest is left out."""
 
     start: int
@@ -60,7 +59,7 @@ class MemorySegment(Record):
     flags: int
 
 
-class CoreThread(Record):
+class CoreThread(NamedTuple):
     """One NT_PRSTATUS with the notes of the same thread that follow it."""
 
     tid: int
@@ -73,7 +72,7 @@ class CoreThread(Record):
     """The NT_PRFPREG note, where there is one."""
 
 
-class FileMapping(Record):
+class FileMapping(NamedTuple):
     """One entry of NT_FILE; ``offset`` in bytes; the path still carries the kernel's " (deleted)" mark."""
 
     start: int

@@ -9,11 +9,10 @@ Headers and notes are also in what is loaded, whatever became of the file.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from gdbext.engine.record import Protocol, Record
 from gdbext.errors import SymbolFileError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -64,7 +63,7 @@ _MAX_SEGMENTS = 256
 """Most segments of a program or library; a core has one for each mapping."""
 
 
-class Identity(Record):
+class Identity(NamedTuple):
     """The facts in the first 20 bytes of a file of any class and byte order."""
 
     bits: int
@@ -78,7 +77,7 @@ class Identity(Record):
         return self.bits == 64 and self.little
 
 
-class Header(Record):
+class Header(NamedTuple):
     """The fields of the ELF header that are used (Elf64_Ehdr)."""
 
     type: int
@@ -93,7 +92,7 @@ class Header(Record):
     shstrndx: int
 
 
-class Segment(Record):
+class Segment(NamedTuple):
     """One program header (Elf64_Phdr); sizes in bytes."""
 
     type: int
@@ -104,7 +103,7 @@ class Segment(Record):
     memsz: int
 
 
-class Note(Record):
+class Note(NamedTuple):
     """One note: its owner without the final NUL, its type, and where its descriptor is."""
 
     owner: bytes

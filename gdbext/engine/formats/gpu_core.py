@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from typing import NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.formats.eh_frame import sleb128, uleb128
 from gdbext.engine.formats.elf import ElfSection
 from gdbext.engine.formats.elf_header import Data
-from gdbext.engine.record import Record
 from gdbext.errors import BadCore, BadData
 
 _LOUSER = 0x80000000
@@ -52,7 +52,7 @@ _NAMED = 4
 """Grids and exceptions that the text names."""
 
 
-class GpuGrid(Record):
+class GpuGrid(NamedTuple):
     """One grid: ``kernel`` is "" where no symbol is at its entry."""
 
     kernel: str
@@ -67,7 +67,7 @@ class GpuGrid(Record):
         return f"{self.kernel or f'a kernel at {self.entry:#x}'} ({shape})"
 
 
-class GpuCore(Record):
+class GpuCore(NamedTuple):
     """The contents of such a core, as far as they are read."""
 
     devices: tuple[str, ...]

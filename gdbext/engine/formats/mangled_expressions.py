@@ -6,8 +6,8 @@ What printing costs is counted on the way: the place that a walk has reached, an
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

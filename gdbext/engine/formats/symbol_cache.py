@@ -16,16 +16,15 @@ from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from itertools import compress
 from mmap import ACCESS_READ, mmap
+from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 from gdbext.cache import cache_folder, may_fill, open_ours
 from gdbext.engine.formats.elf_header import give_back
 from gdbext.engine.formats.symbol_table import SYMBOL_SIZE, SymbolTable
-from gdbext.engine.record import Protocol
 from gdbext.errors import SymbolFileError
 from gdbext.log import logger
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 

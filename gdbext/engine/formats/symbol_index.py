@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from gdbext.engine.formats import symbol_cache
@@ -17,7 +18,6 @@ from gdbext.engine.formats.symbol_table import (
 )
 from gdbext.errors import SymbolFileError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 

@@ -10,13 +10,12 @@ import struct
 import sys
 from array import array
 from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats import elf
 from gdbext.engine.formats.elf_header import give_back
-from gdbext.engine.record import Record
 from gdbext.errors import SymbolFileError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -45,7 +44,7 @@ _STARTS_LIMIT = 1 << 22
 """Places where names may start that contain something: libtorch_cpu has 430,000 of "redispatch"."""
 
 
-class Symbol(Record):
+class Symbol(NamedTuple):
     """One symbol of an ELF file; ``name`` is mangled, ``type`` STT_*, ``binding`` STB_*, ``size`` in bytes.
 
     ``vaddr`` is the file's own address (for STT_TLS the offset in the module's TLS block).

@@ -20,9 +20,9 @@ import fcntl
 import os
 from contextlib import suppress
 from types import TracebackType
+from typing import NamedTuple
 
 from gdbext.engine.numbers import integer
-from gdbext.engine.record import Record
 from gdbext.errors import TargetError
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,7 +35,7 @@ class ForeignLink(OSError):
     """A link on the way to an output that another user may have laid; ``strerror`` names it."""
 
 
-class FolderEntry(Record):
+class FolderEntry(NamedTuple):
     """``folder`` is an open descriptor, whose owner closes it; ``name`` is not a link that is to be followed, save with
     ``is_magic``: then the kernel knows where it leads (a descriptor in /proc)."""
 

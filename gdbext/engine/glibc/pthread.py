@@ -11,11 +11,10 @@ stops has no such register either: a look without a debugger finds its block in 
 from __future__ import annotations
 
 from operator import eq
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError, MemoryFault
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     Read = Callable[[int, int], bytes]
 
 
-class GlibcAbi(Record):
+class GlibcAbi(NamedTuple):
     """Offsets in bytes, all of them from the thread pointer."""
 
     own_addresses: tuple[int, ...]
@@ -251,7 +250,7 @@ def brief_look(pid: int) -> Target:
     return brief_stop(pid, lambda: unstopped(pid))
 
 
-class PthreadTids(Record):
+class PthreadTids(NamedTuple):
     """pthread_t to tid; ``complete`` where that of every thread is known."""
 
     tids: dict[int, int]

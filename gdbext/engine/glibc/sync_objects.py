@@ -11,10 +11,8 @@ not read.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
-
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
 
@@ -33,7 +31,7 @@ _ROBUST, _PRIORITY_INHERITING, _PRIORITY_PROTECTED, _SHARED = 0x10, 0x20, 0x40, 
 _FEATURES = ((_ROBUST, "robust"), (_PRIORITY_INHERITING, "priority-inheriting"), (_SHARED, "process-shared"))
 
 
-class Mutex(Record):
+class Mutex(NamedTuple):
     """``lock`` is the futex word, ``owner`` the thread id that it records, ``users`` how many threads hold it or wait
     with a condition variable for it."""
 
@@ -110,7 +108,7 @@ _MOST_AT_A_BARRIER = 1 << 20
 _DEEPEST_RECURSION = 1 << 16
 
 
-class Condvar(Record):
+class Condvar(NamedTuple):
     """pthread_cond_t of glibc 2.25 to 2.40: __wseq +0, __g_refs +16, __g_size +24, __wrefs +36, __g_signals +40.
 
     Waiters are in two groups: signals go to G1, which gets no new waiters; the lowest bit of __wseq is the index of
@@ -156,7 +154,7 @@ def rwlock_by_alignment(word: int) -> int:
     return word - RWLOCK_WORDS[0 if word % 8 == 0 else 1]
 
 
-class RwLock(Record):
+class RwLock(NamedTuple):
     """pthread_rwlock_t: __readers +0, __cur_writer +24. ``writer`` is the id of the thread that holds it to write."""
 
     readers: int
@@ -172,7 +170,7 @@ class RwLock(Record):
         return cls(readers >> _READER_SHIFT, writer)
 
 
-class Semaphore(Record):
+class Semaphore(NamedTuple):
     """sem_t (struct new_sem, __HAVE_64B_ATOMICS): the value +0, the number of waiters +4, private +8."""
 
     value: int
@@ -191,7 +189,7 @@ class Semaphore(Record):
         return self.value == 0 and 1 <= self.waiters <= _MOST_WAITERS and self.private in (0, 128)
 
 
-class Barrier(Record):
+class Barrier(NamedTuple):
     """pthread_barrier_t (struct pthread_barrier): in +0, current_round +4, count +8."""
 
     entered: int
@@ -213,7 +211,7 @@ class Barrier(Record):
         return self.entered - self.round
 
 
-class StreamLock(Record):
+class StreamLock(NamedTuple):
     """_IO_lock_t: int lock, int cnt, void* owner, which is the owner's thread pointer (THREAD_SELF).
 
     ``depth`` of a lock that was taken once is 1, and 0 in recent versions (2.43 is one).

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from gdbext.engine.formats.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB, ElfImage
 from gdbext.engine.formats.elf_core import AT_ENTRY
@@ -25,7 +26,6 @@ from gdbext.engine.glibc.pthread import glibc_abi
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.memory_image import image_in_memory
 from gdbext.engine.process.modules import Module, ModuleTable
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError, MemoryFault
 
 _RELA = struct.Struct("<QIIq")
@@ -36,7 +36,7 @@ _MAX_ID = 1 << 20
 _MAX_STATIC = 1 << 31
 
 
-class TlsPlace(Record):
+class TlsPlace(NamedTuple):
     """The place of a module's thread-local block: in the dtv under ``module_id``, or at the thread pointer +
     ``static_offset``; each is 0 where it is unknown."""
 
@@ -44,7 +44,7 @@ class TlsPlace(Record):
     static_offset: int
 
 
-class _Relocation(Record):
+class _Relocation(NamedTuple):
     slot: int
     type: int
     value: int
@@ -169,7 +169,7 @@ class ThreadLocalUnknown(GdbextError):
     why = "the layout of thread-local storage is known for glibc only, and the module must have it"
 
 
-class Dtv(Record):
+class Dtv(NamedTuple):
     """A thread's dynamic thread vector: its address, number of entries and generation."""
 
     address: int

@@ -22,12 +22,12 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gdbext.engine.layouts import validate
 from gdbext.engine.process.memory import FieldLayout, StructLayout
 from gdbext.errors import LayoutError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from os import PathLike

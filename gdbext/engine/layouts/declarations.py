@@ -20,11 +20,10 @@ Reading a member raises LayoutError where the layout lacks it, or it is smaller 
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from gdbext.engine.record import Generic, TypeVar
 from gdbext.errors import LayoutError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType

@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import re
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from gdbext import cache
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.layouts import SCHEMA, SECTIONS, Layout, shared_file, unpack, validate
 from gdbext.engine.numbers import number
-from gdbext.engine.record import late_pattern
 from gdbext.errors import BadData, LayoutError, SymbolFileError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
@@ -29,8 +28,8 @@ PERMISSION = "GDBEXT_GENERATE"
 be done with our own rights where the process or its files belong to another user."""
 FORBIDDEN = "0"
 AS_ME = "as-me"
-_LINE = late_pattern(r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]", re.MULTILINE)
-_DIST_INFO = late_pattern(r"torch-.*\.dist-info")
+_LINE = re.compile(r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]", re.MULTILINE)
+_DIST_INFO = re.compile(r"torch-.*\.dist-info")
 _LIMIT = 1 << 16
 
 

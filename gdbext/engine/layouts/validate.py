@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from gdbext.errors import LayoutError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

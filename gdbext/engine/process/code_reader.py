@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch.argument_places import jump_targets
 from gdbext.engine.formats.symbol_table import dynamic_table
-from gdbext.engine.record import Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -162,7 +161,7 @@ MAX_SIZE = 1 << 15
 _COLD = ".cold"
 
 
-class Decoded(Record):
+class Decoded(NamedTuple):
     """Instructions of one function, and the targets of all jumps in it and in its cold part."""
 
     instructions: tuple[Instruction, ...]
@@ -234,7 +233,7 @@ def _decoded(architecture: Architecture, code: bytes, start: int) -> tuple[Instr
     return tuple(architecture.decode(code, start))
 
 
-class Syscall(Record):
+class Syscall(NamedTuple):
     """A blocked system call: its name (``futex``, or ``system call 500``), number and arguments, in order."""
 
     name: str

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import struct
 import time
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, LayoutError, MemoryFault
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeVar
@@ -294,7 +293,7 @@ def memory_of(target: Target) -> Memory:
     return ReplayedMemory(target) if target.recorded else Memory(target)
 
 
-class FieldLayout(Record):
+class FieldLayout(NamedTuple):
     """One member of a C++ class: ``offset`` and ``size`` in bytes, ``type`` as its compiler wrote it.
 
     ``size`` 0 means that the layout does not say. A bit-field has ``bit_offset`` (bits from the start of the object
@@ -309,7 +308,7 @@ class FieldLayout(Record):
     bit_size: int = 0
 
 
-class StructLayout(Record):
+class StructLayout(NamedTuple):
     """A C++ class or struct: ``size`` in bytes (0 where unknown), members by name."""
 
     name: str

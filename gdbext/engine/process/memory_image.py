@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Protocol
 
 from gdbext.engine.formats import elf
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.elf_header import EHDR, PF_W, PT_LOAD, MappedElf, Segment
 from gdbext.engine.process.memory import PAGE_SIZE, Memory
-from gdbext.engine.record import Protocol
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.errors import MemoryFault, SymbolFileError
 

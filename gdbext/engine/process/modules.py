@@ -6,19 +6,19 @@ Memory says what a mapped ELF file is, and so whether a file on disk can be that
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_right
+from typing import TYPE_CHECKING
 
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.elf_header import PT_LOAD, Segment
 from gdbext.engine.process.memory import PAGE_SIZE, Memory
 from gdbext.engine.process.memory_image import FileIdentity, MemoryImage
-from gdbext.engine.record import late_pattern
 from gdbext.engine.targets.base_target import MemoryMapping, Target
 from gdbext.engine.targets.foreign_files import linked_image
 from gdbext.engine.targets.host_files import FoundFile
 from gdbext.errors import MemoryFault, SymbolFileError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _VDSO = "[vdso]"
 _VDSO_LIMIT = 64 * 1024
 _UNVOUCHED = "say where the core's files are: --sysroot DIR, which is / for those of this machine"
-_SUFFIX = late_pattern(r"(-[0-9][0-9.]*|-[0-9a-f]{8})?\.so(\.[0-9.]+)?$")
+_SUFFIX = re.compile(r"(-[0-9][0-9.]*|-[0-9a-f]{8})?\.so(\.[0-9.]+)?$")
 """The text that may follow a library's stem: libc-2.31.so (glibc before 2.34), libgomp-a34b3233.so.1 (auditwheel)."""
 
 

@@ -3,14 +3,15 @@ one."""
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.engine.formats.symbol_table import STB_LOCAL, STB_WEAK, STT_NOTYPE, STT_TLS, Symbol
-from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import SymbolFileError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Function", "Symbol", "SymbolIndex", "Symbolizer", "demangle", "without_clone_suffix"]
 
-_CLONE = late_pattern(r"(\.(cold|part|isra|constprop|lto_priv|localalias|llvm|clone|_omp_fn|resolver)(\.\d+)*)+$")
+_CLONE = re.compile(r"(\.(cold|part|isra|constprop|lto_priv|localalias|llvm|clone|_omp_fn|resolver)(\.\d+)*)+$")
 
 
 def without_clone_suffix(name: str) -> str:
@@ -26,7 +27,7 @@ def without_clone_suffix(name: str) -> str:
     return _CLONE.sub("", name)
 
 
-class Function(Record):
+class Function(NamedTuple):
     """One function in the target: absolute start and size in bytes, and all mangled names at that start.
 
     The first name is a sane one for a general backtrace: typed before untyped, global before local, strong before

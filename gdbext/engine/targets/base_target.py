@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.host_files import HostFiles
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Optional
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     one."""
 
 
-class RecordedRun(Record):
+class RecordedRun(NamedTuple):
     """The facts that a recording tells of itself."""
 
     taken: str
@@ -32,7 +31,7 @@ class RecordedRun(Record):
     """The command that was given, with its arguments."""
 
 
-class MemoryMapping(Record):
+class MemoryMapping(NamedTuple):
     """One line of /proc/PID/maps, or one entry of a core's NT_FILE note.
 
     ``path`` is the path as the target names it, without the " (deleted)" mark; "" is anonymous memory;
@@ -50,7 +49,7 @@ class MemoryMapping(Record):
     inode: int = 0
 
 
-class Signal(Record):
+class Signal(NamedTuple):
     """The signal that a thread is stopped by: ``number`` as in signal(7), ``address`` of a fault (si_addr)."""
 
     number: int
@@ -79,7 +78,7 @@ _SERVED_CHANNELS = ("fuse_", "request_wait_answer", "nfs", "rpc_", "cifs_", "wai
 _SHOWN = 8
 
 
-class KernelSide(Record):
+class KernelSide(NamedTuple):
     """A thread that sleeps in the kernel, as it was before anybody stopped it."""
 
     state: str

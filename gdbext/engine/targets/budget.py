@@ -15,10 +15,10 @@ import contextlib
 import gc
 import os
 import time
+from typing import TYPE_CHECKING
 
 from gdbext.errors import TargetError, UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 

@@ -15,22 +15,22 @@ need not be read, nor written.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cache import find_program
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats import at_once, elf_header
 from gdbext.engine.numbers import number
-from gdbext.engine.record import Record, late_pattern
 from gdbext.engine.targets.base_target import TargetThread
 from gdbext.engine.targets.core_target import PIPE, CoreFileThread, open_core, signal_of
 from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_memory, thread_name
 from gdbext.errors import BadCore, SymbolFileError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -38,7 +38,7 @@ STORE = "/var/lib/systemd/coredump"
 """The folder of systemd-coredump (coredump.conf(5), Storage=external)."""
 SYSTEMD, BY_PID = "systemd", "coredumpctl:"
 """Names of cores in that folder: the newest one, and that of a process."""
-_NAME = late_pattern(r"core\.(?P<name>.*)\.(?P<uid>\d+)\.[0-9a-f]+\.(?P<pid>\d+)\.(?P<time>\d+)(?:\.(?:zst|lz4|xz))?")
+_NAME = re.compile(r"core\.(?P<name>.*)\.(?P<uid>\d+)\.[0-9a-f]+\.(?P<pid>\d+)\.(?P<time>\d+)(?:\.(?:zst|lz4|xz))?")
 """core.COMM.UID.BOOT.PID.MICROSECONDS (systemd 252, src/coredump/coredump.c, make_filename)."""
 _PIECE = 1 << 20
 _HOLE = 1 << 16
@@ -55,7 +55,7 @@ _HEADERS = 64 << 20
 """Most bytes before the end of a core's program headers: a million mappings have 56 MB of them."""
 
 
-class Packing(Record):
+class Packing(NamedTuple):
     """A compression: how a file of it begins, and the program that unpacks it ("" where Python does)."""
 
     name: str

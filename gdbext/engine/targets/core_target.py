@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -11,7 +12,6 @@ from functools import cached_property
 from gdbext.engine.arch import Architecture, architectures
 from gdbext.engine.formats import elf_core
 from gdbext.engine.formats.elf_header import PF_W, PF_X, Identity, permission_text
-from gdbext.engine.record import late_pattern
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, Target, TargetThread
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.mapped_files import MappedFiles
@@ -28,9 +28,9 @@ environment (3/4 of _STK_LIM, fs/exec.c) and 128 KiB in one string (MAX_ARG_STRL
 
 
 _PYTHON_FILES = (
-    (late_pattern(r"(/.*)/bin/python3[^/]*$"), r"\1/lib/python3"),
-    (late_pattern(r"(/.*)/lib(?:64)?/(?:[^/]+/)?libpython3[^/]*$"), r"\1/lib/python3"),
-    (late_pattern(r"(/.*/lib(?:64)?/python3(?:\.\d+t?)?/).*\.so$"), r"\1"),
+    (re.compile(r"(/.*)/bin/python3[^/]*$"), r"\1/lib/python3"),
+    (re.compile(r"(/.*)/lib(?:64)?/(?:[^/]+/)?libpython3[^/]*$"), r"\1/lib/python3"),
+    (re.compile(r"(/.*/lib(?:64)?/python3(?:\.\d+t?)?/).*\.so$"), r"\1"),
 )
 """Files that an interpreter loads from its prefix, and the folders of sources that go with it."""
 

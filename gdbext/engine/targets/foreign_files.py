@@ -17,11 +17,11 @@ import os
 import stat
 from contextlib import suppress
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.targets.rooted_paths import RootedPaths
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Optional

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import time
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.system import proc_files
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Optional, TypeVar, Union
@@ -31,7 +30,7 @@ _TEXT_LIMIT = 1 << 20
 """Bytes of one small file: what is longer is none."""
 
 
-class FoundFile(Record):
+class FoundFile(NamedTuple):
     """The result of the search for a module's file: ``status`` and ``problem`` as in process.modules.Module, None for
     no image."""
 

@@ -10,6 +10,7 @@ import bisect
 import mmap
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.elf_header import MappedElf
@@ -17,7 +18,6 @@ from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
 from gdbext.engine.targets.system.linux import PAGE_SIZE, split_deleted
 from gdbext.errors import SymbolFileError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.formats.elf_core import FileMapping
     from gdbext.engine.formats.elf_header import Read

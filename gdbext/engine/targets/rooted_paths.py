@@ -25,12 +25,11 @@ import stat
 import struct
 from contextlib import suppress
 from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch.architectures import own_calls
-from gdbext.engine.record import Record
 from gdbext.engine.targets.system import proc_files
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from queue import SimpleQueue
@@ -43,7 +42,7 @@ _CAPABILITY_VERSION = 0x20080522
 """The version of the structures, _LINUX_CAPABILITY_VERSION_3 (linux/capability.h)."""
 
 
-class Rights(Record):
+class Rights(NamedTuple):
     """File-system ids, and supplementary groups in ascending order."""
 
     uid: int

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import struct
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
 from gdbext.engine.unwind.known_path import KnownPaths
 from gdbext.engine.unwind.unwind_row import MASK, Registers, UnwindRow, compile_row, preserved
 from gdbext.errors import BadData, MemoryFault
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch import Architecture
-from gdbext.engine.record import Record
 from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.unwind_row import Registers
 from gdbext.errors import BadData, MemoryFault
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
@@ -34,7 +33,7 @@ IsOpen = Callable[[int], bool]
 """An address in a function's code → whether what the function had begun is still open there."""
 
 
-class StopPlace(Record):
+class StopPlace(NamedTuple):
     """The place of a stop: its address, the function around it [start, end), its frame's size (sites.Frame.size), and
     where the function is still inside of what it began there (None: everywhere).
 
@@ -48,7 +47,7 @@ class StopPlace(Record):
     is_open: IsOpen | None = None
 
 
-class CallerCheck(Record):
+class CallerCheck(NamedTuple):
     """A frame that is looked for: its CFA, and the code that must be running in it: [start, end).
 
     Where the function may have left by a tail call the code is another's; then ``start`` is 0 and the return address

@@ -13,12 +13,12 @@ The value of a symbol is a DWARF expression, so that what is found becomes an or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction, MemoryOperand
 from gdbext.engine.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, CfiRow, Rule
 from gdbext.engine.process.code_reader import CodeReader
-from gdbext.engine.record import Record
 
 WORD = 8
 DEREF = b"\x06"
@@ -28,7 +28,7 @@ _MAX_EXPRESSION = 64
 _MAX_SLOTS = 4096
 
 
-class SymbolicValue(Record):
+class SymbolicValue(NamedTuple):
     """``added`` plus the value of the DWARF expression ``root``."""
 
     root: bytes

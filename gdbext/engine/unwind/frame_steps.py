@@ -8,15 +8,15 @@ A module's call frame information is in its file, or in the target's memory when
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.engine.formats.cfi_program import CfiRow, row_at
 from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable
 from gdbext.engine.process.code_reader import CodeReader
 from gdbext.engine.process.symbolizer import Function
-from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwind_row import Registers, SigreturnRow, UnwindRow, compile_row
 from gdbext.errors import BadData, MemoryFault, SymbolFileError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Union
@@ -166,7 +166,7 @@ def _from_memory(module: Module, memory: Memory) -> FrameTable | None:
     return _table(image.read, header, module.base) if header else None
 
 
-class FrameStep(Record):
+class FrameStep(NamedTuple):
     """The knowledge of a code address: the step to the caller, or why there is none.
 
     ``lookup_pc`` is the address for symbols and unwind rows: within the call instruction where a call returns to pc.
@@ -243,7 +243,7 @@ class FrameSteps:
         return any(self.code.read(pc - entry, len(code)) == code for entry in frame.entries)
 
 
-class CfaRule(Record):
+class CfaRule(NamedTuple):
     """The rule by which the CFA (the caller's stack pointer after the return) is found at an instruction: register +
     offset.
 

@@ -7,13 +7,12 @@ words of all its frames, one comparison proves that their return addresses are t
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
 from gdbext.engine.unwind.unwind_row import MASK, CompiledRow, Registers
 from gdbext.errors import MemoryFault
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -30,7 +29,7 @@ _ORIGIN = 1 << 40
 """The stack pointer while it is found out which word each register comes from."""
 
 
-class _CfaCheck(Record):
+class _CfaCheck(NamedTuple):
     """Frame ``level`` lies where the path says if a register of it is the innermost stack pointer plus ``distance``."""
 
     level: int

@@ -7,12 +7,11 @@ return address". Such a row becomes one memory read and one unpack; the rest goe
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING, Protocol
 
 from gdbext.engine.formats import cfi_program
-from gdbext.engine.record import Protocol
 from gdbext.errors import BadData
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -6,6 +6,7 @@ import os
 import select
 import time
 from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING
 
 from gdbext import log
 from gdbext.cache import cache_folder, find_program, may_fill
@@ -16,7 +17,6 @@ from gdbext.hosts.debugger import base_debugger
 from gdbext.log import logger
 from gdbext.tools import table
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any

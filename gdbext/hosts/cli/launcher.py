@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
 from gdbext.engine.targets import budget
@@ -17,7 +18,6 @@ from gdbext.errors import GdbextError, UsageError
 from gdbext.hosts.cli.options import Options, before_program, parse, spelled_out, without_debugger
 from gdbext.tools import table
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import NoReturn

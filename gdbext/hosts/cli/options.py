@@ -8,6 +8,7 @@ else in this process needs it: the command's arguments are parsed inside gdb.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.budget import MEMORY, SECONDS, duration, memory_size
@@ -16,7 +17,6 @@ from gdbext.errors import UsageError
 from gdbext.hosts.cli.typed_forms import as_options, is_startable, start_line
 from gdbext.tools import table
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 

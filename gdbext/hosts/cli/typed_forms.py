@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
 from gdbext.engine.formats import at_once
@@ -16,7 +17,6 @@ from gdbext.engine.terminal import quoted
 from gdbext.errors import UsageError
 from gdbext.tools import table
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 

@@ -5,10 +5,9 @@ objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gdbext.diagnosis.report.thread_report import Frame
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 from gdbext.log import logger
 from gdbext.render import escape
@@ -26,7 +25,7 @@ Position = tuple[int, int]
 Native = TypeVar("Native")
 
 
-class AddedFrame(Record):
+class AddedFrame(NamedTuple):
     """``frame`` stands in front of the native frame at ``position``, which opens or evaluates it."""
 
     position: Position

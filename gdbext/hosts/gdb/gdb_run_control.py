@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gdb
 
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.tool import run_for
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live import ptrace
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.engine.targets.system.linux import signal_name
@@ -127,7 +126,7 @@ def value_expression(spec: HookSpec) -> str:
     return f"*(unsigned long*)((unsigned long)${spec.register} + {spec.load})"
 
 
-class _Stop(Record):
+class _Stop(NamedTuple):
     """The part of gdb's event that matters. The event itself must not be kept: it holds the breakpoints, and Python's
     collector does not see through gdb's objects, so that whatever a breakpoint's handler leads to would live for
     ever."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 from gdbext.cpython.abi.versions import unsupported
 from gdbext.cpython.threads.object_text import describe
 from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
-from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import CallLimits
 from gdbext.errors import UsageError
 from gdbext.hosts.library import notebook
@@ -115,7 +114,7 @@ class Threads(Sequence[Thread]):
         return notebook.threads(self)
 
 
-class Variable(Record):
+class Variable(NamedTuple):
     """``text`` is like ``repr()``, made from memory; nothing of the process is run."""
 
     name: str

@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import lldb
 
-from gdbext.engine.record import Record
 from gdbext.errors import ForeignArchitecture, UsageError
 from gdbext.hosts.debugger.frame_source import AddedFrame, Position, frame_function, frame_source, interleaved
 from gdbext.hosts.lldb.lldb_target import architecture_of, is_there, registers_of
@@ -187,7 +186,7 @@ _PATIENCE = 0.05
 """Seconds to wait for LLDB's lock. Who has it may be waiting for the stack that is being made."""
 
 
-class Innermost(Record):
+class Innermost(NamedTuple):
     """A thread's innermost frame: its registers, where it is, and LLDB's number of the stop."""
 
     registers: Mapping[str, int]
@@ -195,7 +194,7 @@ class Innermost(Record):
     stop: int
 
 
-class PlacedFrame(Record):
+class PlacedFrame(NamedTuple):
     """One of ours, and the module of the native frame behind it: the interpreter's, or that of the dispatcher."""
 
     added: AddedFrame

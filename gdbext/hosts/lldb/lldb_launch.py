@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
 from gdbext.errors import TargetError
 from gdbext.hosts.debugger.base_debugger import DebuggerLaunch
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.commands.dot_graph import draw, quoted, write_text
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render import escape
 from gdbext.tools.autograd import autograd_section
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 NODE_LIMIT = 10_000
 
 
-class NodeGraph(Record):
+class NodeGraph(NamedTuple):
     """``edges`` by node, in the order in which the nodes were reached; None for one that cannot be read."""
 
     root: int
@@ -53,7 +52,7 @@ def reachable(nodes: NodeReader, root: int, limit: int = NODE_LIMIT) -> NodeGrap
     return NodeGraph(root, found, truncated)
 
 
-class AutogradGraph(Record):
+class AutogradGraph(NamedTuple):
     """``nodes``, the root first. ``saved_known``: what the nodes of this release save was measured."""
 
     nodes: tuple[autograd_section.GraphNode, ...]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Section
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Hexadecimal
 
@@ -34,7 +33,7 @@ class HookKind(Enum):
     ACCUMULATED = "Tensor.register_post_accumulate_grad_hook"
 
 
-class NodeHook(Record):
+class NodeHook(NamedTuple):
     """A hook of a node. ``function`` is the Python function's qualified name, or the C++ class of the hook."""
 
     kind: HookKind
@@ -45,7 +44,7 @@ class NodeHook(Record):
     """Its function is on the stack of the thread that runs the node."""
 
 
-class NodeReference(Record):
+class NodeReference(NamedTuple):
     """A ``torch::autograd::Node``, named as ``grad_fn.name()`` names it. None is what could not be read."""
 
     name: str
@@ -55,7 +54,7 @@ class NodeReference(Record):
     """AccumulateGrad: the tensor whose gradient it adds to."""
 
 
-class NextFunction(Record):
+class NextFunction(NamedTuple):
     """An element of ``next_functions``: the ``input_nr``-th input of a node; None where no gradient is passed on."""
 
     node: NodeReference | None
@@ -66,7 +65,7 @@ NOTHING_SAVED = "none"
 """``tensor`` of what was not needed, and not saved."""
 
 
-class SavedTensor(Record):
+class SavedTensor(NamedTuple):
     """A tensor that a node saved for its backward. ``tensor`` is what it is, ``f32[2, 3] cpu``, or why there is none:
     "none", "released", "packed by saved-tensor hooks"; versions are None then."""
 
@@ -84,14 +83,14 @@ class SavedTensor(Record):
         return kept is not None and now is not None and kept != now
 
 
-class StaleTensor(Record):
+class StaleTensor(NamedTuple):
     """A saved tensor that was modified in place since: backward raises an error when it runs that node."""
 
     node: NodeReference
     saved: SavedTensor
 
 
-class AutogradNode(Record):
+class AutogradNode(NamedTuple):
     """A node with all that is known of it. None is what could not be read."""
 
     name: str
@@ -117,7 +116,7 @@ class AutogradNode(Record):
     """None where it is not known of this release, or of a node that Python defines."""
 
 
-class GraphTask(Record):
+class GraphTask(NamedTuple):
     """One execution of a backward pass: ``torch::autograd::GraphTask``. None is what could not be read."""
 
     address: Hexadecimal
@@ -145,7 +144,7 @@ class GraphTask(Record):
     """Gradients of some inputs only are wanted, so that not every node is run."""
 
 
-class DeviceQueue(Record):
+class DeviceQueue(NamedTuple):
     """The queue of a device that has a thread of its own. None is what could not be read."""
 
     device: int
@@ -154,7 +153,7 @@ class DeviceQueue(Record):
     """The first of the nodes that are ready."""
 
 
-class AutogradThread(Record):
+class AutogradThread(NamedTuple):
     """One thread as autograd sees it."""
 
     tid: int
@@ -175,7 +174,7 @@ class AutogradThread(Record):
     """The nodes from whose backward the pass was started, the innermost first, where it is reentrant."""
 
 
-class GraphNode(Record):
+class GraphNode(NamedTuple):
     """A node of a graph; ``next_functions`` are addresses, 0 for none, with the number of the input. ``saved``: None
     where it is not known."""
 
@@ -184,7 +183,7 @@ class GraphNode(Record):
     saved: tuple[SavedTensor, ...] | None = None
 
 
-class GraphFile(Record):
+class GraphFile(NamedTuple):
     """The graph from ``root`` on: the number of its nodes, whether there are more, and the files it was written to."""
 
     root: NodeReference

@@ -13,6 +13,7 @@ its offset among the thread-locals of the library.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 from gdbext.engine.formats.symbol_table import STT_TLS, Symbol
 from gdbext.engine.layouts import Layout
@@ -20,7 +21,6 @@ from gdbext.engine.layouts.declarations import Member, Space
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.record import Record
 from gdbext.errors import BadData
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import UNNAMED_ENGINE_VARIABLES
@@ -86,7 +86,7 @@ NO_DEVICE, CPU_DEVICE = -2, -1
 """Numbers of devices in torch/csrc/autograd/graph_task.h."""
 
 
-class RunningNode(Record):
+class RunningNode(NamedTuple):
     """The work of a thread of the engine: addresses of a Node and of a GraphTask, 0 for none."""
 
     node: int

@@ -14,9 +14,8 @@ will raise "one of the variables needed for gradient computation has been modifi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.autograd.autograd_section import NOTHING_SAVED, HookKind, NodeHook, SavedTensor
 from gdbext.tools.tensor.tensor_fields import TensorFields
@@ -42,7 +41,7 @@ _PYTHON_HOOKS = "torch::autograd::PyFunction"
 """The beginning of the names of those classes."""
 
 
-class FoundHook(Record):
+class FoundHook(NamedTuple):
     """A hook, and the code object of its function, 0 for one in C++."""
 
     hook: NodeHook

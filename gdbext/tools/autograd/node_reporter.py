@@ -19,13 +19,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gdbext.cpython.objects.py_ref import PyRef, type_name
 from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.layouts import store
 from gdbext.engine.numbers import number
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError, LayoutError
 from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.hooks import HookReader, SavedTensorReader
@@ -200,7 +199,7 @@ _LIBRARY = ("/torch/", "/lib/python3")
 _LINES_LIMIT = 10_000
 
 
-class ForwardLine(Record):
+class ForwardLine(NamedTuple):
     """``function`` is the one that the line is in, ``source`` its text, "" if unknown; ``known_by`` says how."""
 
     file: str

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdbext.diagnosis.job.collectives import known_groups, recorders_of, traceback_lines
 from gdbext.diagnosis.job.collectives_section import CollectivesSection, CollectivesSource, JobRank
@@ -23,7 +23,6 @@ from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.formats import whole_file
 from gdbext.engine.rank_sets import fold
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import duration, or_unknown
 from gdbext.errors import TargetError
 from gdbext.render import Style, escape
@@ -74,7 +73,7 @@ def _read(session: Session, with_all: bool) -> tuple[CollectivesSection, Recorde
     return read_collectives(session), recorder_contents(session) if with_all else None
 
 
-class RecordedGroup(Record):
+class RecordedGroup(NamedTuple):
     """A group that the recorder describes."""
 
     name: str
@@ -82,14 +81,14 @@ class RecordedGroup(Record):
     ranks: tuple[int, ...]
 
 
-class TracedEntry(Record):
+class TracedEntry(NamedTuple):
     """An entry with (function, file, line) of the frames that issued it, innermost first."""
 
     entry: RecordedEntry
     frames: tuple[tuple[str, str, int], ...]
 
 
-class RecorderContents(Record):
+class RecorderContents(NamedTuple):
     """The contents of all recorders together; statuses by the group's number."""
 
     comm_lib_version: str

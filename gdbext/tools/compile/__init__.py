@@ -15,7 +15,6 @@ from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report, torch_version
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.numbers import number
-from gdbext.engine.record import late_pattern
 from gdbext.errors import NotTorch
 from gdbext.render import Style, counted, escape
 from gdbext.tools.compile.compile_workers import at_work, compile_locks, compiling_processes, pool_of, python_stacks
@@ -376,7 +375,7 @@ def _first_line(text: str) -> str:
     return escape(" ".join(lines[: 1 + lines[0].endswith(":")]))[:_WIDTH]
 
 
-_RESUMED = late_pattern(names.RESUME_FUNCTION)
+_RESUMED = re.compile(names.RESUME_FUNCTION)
 
 
 def graph_breaks(counters: dict[str, dict[str, int]]) -> tuple[compile_section.GraphBreak, ...]:

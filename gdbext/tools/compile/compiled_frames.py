@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine import numbers
-from gdbext.engine.record import Record
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.compile_section import Compilation, CompileFrame, FrameState, SourcePlace
 from gdbext.torch.compile.dynamo_names import GRAPH_ID, SOURCE_NODES
@@ -145,7 +144,7 @@ class KernelComments:
         return self._files[file]
 
 
-class _Comments(Record):
+class _Comments(NamedTuple):
     """The comments of one module: its graph, and the nodes by kernel and by line."""
 
     graph: str
@@ -187,7 +186,7 @@ def _above_kernels(texts: list[str]) -> dict[str, str]:
     return found
 
 
-class _Graph(Record):
+class _Graph(NamedTuple):
     """The graph that TorchDynamo's bytecode belongs to."""
 
     name: str

@@ -8,12 +8,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.garbage_collector import objects_of
 from gdbext.diagnosis.report import Report
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section, byte_size, counted
 from gdbext.errors import GdbextError, NotTorch
 from gdbext.render import Style, escape
@@ -31,7 +30,7 @@ OBJECTS, TENSORS, MODULES = 250_000, 8_000, 2_000
 _SHOWN = 20
 
 
-class HeldMemory(Record):
+class HeldMemory(NamedTuple):
     """The storages of tensors of one dtype on one device; one that tensors of several dtypes share counts as the
     first that was found."""
 
@@ -41,7 +40,7 @@ class HeldMemory(Record):
     bytes: int
 
 
-class LargeStorage(Record):
+class LargeStorage(NamedTuple):
     """A storage with one of its tensors: ``tensor`` is like "f32[4, 4] cpu", ``name`` "Linear.weight" where it is a
     parameter or buffer of a module, "" where it is not known to be."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
@@ -20,7 +21,6 @@ from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.engine.layouts.store import is_before, newest_release
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.record import Enum
 from gdbext.engine.targets.system import linux
 from gdbext.engine.vocabulary import Section, counted, json_member
 from gdbext.errors import GdbextError, SymbolFileError

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.render import Style, escape, short_name
 from gdbext.torch.registry.dispatch_table import OperatorRegistration
@@ -34,7 +33,7 @@ class TableChoice(KernelFacts):
     """The kernel that the registrations lead to, where the table in memory holds another one."""
 
 
-class TableEntry(Record):
+class TableEntry(NamedTuple):
     """One slot of a dispatch table. A tuple, for all operators have half a million; equal choices are shared."""
 
     key: str

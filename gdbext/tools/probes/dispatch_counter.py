@@ -11,10 +11,9 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch import Architecture
-from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import GdbextError
 from gdbext.tools.probes.bpf import bpf_program as bpf
@@ -40,7 +39,7 @@ MAX_KEYS = 1 << 16
 _MAX_THREADS = 1 << 14
 
 
-class DispatchCount(Record):
+class DispatchCount(NamedTuple):
     """The count of one thread's dispatches of an operator with a keyset: ``entry`` is its OperatorEntry; ``tid`` may be
     0 where threads are not told apart; ``code`` and ``instruction`` are Python's, 0 where the line was not asked
     for."""
@@ -54,7 +53,7 @@ class DispatchCount(Record):
     instruction: int = 0
 
 
-class _Counted(Record):
+class _Counted(NamedTuple):
     """``number`` of the place; ``entry`` and ``tid`` may be 0: the place's own, not known."""
 
     number: int

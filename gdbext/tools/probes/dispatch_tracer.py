@@ -9,10 +9,9 @@ import struct
 import time
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch import Architecture
-from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk
 from gdbext.errors import GdbextError, MemoryFault
@@ -108,7 +107,7 @@ _MAX_RELATIONS = 1 << 16
 _MAX_THREADS = 1 << 15
 
 
-class SeenDispatch(Record):
+class SeenDispatch(NamedTuple):
     """One record: nanoseconds of CLOCK_MONOTONIC, OperatorEntry*, keyset, where its return address is and what that is,
     thread, number of the place, depth from 1 as far as the kernel's program knew."""
 

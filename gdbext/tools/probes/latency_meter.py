@@ -14,11 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from gdbext.diagnosis.report import Report
 from gdbext.engine.arch import Architecture
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.render import Style, escape
 from gdbext.tools.probes.bpf import probe_programs
@@ -85,7 +84,7 @@ _MAX_COUNTS = 1 << 16
 _KEY = struct.Struct("<QQQQ")
 
 
-class LatencyCount(Record):
+class LatencyCount(NamedTuple):
     """``amount`` of a bucket (probe_programs.py) of the calls of an OperatorEntry with a keyset."""
 
     entry: int

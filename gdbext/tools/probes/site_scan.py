@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.process.code_reader import import_stubs
-from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import frame_at
 from gdbext.errors import BadData, MemoryFault, TargetError
 from gdbext.live.all_calls import AllCalls
@@ -43,7 +42,7 @@ EVENTS = tuple(DispatchEvent)
 NOWHERE = ""
 
 
-class DispatchSite(Record):
+class DispatchSite(NamedTuple):
     """``offset`` is the place in the file; the registers are those that hold things when it is reached.
 
     ``entry`` holds the OperatorEntry*, NOWHERE where the place belongs to one operator; ``keyset`` holds the keyset.
@@ -82,7 +81,7 @@ _PROLOGUE = 64
 """Bytes of a function in which the probe's place is looked for."""
 
 
-class RedispatchPlace(Record):
+class RedispatchPlace(NamedTuple):
     """An operator's redispatch: its address, the probe's offset in the file, the number of the keyset's argument."""
 
     operator: Operator
@@ -148,7 +147,7 @@ COLD = ".cold"
 """The suffix that GCC appends to the name of the part of a function that it puts elsewhere."""
 
 
-class LibrarySites(Record):
+class LibrarySites(NamedTuple):
     """The places of a library, ascending; ``unseen``: functions that look operators up in a way that is not recognised,
     so that what they dispatch is not seen. Torch's own libraries are gone through by the names of their functions;
     those of others, and programs, by their code alone.

@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import GdbextError
 from gdbext.torch.stack import DispatchKeySet
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from gdbext.torch.registry import Dispatcher, Operator
 
 
-class DispatchSubject(Record):
+class DispatchSubject(NamedTuple):
     """What dispatches are to: what is None is not told apart by this grouping, or is not known."""
 
     op: str | None
@@ -137,7 +136,7 @@ GROUPINGS = ("op", "key", "kernel", "thread", "line")
 ORDERS = ("count", "op", "key", "kernel", "thread", "line")
 
 
-class RowSelection(Record):
+class RowSelection(NamedTuple):
     """The choice of rows: grouped ``by`` one of GROUPINGS, ordered by one of ORDERS, ``limit`` of them."""
 
     by: str = "op"
@@ -145,7 +144,7 @@ class RowSelection(Record):
     limit: int = 40
 
 
-class Dispatched(Record):
+class Dispatched(NamedTuple):
     """The subject of one count; equal ones are one row. ``operator`` is an OperatorEntry."""
 
     operator: int | None = None

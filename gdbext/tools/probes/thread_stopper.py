@@ -16,10 +16,9 @@ import os
 import signal
 import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch import Architecture
-from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
 from gdbext.engine.targets.system.linux import signals_held, signals_in
@@ -43,7 +42,7 @@ _KEY, _NUMBER = -8, -16
 """Places on the program's stack, from its end; the value that is put into the map stands below them."""
 
 
-class ProbeHit(Record):
+class ProbeHit(NamedTuple):
     """A thread got to a probe: the ``number`` that it was added with, the registers there."""
 
     number: int

@@ -10,10 +10,9 @@ import json
 import os
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.job import rank_of
-from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import MEMORY, SECONDS, MemoryLimit
 from gdbext.engine.targets.live.supervision import read_file_of
 from gdbext.engine.targets.live.thread_motion import SchedulerClocks
@@ -45,7 +44,7 @@ _COMMAND = 1 << 16
 _HEAD = ("PID", "USER", "RANK", "THREADS", "STANDS", "MAIN", "PROGRAM")
 
 
-class TorchProcess(Record):
+class TorchProcess(NamedTuple):
     """One process that has PyTorch loaded; None is what this user may not read."""
 
     pid: int
@@ -59,7 +58,7 @@ class TorchProcess(Record):
     """The same of its main thread: helpers of a process that hangs (gloo's, a profiler's) may wake up all the time."""
 
 
-class Listing(Record):
+class Listing(NamedTuple):
     """The processes that have libtorch_cpu.so mapped and may be read, by number."""
 
     processes: tuple[TorchProcess, ...]

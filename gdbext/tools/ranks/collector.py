@@ -20,10 +20,10 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats import MAX_BYTES
-from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import MEMORY, MemoryLimit
 from gdbext.engine.targets.live.proc_checks import living_threads
 from gdbext.engine.targets.live.thread_motion import place_of
@@ -89,14 +89,14 @@ _NUMBER = struct.Struct("<Q")
 """The sizes of what is asked for, and of an answer, before them."""
 
 
-class RankSource(Record):
+class RankSource(NamedTuple):
     """One thing to look at: ``name`` for people, ``run`` gives the JSON of its report, in the child."""
 
     name: str
     run: Callable[[], str]
 
 
-class Result(Record):
+class Result(NamedTuple):
     """The answer of a worker; ``output`` is "" where nothing came, and ``problem`` says why."""
 
     name: str

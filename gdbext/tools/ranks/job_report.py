@@ -14,15 +14,15 @@ The paths of all ranks as one tree: equal frames are folded, each node has the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.engine.rank_sets import fold as ranges
-from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import json_member
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Amount, Count, Internal, RankSet, Sparse
 
@@ -32,7 +32,7 @@ MAX_PATH = 64
 MAX_RANK_GROUPS = 4096
 
 
-class Issued(Record):
+class Issued(NamedTuple):
     """One operation of a group, as far as ranks can be compared by it."""
 
     seq: int
@@ -44,7 +44,7 @@ class Issued(Record):
     is_pending: bool = False
 
 
-class GroupState(Record):
+class GroupState(NamedTuple):
     """The state of one rank in one group. ``issued`` are its last operations and all pending ones, by number."""
 
     name: str
@@ -67,7 +67,7 @@ class GroupState(Record):
         return self.name if self.description in ("", "undefined") else self.description
 
 
-class RankReport(Record):
+class RankReport(NamedTuple):
     """One process of the job. What is None is not known."""
 
     rank: Count | None
@@ -136,7 +136,7 @@ class RankReport(Record):
         return bool(self.wait and not self.wait.is_store)
 
 
-class Unreached(Record):
+class Unreached(NamedTuple):
     """A process, node or file that gave no report: silence is a finding."""
 
     where: str
@@ -205,7 +205,7 @@ _MISMATCHES = (
 )
 
 
-class Variant(Record):
+class Variant(NamedTuple):
     """The operation that some of the ranks issued under one number."""
 
     op: str
@@ -213,7 +213,7 @@ class Variant(Record):
     ranks: RankSet
 
 
-class CollectiveMatch(Record):
+class CollectiveMatch(NamedTuple):
     """One operation of one group over its ranks."""
 
     group: str
@@ -232,7 +232,7 @@ class CollectiveMatch(Record):
     """Members of which there is no report."""
 
 
-class TreeNode(Record):
+class TreeNode(NamedTuple):
     """A frame that some ranks share, below the frames that they share as well."""
 
     frame: str
@@ -259,7 +259,7 @@ _JOB_WORDS = {
 }
 
 
-class JobVerdict(Record):
+class JobVerdict(NamedTuple):
     """The verdict; ``kind`` is a single rank's where that explains the job."""
 
     kind: JobVerdictKind | FindingKind
@@ -281,7 +281,7 @@ class JobVerdict(Record):
         return words.format(ranks=ranks, is_or_are=verb)
 
 
-class RasAnswer(Record):
+class RasAnswer(NamedTuple):
     """The view of NCCL's own service for reliability (RAS), a second witness: it decides nothing."""
 
     address: str
@@ -304,7 +304,7 @@ _RAS_COLUMNS = 8
 """Columns of its table of communicators, the last of which is the word on errors (src/ras/client_support.cc)."""
 
 
-class JobReport(Record):
+class JobReport(NamedTuple):
     """Everything; ``reports`` are sorted by rank, host and pid."""
 
     job: str | None
@@ -331,7 +331,7 @@ class JobReport(Record):
         return ranks_of(self.reports)
 
 
-class RowsDocument(Record):
+class RowsDocument(NamedTuple):
     """The part of a job's document that merging needs."""
 
     reports: tuple[RankReport, ...]
@@ -341,7 +341,7 @@ class RowsDocument(Record):
 Identity = tuple[str, int, str, int]
 
 
-class RankReports(Record):
+class RankReports(NamedTuple):
     """The reports collected so far, by process, and what could not be reached."""
 
     reports: dict[Identity, RankReport]

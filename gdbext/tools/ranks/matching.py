@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
+from typing import NamedTuple
 
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.engine.rank_sets import MOST_RANKS, expand
-from gdbext.engine.record import Record
 from gdbext.errors import BadData
 from gdbext.tools.ranks.job_report import CollectiveMatch, GroupState, Issued, MatchState, RankReport, Variant
 from gdbext.torch.torch_symbol import RPC_CALLS
@@ -26,7 +26,7 @@ MOST_MEMBERS = MOST_RANKS
 """Members of all groups together that are listed one by one."""
 
 
-class Group(Record):
+class Group(NamedTuple):
     """One group over all ranks that were reached."""
 
     name: str

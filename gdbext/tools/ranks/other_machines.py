@@ -20,11 +20,10 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from gdbext.cache import located
 from gdbext.engine.formats import MAX_BYTES, argument
-from gdbext.engine.record import Record
 from gdbext.errors import TargetError, UsageError
 from gdbext.tools.ranks import slurm
 from gdbext.tools.ranks.fair_shares import FairShares
@@ -36,7 +35,7 @@ _SAID = 1 << 16
 """Bytes of standard error that are kept, the last ones."""
 
 
-class ProgramOutput(Record):
+class ProgramOutput(NamedTuple):
     """The output of a program, and how it ended; ``problem`` says why there is not more of it, "" where it is whole."""
 
     output: bytes

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from gdbext.diagnosis.job import job_names, rank_of
 from gdbext.engine.numbers import number
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import check_exists
 from gdbext.engine.targets.system import proc_files
@@ -24,7 +24,7 @@ _PYTHONS = ("python", "pt_main_thread")
 """Beginnings of the kernel's name of a Python process; some releases of torch set the second one."""
 
 
-class RankProcess(Record):
+class RankProcess(NamedTuple):
     """The facts of /proc on a process: its parent, the job and rank of its initial environment, whether it is dead."""
 
     pid: int

@@ -6,9 +6,8 @@ import math
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.errors import BadData
 from gdbext.tools.tensor import elements
 from gdbext.tools.tensor.numpy_statistics import NumpyNumbers
@@ -43,7 +42,7 @@ def no_progress(done: float) -> None:
     del done
 
 
-class Geometry(Record):
+class Geometry(NamedTuple):
     """The layout of the elements in memory: ``address`` of the first one, sizes and strides in elements."""
 
     address: int

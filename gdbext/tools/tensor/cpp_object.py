@@ -12,9 +12,8 @@ Layouts: ATen/core/ivalue.h, ivalue_inl.h, List.h, Dict.h, c10/util/order_preser
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from gdbext.torch.values.value_structures import DictEntry, DictTable
 
 
-class CppObject(Record):
+class CppObject(NamedTuple):
     """``type`` is the qualified name without typedefs, ``const`` and ``&``."""
 
     type: str
@@ -58,7 +57,7 @@ class CppObject(Record):
         return self.address
 
 
-class SummarizedType(Record):
+class SummarizedType(NamedTuple):
     """A C++ class or enumeration by its qualified name; of a template, the name without arguments."""
 
     name: str
@@ -118,7 +117,7 @@ def summarized_type(name: str) -> SummarizedType | None:
     return found if found and found.is_template == bool(bracket) else None
 
 
-class Child(Record):
+class Child(NamedTuple):
     """One part. Where ``type`` and ``address`` are given and the debugger knows that type, it shows the object there
     in its own way, else ``text``."""
 
@@ -128,7 +127,7 @@ class Child(Record):
     address: int = 0
 
 
-class TypeSummary(Record):
+class TypeSummary(NamedTuple):
     """``shape`` is "array" or "map" (children are keys and values in turn) where the children are elements, else ""."""
 
     text: str

@@ -16,14 +16,12 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
-from typing import Union
-
-from gdbext.engine.record import Record
+from typing import NamedTuple, Union
 
 Number = Union[int, float, complex, bool]
 
 
-class ElementType(Record):
+class ElementType(NamedTuple):
     """One dtype as it is stored.
 
     ``kind`` is "bool", "int", "float", "complex" or "bits" (codes without a numeric meaning). ``size`` is in bytes and
@@ -182,7 +180,7 @@ _SPARSE = 16
 _PAGE = 4096
 
 
-class Dimension(Record):
+class Dimension(NamedTuple):
     """A size, its stride in elements, and how far one step goes in the tensor's own (row-major) order."""
 
     size: int
@@ -190,7 +188,7 @@ class Dimension(Record):
     weight: int
 
 
-class Piece(Record):
+class Piece(NamedTuple):
     """Elements that are read together: ``offset`` is the first one's distance from the tensor's first, in elements;
     ``position`` its place in row-major order."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef, type_name
 from gdbext.diagnosis.report.thread_report import is_users_file
 from gdbext.engine.numbers import integer, number
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import or_unknown
 from gdbext.errors import UsageError
 
@@ -33,7 +32,7 @@ _NAMES_SHOWN = 8
 _NAMES_READ = 2000
 
 
-class Step(Record):
+class Step(NamedTuple):
     """One step of a path: an attribute, an index, or a key that is a str."""
 
     kind: str
@@ -69,7 +68,7 @@ def parse(path: str) -> tuple[str, tuple[Step, ...]]:
     return head.group(), tuple(steps)
 
 
-class FoundVariable(Record):
+class FoundVariable(NamedTuple):
     """An object, and the frame whose variable led to it."""
 
     value: PyRef

@@ -11,14 +11,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.tools.tensor.elements import ElementType
 from gdbext.torch.values.value_text import Statistics
 
 
-class Moments(Record):
+class Moments(NamedTuple):
     """Moments of finite numbers: how many, their mean, the sum of squared deviations from it."""
 
     number: int = 0
@@ -42,7 +41,7 @@ class Moments(Record):
         return Moments(self.number * times, self.mean, self.deviation * times)
 
 
-class Tally(Record):
+class Tally(NamedTuple):
     """The contribution of one piece of floating-point numbers; positions are numbers within it."""
 
     moments: Moments

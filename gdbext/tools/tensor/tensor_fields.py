@@ -14,12 +14,11 @@ The quantiser of a quantised tensor: ATen/quantized/Quantizer.h, QTensorImpl.h, 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import BitField, Inner, Member, Space
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch import structures
 from gdbext.torch.state.tensor import node_object
@@ -29,7 +28,7 @@ from gdbext.torch.values.value_structures import SmallVector
 from gdbext.torch.values.value_text import GradFunction, Quantization, StorageReport, device_text
 
 
-class TensorKind(Record):
+class TensorKind(NamedTuple):
     """``unreadable`` says why there are no elements to read, "" where there are.
 
     ``wrapped`` and ``parts`` are members of its class that are tensors: those of a wrapper, and those that together are

@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdbext.engine.formats.whole_file import PRIVATE, WholeFile, cannot_write
-from gdbext.engine.record import Record
 from gdbext.errors import TargetError, UsageError
 from gdbext.render.page import NO_ORIGIN, Origin, Page, embedded, facts, text
 from gdbext.tools.tensor import tensor_section
@@ -52,7 +51,7 @@ TYPES = {
 _ALIGNMENT = 8
 
 
-class StoredTensor(Record):
+class StoredTensor(NamedTuple):
     """One tensor of a file: ``size`` bytes that come in pieces."""
 
     name: str
@@ -161,7 +160,7 @@ def _metadata(tensor: TensorSection) -> dict[str, str]:
     return found
 
 
-class TensorSlice(Record):
+class TensorSlice(NamedTuple):
     """``leading`` is the index of the dimensions before the last two; a tensor of fewer dimensions is one row.
 
     ``rows`` and ``columns`` are the slice's own sizes; ``values`` has every ``row_step``-th and ``column_step``-th of

@@ -15,11 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine import numbers
 from gdbext.engine.formats.workplace import Workplace
-from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.system.linux import is_alive
 from gdbext.engine.terminal import shown, shown_json
@@ -62,7 +61,7 @@ Exit status, as of timeout(1): 124 when the time was over, 137 when SIGKILL was 
 """
 
 
-class TimeoutOrder(Record):
+class TimeoutOrder(NamedTuple):
     """The command line, split. Times are in seconds; ``folder`` is "" where the user names none."""
 
     duration: float

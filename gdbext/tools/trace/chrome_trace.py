@@ -19,9 +19,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.terminal import shown_json
 from gdbext.engine.vocabulary import json_member
 from gdbext.live.dispatch_description import LookupResult, TracedDispatch
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Amount, Count, Sparse
 
 
-class EntryStep(Record):
+class EntryStep(NamedTuple):
     """The operator's function is entered, its keyset not known yet."""
 
     tid: Count
@@ -49,7 +48,7 @@ class EntryStep(Record):
         return "entry"
 
 
-class EndStep(Record):
+class EndStep(NamedTuple):
     """The dispatch of that number has ended."""
 
     tid: Count
@@ -62,7 +61,7 @@ class EndStep(Record):
         return "end"
 
 
-class InnerStep(Record):
+class InnerStep(NamedTuple):
     """A step of the dispatch of that number."""
 
     step: str
@@ -102,13 +101,13 @@ def json_lines(write: Callable[[bytes], None]) -> Callable[[dict[str, Any]], Non
     return lambda document: write(shown_json(json.dumps(document)).encode() + b"\n")
 
 
-class NameArguments(Record):
+class NameArguments(NamedTuple):
     """The name of a process or thread."""
 
     name: str
 
 
-class NameEvent(Record):
+class NameEvent(NamedTuple):
     """The name of the process or of a thread."""
 
     pid: Count
@@ -122,7 +121,7 @@ class NameEvent(Record):
         return "M"
 
 
-class CompleteArguments(Record):
+class CompleteArguments(NamedTuple):
     """A dispatch, or its kernel, as a viewer shows it."""
 
     overload: str
@@ -138,7 +137,7 @@ class CompleteArguments(Record):
     """With ``end``: it has not lasted longer."""
 
 
-class CompleteEvent(Record):
+class CompleteEvent(NamedTuple):
     """A dispatch, or its kernel. Times are microseconds."""
 
     ts: float

@@ -12,8 +12,8 @@ around it. What is still open at the end of the trace lasts until then, as far a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.live.dispatch_description import TracedDispatch
 from gdbext.tools.probes.flame_files import FlameStacks, SpeedscopeProfiles
 
@@ -41,7 +41,7 @@ class ThreadBatches:
             self._put(self._pending.pop(tid))
 
 
-class Bar(Record):
+class Bar(NamedTuple):
     """One dispatch in time. All times are nanoseconds since the trace began."""
 
     dispatch: TracedDispatch

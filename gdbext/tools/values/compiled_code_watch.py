@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from gdbext.diagnosis.session import TORCH_LIBRARY
 from gdbext.engine.arch import Passing, Slot
-from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError
 from gdbext.live.host import HookSpec
@@ -50,7 +49,7 @@ def is_compiled(pattern: str) -> bool:
     return pattern.startswith((generated_kernels.CPP, generated_kernels.PREFIX))
 
 
-class _Call(Record):
+class _Call(NamedTuple):
     """A call that was seen: ``values`` before it, ``results`` are names and addresses that handles are written to."""
 
     name: str

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.diagnosis.threads.source_lines import SourceReader
-from gdbext.engine.record import Record
 from gdbext.engine.unwind import NativeStack
 from gdbext.errors import GdbextError
 from gdbext.tools.tensor.tensor_report import TensorReporter
@@ -90,7 +89,7 @@ class CallerTensors:
 _SOURCE_LIMIT = 64 << 20
 
 
-class CppParameter(Record):
+class CppParameter(NamedTuple):
     """``name``: what the calling code calls the argument, else the parameter; ``parameter`` as the source has it."""
 
     name: str
@@ -148,7 +147,7 @@ def _one_of(tensors: Collection[TensorFacts], dtype: str) -> TensorFacts | None:
     return fitting[0] if len(shapes) == 1 else None
 
 
-class KernelArgument(Record):
+class KernelArgument(NamedTuple):
     """``name`` is that of the Python variable, ``parameter`` as the kernel's source has it ("" where it is not known),
     ``value`` the object, missing where there is none of that name."""
 
@@ -157,7 +156,7 @@ class KernelArgument(Record):
     value: PyRef
 
 
-class KernelCall(Record):
+class KernelCall(NamedTuple):
     """A call of a kernel."""
 
     kernel: str

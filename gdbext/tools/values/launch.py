@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdbext.diagnosis.threads.thread_reporting import UNDEFINED, tensor_text
-from gdbext.engine.record import Record
 from gdbext.engine.terminal import shown_json
 from gdbext.engine.vocabulary import json_member
 from gdbext.errors import BadData, GdbextError
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 BEFORE, AFTER = "before_launch", "after_launch"
 
 
-class LaunchTensor(Record):
+class LaunchTensor(NamedTuple):
     """A tensor among the values; ``name`` is that of its argument, with its number in a list ("tensors.0")."""
 
     name: Internal[str]
@@ -51,7 +50,7 @@ class LaunchTensor(Record):
 _NO_VALUE = object()
 
 
-class ArgumentReport(Record):
+class ArgumentReport(NamedTuple):
     """An argument or a result in JSON: a tensor, or the text of another value."""
 
     name: str
@@ -59,7 +58,7 @@ class ArgumentReport(Record):
     tensor: Sparse[LaunchTensor | None] = None
 
 
-class LaunchValue(Record):
+class LaunchValue(NamedTuple):
     """An argument or a result; ``text`` is "" where it is not known."""
 
     name: str
@@ -69,7 +68,7 @@ class LaunchValue(Record):
     """The type in the schema; "" for a result."""
 
 
-class KernelLaunch(Record):
+class KernelLaunch(NamedTuple):
     """``moment`` is BEFORE or AFTER; ``call`` counts the operator's calls from 0."""
 
     moment: Internal[str]
@@ -104,7 +103,7 @@ class KernelLaunch(Record):
         return f"{self.op}.{self.overload}" if self.overload else self.op
 
 
-class Find(Record):
+class Find(NamedTuple):
     """A call that made the first number of a kind, and the calls before it, the last one last."""
 
     launch: KernelLaunch

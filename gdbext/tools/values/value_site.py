@@ -6,12 +6,11 @@ Calls that have not come back yet, and hooks where they return to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from gdbext.engine.arch import Slot
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.live.host import HookSpec
@@ -70,7 +69,7 @@ class ReturnWatch(Generic[Call]):
         return self._callback(tid, calls.pop()[1])
 
 
-class AwaitedCall(Record):
+class AwaitedCall(NamedTuple):
     """A call whose lookup was seen, and whose kernel was entered then: by its ``boxed`` function, or another one."""
 
     operator: Operator
@@ -157,7 +156,7 @@ class AwaitedKernels:
 ReadWord = Callable[[int], "int | None"]
 
 
-class Passed(Record):
+class Passed(NamedTuple):
     """Argument registers as a function was called with them; None for one that did not survive."""
 
     words: tuple[int | None, ...]
@@ -165,7 +164,7 @@ class Passed(Record):
     """Number of floating-point registers, as many as the function takes."""
 
 
-class ValueSite(Record):
+class ValueSite(NamedTuple):
     """The knowledge of a function at one of its instructions. ``hidden``: the result goes through a pointer."""
 
     names: tuple[str, ...]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.live.dispatch_description import Describer
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 _LIST_LIMIT = 256
 
 
-class ValueRequest(Record):
+class ValueRequest(NamedTuple):
     """The user's request. ``key`` and ``kernel`` ("" for any) filter; ``limit`` 0: any number of calls."""
 
     patterns: Sequence[str]
@@ -68,7 +67,7 @@ class ValueSink(Protocol):
         """True: the process is to stay stopped."""
 
 
-class _OpenCall(Record):
+class _OpenCall(NamedTuple):
     """A call that has not come back."""
 
     cfa: int
@@ -81,7 +80,7 @@ class _OpenCall(Record):
     is_boxed: bool
 
 
-class _WatchedCaller(Record):
+class _WatchedCaller(NamedTuple):
     """An operator's own function that asks for a lookup, and how its frame is found from there."""
 
     operator: Operator

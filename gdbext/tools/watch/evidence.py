@@ -15,13 +15,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cache import find_program
 from gdbext.diagnosis.report import json_report
 from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.workplace import Workplace
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live.supervision import check_can_stop
 from gdbext.errors import GdbextError, TargetError
 from gdbext.tools.family import end_with_parent, run_aside, start_aside
@@ -36,7 +35,7 @@ ENDINGS = ("txt", "json", "rec", "html")
 _JOB_ENDINGS = ("txt", "json", "html")
 
 
-class Evidence(Record):
+class Evidence(NamedTuple):
     """``verdict``: "kind" and "summary" of the JSON report; ``folder`` has files whose names begin with ``stem``;
     ``waits``: what the threads wait for that the verdict is about, by WaitKind's words."""
 

@@ -15,12 +15,11 @@ import signal
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.engine.formats.workplace import Workplace
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.live.proc_checks import parent
 from gdbext.engine.targets.live.supervision import is_suspect, read_file_of
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch
 
 
-class ProcessActivity(Record):
+class ProcessActivity(NamedTuple):
     """Sums over the process and all its descendants. ``seconds`` of processor time, ended children included;
     ``transferred`` bytes read and written, also through pipes and sockets."""
 
@@ -111,7 +110,7 @@ _WINDOW = 1.0
 """Seconds for which a dispatch is waited for."""
 
 
-class ProcessProgress(Record):
+class ProcessProgress(NamedTuple):
     """``moves``: it dispatches, reads or writes, or at least computes. ``computes_only``: it computes, but a probe saw
     no dispatch."""
 
@@ -174,7 +173,7 @@ _MAJOR, _MINOR = 0.2, 0.05
 change."""
 
 
-class HistoryLook(Record):
+class HistoryLook(NamedTuple):
     """One look: when (seconds since the epoch), calls of operators a second in all and of the most called ones, and the
     threads that do anything, each with its state and its innermost places in the program's own files."""
 

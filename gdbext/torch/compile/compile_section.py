@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Union
+from enum import Enum
+from typing import ClassVar, NamedTuple, Union
 
-from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Section
 from gdbext.torch.compile import dynamo_names as names
 
@@ -25,7 +25,7 @@ class FrameState(Enum):
     """It is part of the compiler, at work."""
 
 
-class SourcePlace(Record):
+class SourcePlace(NamedTuple):
     """A place in the program; ``line`` is that of the function's first line where ``exact`` is False."""
 
     function: str
@@ -34,7 +34,7 @@ class SourcePlace(Record):
     exact: bool = True
 
 
-class CompileFrame(Record):
+class CompileFrame(NamedTuple):
     """A Python frame of a thread that has to do with torch.compile; ``level`` counts Python frames from the innermost
     one, 0. Of a compiled one also what it was made of."""
 
@@ -54,7 +54,7 @@ class CompileFrame(Record):
     """Nodes of the graph at that line, as the file says."""
 
 
-class Compilation(Record):
+class Compilation(NamedTuple):
     """One of the last compilations (torch._dynamo.utils.CompilationMetrics). None is what is not recorded."""
 
     compile_id: str | None
@@ -72,7 +72,7 @@ class Compilation(Record):
     """Guarded code came of it."""
 
 
-class CompiledCode(Record):
+class CompiledCode(NamedTuple):
     """A code object that has compiled code; ``entries`` of them are alive."""
 
     function: str
@@ -81,14 +81,14 @@ class CompiledCode(Record):
     entries: int
 
 
-class GraphBreak(Record):
+class GraphBreak(NamedTuple):
     """The reason why a graph ended, and how often that was counted."""
 
     reason: str
     times: int
 
 
-class Resumption(Record):
+class Resumption(NamedTuple):
     """The place where code goes on after a graph break: in ``function`` at ``line``; ``file`` None where it is not
     recorded."""
 
@@ -98,7 +98,7 @@ class Resumption(Record):
     times: int
 
 
-class GuardFailures(Record):
+class GuardFailures(NamedTuple):
     """A code object, and the guards of its compiled code that failed, oldest first: each made torch compile it again,
     or give up."""
 
@@ -108,7 +108,7 @@ class GuardFailures(Record):
     reasons: tuple[str, ...]
 
 
-class CompiledKernel(Record):
+class CompiledKernel(NamedTuple):
     """A kernel that Inductor wrote in C++: ``operators`` are those that its name says are fused in it, none where it
     does not say; ``source`` is its C++ file, ``library`` what that was compiled to, ``file`` the Python module that
     calls it, ``source_nodes`` what a comment there says, "" for nothing."""
@@ -121,7 +121,7 @@ class CompiledKernel(Record):
     source_nodes: str
 
 
-class CompilingThread(Record):
+class CompilingThread(NamedTuple):
     """A thread that is in the compiler. ``stage`` is "TorchDynamo", "AOTAutograd", "Inductor" or "Triton";
     ``function``, ``file`` and ``line`` are the code that it compiles, "" and None where that cannot be read."""
 
@@ -132,7 +132,7 @@ class CompilingThread(Record):
     line: int | None
 
 
-class CompilingProcess(Record):
+class CompilingProcess(NamedTuple):
     """A process that compiles for this one: a C++ compiler, ptxas, a worker of Inductor. ``source`` is the file that a
     compiler compiles, "" where its command does not say."""
 
@@ -146,7 +146,7 @@ class CompilingProcess(Record):
     """The work of a worker: what it compiles, by its own stack."""
 
 
-class CompilePool(Record):
+class CompilePool(NamedTuple):
     """A pool of workers that Inductor started: the thread that waits for it, its process, and the jobs that are not
     done. None is what could not be read."""
 
@@ -155,7 +155,7 @@ class CompilePool(Record):
     pending: int | None
 
 
-class CompileLock(Record):
+class CompileLock(NamedTuple):
     """A lock file of Inductor's cache. ``open_in``: the processes that have it open, of this one and its children:
     they hold it, or wait for it. ``held_by``: the processes that hold it, of all of this machine."""
 

@@ -10,8 +10,6 @@ import json
 import os
 import re
 
-from gdbext.engine.record import late_pattern
-
 COMPARED = f"{os.path.dirname(os.path.realpath(__file__))}/compared.json"  # noqa: PTH120 - pathlib takes long to import
 """The releases whose programs were compared with what they print themselves: scripts/measure_compile.py writes it."""
 
@@ -90,19 +88,19 @@ GRAPH_FILE = "<eval_with_key>"
 GENERATED_FILES = (GRAPH_FILE, "/torchinductor_", ".py:codegen(")
 """The same, of Inductor's modules in its default cache, and of wrappers that AOTAutograd writes
 (torch/_functorch/_aot_autograd/subclass_codegen.py)."""
-WRITTEN_FILE = late_pattern(r"/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py$")
+WRITTEN_FILE = re.compile(r"/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py$")
 """The end of the path of a module that Inductor wrote, in any cache: two characters of its hash, and the whole of it
 (torch/_inductor/codecache.py, code_hash and get_path)."""
 COMPILED_GRAPH = "__compiled_fn_"
 """The beginning of the name under which TorchDynamo's bytecode calls a graph (output_graph.py), one in each code."""
-GRAPH_ID = late_pattern(r"# AOT ID: \['([^']+)'\]")
+GRAPH_ID = re.compile(r"# AOT ID: \['([^']+)'\]")
 """The text in one of the first lines of a module that Inductor wrote (torch/_inductor/codegen/wrapper.py)."""
 GRAPH, GRAPH_LINES, GRAPH_ROOT, NEXT_NODE = "_graph", "_lineno_map", "_root", "_next"
 NODE_META, STACK_TRACE = "meta", "stack_trace"
 """Attributes of torch.fx's GraphModule, Graph and Node, and a key of a node's ``meta``."""
 COMPILERS = ("cc1plus", "cc1", "g++", "gcc", "c++", "clang++", "clang", "ld", "as", "collect2", "nvcc", "ptxas", "cicc")
 """Programs that Inductor and Triton start."""
-LOCK_FILE = late_pattern(r"/locks/[^/]+\.lock$")
+LOCK_FILE = re.compile(r"/locks/[^/]+\.lock$")
 """The end of a lock file's path in Inductor's cache (torch/_inductor/codecache.py, get_lock_dir)."""
 WORKER = "torch/_inductor/compile_worker"
 """The text in the command line of a process of Inductor's pool."""

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gdbext.cpython.objects.code import Code
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables, integer, type_name
 from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.compile import compile_section
 from gdbext.torch.compile import dynamo_names as names
@@ -55,7 +54,7 @@ _UNSET = "object"
 _CONTEXT_VARIABLE = "ContextVar"
 
 
-class CompileOptions(Record):
+class CompileOptions(NamedTuple):
     """``values`` by name; ``unshown`` are names of options that are set to something that is not plain."""
 
     values: dict[str, compile_section.ConfigValue]

@@ -21,10 +21,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.compile import dynamo_names as names
@@ -32,10 +32,10 @@ from gdbext.torch.stack.roles import split_types
 
 MODULE_LIMIT = 500
 _GLOBALS, _LAUNCHERS = 20_000, 32
-_FUSED = late_pattern(r"(?:cpp|triton)_(?:\w*?fused_|)(?P<operators>\w*?)_?\d*$")
+_FUSED = re.compile(r"(?:cpp|triton)_(?:\w*?fused_|)(?P<operators>\w*?)_?\d*$")
 
 
-class GeneratedKernel(Record):
+class GeneratedKernel(NamedTuple):
     """A kernel. ``file`` is the Python module that calls it, ``library`` the path of its compiled code, ``source`` the
     C++ that this was made of, ``address`` that of its function."""
 
@@ -119,7 +119,7 @@ LAUNCHING = (("cuLaunchKernel", 0), ("cuLaunchKernelEx", 1))
 """Functions of libcuda (cuda.h), and which of their arguments is the CUfunction."""
 
 
-class TritonKernel(Record):
+class TritonKernel(NamedTuple):
     """``handles`` are the CUfunctions of its launchers, one for each configuration that it was tuned to."""
 
     name: str
@@ -137,12 +137,12 @@ HEADERS = ("c/shim.h", "generated/c_shim_cpu.h", "generated/c_shim_aten.h", "c/s
 PREFIX = "aoti_torch_"
 TENSOR = "AtenTensorHandle"
 """The type of a pointer to an at::Tensor."""
-_FUNCTION = late_pattern(r"AOTITorchError\s+(aoti_torch_\w+)\(([^)]*)\)")
-_COMMENT = late_pattern(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_PARAMETER = late_pattern(r"(.*?)\s*(\w+)$")
+_FUNCTION = re.compile(r"AOTITorchError\s+(aoti_torch_\w+)\(([^)]*)\)")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_PARAMETER = re.compile(r"(.*?)\s*(\w+)$")
 
 
-class Parameter(Record):
+class Parameter(NamedTuple):
     """``type`` as the header writes it, without spaces at its ends: "AtenTensorHandle*"."""
 
     type: str
@@ -173,7 +173,7 @@ KERNEL_MODULE = "PyInit_kernel"
 """Exported by these libraries (torch/_inductor/codecache.py)."""
 COMPILED_MODULES = ("AOTInductorModelContainerCreate", "PyInit_inductor_entry_cpp")
 """Exported by libraries that have the calling code in C++, too; there the kernels have their own names."""
-_CALL = late_pattern(r"(?:^|[\s=])(cpp_\w+)\(([\w\s,.\[\]]*)\)")
+_CALL = re.compile(r"(?:^|[\s=])(cpp_\w+)\(([\w\s,.\[\]]*)\)")
 _DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -191,12 +191,12 @@ _DTYPES = {
     "bool": "bool",
 }
 """torch/_inductor/codegen/cpp_utils.py, DTYPE_TO_CPP, and what older versions write."""
-_PASSED = late_pattern(r"\([\w\s:*]+\)\((\w+)\.data_ptr\(\)\)$|(\w+)$")
-_POINTER_OUT = late_pattern(r"\bout_ptr\d+$")
+_PASSED = re.compile(r"\([\w\s:*]+\)\((\w+)\.data_ptr\(\)\)$|(\w+)$")
+_POINTER_OUT = re.compile(r"\bout_ptr\d+$")
 
 
-_LAUNCH = late_pattern(r"^(?:(triton_\w+)\.run|(extern_kernels\.\w+))\(")
-_LEADS_ELSEWHERE = late_pattern(r"^(?:if|elif|else|for|while|try|except|finally|class|match)\b")
+_LAUNCH = re.compile(r"^(?:(triton_\w+)\.run|(extern_kernels\.\w+))\(")
+_LEADS_ELSEWHERE = re.compile(r"^(?:if|elif|else|for|while|try|except|finally|class|match)\b")
 LAUNCHER = "call"
 """The function in which a module that Inductor wrote launches its kernels (torch/_inductor/codegen/wrapper.py)."""
 

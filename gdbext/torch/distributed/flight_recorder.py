@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Member, Space
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.assumed_symbols import FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL, FLIGHT_RECORDERS_OF_HOOKS
 from gdbext.torch.distributed.group_structures import (
@@ -42,7 +42,7 @@ _FRAMES = 4096
 _BACKEND_LIMIT = 64
 
 
-class GroupStatus(Record):
+class GroupStatus(NamedTuple):
     """A ``ProcessGroupStatus``: the last sequence numbers; -1 before the first operation."""
 
     enqueued: int
@@ -50,14 +50,14 @@ class GroupStatus(Record):
     completed: int
 
 
-class TracebackFrame(Record):
+class TracebackFrame(NamedTuple):
     """A ``CapturedTraceback::PyFrame``: the address of a code object, and an offset into its bytecode."""
 
     code: int
     offset: int
 
 
-class RecordedEntry(Record):
+class RecordedEntry(NamedTuple):
     """One ``FlightRecorder::Entry``, with its names. Times are nanoseconds since the epoch."""
 
     id: int

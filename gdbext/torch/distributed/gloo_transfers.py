@@ -29,9 +29,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 from gdbext.torch.values.containers import StringReader
 
@@ -58,7 +58,7 @@ _NODE = struct.Struct("<12Q")
 """A node: next, key, and the ``std::deque`` of that key, whose begin and end have four words each behind two."""
 
 
-class Transfer(Record):
+class Transfer(NamedTuple):
     """One end of a transfer: this process's rank, the other one's and their number in gloo's group; the tag."""
 
     rank: int

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.declarations import I32, U8, U32, U64, Flag, OffsetShapes, Place, Space, Struct
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.record import Enum, Record
 from gdbext.errors import BadData, GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Count, Hexadecimal
 
@@ -143,7 +143,7 @@ class TransferWait(Enum):
     """Not a network's transfer: its counters mean other things."""
 
 
-class ProxyTransfer(Record):
+class ProxyTransfer(NamedTuple):
     """One transfer that is not done. The numbers are steps, of which ``steps`` are to be done."""
 
     operation: str
@@ -163,7 +163,7 @@ class ProxyTransfer(Record):
     waits_for: TransferWait
 
 
-class Communicator(Record):
+class Communicator(NamedTuple):
     """One communicator of this process. What is None could not be read."""
 
     address: Hexadecimal
@@ -184,7 +184,7 @@ class Communicator(Record):
     """Those of its proxy that are not done."""
 
 
-class NcclRelease(Record):
+class NcclRelease(NamedTuple):
     """The places of the members in one release."""
 
     version: str

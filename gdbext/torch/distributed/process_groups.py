@@ -17,6 +17,7 @@ Source: torch/csrc/distributed/c10d/Store.hpp, PrefixStore.hpp, TCPStore.hpp, Fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef, integer, text
 from gdbext.engine.formats.demangle import demangle
@@ -24,7 +25,6 @@ from gdbext.engine.layouts import Layout, store
 from gdbext.engine.layouts.declarations import OffsetShapes, Space
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.distributed import group_structures as structures
 from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
@@ -32,7 +32,6 @@ from gdbext.torch.distributed.nccl_communicators import Communicator
 from gdbext.torch.torch_symbol import GROUP_MAP, GROUP_NAMES, GROUP_RANKS
 from gdbext.torch.values import containers
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Internal
 
@@ -59,7 +58,7 @@ _NAMES = {
 """``OpType`` (torch/csrc/distributed/c10d/Work.hpp) → what the flight recorder calls the operation."""
 
 
-class NcclWork(Record):
+class NcclWork(NamedTuple):
     """One ``WorkNCCL``. ``began`` is by the steady clock, in nanoseconds."""
 
     seq: int
@@ -68,7 +67,7 @@ class NcclWork(Record):
     began: int
 
 
-class NcclGroup(Record):
+class NcclGroup(NamedTuple):
     """The progress of a group, and what it waits for, oldest first."""
 
     status: GroupStatus
@@ -118,7 +117,7 @@ _VTABLE = "vtable for "
 _VTABLE_START = 16
 
 
-class QueuedWork(Record):
+class QueuedWork(NamedTuple):
     """One piece of work that a group has not finished (``ProcessGroupGloo::AsyncWork``, ``WorkNCCL``)."""
 
     seq: int
@@ -130,7 +129,7 @@ class QueuedWork(Record):
     """Start by the steady clock, in nanoseconds; None where nobody wrote it down."""
 
 
-class Collective(Record):
+class Collective(NamedTuple):
     """One collective or point-to-point operation that this process has issued.
 
     ``seq`` is its number in its group as the group counts, None for a send or recv that nobody numbered. ``sizes`` and
@@ -161,7 +160,7 @@ class Collective(Record):
     """The user's line that issued it: the innermost one outside of torch, else the innermost."""
 
 
-class ProcessGroup(Record):
+class ProcessGroup(NamedTuple):
     """One process group. What is None could not be read; sequence numbers are None before the first collective."""
 
     name: str

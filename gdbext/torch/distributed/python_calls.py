@@ -10,9 +10,8 @@ torch/distributed/launcher/api.py and torch/distributed/elastic/rendezvous/dynam
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ _STORE_FILE, _MAKES_STORE = "torch/distributed/rendezvous.py", "_create_c10d_sto
 _LONGEST = 200
 
 
-class GivenRank(Record):
+class GivenRank(NamedTuple):
     """The arguments of init_process_group or init_rpc; None where they are not given as numbers."""
 
     rank: int
@@ -63,7 +62,7 @@ def absent_workers(stack: PyStack) -> tuple[str, ...]:
     return tuple(sorted(filter(None, absent)))
 
 
-class Meeting(Record):
+class Meeting(NamedTuple):
     """A rendezvous of torchrun's agents."""
 
     come: int
@@ -96,7 +95,7 @@ def meeting(stack: PyStack) -> Meeting | None:
     return Meeting(len(come), least, most, settings["run_id"].str(_LONGEST), endpoint)
 
 
-class StoreMeeting(Record):
+class StoreMeeting(NamedTuple):
     """The arguments of a call that makes the store through which the ranks of a job meet, or that connects to it."""
 
     rank: int

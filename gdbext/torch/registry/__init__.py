@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Set
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
@@ -24,7 +25,6 @@ from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStr
 from gdbext.torch.values.containers import MapEntry, MapSlots, map_slots, optional_shape, string_reader
 from gdbext.torch.values.key_names import Extractor, KeyNames
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.symbolizer import Symbolizer

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from array import array
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.torch.registry.kernel import UNNAMED, KernelFacts, KernelFunction, RegisteredKernel
 from gdbext.torch.structures import AnnotatedKernel
 from gdbext.torch.values.containers import check_hashed, has_cxx11_abi, list_items, map_entries
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     """(entry of a kernel, its functor) → where it jumps to in the end."""
 
 
-class Candidate(Record):
+class Candidate(NamedTuple):
     """One alias key that may fill a slot: PyTorch's word for it and the step of the algorithm that takes it."""
 
     alias: str
@@ -99,7 +98,7 @@ _COMPOSITE_EXPLICIT = "CompositeExplicitAutograd"
 _AMBIGUOUS = "ambiguous autogradother"
 
 
-class _AnnotatedKernel(Record):
+class _AnnotatedKernel(NamedTuple):
     key: str
     alias: bool
     """``key`` is an alias key: it fills the table entries of several runtime keys."""
@@ -121,7 +120,7 @@ class OperatorRegistration(_AnnotatedKernel, KernelFacts):
     """One kernel that was registered under ``key``."""
 
 
-class ComputedEntry(Record):
+class ComputedEntry(NamedTuple):
     """One entry of a dispatch table.
 
     ``kernel`` is what memory holds; ``reason`` (PyTorch's word), ``path`` and ``debug`` say which registration it
@@ -307,7 +306,7 @@ _MOST_ENTRIES = 4096
 """Kernels of one library whose jumps are followed; a user's has tens, a stripped libtorch thousands."""
 
 
-class KernelEntry(Record):
+class KernelEntry(NamedTuple):
     """A function of registered kernels. ``jumped_to``: not an entry of the table itself, but what one ends in."""
 
     boxed: bool

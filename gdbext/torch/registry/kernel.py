@@ -12,16 +12,16 @@ Wrappers: ATen/core/boxing/KernelFunction_impl.h, BoxedKernel_impl.h and impl/ma
 
 from __future__ import annotations
 
+import re
 import struct
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import LayoutError, MemoryFault
 from gdbext.torch import assumed_symbols
 from gdbext.torch.structures import BoxedKernel, KernelFunctionStruct, OperatorKernel, SafePyObject
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Callable, Optional
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     """PyObject* to its source; None when the address is not a Python function that can be read."""
 
 
-class KernelFunction(Record):
+class KernelFunction(NamedTuple):
     """A ``c10::KernelFunction``: the addresses it consists of. All zero where nothing is registered."""
 
     functor: int
@@ -55,7 +55,7 @@ class KernelFunction(Record):
         return (self.boxed, self.unboxed, self.sym_unboxed)
 
 
-class KernelName(Record):
+class KernelName(NamedTuple):
     """The name of a kernel. ``kind`` is "c++", "python", "fallthrough", "ambiguous", "missing" or "unknown".
 
     ``aliases`` are the other functions whose code was folded into the same address. ``file`` and ``line`` are those
@@ -78,14 +78,14 @@ class KernelName(Record):
 UNNAMED = KernelName("")
 
 
-class PythonPlace(Record):
+class PythonPlace(NamedTuple):
     """The place where a kernel written in Python is defined; None for what is not known of it."""
 
     file: str | None
     line: int | None
 
 
-class RegisteredKernel(Record):
+class RegisteredKernel(NamedTuple):
     """A ``c10::KernelFunction``. ``unboxed`` is PyTorch's word: a kernel for SymInts has ``sym_unboxed`` instead."""
 
     function: str | None
@@ -311,7 +311,7 @@ _AROUND_FUNCTORS = (
 _WRAPPERS = (*_AROUND_FUNCTORS, assumed_symbols.BOXED_FUNCTION_TEXT)
 
 _OPEN, _CLOSE = "<({[", ">)}]"
-_PUNCTUATION = late_pattern(r"operator[<>=-]+|->|[<({\[>)}\],]")
+_PUNCTUATION = re.compile(r"operator[<>=-]+|->|[<({\[>)}\],]")
 """Brackets and commas, and the operators and arrows whose angle brackets are none."""
 
 FUNCTION_POINTER = "(function pointer)"

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, LayoutError, MemoryFault
 from gdbext.torch.assumed_symbols import INTERNED_STRINGS
 from gdbext.torch.registry.schema_types import TypeReader
@@ -20,7 +20,6 @@ from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
 from gdbext.torch.values.value_text import ValueReader, quoted
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
@@ -34,7 +33,7 @@ ALIAS_LIMIT = 256
 _UNKNOWN = "?"
 
 
-class SchemaText(Record):
+class SchemaText(NamedTuple):
     """A schema. ``missing`` says what could not be read; each such place is "?" in ``text``."""
 
     text: str
@@ -45,7 +44,7 @@ class SchemaText(Record):
     missing: tuple[str, ...]
 
 
-class SchemaArgument(Record):
+class SchemaArgument(NamedTuple):
     """A ``c10::Argument`` as printed, and what the schema needs to know of it."""
 
     text: str
@@ -53,7 +52,7 @@ class SchemaArgument(Record):
     keyword_only: bool
 
 
-class _ArgumentOffsets(Record):
+class _ArgumentOffsets(NamedTuple):
     """Offsets in a ``c10::Argument``, in bytes; ``default`` and ``length`` are those of the flags that there is one."""
 
     name: int
@@ -295,7 +294,7 @@ def hidden_result(schema: str) -> bool | None:
     return True if result.startswith("(") or result in _WITH_DESTRUCTORS else None
 
 
-class SchemaResult(Record):
+class SchemaResult(NamedTuple):
     """One result. ``alias`` is the letter that an argument which is returned itself has, too: "" for a new value."""
 
     kind: str
@@ -325,8 +324,8 @@ def aliased_arguments(text: str) -> dict[str, str]:
 
 _NAME_LIMIT = 1024
 """Letters; the longest name that PyTorch registers has a tenth of that."""
-_NAME = late_pattern(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+", re.ASCII)
-_OVERLOAD = late_pattern(r"\w*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+", re.ASCII)
+_OVERLOAD = re.compile(r"\w*", re.ASCII)
 
 
 def is_name(name: str, overload: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.engine.layouts.declarations import Space
 from gdbext.errors import BadData
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory

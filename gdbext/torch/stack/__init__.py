@@ -6,11 +6,12 @@ found.
 
 from __future__ import annotations
 
-from gdbext.engine.record import Enum, Record
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.engine.vocabulary import Certainty, json_member
 from gdbext.torch.values.key_names import shown_key
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
@@ -34,7 +35,7 @@ class DispatchEvent(Enum):
         return self in (DispatchEvent.REDISPATCH, DispatchEvent.REDISPATCH_BOXED)
 
 
-class ArgumentTensor(Record):
+class ArgumentTensor(NamedTuple):
     """A tensor of an argument; a list of tensors has several."""
 
     address: Hexadecimal
@@ -43,7 +44,7 @@ class ArgumentTensor(Record):
     statistics: Inline[Statistics | None] = None
 
 
-class Argument(Record):
+class Argument(NamedTuple):
     """An argument by its name in the schema. ``text`` is "" where its value is unknown."""
 
     name: str
@@ -78,7 +79,7 @@ class DispatchStage(Enum):
     IN_KERNEL = "in-kernel"
 
 
-class Kernel(Record):
+class Kernel(NamedTuple):
     """A kernel as the dispatch table has it, or as the stack shows it (``valid`` None then)."""
 
     function: str
@@ -103,14 +104,14 @@ class Kernel(Record):
         )
 
 
-class DispatchKeySet(Record):
+class DispatchKeySet(NamedTuple):
     """A DispatchKeySet: its bits and its keys in the order of ``str(torch._C._dispatch_keys(t))``."""
 
     bits: Hexadecimal
     keys: tuple[str, ...]
 
 
-class DispatchFrame(Record):
+class DispatchFrame(NamedTuple):
     """One pass through the dispatcher, seen in a stack. ``level`` is that of its dispatcher frame."""
 
     level: int

@@ -10,8 +10,8 @@ contradict each other make the argument unknown.
 from __future__ import annotations
 
 from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
@@ -24,7 +24,6 @@ from gdbext.torch.stack.roles import KernelSignature, operator_method, parameter
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_objects import has_destructor, used_bytes
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -45,7 +44,7 @@ _LEFT_BEHIND = ("0", "undefined", '""', "[]")
 """The kinds of code after one of these, or from the start."""
 
 
-class Signature(Record):
+class Signature(NamedTuple):
     """The signature of a function that is called: words of each schema argument, behind whatever else it takes."""
 
     kinds: tuple[str, ...]

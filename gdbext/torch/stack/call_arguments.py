@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import and_
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch.argument_places import Location, SavedArgument, argument_source, saved_arguments
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Certainty
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -30,7 +29,7 @@ _STUB_BYTES = 16
 """Code of a stub of a procedure linkage table up to its jump, at most."""
 
 
-class CallSite(Record):
+class CallSite(NamedTuple):
     """A call instruction: whether it goes through a pointer, its target (0 if unknown), and where its arguments
     (integers and pointers, by number) came from."""
 
@@ -279,7 +278,7 @@ AS_IT_IS = "the copy that was passed, as it is now"
 """The place of a value that is not the one that was passed for sure."""
 
 
-class Sighting(Record):
+class Sighting(NamedTuple):
     """One argument as one place has it."""
 
     value: Value
@@ -289,7 +288,7 @@ class Sighting(Record):
     """It is what the stack of a boxed kernel holds."""
 
 
-class FoundArgument(Record):
+class FoundArgument(NamedTuple):
     """An argument; ``value`` None where it is unknown."""
 
     name: str

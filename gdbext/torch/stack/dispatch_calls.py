@@ -14,8 +14,9 @@ operator's arguments last (ATen/core/dispatch/Dispatcher.h, boxing/KernelFunctio
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.record import Record
 from gdbext.torch.assumed_symbols import (
     BOXED_WRAPPER,
     DISPATCHER_CALL,
@@ -26,7 +27,6 @@ from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.kernel_match import BETWEEN, is_machinery
 from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, parameters, role_of_entry
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Optional
@@ -207,7 +207,7 @@ _LAYERS = (BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, KERNEL_FUNCTIO
 _KEYSET = "c10::DispatchKeySet"
 
 
-class TypedFrame(Record):
+class TypedFrame(NamedTuple):
     """``before``: words before the arguments, the last of which is "keyset" where the function takes one."""
 
     level: int

@@ -9,11 +9,11 @@ none does. ``KernelFunction::call`` looks whether there is an unboxed function b
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.process.code_reader import Decoded
-from gdbext.engine.record import Record
 
 _BOXED_AT, _UNBOXED_AT, _SYM_UNBOXED_AT = 8, 16, 24
 """Offsets in c10::KernelFunction, behind the functor; its layout is checked by ``registry.kernel``."""
@@ -31,7 +31,7 @@ def _never(_target: int) -> bool:
     return False
 
 
-class WaysBack(Record):
+class WaysBack(NamedTuple):
     """The first targets of the ways backwards from a call site."""
 
     asks: bool

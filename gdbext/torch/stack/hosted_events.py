@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
 from gdbext.torch.assumed_symbols import (
     DISPATCHER_CALL_BOXED_FOR_KEY,
@@ -15,7 +17,6 @@ from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.known_fallbacks import is_python_dispatcher
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 

@@ -7,6 +7,7 @@ function stands on the stack. The jumps are read from the wrapper's code, never 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from gdbext.cache import cache_folder
 from gdbext.engine.formats.symbol_cache import kept_texts
@@ -21,7 +22,6 @@ from gdbext.torch.assumed_symbols import (
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.roles import KernelSignature, _is_hidden, kernel_signature, split_types
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 

@@ -13,7 +13,8 @@ autocast_mode.h, torch/csrc/autograd/autograd_not_implemented_fallback.cpp.
 
 from __future__ import annotations
 
-from gdbext.engine.record import Record
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, VIEW_KERNELS
@@ -24,7 +25,6 @@ from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.roles import Role, classify
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
@@ -162,7 +162,7 @@ _PEELS = ("FuncTorch", "Batched", "VmapMode", "Functionalize")
 _PYTHON_KEYS = ("Python", "PythonDispatcher", "PreDispatch", "Fake")
 
 
-class _Choice(Record):
+class _Choice(NamedTuple):
     kernel: Inline[RegisteredKernel]
     registered_at: str | None
     reason: str
@@ -178,7 +178,7 @@ class ChosenKernel(_Choice, KernelFacts):
     """The kernel of a table entry."""
 
 
-class ExpectedLookup(Record):
+class ExpectedLookup(NamedTuple):
     """One lookup of an expected chain of redispatches."""
 
     key: str

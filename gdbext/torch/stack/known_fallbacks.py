@@ -11,6 +11,7 @@ call makes anew of the arguments and the thread's state, so that it may have key
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from gdbext.engine.process.symbolizer import demangle
 from gdbext.engine.vocabulary import Certainty
@@ -19,7 +20,6 @@ from gdbext.torch import assumed_symbols
 from gdbext.torch.registry.schema import schema_results, schema_types
 from gdbext.torch.values.containers import vector_span
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 

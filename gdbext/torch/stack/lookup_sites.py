@@ -14,6 +14,7 @@ compiler leaves one of three forms (GCC 13, torch 2.13; the forms follow from c1
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
@@ -21,7 +22,6 @@ from gdbext.engine.process.code_reader import CodeReader
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Function, Symbolizer
-from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import CfaRule, FrameTables, frame_at
 from gdbext.errors import MemoryFault
 from gdbext.torch.assumed_symbols import (
@@ -45,7 +45,7 @@ _HANDLE_ARGUMENTS = 5
 """Arguments among which a handle and the keyset behind it are looked for."""
 
 
-class Invocation(Record):
+class Invocation(NamedTuple):
     """A call or jump through which the function may enter a kernel.
 
     ``through`` is "kernel" (the table's pointer itself), "boxing" (``BoxedKernelWrapper``) or "profiler" (the slow
@@ -61,7 +61,7 @@ class Invocation(Record):
     in_memory: bool
 
 
-class LookupSites(Record):
+class LookupSites(NamedTuple):
     """The sites of one function: the lookup, the invocations behind it and the returns."""
 
     lookup: int
@@ -78,7 +78,7 @@ class LookupSites(Record):
     """The same lookup in other branches of the function: each dispatch passes exactly one of all."""
 
 
-class FoundLookup(Record):
+class FoundLookup(NamedTuple):
     """One lookup of a function that may have many. ``event`` is what it is made for, a DispatchEvent's value."""
 
     sites: LookupSites

@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.errors import MemoryFault
 from gdbext.torch.assumed_symbols import STATIC_HANDLE
 from gdbext.torch.stack.roles import static_handle
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch.registry.dispatch_table import RegisteredKernels
@@ -22,7 +22,6 @@ from gdbext.torch.stack.known_fallbacks import KnownFallbacks, RecoveredCall, ac
 from gdbext.torch.stack.operator_search import OperatorSearch
 from gdbext.torch.stack.roles import Role
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -43,7 +42,7 @@ _MAKES_KEYSETS = "BackendSelect"
 """The key whose kernels redispatch with a keyset that they make of the options (BackendSelectFallbackKernel.cpp)."""
 
 
-class _Given(Record):
+class _Given(NamedTuple):
     """The limits of a call's keyset by what it is made of."""
 
     keys: int

@@ -16,13 +16,15 @@ operator, whose name would say it.
 
 from __future__ import annotations
 
+import re
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.numbers import number
-from gdbext.engine.record import Enum, Record, late_pattern
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import IMPORTS_OF_USERS, POINTER_FUNCTOR_CLASSES, RUNTIME_FUNCTOR_CLASS
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -83,7 +85,7 @@ _KERNEL_ENTRIES = frozenset(
 )
 
 
-class FunctionRole(Record):
+class FunctionRole(NamedTuple):
     """The role of a function; ``event`` and ``operator_struct`` only where it opens a dispatch call."""
 
     role: Role
@@ -102,7 +104,7 @@ class FunctionRole(Record):
 
 PLAIN = FunctionRole(Role.PLAIN)
 
-_LENGTH = late_pattern(r"\d+")
+_LENGTH = re.compile(r"\d+")
 _METHODS = {"4call": "call", "10redispatch": "redispatch"}
 
 _FAMILIES: tuple[tuple[TorchSymbol, Role, str], ...] = (
@@ -131,8 +133,8 @@ _FAMILIES: tuple[tuple[TorchSymbol, Role, str], ...] = (
 
 _EVALUATE = assumed_symbols.AUTOGRAD_EVALUATE.beginnings
 _GUARD = "__cxa_guard_acquire"
-_CREATE_HANDLE = late_pattern(assumed_symbols.CREATE_HANDLE)
-_UNBOXED_BODY = late_pattern(r"\w\(c10::DispatchKeySet, [^()]*\)$")
+_CREATE_HANDLE = re.compile(assumed_symbols.CREATE_HANDLE)
+_UNBOXED_BODY = re.compile(r"\w\(c10::DispatchKeySet, [^()]*\)$")
 _STACK = "std::vector<c10::IValue, std::allocator<c10::IValue> >*"
 _BOXED_SIGNATURES = (
     f"(c10::OperatorHandle const&, c10::DispatchKeySet, {_STACK})",
@@ -244,7 +246,7 @@ _OTHERS = (
 """Beginnings of the names of torch's own libraries, and of those that know nothing of it and are on every stack."""
 
 
-class UnreadFrames(Record):
+class UnreadFrames(NamedTuple):
     """Frames from ``first`` to ``last`` (innermost first) of one library, of which none has a name."""
 
     first: int
@@ -356,7 +358,7 @@ _THROUGH_POINTER = (
 """Those with a destructor: the first argument points to where the caller has room for them (Itanium C++ ABI 3.1.3)."""
 
 
-class KernelSignature(Record):
+class KernelSignature(NamedTuple):
     """``hidden``: the result goes through a pointer before all arguments."""
 
     parameters: tuple[str, ...]

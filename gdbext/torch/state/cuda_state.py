@@ -20,13 +20,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.code_reader import member_loads
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_structures import AllocatorCounts, AllocatorStatistics
@@ -36,7 +36,6 @@ from gdbext.torch.values.containers import map_entries, read_map_header, vector_
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class
 from gdbext.torch.values.value_structures import StdMutex
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Hexadecimal
 
@@ -49,7 +48,7 @@ _MOST_DEVICES = 256
 _WORD = (1 << 64) - 1
 
 
-class CudaStream(Record):
+class CudaStream(NamedTuple):
     """A stream of PyTorch's. ``number`` is torch.cuda.Stream.stream_id, ``handle`` the cudaStream_t."""
 
     number: int
@@ -133,7 +132,7 @@ class CudaStreams:
         return module.base + symbol.vaddr, symbol.size
 
 
-class CudaMemory(Record):
+class CudaMemory(NamedTuple):
     """The counts of CUDA's caching allocator for one device, by the names of torch.cuda.memory_stats()."""
 
     device: int
@@ -230,7 +229,7 @@ class CudaAllocator:
                 raise BadData(f"the statistics of a device make no sense: {name}.{each} is {values}")
 
 
-class CudaGraph(Record):
+class CudaGraph(NamedTuple):
     """A CUDA graph of PyTorch's (torch.cuda.CUDAGraph)."""
 
     address: Hexadecimal
@@ -263,7 +262,7 @@ def cuda_graph(memory: Memory, address: int) -> CudaGraph:
     raise BadData(f"there is no CUDA graph at {address:#x}")
 
 
-class PendingEvent(Record):
+class PendingEvent(NamedTuple):
     """An event that a freed block of the allocator waits for: another stream used it (record_stream)."""
 
     stream_id: int
@@ -275,7 +274,7 @@ class PendingEvent(Record):
     bytes: int
 
 
-class PendingMemory(Record):
+class PendingMemory(NamedTuple):
     """The memory of one device that waits, as its caching allocator keeps it."""
 
     device: int

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Union
+from enum import Enum
+from typing import ClassVar, NamedTuple, Union
 
 from gdbext.engine.layouts.declarations import Member
-from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Section
 from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA, INTRAOP_THREADS, TORCH_SYMBOLS
 from gdbext.torch.state import setting_sources as sources
@@ -29,7 +29,7 @@ NOT_SHOWN = "(not shown)"
 """The value of an option that is set to an object of another kind."""
 
 
-class Setting(Record):
+class Setting(NamedTuple):
     """``value`` is None where it is not known, and ``unknown`` says why then. ``default`` is PyTorch's own, None where
     there is none or it depends on the machine."""
 
@@ -78,7 +78,7 @@ class Kind(Enum):
     NAME = "an enumerator, as Python writes it: in small letters"
 
 
-class StaticOwner(Record):
+class StaticOwner(NamedTuple):
     """An object that a function keeps in a static variable: ``guard`` is set once it is there."""
 
     variable: str
@@ -105,7 +105,7 @@ GENERATOR = StaticOwner(
 )
 
 
-class SettingSource(Record):
+class SettingSource(NamedTuple):
     """``symbol`` is the accessor of a member of ``owner``, or, without one, a variable in ``library``. Where it is "",
     ``member`` is one of at::Context by the layout, and ``enumeration`` has the names of its values.
 

@@ -9,12 +9,12 @@ be read.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, LayoutError
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.structures import Edge, Node, SizesAndStrides, StorageImpl, TensorImpl
@@ -22,7 +22,6 @@ from gdbext.torch.values.containers import optional_shape, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, strong_references
 from gdbext.torch.values.value_text import device_text, python_name, short_name
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.torch.values.key_names import KeyNames
@@ -45,7 +44,7 @@ _CLASS_ENDINGS = ("TensorImpl", "TensorWrapper")
 """Endings of the classes that derive from TensorImpl in libtorch, template arguments apart."""
 
 
-class TensorFacts(Record):
+class TensorFacts(NamedTuple):
     """The facts that a TensorImpl tells of itself. ``sizes`` and ``strides`` are None where they are symbolic or
     computed."""
 
@@ -223,7 +222,7 @@ _EDGE_LIMIT = 10_000
 """Edges of one node: a node that stacks tensors has one for each of them."""
 
 
-class FoundEdge(Record):
+class FoundEdge(NamedTuple):
     """``node`` is 0 where no gradient is passed on."""
 
     node: int

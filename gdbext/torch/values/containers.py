@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import struct
 from itertools import compress
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, MemoryFault
 from gdbext.torch.values.value_structures import Optional, OptionalArrayRef, String, UnorderedMap
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
 
 
-class OptionalShape(Record):
+class OptionalShape(NamedTuple):
     """Offsets in bytes from the start of the optional."""
 
     value: int
@@ -200,21 +199,21 @@ def tree_nodes(memory: Memory, address: int, limit: int) -> list[int]:
     return found
 
 
-class HashTable(Record):
+class HashTable(NamedTuple):
     """Offsets in ``std::unordered_map`` and ``_set``: of the number of elements and of the link to the first."""
 
     elements: int
     first: int
 
 
-class MapEntry(Record):
+class MapEntry(NamedTuple):
     """One occupied slot: the value's address and its bytes."""
 
     address: int
     raw: bytes
 
 
-class FlatMap(Record):
+class FlatMap(NamedTuple):
     """The header of a ``ska::flat_hash_map`` (``sherwood_v3_table``)."""
 
     entries: int

@@ -7,14 +7,15 @@ functions, one with a single base then that base's type_info (cxxabi.h: __class_
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.engine.arch import Passing
 from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values.containers import StringReader
 from gdbext.torch.values.value_structures import ReferenceCounted
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -92,7 +93,7 @@ _BASES_LIMIT = 16
 _TEXT_LIMIT = 1 << 16
 
 
-class CxxException(Record):
+class CxxException(NamedTuple):
     """An exception: its class as C++ writes it, and its message, "" where that cannot be read."""
 
     type: str
@@ -162,7 +163,7 @@ def _string(memory: Memory, address: int) -> str:
 
 # --- parameters --------------------------------------------------------------------------------
 
-OPTIONAL = late_pattern(r"(?:std|c10)::optional<(.*?)\s*>$")
+OPTIONAL = re.compile(r"(?:std|c10)::optional<(.*?)\s*>$")
 ENUMS = {"c10::ScalarType": "c10::ScalarType", "c10::Layout": "c10::Layout", "c10::MemoryFormat": "c10::MemoryFormat"}
 STRING_VIEW = "string_view<char"
 STRINGS = ("std::__cxx11::basic_string<", "std::basic_string<")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import struct
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch import Architecture, Passing, Slot
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.numbers import number
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import OptionalShape, has_own_optional, optional_shape, string_reader, vector_span
@@ -29,7 +29,6 @@ from gdbext.torch.values.cpp_objects import (
 )
 from gdbext.torch.values.value_text import device_text, python_name, quoted
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -58,7 +57,7 @@ _PYTHON_NAMES = {
 that is not the name in small letters."""
 
 
-class Value(Record):
+class Value(NamedTuple):
     """``text`` as people read it, the tensors in it (0 for one that is not there). ``proven``: something about it can
     only be so if it is of this type."""
 

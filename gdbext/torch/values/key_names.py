@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import integer
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError, UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Symbolizer
 
 
-class RuntimeKey(Record):
+class RuntimeKey(NamedTuple):
     """One slot of the dispatch table: the key's name, its ``c10::DispatchKey`` value and the bits that select it."""
 
     name: str
@@ -32,7 +31,7 @@ class RuntimeKey(Record):
     bits: int
 
 
-class KeysetTest(Record):
+class KeysetTest(NamedTuple):
     """A test of a keyset: ``(keyset & mask) >> shift == value``."""
 
     mask: int

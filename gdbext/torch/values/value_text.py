@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 import struct
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.record import Record
 from gdbext.errors import BadData
 from gdbext.torch.values.containers import StringReader, vector_span
 from gdbext.torch.values.value_structures import ConstantString, IValue, ListImpl
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
@@ -192,7 +191,7 @@ def _printable(letter: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in letter.encode("utf-8", "surrogateescape"))
 
 
-class Histogram(Record):
+class Histogram(NamedTuple):
     """The numbers of finite elements in equal parts of the range from the lowest to the highest."""
 
     low: float
@@ -207,7 +206,7 @@ class Histogram(Record):
         return sum(self.counts)
 
 
-class Statistics(Record):
+class Statistics(NamedTuple):
     """Statistics of all elements; NaNs are counted and take no part in the rest, infinities do.
 
     ``min`` and ``max`` are None for complex numbers and where there is no number, ``std`` (with Bessel's
@@ -244,14 +243,14 @@ NO_STATISTICS = Statistics(0, None, None, None, None, *[_NOTHING] * 7)
 """Those of a tensor without elements that can be read: null in JSON."""
 
 
-class GradFunction(Record):
+class GradFunction(NamedTuple):
     """The autograd node that made a tensor."""
 
     name: str
     sequence_nr: int | None
 
 
-class Quantization(Record):
+class Quantization(NamedTuple):
     """The reading of a quantised tensor's numbers: (stored - zero_point) * scale; one of each, or one a channel."""
 
     scheme: str
@@ -260,7 +259,7 @@ class Quantization(Record):
     axis: int | None
 
 
-class Part(Record):
+class Part(NamedTuple):
     """A tensor that another one holds: what a wrapper wraps, the indices and values of a sparse one."""
 
     name: str
@@ -272,7 +271,7 @@ class Part(Record):
     """Nested lists, where they are few."""
 
 
-class StorageReport(Record):
+class StorageReport(NamedTuple):
     """The memory of a tensor."""
 
     address: Hexadecimal

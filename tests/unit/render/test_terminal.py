@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import is_dataclass, replace
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from hypothesis import strategies as st
 from gdbext.diagnosis import report as report_module
 from gdbext.diagnosis.report import json_report, render_text
 from gdbext.engine import terminal
-from gdbext.engine.record import Enum
 from gdbext.hosts.cli import launcher
 from gdbext.render import Style, escape
 from gdbext.tools.table import Outcome

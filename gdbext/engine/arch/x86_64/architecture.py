@@ -9,12 +9,13 @@ Offsets of the registers: ``struct pt_regs``, arch/x86/include/uapi/asm/ptrace.h
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.engine import arch
 from gdbext.engine.arch.x86_64 import conventions, patterns
 from gdbext.engine.arch.x86_64.conventions import ARGUMENTS
 from gdbext.engine.arch.x86_64.decode import instructions
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 

@@ -10,9 +10,10 @@ were; rax tells whether the call is still to be made again.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.engine.arch import Passing, SignalFrame, Slot
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 

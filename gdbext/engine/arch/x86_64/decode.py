@@ -6,6 +6,8 @@ appendix A (legacy, VEX and EVEX encodings); an instruction that is not understo
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.engine.arch.instruction import NOTHING, PC_RELATIVE, Instruction, MemoryOperand
 from gdbext.engine.arch.x86_64 import effects as effects
 from gdbext.engine.arch.x86_64.conventions import BY_ENCODING as REGISTERS
@@ -32,7 +34,6 @@ from gdbext.engine.arch.x86_64.effects import (
     float_writes_0f,
 )
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 

@@ -15,12 +15,12 @@ emit for code that runs on every x86-64; what AVX instructions change is known, 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.engine.arch.instruction import NOTHING, MemoryOperand
 from gdbext.engine.arch.x86_64.conventions import BY_ENCODING as REGISTERS
 from gdbext.engine.arch.x86_64.conventions import FLOATS
-from gdbext.engine.record import Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -96,7 +96,7 @@ _VECTOR = 64
 """Bytes of the widest vector store."""
 
 
-class ModRM(Record):
+class ModRM(NamedTuple):
     """The operands that a ModRM byte names: ``reg`` and ``rm`` are register numbers, ``memory`` is set unless mod is 3;
     ``size`` is the encoding's, in bytes, SIB and displacement included."""
 
@@ -107,7 +107,7 @@ class ModRM(Record):
     memory: MemoryOperand | None
 
 
-class Effects(Record):
+class Effects(NamedTuple):
     """``writes``: general registers that may change; ``stored``: bytes of the memory operand that may change."""
 
     writes: frozenset[str] = NOTHING
@@ -392,7 +392,7 @@ ALL_FLOATS = frozenset(FLOATS)
 _DOUBLE, _PACKED = 8, 16
 
 
-class FloatMove(Record):
+class FloatMove(NamedTuple):
     """The effect of an instruction: ``kind`` "fmov", "fzero" or "other"; a side that is "" is the memory operand."""
 
     kind: str

@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 import struct
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import AddressUse, LoadedMember, ThreadsOrGlobal
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
 from gdbext.engine.arch.x86_64.decode import instructions
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 

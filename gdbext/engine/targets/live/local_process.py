@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.engine.targets.base_target import MemoryMapping, Target
 from gdbext.engine.targets.foreign_files import ForeignFiles
@@ -13,7 +14,6 @@ from gdbext.engine.targets.system import linux, proc_files
 from gdbext.engine.targets.system.procfs import started_at
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 

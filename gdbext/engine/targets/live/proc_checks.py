@@ -7,16 +7,16 @@ Imports next to nothing: the launcher asks here while nothing else is loaded yet
 from __future__ import annotations
 
 import os
+import re
 import time
+from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats.elf_header import identify
-from gdbext.engine.record import late_pattern
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
 from gdbext.errors import NoSuchProcess, NotPermitted, TargetError, TargetGone
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
@@ -333,7 +333,7 @@ def _unescaped(place: str) -> str:
     return place
 
 
-_PATHS = late_pattern("/.*")
+_PATHS = re.compile("/.*")
 """The path of a line of /proc/PID/maps."""
 
 

@@ -11,10 +11,9 @@ import errno
 import os
 import struct
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdbext.engine.arch import Architecture
-from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import STOP_SIGNALS
 from gdbext.errors import TargetError, TargetGone
 
@@ -28,7 +27,7 @@ WALL = 0x40000000
 """waitpid: children made by clone, too. Python's os module does not name it."""
 
 
-class PtraceStop(Record):
+class PtraceStop(NamedTuple):
     """The answer of waitpid: the thread stopped (``signal`` is held back and must be given back), or it ended."""
 
     ended: bool

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import os
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, TargetThread
 from gdbext.engine.targets.budget import no_garbage_collection
@@ -23,7 +24,6 @@ from gdbext.engine.targets.live.thread_motion import (
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Union

@@ -20,14 +20,13 @@ import signal
 import struct
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import KernelSide
 from gdbext.engine.targets.live.proc_checks import status_fields, thread_states
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import signals_in, stat_fields
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -37,7 +36,7 @@ RUNNING = "running"
 """The word of /proc/PID/task/TID/syscall for a thread that is not blocked (proc_pid_syscall(5))."""
 
 
-class SleepPlace(Record):
+class SleepPlace(NamedTuple):
     """The place where a thread sleeps, and how much it has run.
 
     ``call`` is the text of /proc/PID/task/TID/syscall: number and arguments of the system call, stack pointer, program
@@ -147,7 +146,7 @@ _MINOR, _MAJOR = 10 - 3, 12 - 3
 """minflt and majflt of proc_pid_stat(5), counted from the state, its third field."""
 
 
-class ThreadActivity(Record):
+class ThreadActivity(NamedTuple):
     """Counters that only grow; None where the system does not tell."""
 
     nanoseconds: int | None = None

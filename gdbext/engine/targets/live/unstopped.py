@@ -13,6 +13,7 @@ import os
 import time
 from contextlib import closing
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, Target, TargetThread
@@ -23,7 +24,6 @@ from gdbext.engine.targets.live.thread_motion import SleepPlace, has_moved_since
 from gdbext.engine.targets.system import linux, proc_files
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 

@@ -10,12 +10,12 @@ import os
 import stat
 import struct
 import zlib
+from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import parse_json
 from gdbext.engine.targets.recording.recording import LIMIT, SparseBytes
 from gdbext.errors import BadData, BadRecording, GdbextError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gdbext import __version__
 from gdbext.engine.formats.elf_core import AT_RANDOM
@@ -26,7 +26,6 @@ from gdbext.engine.targets.system import linux
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import GdbextError, MemoryFault
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.targets.host_files import Fact
 

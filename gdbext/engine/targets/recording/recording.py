@@ -6,10 +6,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
-
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -124,7 +122,7 @@ class BlockLog:
         return SparseBytes.merged((start, data[start:end]) for start, end in self.ranges())
 
 
-class RecordedThread(Record):
+class RecordedThread(NamedTuple):
     """One thread; ``registers`` are empty where they could not be read, and ``problem`` and ``help`` say why."""
 
     tid: int
@@ -141,7 +139,7 @@ class RecordedThread(Record):
     stop_signal: int = 0
 
 
-class RecordedModule(Record):
+class RecordedModule(NamedTuple):
     """The result of the search for a module's file (see process.modules.Module); ``file`` is its index, None
     without."""
 
@@ -150,7 +148,7 @@ class RecordedModule(Record):
     file: int | None
 
 
-class RecordedNumbers(Record):
+class RecordedNumbers(NamedTuple):
     """The known part of an array of ``length`` unsigned numbers of ``width`` bytes each."""
 
     length: int
@@ -158,7 +156,7 @@ class RecordedNumbers(Record):
     contents: SparseBytes
 
 
-class RecordedFile(Record):
+class RecordedFile(NamedTuple):
     """The parts of an ELF file of ``size`` bytes that were read.
 
     ``offsets`` are searches (needle, start, end) by file offset with their results, ``found`` those in the image;
@@ -173,7 +171,7 @@ class RecordedFile(Record):
     arrays: Mapping[str, tuple[RecordedNumbers, RecordedNumbers]]
 
 
-class Recording(Record):
+class Recording(NamedTuple):
     """Everything that was read of a target."""
 
     kind: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, RecordedRun, Signal
 from gdbext.engine.targets.recording import container
@@ -16,7 +18,6 @@ from gdbext.engine.targets.recording.recording import (
 from gdbext.engine.vocabulary import DEBUGGERS, NO_DEBUGGER
 from gdbext.errors import BadRecording
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, TypeVar

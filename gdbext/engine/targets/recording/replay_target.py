@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats.elf import ElfImage
@@ -22,7 +23,6 @@ from gdbext.engine.targets.recording.recording import (
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import NOT_RECORDED, MemoryFault, SymbolFileError, TargetError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 

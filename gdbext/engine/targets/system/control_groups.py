@@ -6,11 +6,10 @@ Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/, proc_pid_limits
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.record import Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.targets.host_files import HostFiles
 
@@ -39,7 +38,7 @@ _NO_LIMIT_CAPABILITIES = 1 << 24 | 1 << 21
 """CAP_SYS_RESOURCE and CAP_SYS_ADMIN: RLIMIT_NPROC does not hold for who has one (setrlimit(2))."""
 
 
-class Quota(Record):
+class Quota(NamedTuple):
     """The processor time of a control group, and how often it was used up between the two readings (else, since the
     group was made)."""
 
@@ -61,7 +60,7 @@ class Quota(Record):
         return self.throttled / self.periods if self.periods else 0.0
 
 
-class Allowance(Record):
+class Allowance(NamedTuple):
     """Something that is counted: ``used`` of ``limit``."""
 
     used: int
@@ -79,7 +78,7 @@ class Allowance(Record):
         return self.used >= self.limit
 
 
-class MemoryUse(Record):
+class MemoryUse(NamedTuple):
     """The memory of a control group, in bytes; None for no limit."""
 
     group: str

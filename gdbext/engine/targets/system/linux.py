@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import re
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from gdbext.engine.numbers import number
-from gdbext.engine.record import late_pattern
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.system import proc_files
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
@@ -74,7 +73,7 @@ STOP_SIGNALS = frozenset({19, 20, 21, 22})
 SIGNALS_WITH_ADDRESS = frozenset({4, 5, 7, 8, 11})
 """Signals for which siginfo_t carries si_addr when the kernel sent them (sigaction(2))."""
 
-_MAPS_LINE = late_pattern(
+_MAPS_LINE = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) (\S+) (\d+) *(.*)$",
     re.MULTILINE,
 )
@@ -264,7 +263,7 @@ def parse_environ(data: bytes) -> dict[str, str]:
     return found
 
 
-_SHOWN = late_pattern(
+_SHOWN = re.compile(
     r"^(TORCH|PYTORCH|ATEN|NCCL|GLOO|CUDA|OMP|MKL|KMP|GOMP|OPENBLAS|UCX|TP_|MASTER_|PYTHON|LD_|MALLOC_|MASTER)"
     r"|^(RANK|LOCAL_RANK|GROUP_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|TOKENIZERS_PARALLELISM)$"
     r"|^(OMPI_COMM_WORLD_|PMIX?_RANK$|PMI_SIZE$|MPI_LOCAL|SLURM_(JOB_ID|STEP_ID|PROCID|NTASKS|LOCALID)$)"
@@ -282,18 +281,18 @@ def shown(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 HIDDEN = "(hidden)"
-_SECRET = late_pattern(
+_SECRET = re.compile(
     r"TOKEN(?!IZER)|SECRET|PASS(?:WORD|WD|PHRASE|CODE)|CREDENTIAL|CREDS?(?![A-Z])|AUTH|PRIVATE|API_?KEY|COOKIE|SESSION_?ID"
     r"|(?:^|_)(?:KEY|PWD|PASS|PW)(?:S|_|$)|(?:ACCESS|SIGNING|ENCRYPTION|LICEN[CS]E|SSH|DEPLOY)_?KEY",
     re.IGNORECASE,
 )
 _FOLDERS = ("PWD", "OLDPWD")
 """Folders of the shell: where it is, and was."""
-_USER_IN_URL = late_pattern(r"(?<=://)[^/@\s]+(?=@)")
+_USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _SHORTEST = 6
 """Bytes of a value that is looked for in memory: "1" and "true" stand everywhere."""
-_FILE = late_pattern(r"[^-=@:\s][^=@:\s]*\.(?:pyc?|cpp|cc|c|cu|ptx|sh)")
-_KEPT = late_pattern(r"-[A-Za-z]|--(?:local[-_])?rank=\d+")
+_FILE = re.compile(r"[^-=@:\s][^=@:\s]*\.(?:pyc?|cpp|cc|c|cu|ptx|sh)")
+_KEPT = re.compile(r"-[A-Za-z]|--(?:local[-_])?rank=\d+")
 """Arguments that say how a program was started, and which rank it is."""
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import SERVED
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import stat_fields
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -33,7 +32,7 @@ _FUSE_DEVICE = "/dev/fuse"
 _FANOTIFY = "anon_inode:[fanotify]"
 
 
-class FileSystem(Record):
+class FileSystem(NamedTuple):
     """A mounted file system, as /proc/PID/mountinfo has it."""
 
     type: str

@@ -16,11 +16,10 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live import supervision
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 
@@ -39,7 +38,7 @@ _BUSY, _LITTLE_POWER = 90, 0.35
 """Percentage of the time in which kernels ran; part of the power limit below which they do not compute much."""
 
 
-class NvidiaFigures(Record):
+class NvidiaFigures(NamedTuple):
     """NVML's figures of one device; None is not told: by this driver, for this device, or under MIG."""
 
     number: int
@@ -68,7 +67,7 @@ class NvidiaFigures(Record):
         return self.busy_percent >= _BUSY and self.milliwatts <= _LITTLE_POWER * self.limit_milliwatts
 
 
-class NvidiaFacts(Record):
+class NvidiaFacts(NamedTuple):
     """Everything; ``problems`` says what could not be had, and why."""
 
     driver: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gdbext.engine.record import Enum, Record
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
 from gdbext.engine.vocabulary import json_member
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,7 +22,7 @@ class ProcessState(Enum):
     UNINTERRUPTIBLE = "in uninterruptible sleep"
 
 
-class PipeWait(Record):
+class PipeWait(NamedTuple):
     """A process is blocked in read(2) or write(2) on a pipe that the examined process has open, too."""
 
     pipe: str
@@ -34,7 +35,7 @@ class PipeWait(Record):
         return f"waits to {'write to' if self.writes else 'read from'} {self.pipe}, which this process has open, too"
 
 
-class ChildProcess(Record):
+class ChildProcess(NamedTuple):
     """A child of the examined process."""
 
     pid: int
@@ -112,7 +113,7 @@ class PeerKind(Enum):
     RANK = "rank"
 
 
-class Peer(Record):
+class Peer(NamedTuple):
     """The other end, as far as it is known."""
 
     kind: PeerKind

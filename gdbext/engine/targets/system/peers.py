@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.record import Record
 from gdbext.engine.targets.host_files import link_of
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, listed
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.targets.host_files import HostFiles
     from gdbext.engine.targets.system.socket_table import SocketTables
@@ -29,7 +28,7 @@ _ACCESS = 3
 """O_ACCMODE: 0 reads, 1 writes, 2 both (fcntl.h)."""
 
 
-class Holder(Record):
+class Holder(NamedTuple):
     """A process with a descriptor of something; ``access`` as O_ACCMODE has it, None where it cannot be read."""
 
     pid: int

@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.host_files import HostFiles, link_of
@@ -20,7 +21,6 @@ from gdbext.engine.targets.system.linux import (
 )
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import struct
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.record import Record
 from gdbext.engine.targets.system import proc_files
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ _STATE, _LISTENS = -1, bytes([10])
 _ALL_STATES, _NO_COOKIE = 0xFFFFFFFF, 0xFFFFFFFF
 
 
-class Socket(Record):
+class Socket(NamedTuple):
     """One socket. ``peer`` is the inode of the socket at the other end, 0 where it is not on this machine."""
 
     family: str

@@ -11,16 +11,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import living_threads
 from gdbext.engine.targets.system import control_groups as groups
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.control_groups import Texts
 from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Readings, Target
     from gdbext.engine.targets.system.machine import Machine
@@ -52,7 +51,7 @@ _DELAYED = 0.75
 it."""
 
 
-class Turns(Record):
+class Turns(NamedTuple):
     """A thread that runs or wants to, between the readings; milliseconds, None where there is but one reading."""
 
     tid: int
@@ -65,7 +64,7 @@ class Turns(Record):
     """The reason why it comes behind others: ``SCHED_IDLE``, ``nice 19``; "" for an ordinary one."""
 
 
-class Surroundings(Record):
+class Surroundings(NamedTuple):
     """Everything that was read; what is unknown is None or empty."""
 
     online: int

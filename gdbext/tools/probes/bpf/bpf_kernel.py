@@ -15,9 +15,9 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from gdbext.engine.arch import Architecture
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import status_fields
 from gdbext.errors import ProbesRefused
 from gdbext.tools.probes.bpf import bpf_program
@@ -30,7 +30,7 @@ _FIRST, _FIRST_WITH_MANY = (5, 15), (6, 6)
 _BREAKPOINTS = "trace by breakpoints: dispatch-trace OP --engine breakpoints"
 
 
-class Circumstances(Record):
+class Circumstances(NamedTuple):
     """The kernel's facts about us: its release, our effective capabilities as bits, whether a seccomp filter is over
     us, whether we are root in a user namespace only."""
 
@@ -133,7 +133,7 @@ _PROGRAM_KPROBE, _UPROBE_MULTI = 2, 48
 _POSSIBLE, _LOG_SIZE = "/sys/devices/system/cpu/possible", 1 << 16
 
 
-class ProbePlace(Record):
+class ProbePlace(NamedTuple):
     """A probe: the offset in the file, and the number that the program sees (BPF_FUNC_get_attach_cookie)."""
 
     offset: int

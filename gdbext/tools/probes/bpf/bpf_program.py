@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Union
-
-from gdbext.engine.record import Record
+from typing import NamedTuple, Union
 
 B0, B1, B2, B3, B4, B6, B7, B8, B9, FRAME = 0, 1, 2, 3, 4, 6, 7, 8, 9, 10
 
@@ -128,13 +126,13 @@ def end() -> Code:
 # --- jumps to labels -----------------------------------------------------------------------------
 
 
-class Label(Record):
+class Label(NamedTuple):
     """A place that jumps lead to."""
 
     name: str
 
 
-class Jump(Record):
+class Jump(NamedTuple):
     """A jump to a label, always or where a comparison is true."""
 
     label: str

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import InterpreterFrames, LoopAnchor
 from gdbext.cpython.abi.python_structures import CFrame, PyThreadState
 from gdbext.cpython.abi.versions import unsupported
 from gdbext.engine.arch import Architecture
-from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.site_scan import DispatchSite
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from gdbext.engine.layouts.declarations import Space
 
 
-class FramePath(Record):
+class FramePath(NamedTuple):
     """Offsets on the way from a PyThreadState: its _PyCFrame (None where there is none), from there or from the thread
     state the current frame, in that the code object and the instruction. ``mask``: of the code object's address."""
 
@@ -129,7 +128,7 @@ _FILTERED, _BY_FRAME_POINTER = 1 << 26, 1 << 27
 """and the distance of the return address in the upper half."""
 
 
-class TracePlace(Record):
+class TracePlace(NamedTuple):
     """A site in a file. ``operator``: the OperatorEntry* that it belongs to, 0 where the site's register has it.
 
     ``filtered``: other operators pass it, too, and only those that are wanted count.
@@ -146,7 +145,7 @@ class TracePlace(Record):
         return self.site.event
 
 
-class At(Record):
+class At(NamedTuple):
     """Places on the program's stack: OperatorEntry* (0: the place's own), keyset, thread."""
 
     entry: int
@@ -154,7 +153,7 @@ class At(Record):
     thread: int
 
 
-class Filter(Record):
+class Filter(NamedTuple):
     """The filter of dispatches that the kernel shows, beside those of the operators that are wanted: of one thread, of
     keysets that pass these tests."""
 

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from gdbext.engine.arch import Architecture
-from gdbext.engine.record import Record
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.bpf import place_program
 
@@ -39,7 +39,7 @@ _OPERATOR_BIT = 1
 """The bit that makes an address a mark: it is even, and may be 0."""
 
 
-class CounterMaps(Record):
+class CounterMaps(NamedTuple):
     """Descriptors of what the program works with; ``cells`` is None where threads or lines are told apart."""
 
     counts: int
@@ -133,7 +133,7 @@ _AMOUNT, _LATENCY_ZERO = -64, -72
 _WORD = 64
 
 
-class LatencyMaps(Record):
+class LatencyMaps(NamedTuple):
     """Descriptors of what the programs work with."""
 
     open: int

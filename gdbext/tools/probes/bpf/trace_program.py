@@ -19,10 +19,9 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdbext.engine.arch import Architecture
-from gdbext.engine.record import Record
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.bpf.place_program import MAX_PLACES, PLACE_BITS, At, Filter, dispatch, return_address
 
@@ -53,7 +52,7 @@ _NO_WAKEUP = 1
 _AT = At(entry=_ENTRY, keyset=_KEYSET, thread=_KEY)
 
 
-class TraceMaps(Record):
+class TraceMaps(NamedTuple):
     """Descriptors of what the program works with."""
 
     ring: int
