@@ -289,7 +289,8 @@ class Session:
         """Once: before it is refused, a compiler may have run for a minute. Raises NotTorch, LayoutError."""
         if not self.has_torch:
             raise NotTorch("no PyTorch is loaded in this process")
-        from gdbext.torch.layout_choice import find_singleton, torch_layout
+        from gdbext.torch.layout_choice import torch_layout
+        from gdbext.torch.singleton import find_singleton
         from gdbext.torch.values.key_names import renamed_backend
 
         find_dispatcher = partial(find_singleton, self.memory, self.symbolizer)

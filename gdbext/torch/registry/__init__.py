@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
-from gdbext.torch.layout_choice import find_singleton, not_yet
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
 from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_name
+from gdbext.torch.singleton import find_singleton, not_yet
 from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStruct, LookupTable, OperatorEntry
 from gdbext.torch.values.containers import MapEntry, MapSlots, map_slots, optional_shape, string_reader
 from gdbext.torch.values.key_names import Extractor, KeyNames

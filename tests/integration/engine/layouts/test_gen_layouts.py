@@ -24,10 +24,10 @@ from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import LayoutError
 from gdbext.torch import layout_choice, layout_probe
 from gdbext.torch import measure as measure_package
-from gdbext.torch.layout_choice import find_singleton
 from gdbext.torch.measure import compiler, generate, measurement
 from gdbext.torch.measure.measured import measure
 from gdbext.torch.measure.wants import Wants
+from gdbext.torch.singleton import find_singleton
 from support.installed import pythons
 from support.programs import native_build
 from support.programs.harness import Start, some
