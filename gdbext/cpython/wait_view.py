@@ -7,7 +7,28 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.sync.debtors import debtors, error_in_future, flag_debtors, methods_that_end
+from gdbext.cpython.sync.helper_threads import (
+    ended_processes,
+    lost_callers,
+    lost_executor,
+    lost_loop,
+    lost_pool,
+    lost_users,
+    never_began,
+)
+from gdbext.cpython.sync.locks import read_gils, waited_words, words_of_native_lock
+from gdbext.cpython.sync.python_wait import (
+    for_polled,
+    in_signal_handler,
+    is_taken_by_somebody,
+    python_wait,
+    running_jobs,
+)
+from gdbext.cpython.threads.frame_variables import instruction, name_of
+from gdbext.cpython.threads.object_text import caught_error, exception_text, handled_error
 from gdbext.cpython.threads.object_users import ObjectUsers
+from gdbext.cpython.threads.runtime import recorded_native_id
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
@@ -68,8 +89,6 @@ class PythonWaitView:
 
     @cached_property
     def _gils(self) -> Sequence[GilState]:
-        from gdbext.cpython.sync.locks import read_gils
-
         try:
             return read_gils(self.runtime)
         except GdbextError as error:
@@ -92,8 +111,6 @@ class PythonWaitView:
         return self._waits[key]
 
     def _read_wait(self, tid: int, futex: int) -> PythonWait | None:
-        from gdbext.cpython.sync.python_wait import python_wait
-
         for state in self.states(tid):
             try:
                 found = python_wait(self.runtime, state, futex, lambda: self.running_jobs)
@@ -106,15 +123,11 @@ class PythonWaitView:
 
     def never_began(self, found: PythonWait) -> ThreadObject | None:
         """The thread that Thread.start() waits for, where it has ended before it began."""
-        from gdbext.cpython.sync.helper_threads import never_began
-
         is_event = found.kind is assumed_names.Waitable.EVENT
         return never_began(self.runtime, PyRef(self.runtime, found.address)) if is_event else None
 
     def lost_executor(self, tid: int, future: int) -> LostHelpers | None:
         """The threads that should run, or hand out, the job of a future, where none of them runs."""
-        from gdbext.cpython.sync.helper_threads import lost_executor, lost_loop
-
         state = next(iter(self.states(tid)), None)
         owed = PyRef(self.runtime, future)
         found = lost_executor(self.runtime, owed)
@@ -122,34 +135,23 @@ class PythonWaitView:
 
     def lost_users(self, address: int) -> Sequence[ThreadObject]:
         """The threads that run no more and still have the object at hand."""
-        from gdbext.cpython.sync.helper_threads import lost_users
-
         return lost_users(self.runtime, PyRef(self.runtime, address))
 
     def lost_callers(self, found: PythonWait) -> Sequence[ThreadObject]:
         """The threads that run no more and had a method that ends the wait to call, as a Timer that was cancelled."""
-        from gdbext.cpython.sync.debtors import methods_that_end
-        from gdbext.cpython.sync.helper_threads import lost_callers
-
         methods = methods_that_end(found.kind, found.frame.function.rpartition(".")[2])
         return lost_callers(self.runtime, PyRef(self.runtime, found.address), methods)
 
     def ended_processes(self) -> Sequence[EndedProcess]:
         """The processes of multiprocessing that have ended, and were waited for."""
-        from gdbext.cpython.sync.helper_threads import ended_processes
-
         return tuple(ended_processes(self.runtime))
 
     def lost_pool(self, tid: int) -> LostPool | None:
         """The pool with jobs and without threads that the thread's innermost functions have at hand; None without."""
-        from gdbext.cpython.sync.helper_threads import lost_pool
-
         return lost_pool(self.runtime, self.stack(tid).innermost(_LOOKING))
 
     def debtors(self, tid: int, found: PythonWait) -> Debtors | None:
         """The functions that could end the thread's wait, who is in them, and the threads that have ended."""
-        from gdbext.cpython.sync.debtors import debtors, methods_that_end
-
         methods = methods_that_end(found.kind, found.frame.function.rpartition(".")[2])
         state = next(iter(self.states(tid)), None)
         if not state or not methods:
@@ -159,8 +161,6 @@ class PythonWaitView:
 
     def flag_debtors(self, tid: int, name: str) -> Debtors | None:
         """The functions that set a variable which the thread looks at, who is in them, and threads that have ended."""
-        from gdbext.cpython.sync.debtors import flag_debtors
-
         state = next(iter(self.states(tid)), None)
         return flag_debtors(self.runtime, state, name) if state else None
 
@@ -173,22 +173,17 @@ class PythonWaitView:
 
     def handled_error(self, tid: int) -> HandledError | None:
         """The exception that the thread handles; None for none."""
-        from gdbext.cpython.threads.object_text import handled_error
-
         found = (handled_error(self.runtime, state) for state in self.states(tid))
         return next((each for each in found if each), None)
 
     def kept_error(self, thread: PyRef) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""
-        from gdbext.cpython.threads.object_text import exception_text
-
         texts = (exception_text(self.runtime, each.address) for each in thread.attributes(_ATTRIBUTES).values())
         return next(filter(None, texts), "")
 
     def caught_error(self, tid: int) -> HandledError | None:
         """The exception that the thread's loop has caught in an earlier turn, and kept in a variable."""
         from gdbext.cpython.sync.polled_objects import waiting_loop
-        from gdbext.cpython.threads.object_text import caught_error
 
         for state in self.states(tid):
             frame = waiting_loop(self.runtime, self.runtime.frames.stack(state).frames)
@@ -198,9 +193,6 @@ class PythonWaitView:
 
     def error_in_future(self, tid: int, codes: Collection[int]) -> str:
         """The exception that came through one of those functions and that a Future keeps, in words; "" for none."""
-        from gdbext.cpython.sync.debtors import error_in_future
-        from gdbext.cpython.threads.object_text import exception_text
-
         state = next(iter(self.states(tid)), None)
         error = error_in_future(self.runtime, state, codes) if state else 0
         return exception_text(self.runtime, error) if error else ""
@@ -233,15 +225,11 @@ class PythonWaitView:
     @cached_property
     def running_jobs(self) -> Mapping[int, int]:
         """concurrent.futures.Future → ident of the thread that runs its job."""
-        from gdbext.cpython.sync.python_wait import running_jobs
-
         return running_jobs(self.runtime)
 
     def native_id(self, tid: int) -> int | None:
         """The native_id that ``threading`` recorded when the thread was made; a fork does not change it
         (Lib/threading.py, _after_fork, up to 3.13). None where none is known."""
-        from gdbext.cpython.threads.runtime import recorded_native_id
-
         found = (recorded_native_id(self.runtime, state.ident) for state in self.states(tid))
         return next(filter(None, found), None)
 
@@ -259,8 +247,6 @@ class PythonWaitView:
 
     def polled_results(self, seen: Sequence[PolledObject]) -> PythonWait | None:
         """The debtors of results that polled futures or pools stand for; None where there are none, or nobody knows."""
-        from gdbext.cpython.sync.python_wait import for_polled
-
         polled = [PyRef(self.runtime, each.address) for each in seen if each.kind]
         return for_polled(self.runtime, polled, self.running_jobs)
 
@@ -273,8 +259,6 @@ class PythonWaitView:
 
     def in_signal_handler(self, tid: int) -> bool:
         """A signal handler runs in the thread, and has interrupted other Python code."""
-        from gdbext.cpython.sync.python_wait import in_signal_handler
-
         return any(in_signal_handler(self.runtime, state) for state in self.states(tid))
 
     def asked_to_sleep(self, tid: int) -> float | None:
@@ -317,8 +301,6 @@ class PythonWaitView:
 
     def instruction(self, tid: int) -> tuple[int, int] | None:
         """The address of the thread's innermost Python frame, and its instruction; None where there is none."""
-        from gdbext.cpython.threads.frame_variables import instruction
-
         frame = self._innermost(tid)
         return (frame.address, instruction(self.runtime, frame)) if frame else None
 
@@ -348,13 +330,9 @@ class PythonWaitView:
 
     def is_taken_by_somebody(self, tid: int, semaphore: int) -> bool:
         """The thread waits for a lock of multiprocessing that has this semaphore, and that somebody has taken."""
-        from gdbext.cpython.sync.python_wait import is_taken_by_somebody
-
         return any(is_taken_by_somebody(self.runtime, state, semaphore) for state in self.states(tid))
 
     def _words(self, futex: int) -> tuple[int, ...]:
-        from gdbext.cpython.sync.locks import waited_words
-
         return waited_words(self.runtime, futex) if self.runtime else ()
 
     def inside_with(self, futex: int) -> Sequence[int]:
@@ -374,8 +352,6 @@ class PythonWaitView:
     def variable_of(self, tid: int, address: int) -> str:
         """The variable by which the code of that thread's innermost frames has the object: ``stats_lock``,
         ``self.lock``; "" where none is known, and for all but the first threads that are asked for."""
-        from gdbext.cpython.threads.frame_variables import name_of
-
         if tid not in self._named and len(self._named) >= _MOST_NAMED:
             return ""
         self._named.add(tid)
@@ -428,7 +404,6 @@ class PythonWaitView:
     @cached_property
     def _inside(self) -> dict[int, list[int]]:
         from gdbext.cpython.sync.held_locks import held_locks
-        from gdbext.cpython.sync.locks import words_of_native_lock
 
         found: dict[int, list[int]] = {}
         for tid, states in self._threads.states.items():

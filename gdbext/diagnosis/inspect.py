@@ -12,7 +12,13 @@ from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.report.finding import ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernels, native_place, report_thread
+from gdbext.diagnosis.threads.thread_reporting import (
+    all_frames,
+    missing_kernels,
+    native_place,
+    report_thread,
+    uncaught_exception,
+)
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import Judgement, judge
 from gdbext.diagnosis.verdict.recursion import Recursion, detect, never_the_same
@@ -248,8 +254,6 @@ def with_known_bugs(session: Session, found: Inspection) -> Inspection:
 
 
 def _thrown(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:
-    from gdbext.diagnosis.threads.thread_reporting import uncaught_exception
-
     return uncaught_exception(session, snapshot)
 
 

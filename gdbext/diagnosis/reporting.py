@@ -12,9 +12,12 @@ from gdbext.diagnosis.report import CutCall, LayoutReport, PythonReport, Report,
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import NO_EXTRAS, Extras
+from gdbext.diagnosis.threads.frame_locals import with_kernel_arguments
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
+from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.engine.vocabulary import ErrorReport
+from gdbext.torch import layout_choice
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -170,8 +173,6 @@ def core_errors(target: Target, threads: Sequence[ThreadReport]) -> tuple[ErrorR
 
 def torch_version(session: Session) -> str | None:
     """The version as torch.__version__ has it, "unknown" where nothing tells, None without torch."""
-    from gdbext.torch import layout_choice
-
     if not session.has_torch:
         return None
     layout = session.layout_if_known
@@ -243,8 +244,6 @@ def with_arguments(
 
     ``statistics``: of the tensors among them.
     """
-    from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
-
     if session.dispatcher_error:
         return report
     found = ArgumentReporter(session, statistics).frames(stack, limit)
@@ -252,8 +251,6 @@ def with_arguments(
         old if old.arguments == new.arguments else old._replace(arguments=new.arguments)
         for old, new in zip(report.dispatch, found)
     )
-    from gdbext.diagnosis.threads.frame_locals import with_kernel_arguments
-
     return with_kernel_arguments(session, report._replace(dispatch=tuple(frames)))
 
 

@@ -8,13 +8,21 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
+from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.sync.locks import prepare_walk
+from gdbext.cpython.threads.runtime import NO_PYTHON, PythonRuntime, ThreadTable
+from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 from gdbext.engine.process.memory import Memory, memory_of
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.targets.budget import lifted
+from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
 from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.frame_steps import FrameSteps
 from gdbext.engine.vocabulary import ErrorLog
 from gdbext.errors import BadData, GdbextError, MemoryFault, NotTorch, UsageError
+from gdbext.torch.registry import Dispatcher
+from gdbext.torch.values.key_names import KeyNames, renamed_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -190,8 +198,6 @@ class Session:
 
     def _prepare_walk(self) -> Callable[[], None] | None:
         """The questions that a process that runs must be asked while it stands still."""
-        from gdbext.cpython.sync.locks import prepare_walk
-
         return prepare_walk(self.target, self.modules, self.symbolizer)
 
     # --- threads ---------------------------------------------------------------------------------
@@ -214,7 +220,6 @@ class Session:
     @cached_property
     def _process(self) -> ProcessSnapshot:
         from gdbext.diagnosis.waits.add_ons import AddOns
-        from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 
         tids = frozenset(thread.tid for thread in self.target.threads())
         return ProcessSnapshot(
@@ -231,8 +236,6 @@ class Session:
     @cached_property
     def procfs(self) -> ProcFs:
         """The system's knowledge of the process; NO_PROCFS for a core."""
-        from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
-
         if self.target.is_core:
             return NO_PROCFS
         return ProcFs(self.target.pid, self.target.files, self.memory.architecture.syscall_names)
@@ -242,8 +245,6 @@ class Session:
     @cached_property
     def python(self) -> PythonRuntime:
         """The CPython of the process, NO_PYTHON without one or where it cannot be read (see ``errors``)."""
-        from gdbext.cpython.threads.runtime import NO_PYTHON, PythonRuntime
-
         for attempt in range(_TRIES):  # where threads come and go its lists may be torn
             try:
                 return PythonRuntime.detect(self.memory, self.modules, self.symbolizer)
@@ -257,8 +258,6 @@ class Session:
     @cached_property
     def python_threads(self) -> ThreadTable:
         """Thread states and names."""
-        from gdbext.cpython.threads.runtime import ThreadTable
-
         return ThreadTable(self.python, self.errors.note)
 
     @cached_property
@@ -291,7 +290,6 @@ class Session:
             raise NotTorch("no PyTorch is loaded in this process")
         from gdbext.torch.layout_choice import torch_layout
         from gdbext.torch.singleton import find_singleton
-        from gdbext.torch.values.key_names import renamed_backend
 
         find_dispatcher = partial(find_singleton, self.memory, self.symbolizer)
         layout = torch_layout(self.modules, self.memory, self.symbolizer, find_dispatcher, measure=self._measure_torch)
@@ -301,7 +299,6 @@ class Session:
         return layout
 
     def _measure_torch(self, library: str, build_id: str | None) -> Layout:
-        from gdbext.engine.targets.budget import lifted
         from gdbext.torch.measure.measurement import measure_torch
 
         with lifted():
@@ -319,8 +316,6 @@ class Session:
 
     def _read_dispatcher(self) -> Dispatcher:
         layout = self.layout  # without torch nothing of it is imported
-        from gdbext.torch.registry import Dispatcher
-
         return Dispatcher(self.memory, layout, self.symbolizer, lambda address: self.python_object(address).function)
 
     @cached_property
@@ -348,8 +343,6 @@ class Session:
     @cached_property
     def dispatch_keys(self) -> KeyNames:
         """The dispatch keys of the target's torch, without its dispatcher. Raises NotTorch, LayoutError."""
-        from gdbext.torch.values.key_names import KeyNames
-
         return KeyNames(self.layout)
 
     @cached_property
@@ -393,6 +386,4 @@ class Session:
 
     def python_object(self, address: int) -> PyRef:
         """The Python object at an address that structures of C++ have; missing for 0, and without a Python."""
-        from gdbext.cpython.objects.py_ref import PyRef
-
         return PyRef(self.python, address)

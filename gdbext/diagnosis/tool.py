@@ -11,6 +11,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.tool_arguments import CommandParser
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, write
 from gdbext.errors import UsageError
 
@@ -132,8 +133,6 @@ class Tool(BaseTool):
 
     def parser(self) -> CommandParser:
         """The parser of its command line, which also makes its help."""
-        from gdbext.diagnosis.tool_arguments import CommandParser
-
         parser = CommandParser(self.name, self.summary)
         self.arguments(parser)
         return parser

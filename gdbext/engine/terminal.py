@@ -14,6 +14,7 @@ in they stand by themselves; in a shell the program and what it looks at come be
 from __future__ import annotations
 
 import os
+import re
 import sys
 from itertools import repeat
 
@@ -199,8 +200,6 @@ class CommandLine:
         whole command line."""
         if not self.source:
             return text
-        import re
-
         return re.sub(_COMMAND, lambda found: self.command(found[0]), text)
 
     def outside(self, words: str) -> str:

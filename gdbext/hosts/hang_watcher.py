@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import select
 import struct
 import sys
@@ -146,8 +147,6 @@ class HangWatcher:
         return min(_POLL, max(0.01, test[1] + self._threshold - time.monotonic()))
 
     def _explain(self, number: int, name: str) -> None:
-        import re
-
         from gdbext.errors import GdbextError
         from gdbext.hosts.cli import launcher
 

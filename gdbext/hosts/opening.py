@@ -9,7 +9,13 @@ import os
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from gdbext.engine.glibc.pthread import asleep, brief_look, unstopped
+from gdbext.engine.layouts.store import build_id_of_file
 from gdbext.engine.targets import budget
+from gdbext.engine.targets.live import proc_checks
+from gdbext.engine.targets.live.proc_checks import foreign_tracer
+from gdbext.errors import TargetError, as_root
+from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +60,6 @@ def open_core(path: str, sysroot: str = "") -> Target:
 def other_writer(target: Target, named: str) -> str:
     """The path of the program that wrote a core, if the file ``named`` is not it; "" if it is, or if that is unknown.
     Build-ids decide, and names where one of them is unknown."""
-    from gdbext.engine.layouts.store import build_id_of_file
     from gdbext.engine.targets.core_target import CoreTarget
 
     if not isinstance(target, CoreTarget):
@@ -88,9 +93,6 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
     """A running process; an unknown PyTorch in it is measured first. One that somebody else traces, and nobody can stop
     therefore, is read as its threads sleep or stand. Raises TargetError."""
     _measure(pid)
-    from gdbext.engine.glibc.pthread import asleep, brief_look, unstopped
-    from gdbext.engine.targets.live.proc_checks import foreign_tracer
-
     if standstill is Standstill.BRIEF:
         return brief_look(pid)
     if standstill is Standstill.NONE or foreign_tracer(pid):
@@ -108,8 +110,6 @@ def _held(pid: int) -> Target:
     target.readings = before
     if target.is_stopped:
         return target
-    from gdbext.engine.glibc.pthread import unstopped
-
     asleep = unstopped(pid)
     if asleep.is_asleep():
         target.close()
@@ -121,8 +121,6 @@ def _held(pid: int) -> Target:
 
 def _readings(pid: int) -> Readings | None:
     """The surroundings of a process that runs; while it stands still, nothing of it moves."""
-    from gdbext.engine.targets.live import proc_checks
-
     try:
         runs = "R" in proc_checks.thread_states(pid).values()
     except OSError:
@@ -153,8 +151,6 @@ def supervised(pid: int, look: Callable[[], Outcome], without_memory: Callable[[
     """The outcome of ``look``, made by a child; where the kernel keeps that one, of ``without_memory``. Raises
     TargetError: nothing can be said but how the threads of the process sleep."""
     from gdbext.engine.targets.live import supervision
-    from gdbext.errors import TargetError, as_root
-    from gdbext.tools.table import Outcome
 
     data = supervision.by_child(lambda: look().encode(), supervision.STUCK_SECONDS)
     if data is None:

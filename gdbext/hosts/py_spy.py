@@ -26,6 +26,7 @@ from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.live.local_process import read_command
+from gdbext.engine.targets.live.proc_checks import check_process
 from gdbext.engine.targets.system.linux import command_text
 from gdbext.engine.terminal import escape, shown_json
 from gdbext.errors import GdbextError
@@ -275,8 +276,6 @@ def _dumped(options: argparse.Namespace) -> Iterator[tuple[DumpedProcess, Dumped
     if options.core:
         yield DumpedProcess(opening.open_core(options.core, "/"), options), None
         return
-    from gdbext.engine.targets.live.proc_checks import check_process
-
     check_process(options.pid)
     first = DumpedProcess(opening.open_live(options.pid, standstill), options)
     yield first, None

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import gdbext.hosts
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -268,8 +270,6 @@ class _ReportedVerdicts:
 def _watcher_module() -> ModuleType:
     """hosts/hang_watcher.py by Python's own loader: pytest's, which has every module of a plugin's package to rewrite,
     compiles it in each run where nothing is cached, as in a fresh container."""
-    import gdbext.hosts
-
     name = "gdbext.hosts.hang_watcher"
     if name not in sys.modules:
         spec = PathFinder.find_spec(name, gdbext.hosts.__path__)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext import cache
 from gdbext.engine.entry_points import EntryPoint, entry_points
+from gdbext.engine.formats import parse_json, read_file
 from gdbext.engine.numbers import number
 from gdbext.errors import AddOnError, BadData
 from gdbext.render.plain_json import annotation_texts
@@ -231,8 +232,6 @@ def _of_package(point: EntryPoint, note: Note) -> Iterator[KnownBug]:
 
 def read_entries(path: str) -> tuple[KnownBug, ...]:
     """The entries of a file. Raises AddOnError that says what is wrong and where."""
-    from gdbext.engine.formats import parse_json, read_file
-
     try:
         value = parse_json(read_file(path, _LARGEST), _LARGEST)
         return tuple(parse_entry(each, path) for each in (value if isinstance(value, list) else [value]))

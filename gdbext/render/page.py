@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape as html_escape
 from typing import NamedTuple
 
+from gdbext import __version__
 from gdbext.engine.terminal import escaped, is_text
 from gdbext.render import escape
 
@@ -93,8 +94,6 @@ NO_ORIGIN = Origin()
 
 def origin_now(program: str, machine: str, command: str) -> Origin:
     """The facts of a page that is made now."""
-    from gdbext import __version__
-
     return Origin(program, machine, command, __version__, time.time())
 
 

@@ -18,7 +18,7 @@ from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report import json_report
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.targets.live.local_process import read_command, read_file
-from gdbext.engine.targets.system.linux import command_text, is_alive
+from gdbext.engine.targets.system.linux import command_text, is_alive, parse_environ
 from gdbext.engine.terminal import cut
 from gdbext.errors import GdbextError, TargetError
 from gdbext.render import escape
@@ -284,7 +284,6 @@ def _merged(place: Workplace, reports: Sequence[str], name: str, dispatch: Dispa
 def is_rank(pid: int) -> bool:
     """A launcher of PyTorch's gave it a rank, or that is in its environment as another one would say it."""
     from gdbext.diagnosis.job import rank_of
-    from gdbext.engine.targets.system.linux import parse_environ
 
     try:
         return rank_of(parse_environ(read_file(pid, "environ"))) is not None

@@ -13,6 +13,8 @@ from gdbext.engine.layouts.validate import unusable
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import GdbextError, LayoutError, NotTorch
 from gdbext.log import logger
+from gdbext.torch import structures
+from gdbext.torch.values import value_structures
 
 if TYPE_CHECKING:
     from typing import Callable, Optional
@@ -69,9 +71,6 @@ def torch_layout(
 
 def complete(layout: Layout) -> Layout:
     """The same layout, which has all without which nothing can be said of a dispatcher. Raises LayoutError."""
-    from gdbext.torch import structures
-    from gdbext.torch.values import value_structures
-
     layout.require(required_in(structures, value_structures))
     count, entry = layout.constant("num_runtime_entries"), structures.KernelFunctionStruct.shape(layout).size
     table = structures.OperatorEntry.dispatchTable_.checked(layout).size
@@ -237,5 +236,3 @@ def _package(module: Module) -> str | None:
         return None
     path = module.image.path
     return store.package_of(path) if path.startswith("/") else None
-
-

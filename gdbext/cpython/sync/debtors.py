@@ -16,6 +16,7 @@ from gdbext.cpython.abi.assumed_names import Waitable, is_of_program, package_of
 from gdbext.cpython.abi.bytecode import LoadKind
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
 from gdbext.cpython.objects import FLAG_TYPE, classes_of
+from gdbext.cpython.objects.code import PythonFunction
 from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads
 from gdbext.cpython.sync.pools import goes_on_in, takes_jobs
 from gdbext.cpython.threads.frame_variables import (
@@ -27,6 +28,7 @@ from gdbext.cpython.threads.frame_variables import (
     namespace_of,
     variables,
 )
+from gdbext.cpython.threads.object_text import codes_of_traceback
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
@@ -195,8 +197,6 @@ def _at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[
 
 
 def _codes_of_traceback(runtime: PythonRuntime, error: int) -> Iterable[int]:
-    from gdbext.cpython.threads.object_text import codes_of_traceback
-
     return codes_of_traceback(runtime, error)
 
 
@@ -262,8 +262,6 @@ def _of_threads(threads: Iterable[ThreadObject]) -> Iterator[tuple[PythonFunctio
 
 
 def _function_of(runtime: PythonRuntime, frame: PythonFrame) -> PythonFunction:
-    from gdbext.cpython.objects.code import PythonFunction
-
     line = runtime.codes.get(frame.code).first_line
     return PythonFunction(frame.function, frame.file, line, "function", 0, code=frame.code)
 

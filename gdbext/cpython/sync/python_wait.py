@@ -19,6 +19,7 @@ from gdbext.cpython.abi import FrameObjects, assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.sync.helper_threads import pool_helpers
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
 from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, is_pending, pending_futures, pool_workers
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
@@ -147,8 +148,6 @@ def _calls_back(future: PyRef, value: PyRef) -> bool:
 
 
 def _pool_helpers(runtime: PythonRuntime, result: PyRef) -> tuple[PoolHelper, ...]:
-    from gdbext.cpython.sync.helper_threads import pool_helpers
-
     return pool_helpers(runtime, result)
 
 

@@ -22,6 +22,7 @@ from gdbext.cpython.threads.frame_variables import (
     objects_at,
     value_stack,
 )
+from gdbext.cpython.threads.object_text import exception_text, raised_in
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import BadData, GdbextError
 
@@ -218,8 +219,6 @@ _FINISHED = 2
 
 def _failed(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> Iterator[tuple[int, EndedTask]]:
     """The task at an address with its loop, where an exception has ended it. Raises nothing."""
-    from gdbext.cpython.threads.object_text import exception_text, raised_in
-
     try:
         if not address or not layout or runtime.objects.type_of(address).size != layout.task_size:
             return

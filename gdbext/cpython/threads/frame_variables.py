@@ -21,6 +21,7 @@ from gdbext.cpython.abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE, slot_attributes
 from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
@@ -95,8 +96,6 @@ def instruction(runtime: PySpace, frame: PythonFrame) -> int:
 
 def generator_frame(runtime: PySpace, generator: int) -> PythonFrame | None:
     """The frame of a coroutine or generator; None for one that has ended. Raises MemoryFault, BadData."""
-    from gdbext.cpython.threads.frame_reader import PythonFrame
-
     form, found = runtime.layout.abi.frames, py.PyCoroObject(runtime.space, generator)
     if isinstance(form, FrameObjects):
         frame = found.cr_frame

@@ -29,6 +29,7 @@ from gdbext.cpython.objects.py_ref import PyItems, PyRef, integer
 from gdbext.cpython.objects.py_space import PySpace
 from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, ThreadState
 from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.engine.glibc.pthread import PthreadTids
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
 
 if TYPE_CHECKING:
@@ -269,8 +270,6 @@ class PythonRuntime(PySpace):
     def pthreads(self) -> PthreadTids:
         """The threads of the target by their pthread_t, which is what threading.get_ident() gives."""
         if not self._pthreads:
-            from gdbext.engine.glibc.pthread import PthreadTids
-
             self._pthreads = PthreadTids.read(self.memory, self.memory.target.threads())
         return self._pthreads
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.commands.bt import source_text, thread_lines, title
+from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.report import DotSection, Report
 from gdbext.diagnosis.report.finding import Finding, Verdict
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
@@ -52,8 +53,6 @@ class AllThreads(Tool):
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
         """Inspect all threads and judge; with --dot, draw them."""
-        from gdbext.diagnosis.inspect import inspect_threads
-
         session, found = session.settled(lambda each: inspect_threads(each, frames=args.stacks))
         sections: list[Section] = []
         if args.dot:

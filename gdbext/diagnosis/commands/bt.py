@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report, with_arguments
-from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
+from gdbext.diagnosis.threads.frame_locals import variable_lines, with_locals
+from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines, source_lines
+from gdbext.diagnosis.threads.thread_reporting import report_stack
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import add_thread_choice, chosen_threads
 from gdbext.engine.repetitions import fold
 from gdbext.engine.vocabulary import Certainty, ErrorReport
 from gdbext.errors import GdbextError
 from gdbext.render import Style, escape, python_source
+from gdbext.torch.values.value_text import statistics_text
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -75,15 +78,11 @@ class DispatchBacktrace(Tool):
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
         """The chosen threads' paths through the dispatcher. A thread that cannot be read costs that thread."""
-        from gdbext.diagnosis.threads.source_lines import source_lines
-
         session, (threads, errors) = session.settled(lambda each: self._read(each, args))
         sources = {} if args.json else source_lines(session.target, threads)
         return make_report(self, session, args, threads=threads, errors=errors, sources=sources)
 
     def _read(self, session: Session, args: Namespace) -> tuple[list[ThreadReport], list[ErrorReport]]:
-        from gdbext.diagnosis.threads.thread_reporting import report_stack
-
         threads = []
         errors = [*dispatcher_errors(session)]
         for thread in chosen_threads(session.target, args, self.name):
@@ -96,8 +95,6 @@ class DispatchBacktrace(Tool):
             except GdbextError as error:
                 errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
         if args.locals:
-            from gdbext.diagnosis.threads.frame_locals import with_locals
-
             threads = list(with_locals(session, threads, every=True))
         return threads, errors
 
@@ -157,8 +154,6 @@ def source_text(frame: Frame, style: Style, sources: SourceLines) -> Iterator[st
         doubt = style(f"  [{escape(source.changed)}]", "yellow") if source.changed else ""
         yield f"{_SOURCE}{python_source(source.text, style)}{doubt}"
     if frame.variables or frame.hidden_variables:
-        from gdbext.diagnosis.threads.frame_locals import variable_lines
-
         yield from (style(f"{_SOURCE}{escape(line)}", "dim") for line in variable_lines(frame))
 
 
@@ -250,8 +245,6 @@ def _argument_lines(arguments: Sequence[Argument]) -> Iterator[str]:
 
 
 def _tensor_line(name: str, tensor: ArgumentTensor) -> str:
-    from gdbext.torch.values.value_text import statistics_text
-
     assert tensor.statistics
     return f"  {name}: {tensor.short} at {tensor.address:#x}: {statistics_text(tensor.statistics)}"
 

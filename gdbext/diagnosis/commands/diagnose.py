@@ -5,10 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.commands.bt import with_nodes
+from gdbext.diagnosis.commands.diagnose_view import MAX_PATHS, render
+from gdbext.diagnosis.inspect import inspect_threads, with_known_bugs
+from gdbext.diagnosis.job import is_one_of_several
 from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.kinds.lost import of_child
 from gdbext.diagnosis.kinds.state import IDLE
 from gdbext.diagnosis.report.finding import Verdict
+from gdbext.diagnosis.report.suggestion import CHILDREN, SAMPLES
 from gdbext.diagnosis.reporting import (
     core_errors,
     dispatcher_errors,
@@ -17,9 +22,18 @@ from gdbext.diagnosis.reporting import (
     page_origin,
     with_arguments,
 )
+from gdbext.diagnosis.session import Session
+from gdbext.diagnosis.threads.frame_locals import with_locals
 from gdbext.diagnosis.threads.source_lines import source_lines
+from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.verdict.advice import advice, of_parent, of_ranks
+from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.numbers import integer
+from gdbext.engine.targets.live import supervision
+from gdbext.engine.targets.live.local_process import read_file
+from gdbext.engine.targets.live.unstopped import UnstoppedProcess
+from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
@@ -160,8 +174,6 @@ class Diagnose(Tool):
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
-        from gdbext.diagnosis.commands.diagnose_view import render
-
         return render(report, style)
 
 
@@ -169,9 +181,6 @@ def _told(
     session: Session, found: Inspection, args: Namespace, called: CommandLine, children: ChildrenSection | None
 ) -> tuple[str, ...]:
     """The advice: of a rank or a launcher of ranks to look at all of them, first of all."""
-    from gdbext.diagnosis.report.suggestion import CHILDREN, SAMPLES
-    from gdbext.diagnosis.verdict.advice import advice, of_parent, of_ranks
-
     used = [option for option, given in ((SAMPLES, args.samples is not None), (CHILDREN, args.children)) if given]
     finding, target = found.judgement.verdict.finding, session.target
     stop = next((each.stop for each in found.judgement.findings if each.stop), None)
@@ -189,10 +198,6 @@ def _told(
 
 def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
     """A launcher gave it, or one of its children, a rank in a job of several."""
-    from gdbext.diagnosis.job import is_one_of_several
-    from gdbext.engine.targets.live.local_process import read_file
-    from gdbext.engine.targets.system.linux import parse_environ
-
     if is_one_of_several(session.target.environ()):
         return True
     if not children or session.target.recorded:  # those of a recording are none of this machine's
@@ -233,15 +238,11 @@ def _write_page(session: Session, args: Namespace, report: Report, called: Comma
 
 
 def _inspected(session: Session, few: bool = False) -> Inspection:
-    from gdbext.diagnosis.inspect import inspect_threads
-
     return _completed(session, inspect_threads(session), few)
 
 
 def _completed(session: Session, found: Inspection, few: bool = False) -> Inspection:
     """``few``: the arguments of those operators alone that the text shows."""
-    from gdbext.diagnosis.inspect import with_known_bugs
-
     found = with_known_bugs(session, found)
     finding = found.judgement.verdict.finding
     threads = _with_innermost_arguments(session, finding, found.threads, few)
@@ -259,8 +260,6 @@ def _with_variables(session: Session, finding: Finding, threads: tuple[ThreadRep
     shown = [thread for thread in threads if thread.tid in wanted and thread.python_frames]
     if not shown:
         return threads
-    from gdbext.diagnosis.threads.frame_locals import with_locals
-
     known = {thread.tid: thread for thread in with_locals(session, shown)}
     return tuple(known.get(thread.tid, thread) for thread in threads)
 
@@ -272,8 +271,6 @@ def _with_innermost_arguments(
     inside = {thread.tid for thread in threads if thread.dispatch}
     wanted = [tid for tid in finding.threads if tid in inside]
     if few:
-        from gdbext.diagnosis.commands.diagnose_view import MAX_PATHS
-
         wanted = wanted[:MAX_PATHS]
     process, shown = session.threads.all(), set(wanted)
     return tuple(
@@ -301,9 +298,6 @@ def _with_ends(session: Session, finding: Finding, threads: tuple[ThreadReport, 
 
 
 def _with_stack(session: Session, report: ThreadReport, thread: TargetThread, is_crash: bool) -> ThreadReport:
-    from gdbext.diagnosis.commands.bt import with_nodes
-    from gdbext.diagnosis.threads.thread_reporting import all_frames
-
     try:
         report = with_nodes(session, thread, report)
         if report.python_frames and not is_crash:
@@ -330,8 +324,6 @@ def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
     children = finding.wait.detail.children if finding.wait else ()
     if not children or target.is_core or target.recorded:
         return ()
-    from gdbext.engine.targets.live.unstopped import UnstoppedProcess
-
     if isinstance(target, UnstoppedProcess):
         return ()
     return tuple(child.pid for child in children if not child.ending)[:MAX_FOLLOWED]
@@ -389,8 +381,6 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
     known = _report(child, parent)
     if child.ending:
         return known
-    from gdbext.engine.targets.live import supervision
-
     if not supervision.is_suspect(child.pid):
         return _looked_at(known)
     found = supervision.by_child(lambda: json.dumps(plain(_looked_at(known))).encode(), supervision.STUCK_SECONDS)
@@ -401,10 +391,6 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
 
 def _looked_at(known: ChildReport) -> ChildReport:
     from dataclasses import replace
-
-    from gdbext.diagnosis.inspect import inspect_threads
-    from gdbext.diagnosis.session import Session
-    from gdbext.engine.glibc.pthread import brief_look
 
     try:
         target = brief_look(known.pid)

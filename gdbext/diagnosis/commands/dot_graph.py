@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait import OwnerThread, ParentsThread, VanishedThread
 from gdbext.diagnosis.verdict.graph import WaitGraph
+from gdbext.engine.formats import whole_file
 from gdbext.errors import TargetError, UsageError
 from gdbext.render import escape
 
@@ -45,8 +47,6 @@ def write(path: str, threads: Sequence[ThreadReport]) -> DotSection:
 
 def write_text(path: str, text: str, option: str) -> None:
     """Write a file that ``option`` asked for. Raises UsageError."""
-    from gdbext.engine.formats import whole_file
-
     try:
         whole_file.write_text(path, text)
     except TargetError as error:
@@ -55,10 +55,6 @@ def write_text(path: str, text: str, option: str) -> None:
 
 def draw(path: str, text: str) -> str | None:
     """The picture of the graph ``text``, next to its file; None without graphviz, or where it takes too long."""
-    import subprocess
-
-    from gdbext.engine.formats import whole_file
-
     program = find_program("dot")
     if program is None:
         return None

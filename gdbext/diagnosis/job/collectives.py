@@ -15,6 +15,7 @@ from gdbext.diagnosis.job.collectives_section import (
 )
 from gdbext.engine.numbers import number
 from gdbext.errors import GdbextError
+from gdbext.known.package_versions import nccl_version
 from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed import flight_recorder
 from gdbext.torch.distributed.gloo_transfers import own_worker
@@ -241,8 +242,6 @@ class _Communicators:
     @cached_property
     def _reader(self) -> CommunicatorReader | None:
         """None where this release was not measured, which is said once. Raises LayoutError."""
-        from gdbext.known.package_versions import nccl_version
-
         version = nccl_version(self._session.modules)
         if version is None:
             return None

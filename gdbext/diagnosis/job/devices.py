@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from gdbext.diagnosis.report.device_wait import DeviceWait
+from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.diagnosis.waits.device_waits import StreamsOfWaits
 from gdbext.diagnosis.waits.pool_table import DRIVER_LIBRARY
+from gdbext.engine.targets.live.local_process import own_tid
+from gdbext.engine.targets.system.nvidia import NvidiaFacts, read_nvidia
 from gdbext.engine.vocabulary import Certainty, Section, byte_size, counted
 from gdbext.errors import BadData, GdbextError
+from gdbext.torch.compile.generated_kernels import LAUNCHER, launched_before
 from gdbext.torch.state.cuda_state import CudaAllocator, CudaGraph, PendingEvent, PendingMemory
 
 if TYPE_CHECKING:
@@ -178,8 +182,6 @@ def _trigger(core: DeviceCore, target: Target) -> str:
         return ""
     own = target.pid
     if not target.recorded:
-        from gdbext.engine.targets.live.local_process import own_tid
-
         own = own_tid(target.pid, target.pid)
     name = core.pipe.replace("%h", "*").replace("%p", str(own)).replace("%t", "*")
     place = f"/proc/{target.pid}/root" if name.startswith("/") else f"/proc/{target.pid}/cwd/"
@@ -208,8 +210,6 @@ class DeviceSystemSection(Section):
 
 def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
     """Ask the driver and the kernel, within a time limit; of a core or a recording nobody can tell."""
-    from gdbext.engine.targets.system.nvidia import NvidiaFacts, read_nvidia
-
     if target.recorded or not procfs:
         problem = "the driver is asked of a live process only"
         return DeviceSystemSection(NvidiaFacts("", (), (), (), (problem,)))
@@ -284,9 +284,6 @@ def _pending_memory(session: Session, reader: StreamsOfWaits) -> tuple[PendingMe
 
 def _launched(session: Session, thread: ThreadSnapshot) -> Iterator[LaunchedKernel]:
     """The kernels of the innermost function of the thread in which Inductor launches kernels."""
-    from gdbext.diagnosis.threads.source_lines import SourceReader
-    from gdbext.torch.compile.generated_kernels import LAUNCHER, launched_before
-
     for frame in thread.python[:_DEPTH]:
         if frame.line and frame.file and frame.function.rpartition(".")[2] == LAUNCHER:
             lines = SourceReader(session.target).texts(frame.file)

@@ -6,7 +6,6 @@ its situation in the JSON report.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,7 +70,6 @@ class RaisedError(NamedTuple):
 NO_ERROR = RaisedError()
 
 
-@dataclass(frozen=True)
 class WaitDetail:
     """The base: nothing more is known of the wait. It alone is false."""
 
@@ -235,16 +233,17 @@ class WaitDetail:
 NO_DETAIL = WaitDetail()
 
 
-@dataclass(frozen=True)
-class OtherRanks(WaitDetail):
-    """The thread waits for other ranks."""
-
+class _OtherRanksFields(NamedTuple):
     collective: Sparse[CollectiveWait | None] = None
     """The operation of other ranks that is waited for, where that is known."""
     below: Inline[WaitDetail] = NO_DETAIL
     """The wait by which it waits for them: in a call of a device, on a descriptor."""
     handling: Sparse[RaisedError] = NO_ERROR
     """The exception that the thread handles meanwhile, where it sleeps or waits for other ranks; for people."""
+
+
+class OtherRanks(_OtherRanksFields, WaitDetail):
+    """The thread waits for other ranks."""
 
     device = property(lambda self: self.below.device)
     peer = property(lambda self: self.below.peer)
@@ -270,14 +269,15 @@ class OtherRanks(WaitDetail):
         return OtherRanks(self.collective, self.below.with_device(device), self.handling)
 
 
-@dataclass(frozen=True)
-class DeviceCall(WaitDetail):
-    """The thread waits for a device in a call of CUDA's runtime or driver."""
-
+class _DeviceCallFields(NamedTuple):
     device: Sparse[DeviceWait | None] = None
     """The call in which a device is waited for."""
     peer: Sparse[Peer | None] = None
     """The other end, where it is known."""
+
+
+class DeviceCall(_DeviceCallFields, WaitDetail):
+    """The thread waits for a device in a call of CUDA's runtime or driver."""
 
     def phrase(self, resource: Resource) -> str:
         """``waits for the device (cudaStreamSynchronize of stream 35 of cuda:0)``."""
@@ -290,14 +290,15 @@ class DeviceCall(WaitDetail):
         return DeviceCall(device, self.peer)
 
 
-@dataclass(frozen=True)
-class OtherEnd(WaitDetail):
-    """A descriptor, or a child process, is waited for."""
-
+class _OtherEndFields(NamedTuple):
     peer: Sparse[Peer | None] = None
     """The other end, where it is known."""
     children: Internal[tuple[ChildProcess, ...]] = ()
     """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
+
+
+class OtherEnd(_OtherEndFields, WaitDetail):
+    """A descriptor, or a child process, is waited for."""
 
     def advice(self, kind: WaitKind) -> Advice | None:
         return super().advice(kind) or self.about_other_end(kind)
@@ -337,10 +338,7 @@ class Repeatable(WaitDetail):
         return f" (timed; the loop at {line} begins it again)" if line else super().timed_clause
 
 
-@dataclass(frozen=True)
-class Unowned(Repeatable):
-    """Nobody is known to have it; threads that may end the wait, or the one that should and is lost."""
-
+class _UnownedFields(NamedTuple):
     lost: Sparse[LostThread | None] = None
     """The thread that should end this wait and is not there, where that is known."""
     repeated_at: Sparse[str] = ""
@@ -355,12 +353,16 @@ class Unowned(Repeatable):
     mutex: Internal[Resource | None] = None
     """The mutex that goes with a condition variable of the C library."""
 
+
+class Unowned(_UnownedFields, Repeatable):
+    """Nobody is known to have it; threads that may end the wait, or the one that should and is lost."""
+
     @property
     def unowned(self) -> Unowned:
         return self
 
     def in_loop(self, line: str) -> WaitDetail:
-        return replace(self, repeated_at=line)
+        return self._replace(repeated_at=line)
 
     @property
     def absence(self) -> str:
@@ -374,10 +376,7 @@ class Unowned(Repeatable):
         return bool(self.lost) and not ends_by_itself
 
 
-@dataclass(frozen=True)
-class Owned(Repeatable):
-    """Somebody is known to have it: where it was taken, or why the thread itself is that."""
-
+class _OwnedFields(NamedTuple):
     taken_at: Sparse[str] = ""
     """The line where the owner took the lock, ``train.py:8 (step)``; "" where that cannot be known."""
     repeated_at: Sparse[str] = ""
@@ -386,18 +385,23 @@ class Owned(Repeatable):
     self_wait: Internal[SelfWait | None] = None
     """The reason why a thread waits for what it holds itself, where other code interrupted its own."""
 
+
+class Owned(_OwnedFields, Repeatable):
+    """Somebody is known to have it: where it was taken, or why the thread itself is that."""
+
     def in_loop(self, line: str) -> WaitDetail:
-        return replace(self, repeated_at=line)
+        return self._replace(repeated_at=line)
 
 
-@dataclass(frozen=True)
-class AbsentWorkers(WaitDetail):
-    """The process lacks workers of a pool that would end the wait."""
-
+class _AbsentWorkersFields(NamedTuple):
     missing_workers: Sparse[MissingWorkers | None] = None
     """The threads that would end this wait and do not exist in this process, where that is known."""
     unowned: Inline[Unowned] = Unowned()
     """The wait as it is without that knowledge."""
+
+
+class AbsentWorkers(_AbsentWorkersFields, WaitDetail):
+    """The process lacks workers of a pool that would end the wait."""
 
     lost = property(lambda self: self.unowned.lost)
     lost_signal = property(lambda self: self.unowned.lost_signal)
@@ -471,10 +475,7 @@ class PolledMeeting(Polled):
     )
 
 
-@dataclass(frozen=True)
-class Sleep(WaitDetail):
-    """A sleep, perhaps of a loop that looks at something in between."""
-
+class _SleepFields(NamedTuple):
     polled: Inline[Polled] = NOT_POLLED
     repeated_at: Sparse[str] = ""
     """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
@@ -489,6 +490,10 @@ class Sleep(WaitDetail):
     """The processes that are looked at; child processes of which any may be, where nothing is known of that."""
     aside: Internal[str] = ""
     """A clause on a loop that waits for what nobody knows: processes that have ended; for people."""
+
+
+class Sleep(_SleepFields, WaitDetail):
+    """A sleep, perhaps of a loop that looks at something in between."""
 
     peer = property(lambda self: self.polled.peer)
     lost = property(lambda self: self.polled.lost)

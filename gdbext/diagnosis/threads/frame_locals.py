@@ -20,6 +20,7 @@ from gdbext.cpython.abi.assumed_names import EVENT_FLAG, Waitable
 from gdbext.cpython.objects import base_classes
 from gdbext.cpython.objects.py_ref import PyRef, integer, size_of_deque
 from gdbext.cpython.sync.locks import read_lock
+from gdbext.cpython.threads.object_text import describe
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.report.thread_report import Frame, LocalVariable, ThreadReport
 from gdbext.diagnosis.threads.thread_reporting import tensor_text
@@ -137,8 +138,6 @@ class FrameLocals:
 
     def text(self, value: PyRef) -> str:
         """The short text of an object. Raises nothing."""
-        from gdbext.cpython.threads.object_text import describe
-
         return describe(value, _WIDTH, self._special)
 
     # --- what object_text does not know -----------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.engine.repetitions import longest
 from gdbext.errors import GdbextError
 
@@ -57,8 +58,6 @@ class RepeatedArguments:
         times = len(positions) // period
         chosen = sorted({*range(min(_NEIGHBOURS, times)), *range(0, times, max(1, times // _SPREAD))})
         wanted = {positions[turn * period + place] for turn in chosen for place in range(period)}
-        from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
-
         frames = ArgumentReporter(self._session).at(self._snapshot.stack, wanted)
         read: dict[str, bool] = {}
         for place in range(period):

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython.threads.frame_reader import place_groups
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+from gdbext.engine.glibc.pthread import id_of_block
 from gdbext.engine.unwind import NativeStack, Unwinder
 from gdbext.engine.vocabulary import ErrorLog
 from gdbext.errors import GdbextError, StacklessCore, SymbolFileError, TargetGone
@@ -171,8 +172,6 @@ class StackOwners:
     def _named(self) -> Mapping[int, int]:
         """The threads that control blocks name, by thread pointer; 0 where what is there is no block. What cannot be
         read, or names a thread that is not here (ids of another namespace), says nothing."""
-        from gdbext.engine.glibc.pthread import id_of_block
-
         tids, found = {place.tid for place in self._places}, {}
         for block in {place.thread_pointer for place in self._places if place.thread_pointer}:
             if not self._target.recorded or self._target.known_from(block) > 1:

@@ -11,6 +11,7 @@ from gdbext.diagnosis.waits.snapshot import fork_evidence
 from gdbext.engine.targets.system.linux import HIDDEN
 from gdbext.known import catalogue
 from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, child_relation, matches
+from gdbext.torch.layout_choice import torch_version
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -63,7 +64,6 @@ class _Versions:
             return session.python.version or None
         if not self._packages:
             from gdbext.known.package_versions import PackageVersions
-            from gdbext.torch.layout_choice import torch_version
 
             paths = {file for thread in self._threads for file, _ in thread.python}
             known = {"torch": torch_version(session.modules) or None if session.has_torch else None}

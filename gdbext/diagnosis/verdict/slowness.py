@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.verdict.shortages import Explanation, ExplanationKind, Facts
 from gdbext.diagnosis.verdict.slow_reasons import explanations, is_collecting
 from gdbext.engine.targets.system.control_groups import descriptor_kinds
@@ -232,8 +233,6 @@ def _subnormal_shares(
     thread = next(inside, None)
     if not thread or session.dispatcher_error:
         return
-    from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
-
     try:
         found = ArgumentReporter(session).frames(thread.stack, 1)[0]
         for argument in found.arguments:

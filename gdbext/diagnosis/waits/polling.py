@@ -16,6 +16,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import NO_THREAD, is_below_library
+from gdbext.cpython.sync.polled_objects import PolledKind
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_detail import (
@@ -32,6 +33,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import python_waits, syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.engine.targets.system.peer import ChildProcess, listed
+from gdbext.torch.distributed.python_calls import meeting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,8 +65,6 @@ def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 def _polled(thread: ThreadSnapshot, found: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
     """What is looked at, and the processes that may change it."""
-    from gdbext.cpython.sync.polled_objects import PolledKind
-
     telling = (PolledKind.PROCESS, PolledKind.FILE, PolledKind.THREAD, PolledKind.OBJECT, PolledKind.FLAG)
     kind = next((kind for kind in telling if any(each.polled_as is kind for each in found)), None)
     seen = [each for each in found if each.polled_as is kind][:_SHOWN]
@@ -158,8 +158,6 @@ def _meeting(thread: ThreadSnapshot) -> str:
     """The rendezvous that an agent of torchrun waits in between two looks; "" for any other sleep."""
     if not any("/elastic/rendezvous/" in frame.file for frame in thread.python):
         return ""
-    from gdbext.torch.distributed.python_calls import meeting
-
     found = meeting(thread.process.python.stack(thread.tid))
     return found.phrase if found else ""
 

@@ -23,6 +23,7 @@ from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThr
 from gdbext.diagnosis.report.wait_detail import OtherEnd, Owned, Polled, Unowned
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread, SelfWait, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.waits.pool_workers import python_pool_of
 from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, fork_evidence, sleepers
 from gdbext.engine.glibc.pthread import was_thread
 from gdbext.engine.targets.system.peer import ChildProcess, listed
@@ -143,8 +144,6 @@ def _lost_helper(thread: ThreadSnapshot, helper: ThreadObject, does: str) -> Los
 def _held_up(thread: ThreadSnapshot, found: PythonWait) -> PoolHelper | None:
     """The helper of the pool that is neither idle nor at work on what it should do; none of one that only looks after
     the workers."""
-    from gdbext.diagnosis.waits.pool_workers import python_pool_of
-
     for helper in found.helpers:
         other = thread.process.thread(helper.tid) if helper.tid is not None else None
         if other and other.futex and not python_pool_of(other):

@@ -10,6 +10,11 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, VanishedThread
+from gdbext.diagnosis.waits.function_tag import tags_of
+from gdbext.diagnosis.waits.pool_table import POOLS, PoolIndex
+from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.glibc.pthread import thread_id
 from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked, continued, named
 from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
 
@@ -110,14 +115,10 @@ class ProcessSnapshot:
     @cached_property
     def pools(self) -> PoolIndex:
         """All kinds of pools; ours come before those of other packages."""
-        from gdbext.diagnosis.waits.pool_table import POOLS, PoolIndex
-
         return PoolIndex((*POOLS, *(self.add_ons.pools if self.add_ons is not None else ())))
 
     def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[Tag]:
         """The tags of a frame's function; looked up once for each code address."""
-        from gdbext.diagnosis.waits.function_tag import tags_of
-
         found = self._tags.get(frame.lookup_pc)
         if found is None:
             where = function()
@@ -145,8 +146,6 @@ class ProcessSnapshot:
 
     def owner(self, tid: int) -> OwnerThread | VanishedThread | None:
         """The owner that a lock records; None where ``tid`` cannot be a thread's id, or nobody can say whose it is."""
-        from gdbext.diagnosis.report.wait import OwnerThread, VanishedThread
-
         if not 0 < tid <= MAX_TID:
             return None
         outer, complete = self._outer_tids
@@ -159,8 +158,6 @@ class ProcessSnapshot:
         """The certainty of an owner that one word of a lock records. One that is gone is inferred if its id is far from
         those of the process: the kernel hands ids out in order, so a thread of this process, or of its parent, has had
         one near them. A damaged word is seldom such a number."""
-        from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
-
         if not owner or isinstance(owner, OwnerThread):
             return OwnerCertainty.RECORDED if owner else OwnerCertainty.UNKNOWN
         is_near = any(abs(owner.tid - each) <= _NEAR_IDS for each in self._outer_tids[0])
@@ -195,8 +192,6 @@ class ProcessSnapshot:
 
     def name_at(self, address: int) -> str:
         """The demangled name of the object at an address, "" where no symbol starts there."""
-        from gdbext.engine.formats.demangle import demangle
-
         names = self.names.names_at(address)
         return demangle(names[0]) if names else ""
 
@@ -278,8 +273,6 @@ class ThreadSnapshot:
     @cached_property
     def own_tid(self) -> int | None:
         """The thread's id as glibc keeps it, None where it cannot be read."""
-        from gdbext.engine.glibc.pthread import thread_id
-
         return thread_id(self.process.memory, self.thread_pointer)
 
     @property

@@ -18,6 +18,7 @@ from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_detail import NO_DETAIL, AbsentWorkers, DeviceCall, OtherEnd, OtherRanks
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits import syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import (
     AUTOGRAD,
@@ -66,8 +67,6 @@ def key_of(thread: ThreadSnapshot, level: int) -> str:
 
 def server_of(thread: ThreadSnapshot) -> str:
     """``127.0.0.1:29500``: the other end of the socket that the thread polls; "" where that is not known."""
-    from gdbext.diagnosis.waits import syscall_waits
-
     wait = syscall_waits.classify(thread)
     return wait.detail.peer.address if wait and wait.detail.peer else ""
 

@@ -8,6 +8,7 @@ Headers and notes are also in what is loaded, whatever became of the file.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -37,8 +38,6 @@ class Data(Protocol):
 
 def give_back(data: Data, offset: int, size: int) -> None:
     """Take a part of a mapped file out of our memory that will hardly be read again; it comes back where it is."""
-    import mmap
-
     if isinstance(data, mmap.mmap):
         data.madvise(mmap.MADV_DONTNEED, offset & -mmap.PAGESIZE, size)
 

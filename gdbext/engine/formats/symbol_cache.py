@@ -7,6 +7,7 @@ through all tables of a file, in the order in which they are given.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 import sys
@@ -193,8 +194,6 @@ class SymbolCache:
     def _one_at_a_time(self, name: str) -> Iterator[None]:
         """Wait for another process that builds the same index: of ten crashes at the same moment one builds it, and
         nine have it. Who has waited for long builds it as well."""
-        import fcntl
-
         try:
             self._make_folder()
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

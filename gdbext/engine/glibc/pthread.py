@@ -13,6 +13,7 @@ from __future__ import annotations
 from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.engine.targets.live.proc_checks import foreign_tracer
 from gdbext.errors import GdbextError, MemoryFault
 
 if TYPE_CHECKING:
@@ -241,8 +242,6 @@ def asleep(pid: int) -> AsleepProcess | None:
 def brief_look(pid: int) -> Target:
     """Process ``pid``: not stopped where all threads sleep, and nothing else needs a stop, nor where somebody else
     traces it, and nobody can. Raises as SnapshotTarget."""
-    from gdbext.engine.targets.live.proc_checks import foreign_tracer
-
     if foreign_tracer(pid):
         return unstopped(pid)
     from gdbext.engine.targets.live.snapshot_target import brief_stop

@@ -22,6 +22,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from gdbext.engine.process.memory import FieldLayout, StructLayout
 from gdbext.errors import LayoutError
 
 if TYPE_CHECKING:
@@ -93,8 +94,6 @@ class OffsetShapes:
 
     def struct(self, name: str) -> StructLayout:
         """The structure ``name``. Raises LayoutError."""
-        from gdbext.engine.process.memory import FieldLayout, StructLayout
-
         if name not in self._members:
             raise LayoutError(f"no offsets of {name} are known")
         return StructLayout(name, 0, {each: FieldLayout(each, at, 0, "") for each, at in self._members[name].items()})

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gdbext import cache
+from gdbext.engine.formats import parse_json
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.layouts import SCHEMA, SECTIONS, Layout, shared_file, unpack, validate
 from gdbext.engine.numbers import number
@@ -107,8 +108,6 @@ def read_layout(path: AnyPath, whole: bool = False) -> Any:
 
 def read_document(path: AnyPath) -> Any:
     """The JSON in a file. Raises LayoutError."""
-    from gdbext.engine.formats import parse_json
-
     try:
         with open(path, "rb") as stream:
             data = stream.read(_DOCUMENT_LIMIT + 1)

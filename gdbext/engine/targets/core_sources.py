@@ -14,11 +14,16 @@ need not be read, nor written.
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import os
 import re
 import stat
 import struct
+import subprocess
 import sys
+import tempfile
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +34,7 @@ from gdbext.engine.numbers import number
 from gdbext.engine.targets.base_target import TargetThread
 from gdbext.engine.targets.core_target import PIPE, CoreFileThread, open_core, signal_of
 from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_memory, thread_name
+from gdbext.engine.terminal import escape, write
 from gdbext.errors import BadCore, SymbolFileError
 
 if TYPE_CHECKING:
@@ -180,10 +186,6 @@ def _pieces(path: str, packing: Packing) -> Iterator[bytes]:
     if packing.program:
         yield from _by_program(path, packing)
         return
-    import gzip
-    import lzma
-    import zlib
-
     opened = gzip.open(path) if packing.name == "gzip" else lzma.open(path)  # noqa: SIM115
     try:
         with opened as file:
@@ -196,8 +198,6 @@ def _pieces(path: str, packing: Packing) -> Iterator[bytes]:
 
 
 def _by_program(path: str, packing: Packing) -> Iterator[bytes]:
-    import subprocess
-
     program = find_program(packing.program)
     if program is None:
         raise BadCore(
@@ -244,8 +244,6 @@ def _known_size(packing: Packing, head: bytes, path: str) -> int:
 
 def _folder(path: str, size: int) -> str:
     """The folder for temporary files with the most room. Raises BadCore where no disk has enough."""
-    import tempfile
-
     folders = [os.environ.get("TMPDIR", ""), "/var/tmp", tempfile.gettempdir()]
     room = {each: _room(each) for each in folders if each and os.access(each, os.W_OK)}
     chosen = folders[0] if folders[0] in room else max(room, key=lambda each: room[each], default="/tmp")
@@ -285,8 +283,6 @@ class _Progress:
     def show(self, done: int) -> None:
         """Redraw it for each 64 MB."""
         if self._is_wanted and done - self._shown >= 64 << 20:
-            from gdbext.engine.terminal import escape, write
-
             self._shown = done
             of = f" of {self._size >> 20}" if self._size else ""
             write(2, f"unpacking {escape(self._name)}: {done >> 20}{of} MB …\n")
@@ -294,8 +290,6 @@ class _Progress:
     def end(self) -> None:
         """Say that it is unpacked, where anything was said."""
         if self._shown:
-            from gdbext.engine.terminal import write
-
             write(2, "unpacked\n")
 
 

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.targets.rooted_paths import RootedPaths
+from gdbext.engine.targets.rooted_paths import ActingUser, RootedPaths, rights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -272,8 +272,6 @@ def _acting_user(pid: int) -> ActingUser | None:
     others."""
     if os.geteuid() != 0:
         return None
-    from gdbext.engine.targets.rooted_paths import ActingUser, rights_of
-
     rights = rights_of(pid)
     return ActingUser(rights) if rights.uid else None
 

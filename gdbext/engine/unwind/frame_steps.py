@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.formats.cfi_program import CfiRow, row_at
 from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable
 from gdbext.engine.process.code_reader import CodeReader
+from gdbext.engine.process.memory_image import MemoryImage
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.unwind.unwind_row import Registers, SigreturnRow, UnwindRow, compile_row
 from gdbext.errors import BadData, MemoryFault, SymbolFileError
@@ -154,8 +155,6 @@ def _table(read: Reader, header: Segment, relocation: int) -> FrameTable:
 
 def _from_memory(module: Module, memory: Memory) -> FrameTable | None:
     """PT_GNU_EH_FRAME is part of what is loaded, so a live process has it even where the file is deleted."""
-    from gdbext.engine.process.memory_image import MemoryImage
-
     try:
         image = MemoryImage(memory, module.start, module.base, module.path)
     except MemoryFault:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from gdbext import log
 from gdbext.cache import cache_folder, find_program, may_fill
+from gdbext.engine.targets.budget import time_error
+from gdbext.engine.targets.live.proc_checks import check_process
+from gdbext.engine.targets.live.supervision import check_can_stop
 from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
 from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_handled
 from gdbext.errors import GdbextError, TargetError
@@ -103,8 +107,6 @@ class DebuggerProcess:
 
         The child that gdb forks to try the kernel's ptrace has the pipe, too, and outlives a gdb that is killed then.
         """
-        from gdbext.engine.targets.budget import time_error
-
         deadline = None if timeout is None else time.monotonic() + timeout
         parts, ending = [], False
         while True:
@@ -138,8 +140,6 @@ class DebuggerProcess:
     def _wait(self, left: float | None) -> list[int]:
         """The descriptors that can be read within so many seconds. Raises TargetError: the process cannot be stopped;
         the debugger would wait for it, and stay its tracer, without end."""
-        from gdbext.engine.targets.live.supervision import check_can_stop
-
         descriptors = [self._result, *self._exit]
         while self._attached_to and not self.is_live and (left is None or left > _LOOK_SECONDS):
             ready = select.select(descriptors, [], [], _LOOK_SECONDS)[0]
@@ -353,8 +353,6 @@ def _inheritable(descriptor: int) -> int:
 
 def _undisturbed() -> AbstractContextManager[None]:
     """Ignore requests to end this process meanwhile."""
-    import signal
-
     return signals_handled((signal.SIGINT, *ENDING_SIGNALS), signal.SIG_IGN)
 
 
@@ -390,8 +388,6 @@ def environment() -> dict[str, str]:
 
 
 def _no_result(launch: DebuggerLaunch, process: DebuggerProcess, options: Options) -> GdbextError:
-    from gdbext.engine.targets.live.proc_checks import check_process
-
     if options.pid:
         check_process(options.pid)
     known = launch.known_failure(process.printed())

@@ -11,6 +11,7 @@ import signal
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.budget import BudgetWatch, MemoryIsUp, memory_error, raise_gc_threshold
 from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
 from gdbext.engine.targets.system.linux import signals_held
@@ -18,8 +19,10 @@ from gdbext.engine.terminal import CommandLine
 from gdbext.hosts.debugger import base_debugger
 from gdbext.hosts.debugger.base_debugger import Debugger, Job
 from gdbext.hosts.debugger.command_shell import DebuggerHost
+from gdbext.hosts.debugger.recorded_command import RecordedCommand
 from gdbext.live.end_requests import EndRequests
 from gdbext.tools import table
+from gdbext.torch.measure import measure_for_process
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -46,16 +49,12 @@ def run(name: str, job: Job) -> None:
 
     def open_target() -> Target:
         if job.pid:
-            from gdbext.torch.measure import measure_for_process
-
             measure_for_process(job.pid, job.terminal)
         target = debugger.open(job, live)
         watched.begin()
         return target
 
     def open_session() -> Session:
-        from gdbext.diagnosis.session import Session
-
         return Session(open_target())
 
     try:
@@ -98,6 +97,4 @@ def _keep_descriptors(job: Job) -> None:
 def _recorded(job: Job) -> RecordedCommand | None:
     if not job.record:
         return None
-    from gdbext.hosts.debugger.recorded_command import RecordedCommand
-
     return RecordedCommand(job.command, job.argv, job.record)

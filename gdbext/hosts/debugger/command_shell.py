@@ -15,6 +15,7 @@ from gdbext.diagnosis.tool_arguments import names_file
 from gdbext.engine.targets.budget import SECONDS, BudgetWatch, MemoryIsUp, TimeIsUp, memory_error, time_error
 from gdbext.engine.terminal import write
 from gdbext.errors import GdbextError
+from gdbext.hosts.debugger.frame_source import FrameSource, SummarySource
 from gdbext.live.host import Host
 from gdbext.log import logger
 from gdbext.tools import table
@@ -79,8 +80,6 @@ class DebuggerHost(Host):
         if not self._session:
             super().show_frames(shown)
         elif shown:
-            from gdbext.hosts.debugger.frame_source import FrameSource
-
             self._debugger.extend_stacks(FrameSource(self._session))
         else:
             self._debugger.extend_stacks(None)
@@ -192,8 +191,6 @@ class Shell:
     @cached_property
     def summaries(self) -> SummarySource:
         """Summaries of values that the debugger shows."""
-        from gdbext.hosts.debugger.frame_source import SummarySource
-
         return SummarySource(self._current)
 
     def close(self) -> None:

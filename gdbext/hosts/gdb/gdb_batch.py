@@ -16,7 +16,7 @@ import gdb
 from gdbext import log
 from gdbext.engine.formats.elf_core import is_core
 from gdbext.engine.targets.base_target import Target, TargetThread
-from gdbext.engine.targets.core_target import LentCore
+from gdbext.engine.targets.core_target import LentCore, open_core
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, NotPermitted, ProgramEnded, TargetError, TargetGone
@@ -60,8 +60,6 @@ def _detach() -> None:
 
 
 def _load(core: str, sysroot: str) -> Target:
-    from gdbext.engine.targets.core_target import open_core
-
     open_core(core).close()  # our errors say more than gdb's
     if connection_type(gdb.selected_inferior()) != "core":
         raise TargetError(f"gdb cannot load the core {core}", help="--debugger none reads cores by itself")

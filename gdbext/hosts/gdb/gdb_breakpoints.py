@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, Any
 import gdb
 
 from gdbext.engine.targets.system.linux import signal_name
+from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import MemoryFault, TargetError
+from gdbext.hosts.gdb.gdb_batch import stopped_target
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
 from gdbext.hosts.gdb.gdb_target import execute
 from gdbext.live.breakpoint_setter import Told, condition_text, holds
+from gdbext.live.host import HookSpec
+from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 if TYPE_CHECKING:
     from gdbext.live.breakpoint_setter import (
@@ -360,9 +364,6 @@ class ProbedSetter(GdbBreakpointSetter):
 
     def _of_process(self) -> ProbeHooks:
         """The hooks of the process that gdb has now. Raises ProbesRefused, TargetError."""
-        from gdbext.hosts.gdb.gdb_batch import stopped_target
-        from gdbext.tools.probes.thread_stopper import ProbeHooks
-
         target = stopped_target()
         if not self._hooks or self._hooks.is_spent or target.pid != self._process:
             if self._hooks:
@@ -372,9 +373,6 @@ class ProbedSetter(GdbBreakpointSetter):
         return self._hooks
 
     def _spec(self, address: int, called: Callable[[StoppedThread], object]) -> HookSpec:
-        from gdbext.engine.unwind.frame_steps import CfaRule
-        from gdbext.live.host import HookSpec
-
         hooks = self._of_process()
         frame = CfaRule(hooks.stack_pointer, 0, 0)
         return HookSpec(address, frame, lambda *_: bool(called(ProbedThread(hooks))))

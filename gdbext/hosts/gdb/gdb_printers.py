@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import gdb
 import gdb.printing
 
-from gdbext.errors import UsageError
+from gdbext.engine.targets.foreign_files import ForeignFiles
+from gdbext.errors import GdbextError, UsageError
 from gdbext.tools.tensor.cpp_object import SUMMARIZED_TYPES, CppObject, summarized_type
 
 if TYPE_CHECKING:
@@ -200,9 +201,6 @@ class PrinterRegistration:
 
 def _has_debug_information(path: str) -> bool:
     """Also assumed of a file that is not on this machine."""
-    from gdbext.engine.targets.foreign_files import ForeignFiles
-    from gdbext.errors import GdbextError
-
     try:
         sections = ForeignFiles().image(path).sections
     except (GdbextError, OSError):

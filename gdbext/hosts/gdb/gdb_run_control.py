@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gdb
 
 from gdbext.diagnosis.report import Ending, EndingKind
+from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.tool import run_for
 from gdbext.engine.targets.live import ptrace
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.hosts.gdb import gdb_modes
-from gdbext.hosts.gdb.gdb_batch import stopped_target
+from gdbext.hosts.gdb.gdb_batch import brief_stop, stopped_target
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper, editor_heard, loader_unwatched, program_of
 from gdbext.hosts.gdb.gdb_target import (
     GdbTarget,
@@ -39,6 +40,7 @@ from gdbext.hosts.gdb.gdb_target import (
 from gdbext.live.host import HookSpec
 from gdbext.live.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
+from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.samples import Pause, Watch
@@ -71,8 +73,6 @@ def pause_of(target: Target) -> Pause:
 
 def _look_again(pid: int, seconds: float, watch: Watch) -> Target:
     """Look at the process again, which runs already."""
-    from gdbext.hosts.gdb.gdb_batch import brief_stop
-
     run_for(seconds, watch)
     return brief_stop(pid)
 
@@ -167,8 +167,6 @@ class GdbRunControl:
 
     def use_probes(self) -> None:
         """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
-        from gdbext.tools.probes.thread_stopper import ProbeHooks
-
         gdb_modes.check_probes()
         self._probes = ProbeHooks(stopped_target, self.read)
 
@@ -226,8 +224,6 @@ class GdbRunControl:
 
     def session(self) -> Session:
         """A fresh session of the stopped process, also inside a handler. Raises TargetError."""
-        from gdbext.diagnosis.session import Session
-
         return Session(stopped_target())
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from gdbext.engine.targets.base_target import MemoryMapping, Signal, TargetThrea
 from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.system import linux
 from gdbext.errors import MemoryFault, TargetError, TargetGone
+from gdbext.hosts.gdb.gdb_printers import evaluated_address
 
 _AGGREGATES = (gdb.TYPE_CODE_UNION, gdb.TYPE_CODE_STRUCT)
 _WORD = 8
@@ -173,8 +174,6 @@ class GdbTarget(LentProcess):
 
     def evaluate(self, expression: str) -> int | None:
         """Evaluate by gdb's parser, in gdb's selected frame."""
-        from gdbext.hosts.gdb.gdb_printers import evaluated_address
-
         return evaluated_address(expression)
 
     def maps(self) -> Sequence[MemoryMapping]:

@@ -15,10 +15,13 @@ from gdbext.diagnosis.report import json_report, render_text
 from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.budget import CallLimits
+from gdbext.engine.targets.live.proc_checks import check_process
 from gdbext.errors import UsageError
 from gdbext.hosts import opening
 from gdbext.hosts.library import notebook
-from gdbext.hosts.library.threads import Thread, Threads
+from gdbext.hosts.library.threads import Python, Thread, Threads
+from gdbext.hosts.library.torch_view import Torch
+from gdbext.render.page import text
 from gdbext.tools import table
 
 if TYPE_CHECKING:
@@ -62,8 +65,6 @@ class Answer:
         return f"<{type(self).__name__} of {self.report.command}>"
 
     def _repr_html_(self) -> str:
-        from gdbext.render.page import text
-
         return f"<pre>{'<br>'.join(text(line) for line in str(self).splitlines())}</pre>"
 
 
@@ -152,15 +153,11 @@ class Process:
     @property
     def torch(self) -> Torch:
         """Its PyTorch: operators and tensors."""
-        from gdbext.hosts.library.torch_view import Torch
-
         return Torch(self._session, self._limits)
 
     @property
     def python(self) -> Python:
         """Its Python: frames with their variables."""
-        from gdbext.hosts.library.threads import Python
-
         return Python(self._session, self._limits)
 
     def close(self) -> None:
@@ -215,8 +212,6 @@ def open_process(
 
 
 def _open_live(pid: int, stop: bool, hold: bool, limits: CallLimits) -> Process:
-    from gdbext.engine.targets.live.proc_checks import check_process
-
     check_process(pid)
     how = opening.Standstill.HELD if hold else opening.Standstill.BRIEF if stop else opening.Standstill.NONE
     target = opening.open_live(pid, how)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 from gdbext.cpython.abi.versions import unsupported
 from gdbext.cpython.threads.object_text import describe
 from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
+from gdbext.diagnosis.threads.thread_reporting import all_frames
+from gdbext.diagnosis.tool_arguments import find_thread
 from gdbext.engine.targets.budget import CallLimits
 from gdbext.errors import UsageError
 from gdbext.hosts.library import notebook
@@ -63,9 +65,6 @@ class Thread(ThreadReport):
     @cached_property
     def frames(self) -> Stack[Frame]:
         """All its frames, native and Python, innermost first; read when they are asked for."""
-        from gdbext.diagnosis.threads.thread_reporting import all_frames
-        from gdbext.diagnosis.tool_arguments import find_thread
-
         with self._limits.watch():
             thread = find_thread(self._session.target, str(self.tid))
             return Stack(all_frames(self._session, self._session.threads.of(thread)))

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 import lldb
 
 from gdbext.cache import cache_folder, may_fill
+from gdbext.engine.targets.core_target import open_core
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_handled
 from gdbext.errors import NotPermitted, ProgramEnded, TargetError, TargetGone
+from gdbext.hosts.lldb.lldb_core_target import LldbCoreTarget
 from gdbext.hosts.lldb.lldb_target import current_target, is_there
 from gdbext.hosts.lldb.parsed_command import check_version
 
@@ -99,9 +101,6 @@ def _command(debugger: lldb.SBDebugger, line: str) -> bool:
 
 
 def _load(debugger: lldb.SBDebugger, core: str, sysroot: str) -> Target:
-    from gdbext.engine.targets.core_target import open_core
-    from gdbext.hosts.lldb.lldb_core_target import LldbCoreTarget
-
     open_core(core).close()  # our errors say more than LLDB's
     error = lldb.SBError()
     process = debugger.CreateTarget("").LoadCore(core, error)

@@ -14,7 +14,7 @@ from gdbext.errors import TargetError
 from gdbext.hosts.debugger.command_shell import Shell
 from gdbext.hosts.lldb.lldb_debugger import LldbDebugger
 from gdbext.hosts.lldb.lldb_printers import LldbTypePrinters
-from gdbext.hosts.lldb.parsed_command import LldbCommand, check_version
+from gdbext.hosts.lldb.parsed_command import LldbCommand, ParsedCommand, check_version
 from gdbext.tools import table
 
 _NAMESPACE = "gdbext_commands"
@@ -81,8 +81,6 @@ def _kind_of_command(debugger: lldb.SBDebugger) -> tuple[type[LldbCommand], str]
     """The class of our commands, and how they are added."""
     if "--parsed" not in (_run(debugger, "help command script add").GetOutput() or ""):
         return LldbCommand, "command script add"
-    from gdbext.hosts.lldb.parsed_command import ParsedCommand
-
     return ParsedCommand, "command script add --parsed"
 
 

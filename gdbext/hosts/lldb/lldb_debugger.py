@@ -9,7 +9,7 @@ import lldb
 
 from gdbext.engine.terminal import shown
 from gdbext.hosts.debugger.base_debugger import Debugger
-from gdbext.hosts.lldb.lldb_target import LentRegisters
+from gdbext.hosts.lldb.lldb_target import LentRegisters, current_target, is_core, is_there
 from gdbext.hosts.lldb.selection import Selection
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ class LldbDebugger(Debugger):
 
     def target(self) -> Target:
         """The process or core that the command is about."""
-        from gdbext.hosts.lldb.lldb_target import current_target
-
         return current_target(self.selection.process(), self.selection.thread, lent=self._lent)
 
     def stopped_target(self) -> Target:
@@ -46,14 +44,10 @@ class LldbDebugger(Debugger):
 
     def has_process(self) -> bool:
         """There is one that has not ended."""
-        from gdbext.hosts.lldb.lldb_target import is_there
-
         return is_there(self.selection.process())
 
     def identity(self) -> Hashable:
         """The process and its stop; for a core also where its files are looked for."""
-        from gdbext.hosts.lldb.lldb_target import is_core, is_there
-
         process = self.selection.process()
         if not is_there(process):
             return None

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Protocol
 import lldb
 
 from gdbext.diagnosis.report import Ending, EndingKind
+from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.tool import run_for
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, MemoryFault, TargetError
+from gdbext.hosts.lldb.lldb_batch import brief_stop, start_program
 from gdbext.hosts.lldb.lldb_target import (
     LldbTarget,
     current_target,
@@ -28,6 +30,7 @@ from gdbext.hosts.lldb.selection import AGAIN, attach_callback, drop_callback, k
 from gdbext.live.host import probes_are_elsewhere
 from gdbext.live.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
+from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +64,6 @@ def pause_of(selection: Selection, target: Target) -> Pause:
 
 def _look_again(selection: Selection, pid: int, seconds: float, watch: Watch) -> Target:
     """Look at the process again, which runs already."""
-    from gdbext.hosts.lldb.lldb_batch import brief_stop
-
     run_for(seconds, watch)
     return brief_stop(selection.debugger, pid)
 
@@ -207,8 +208,6 @@ class LldbRunControl:
 
     def use_probes(self) -> None:
         """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
-        from gdbext.tools.probes.thread_stopper import ProbeHooks
-
         if not self.can_run_beside:
             raise probes_are_elsewhere()
         self._probes = ProbeHooks(lambda: current_target(self._process), self.read)
@@ -256,15 +255,11 @@ class LldbRunControl:
 
     def start(self) -> None:
         """Start the program and stop it before its first instruction. Raises TargetError."""
-        from gdbext.hosts.lldb.lldb_batch import start_program
-
         with self._selection.synchronous():
             start_program(self._selection.target(), True)
 
     def session(self) -> Session:
         """A fresh session of the stopped process, also inside a handler. Raises TargetError."""
-        from gdbext.diagnosis.session import Session
-
         return Session(current_target(self._process))
 
     def close(self) -> None:

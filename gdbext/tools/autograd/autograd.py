@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
 from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool_arguments import find_thread
 from gdbext.render import Style, counted, escape
 from gdbext.tools.autograd import autograd_section
-from gdbext.tools.autograd.autograd_graph import saved_text
+from gdbext.tools.autograd.autograd_graph import graph_from, node_of_tensor, running_node, saved_text, write
+from gdbext.tools.autograd.autograd_report import AutogradReporter
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -66,10 +68,6 @@ class AutogradTool(Tool):
 
 def _read(session: Session, args: Namespace) -> tuple[autograd_section.AutogradSection, AutogradGraph | None]:
     """Read what the threads do, and the graph if it is wanted."""
-    from gdbext.diagnosis.tool_arguments import find_thread
-    from gdbext.tools.autograd.autograd_graph import graph_from, node_of_tensor, running_node
-    from gdbext.tools.autograd.autograd_report import AutogradReporter
-
     target = session.target
     chosen = find_thread(target, args.thread) if args.thread is not None else None
     reporter = AutogradReporter(session)
@@ -83,8 +81,6 @@ def _read(session: Session, args: Namespace) -> tuple[autograd_section.AutogradS
 
 def _written(graph: AutogradGraph, path: str | None) -> autograd_section.GraphFile:
     """The graph as the report has it, after it was written to ``path``. Raises TargetError."""
-    from gdbext.tools.autograd.autograd_graph import write
-
     files = write(path, graph.nodes) if path else ()
     return autograd_section.GraphFile(
         graph.nodes[0].node, len(graph.nodes), graph.truncated, files, graph.stale, graph.saved_known

@@ -13,6 +13,8 @@ from gdbext.errors import GdbextError, UsageError
 from gdbext.render import escape
 from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.node_reporter import NodeReporter
+from gdbext.tools.tensor.tensor_report import TensorReporter
+from gdbext.tools.tensor.tensor_tool import tensor_named
 from gdbext.torch.state.tensor import FoundEdge, NodeReader
 
 if TYPE_CHECKING:
@@ -108,9 +110,6 @@ def running_node(section: autograd_section.AutogradSection) -> int:
 
 def node_of_tensor(session: Session, name: str, thread: TargetThread | None) -> int:
     """The grad_fn of a Python variable. Raises UsageError, with the nearest names."""
-    from gdbext.tools.tensor.tensor_report import TensorReporter
-    from gdbext.tools.tensor.tensor_tool import tensor_named
-
     reporter = TensorReporter(session)
     node = reporter.fields.grad_node(tensor_named(session, reporter, name, thread)[0])
     if not node:

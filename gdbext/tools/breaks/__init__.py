@@ -15,8 +15,10 @@ from gdbext.errors import ProbesRefused, UsageError
 from gdbext.live.host import ENGINES, PROBES, LiveTool
 from gdbext.live.registrations import check_pattern, is_generated
 from gdbext.live.timed_run import SilenceNotice
+from gdbext.live.waiting import torch_session
 from gdbext.render import Style, counted, escape, short_name
 from gdbext.tools.breaks.break_plan import PLACES, check_keys, check_keyset
+from gdbext.tools.breaks.break_set import BreakTable
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
 
 if TYPE_CHECKING:
@@ -107,8 +109,6 @@ class BreakTool(LiveTool):
     ) -> BreaksSection:
         """Set the breakpoints and let the process run. With ``quiet`` standard output is for the one document: stops
         are reported on standard error, and notes are left to the document."""
-        from gdbext.live.waiting import torch_session
-
         show = partial(write, 2) if quiet else host.show
         with host.running(self.name):
             try:
@@ -138,8 +138,6 @@ def _silence(session: Session, table: BreakTable, request: BreakRequest, show: C
 
 def _breakpoints(host: Host) -> BreakTable:
     """All of this debugger. Raises UsageError without one."""
-    from gdbext.tools.breaks.break_set import BreakTable
-
     return host.kept(BreakTable, lambda: BreakTable(host.breakpoint_setter(), host.stopped_session))
 
 

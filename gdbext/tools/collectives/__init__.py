@@ -16,7 +16,7 @@ import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gdbext.diagnosis.job.collectives import known_groups, recorders_of, traceback_lines
+from gdbext.diagnosis.job.collectives import known_groups, read_collectives, recorders_of, traceback_lines
 from gdbext.diagnosis.job.collectives_section import CollectivesSection, CollectivesSource, JobRank
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
@@ -68,8 +68,6 @@ class CollectivesTool(Tool):
 
 
 def _read(session: Session, with_all: bool) -> tuple[CollectivesSection, RecorderContents | None]:
-    from gdbext.diagnosis.job.collectives import read_collectives
-
     return read_collectives(session), recorder_contents(session) if with_all else None
 
 

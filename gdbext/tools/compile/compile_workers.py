@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.diagnosis.session import Session
+from gdbext.engine.glibc.pthread import brief_look
 from gdbext.errors import GdbextError
 from gdbext.tools.compile.compiled_frames import is_compiler, stage
 from gdbext.torch.compile import compile_section
@@ -55,9 +57,6 @@ _PENDING = 100_000
 def work_of(pid: int) -> compile_section.CompilingThread | None:
     """The work of a process that compiles, which stands still for some milliseconds for it; None where it compiles
     nothing, or cannot be read."""
-    from gdbext.diagnosis.session import Session
-    from gdbext.engine.glibc.pthread import brief_look
-
     try:
         target = brief_look(pid)
     except GdbextError:

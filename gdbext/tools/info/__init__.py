@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
 from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.engine.layouts import store
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import UsageError
+from gdbext.tools.info import held_memory, info_report, settings_view
+from gdbext.tools.info.held_memory import read_memory
+from gdbext.tools.info.info_report import read_target_info
+from gdbext.tools.info.settings_report import read_settings
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
+from gdbext.torch.measure import measurement
+from gdbext.torch.state.setting_sources import SettingsSection
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -60,30 +67,19 @@ class InfoTool(Tool):
         if args.reproduce:
             raise UsageError("--reproduce goes with --settings", help="dispatch-info --settings --reproduce FILE")
         if args.memory:
-            from gdbext.tools.info.held_memory import read_memory
-
             session, memory = session.settled(read_memory)
             return make_report(self, session, args, sections=(memory,))
-        from gdbext.tools.info.info_report import read_target_info
-
         session, info = session.settled(read_target_info)
         return make_report(self, session, args, errors=dispatcher_errors(session), sections=(info,))
 
     def _settings(self, session: Session, args: Namespace) -> Report:
-        from gdbext.tools.info.settings_report import read_settings
-
         session, section = session.settled(lambda each: read_settings(each, args.reproduce))
         if args.reproduce:
-            from gdbext.tools.info import settings_view
-
             settings_view.write(args.reproduce, section)
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text: it has one section, of one of three kinds."""
-        from gdbext.tools.info import held_memory, info_report, settings_view
-        from gdbext.torch.state.setting_sources import SettingsSection
-
         if report.find_section(held_memory.MemorySection):
             return held_memory.render(report, style)
         if report.find_section(SettingsSection):
@@ -115,9 +111,6 @@ class MeasureProgram(Program):
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Measure, and keep the layout where looks find it. Raises LayoutError, UsageError."""
-        from gdbext.engine.layouts import store
-        from gdbext.torch.measure import measurement
-
         args = self.parse(argv)
         library = args.torch.resolve() / "lib" / store.TORCH_LIBRARY
         build_id = store.build_id_of_file(library) if library.is_file() else None

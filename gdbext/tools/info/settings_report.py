@@ -17,6 +17,7 @@ from gdbext.errors import BadData, GdbextError
 from gdbext.tools.info import library_settings
 from gdbext.tools.info.library_settings import ThreadCounts
 from gdbext.tools.info.recorded_functions import RecordedFunctions
+from gdbext.tools.tensor.tensor_fields import TensorFields
 from gdbext.torch import assumed_symbols
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.dynamo_reader import DynamoReader
@@ -27,6 +28,7 @@ from gdbext.torch.state.setting_structures import AllocatorConfig, CudaAllocator
 from gdbext.torch.state.settings_reader import attempt
 from gdbext.torch.state.thread_variable import ThreadVariables
 from gdbext.torch.torch_symbol import DEVICE_MODE
+from gdbext.torch.values.cpp_objects import ClassNames
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -99,9 +101,6 @@ class ThreadSettings:
 
     def _device(self, address: int) -> str:
         """The c10::Device there as Python writes it."""
-        from gdbext.tools.tensor.tensor_fields import TensorFields
-        from gdbext.torch.values.cpp_objects import ClassNames
-
         session = self._session
         classes = ClassNames(session.memory, session.symbolizer)
         return TensorFields(session.memory, session.layout, classes).device_at(address)

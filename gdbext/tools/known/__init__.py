@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import gdbext
 from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.report.thread_report import FrameKind
@@ -88,8 +89,6 @@ class _Judged:
         self.matches = self._of_recording() if path.endswith(".rec") else self._of_report(bugs)
 
     def _of_recording(self) -> tuple[KnownBugReport, ...]:
-        import gdbext
-
         with gdbext.open(recording=self.path) as process:
             section = process.run("dispatch-diagnose").report.find_section(KnownBugsSection)
         return section.reports if section else ()

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.reporting import make_report, make_report_alone
+from gdbext.diagnosis.threads.thread_reporting import report_dispatch_state
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, TENSOR, add_thread_choice, chosen_threads, number, register_value
+from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import ErrorReport, Section, or_unknown
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render import Style, escape
 from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.state.dispatch_state_reader import DispatchState, FunctorchLayer, PythonMode
+from gdbext.torch.values.key_names import KeyNames
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -91,9 +94,6 @@ class KeySetTool(Tool):
 
     def run_alone(self, args: Namespace) -> Report:
         """Decode bits or names by a release's keys. Raises UsageError."""
-        from gdbext.engine.layouts import store
-        from gdbext.torch.values.key_names import KeyNames
-
         releases = {name: store.release(version) for name, version in store.index()["torch"].items()}
         wanted = store.release(args.torch) if args.torch else max(releases.values())
         found = [name for name, release in releases.items() if wanted and release[: len(wanted)] == wanted]
@@ -171,8 +171,6 @@ class ThreadStateTool(Tool):
         return make_report(self, session, args, threads=threads, errors=errors)
 
     def _read(self, session: Session, args: Namespace) -> tuple[list[ThreadReport], list[ErrorReport]]:
-        from gdbext.diagnosis.threads.thread_reporting import report_dispatch_state
-
         reader = session.dispatch_states
         threads = []
         errors: list[ErrorReport] = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode, Tool
-from gdbext.diagnosis.tool_arguments import TENSOR, number
+from gdbext.diagnosis.tool_arguments import TENSOR, find_thread, number
 from gdbext.engine.vocabulary import Section, json_member
 from gdbext.errors import BadData, UsageError
 from gdbext.render import Style, escape, short_name
@@ -82,8 +82,6 @@ def _check(session: Session, keyset: int) -> None:
 
 def _call(session: Session, operator: Operator, args: Namespace) -> tuple[int, CallKeys]:
     """Lines on the keyset that a call with these tensors computes."""
-    from gdbext.diagnosis.tool_arguments import find_thread
-
     arguments = [_argument(session, position, word) for position, word in enumerate(args.args.split(";"))]
     if args.thread is None:
         constant = session.layout.constant

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.report import json_report, render_text
 from gdbext.diagnosis.reporting import make_report, page_origin
 from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool_arguments import running_thread
+from gdbext.engine.formats import whole_file
 from gdbext.engine.numbers import integer
+from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import GdbextError, ProbesRefused, TargetGone, UsageError
+from gdbext.live.timed_run import DeferredInterrupt, WatchedProcess
+from gdbext.tools.probes import latency_meter, top_view
 from gdbext.tools.probes.bpf.place_program import EVERYTHING, Filter, PythonLines
-from gdbext.tools.probes.dispatch_counter import DispatchCount, DispatchCounter
-from gdbext.tools.probes.summary import GROUPINGS, ORDERS, RowSelection, Summary, TopSection
+from gdbext.tools.probes.dispatch_counter import DispatchCount, DispatchCounter, filter_of
+from gdbext.tools.probes.flame_files import FORMATS, SPEEDSCOPE, FlameStacks, is_flame_file
+from gdbext.tools.probes.latency_meter import LatencyMeter
+from gdbext.tools.probes.summary import GROUPINGS, ORDERS, RowSelection, Summary, TopSection, chosen
 from gdbext.tools.probes.trace_places import LatePlaces, TracePlaces, unseen_in
 
 if TYPE_CHECKING:
@@ -99,13 +108,6 @@ class TopTool(Tool):
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Count for that long. Raises UsageError, ProbesRefused."""
-        from gdbext.diagnosis.tool_arguments import running_thread
-        from gdbext.engine.targets.live.unstopped import RunningProcess
-        from gdbext.live.timed_run import DeferredInterrupt, WatchedProcess
-        from gdbext.tools.probes.dispatch_counter import filter_of
-        from gdbext.tools.probes.flame_files import FORMATS, is_flame_file
-        from gdbext.tools.probes.summary import chosen
-
         process = session.target
         if not isinstance(process, RunningProcess):
             raise UsageError(
@@ -132,8 +134,6 @@ class TopTool(Tool):
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text: times of calls, or counts."""
-        from gdbext.tools.probes import latency_meter, top_view
-
         if report.find_section(TopSection):
             return top_view.render(report, style)
         return latency_meter.render(report, style)
@@ -141,11 +141,6 @@ class TopTool(Tool):
 
 def _with_page(session: Session, report: Report, path: str, command: str) -> Report:
     """Write the page where one is wanted. Raises TargetError."""
-    from dataclasses import replace
-
-    from gdbext.engine.formats import whole_file
-    from gdbext.tools.probes import top_view
-
     section = report.section(TopSection)
     origin = page_origin(session, command)
     whole_file.write(path, top_view.render_page(section, report.target, origin).encode())
@@ -154,9 +149,6 @@ def _with_page(session: Session, report: Report, path: str, command: str) -> Rep
 
 def _write_stacks(report: Report, path: str) -> None:
     """Write the rows as stacks: line or thread, operator, kernel. Raises TargetError."""
-    from gdbext.engine.formats import whole_file
-    from gdbext.tools.probes.flame_files import SPEEDSCOPE, FlameStacks
-
     stacks = FlameStacks()
     for row in report.section(TopSection).rows:
         subject = row.subject
@@ -177,9 +169,6 @@ def _latency(
     watched: WatchedProcess,
 ) -> Report:
     """Measure how long calls take. Raises UsageError, ProbesRefused."""
-    from gdbext.live.timed_run import DeferredInterrupt
-    from gdbext.tools.probes.latency_meter import LatencyMeter
-
     if not operators or args.html or args.output or args.by != "op":
         raise UsageError(
             "--latency is for operators that are named, and goes with neither --by, --html nor --output",
@@ -228,8 +217,6 @@ def _counted(seconds: float, interrupt: DeferredInterrupt, process: WatchedProce
 
 
 def _show(report: Report, args: Namespace, host: ToolHost) -> None:
-    from gdbext.diagnosis.report import json_report, render_text
-
     if args.json:
         host.show(json_report.render(report, pretty=False))
     else:
@@ -258,8 +245,6 @@ class _Top:
 
     def run(self, interrupt: DeferredInterrupt) -> Report:
         """The last report; those before it are shown at once."""
-        from gdbext.tools.probes import top_view
-
         args = self._args
         if args.count is None and not args.json and top_view.is_possible():
             screen = top_view.TopScreen(self._report, self._select, args.interval)

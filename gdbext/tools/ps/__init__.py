@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -155,8 +156,6 @@ def _row(process: TorchProcess) -> tuple[str, ...]:
 
 
 def _name(user: int) -> str:
-    import pwd
-
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.numbers import integer, number
 from gdbext.engine.targets.budget import MEMORY, MemoryLimit, TimeIsUp, TimeLimit, duration, memory_size, time_error
+from gdbext.engine.targets.live import supervision
+from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.engine.terminal import quoted
 from gdbext.errors import UsageError
 from gdbext.tools.program import Program
-from gdbext.tools.ranks import rank_sources
+from gdbext.tools.ranks import rank_sources, ranks_document
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import JobReport, RankReport, RankReports, RasAnswer
 from gdbext.tools.table import Outcome
@@ -271,9 +273,6 @@ def _ras(options: argparse.Namespace, reports: Collection[RankReport]) -> RasAns
 
 
 def _environment(pid: int) -> Mapping[str, str]:
-    from gdbext.engine.targets.live import supervision
-    from gdbext.engine.targets.system.linux import parse_environ
-
     try:
         return parse_environ(supervision.read_file_of(pid, "environ"))
     except OSError:
@@ -296,8 +295,6 @@ def _outcome(report: JobReport, options: argparse.Namespace, color: bool) -> Out
     _write_files(report, options)
     status = 0 if report.reports else 1
     if options.json:
-        from gdbext.tools.ranks import ranks_document
-
         return Outcome(status, ranks_document.render(report, pretty=color))
     from gdbext.tools.ranks import ranks_views
 

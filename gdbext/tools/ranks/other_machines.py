@@ -15,10 +15,13 @@ import io
 import os
 import selectors
 import shlex
+import site
 import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -228,10 +231,6 @@ class _Heard(FairShares):
 
 def _clustershell(options: argparse.Namespace) -> tuple[Any, Any]:
     """Its task and the set of nodes. Raises TargetError, UsageError."""
-    import site
-    import sys
-    from importlib import import_module
-
     if sys.flags.no_site:
         site.main()  # scripts/dispatch starts without site-packages, where ClusterShell is
     try:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.session import Session
 from gdbext.engine.formats import parse_json, read_file
+from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.budget import lifted, no_garbage_collection
 from gdbext.engine.targets.live import supervision
@@ -16,7 +18,7 @@ from gdbext.engine.targets.live.proc_checks import thread_state
 from gdbext.errors import BadData, GdbextError, TargetError, UsageError
 from gdbext.tools import table
 from gdbext.tools.ranks import rank_processes, rank_report_reader, ranks_document
-from gdbext.tools.ranks.collector import COMMAND, RankSource, collect
+from gdbext.tools.ranks.collector import COMMAND, ProgressOfRanks, RankSource, collect, combine_looks, is_settled
 from gdbext.tools.ranks.job_report import SCHEMA, RankReport, RankReports, Unreached, merge, rows
 from gdbext.tools.ranks.rank_processes import (
     endless_environments,
@@ -53,7 +55,6 @@ def local_rows(options: argparse.Namespace) -> RankReports:
 
 def _live_rows(options: argparse.Namespace) -> RankReports:
     """Those of running processes; which of them run on meanwhile is known."""
-    from gdbext.tools.ranks.collector import ProgressOfRanks, combine_looks, is_settled
     from gdbext.torch.measure import measure_for_process
 
     known = rank_processes.local_processes()
@@ -90,8 +91,6 @@ def _found(looks: Sequence[RankSource], options: argparse.Namespace) -> Iterator
 
 def _process(pid: int) -> RankSource:
     def open_target() -> Target:
-        from gdbext.engine.glibc.pthread import brief_look
-
         return brief_look(pid)
 
     look = _look(f"pid {pid}", open_target)
@@ -104,7 +103,6 @@ def _supervised(pid: int, run: Callable[[], str]) -> str:
         return run()
 
     def without_memory() -> bytes:
-        from gdbext.diagnosis.session import Session
         from gdbext.engine.targets.live.unstopped import UnreadableProcess
 
         return table.execute(COMMAND, ["--json"], lambda: Session(UnreadableProcess(pid))).output.encode()
@@ -138,8 +136,6 @@ def _recording(path: Path) -> RankSource:
 
 def _look(name: str, open_target: Callable[[], Target]) -> RankSource:
     def run() -> str:
-        from gdbext.diagnosis.session import Session
-
         opened: list[Target] = []
 
         def open_session() -> Session:

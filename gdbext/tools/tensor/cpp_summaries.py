@@ -20,11 +20,13 @@ from gdbext.tools.tensor.cpp_object import (
     count_text,
     summarized_type,
 )
+from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.structures import OperatorHandle
 from gdbext.torch.values.cpp_objects import strong_references, weak_references
 from gdbext.torch.values.cpp_values import CppValues
 from gdbext.torch.values.value_structures import ArrayRef, SmallVector
+from gdbext.torch.values.value_text import nested_text
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -143,8 +145,6 @@ class TypeSummaries:
 
     @cached_property
     def _reporter(self) -> TensorReporter:
-        from gdbext.tools.tensor.tensor_report import TensorReporter
-
         return TensorReporter(self._session)
 
     def _tensor_text(self, address: int) -> str:
@@ -183,8 +183,6 @@ class TypeSummaries:
 
     def _few_values(self, address: int) -> str | None:
         """The elements, where they are few and can be read."""
-        from gdbext.torch.values.value_text import nested_text
-
         try:
             contents = self._reporter.contents(self._reporter.facts(address))
             values = contents.values_if_few(_VALUES_LIMIT)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef, type_name
 from gdbext.diagnosis.report.thread_report import is_users_file
+from gdbext.diagnosis.threads.frame_locals import python_frames_of
 from gdbext.engine.numbers import integer, number
 from gdbext.engine.vocabulary import or_unknown
 from gdbext.errors import UsageError
@@ -236,8 +238,6 @@ def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) ->
 
     Raises UsageError.
     """
-    from gdbext.diagnosis.threads.frame_locals import python_frames_of
-
     if wanted is None:
         pointer = session.target.selected_stack_pointer()
         if pointer is None:
@@ -265,8 +265,6 @@ def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) ->
 
 
 def _nearest(what: str, name: str, names: Sequence[str]) -> UsageError:
-    import difflib
-
     near = difflib.get_close_matches(name, names, _NAMES_SHOWN, 0.65)
     shown = list(dict.fromkeys([*near, *names]))[:_NAMES_SHOWN]
     why = f"did you mean {' or '.join(near)}?" if near else "it may be in another thread, or not assigned yet"

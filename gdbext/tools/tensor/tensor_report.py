@@ -18,6 +18,7 @@ from gdbext.cpython.objects.py_ref import PyRef, integer, text, type_name
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead, Progress, fits, no_progress
 from gdbext.tools.tensor.elements import element_type
+from gdbext.tools.tensor.numpy_statistics import import_numpy
 from gdbext.tools.tensor.tensor_fields import QuantizerReader, TensorFields, TensorKind, kind_of
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.cpp_objects import ClassNames
@@ -97,8 +98,6 @@ class TensorReporter:
         """numpy, where the Python that runs us is not a debugger's and has it."""
         if self._session.target.debugger != "none":
             return None
-        from gdbext.tools.tensor.numpy_statistics import import_numpy
-
         return import_numpy()
 
     def kind(self, facts: TensorFacts) -> TensorKind:

@@ -16,11 +16,17 @@ from gdbext.cpython.objects.py_ref import type_name
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.reporting import make_report, page_origin
 from gdbext.diagnosis.tool import Mode, Tool
-from gdbext.diagnosis.tool_arguments import NUMBER, WORD, number, register_value
+from gdbext.diagnosis.tool_arguments import NUMBER, WORD, find_thread, number, register_value
+from gdbext.engine.formats import whole_file
 from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import escape
 from gdbext.errors import BadData, GdbextError, UsageError
-from gdbext.tools.tensor.tensor_section import TensorSection
+from gdbext.tools.tensor import tensor_files
+from gdbext.tools.tensor.python_variable import VariableFinder, chosen_frames, hint_at
+from gdbext.tools.tensor.tensor_description import describe
+from gdbext.tools.tensor.tensor_files import read_slice, save
+from gdbext.tools.tensor.tensor_report import TensorReporter
+from gdbext.tools.tensor.tensor_section import TensorSection, render
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -114,15 +120,10 @@ class TensorTool(Tool):
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
-        from gdbext.tools.tensor.tensor_section import render
-
         return render(report, style)
 
 
 def _read(session: Session, args: Namespace) -> tuple[TensorReporter, TensorSection]:
-    from gdbext.tools.tensor.tensor_description import describe
-    from gdbext.tools.tensor.tensor_report import TensorReporter
-
     reporter = TensorReporter(session, _ReadingLine("read"))
     address, found = _chosen(session, reporter, args)
     section = describe(session, reporter, address, args.py or " ".join(args.address))
@@ -130,9 +131,6 @@ def _read(session: Session, args: Namespace) -> tuple[TensorReporter, TensorSect
 
 
 def _saved(session: Session, section: TensorSection, path: str) -> str:
-    from gdbext.tools.tensor.tensor_files import save
-    from gdbext.tools.tensor.tensor_report import TensorReporter
-
     return save(TensorReporter(session, _ReadingLine("saved")), section, path)
 
 
@@ -148,10 +146,6 @@ def _with_page(
     session: Session, reporter: TensorReporter, section: TensorSection, args: Namespace, command: str
 ) -> TensorSection:
     """Raises UsageError (there is no such slice), TargetError (the file cannot be written)."""
-    from gdbext.engine.formats import whole_file
-    from gdbext.tools.tensor import tensor_files
-    from gdbext.tools.tensor.tensor_files import read_slice
-
     part, reason = None, ""
     try:
         part = read_slice(reporter.contents(reporter.facts(section.address)), args.slice)
@@ -166,8 +160,6 @@ def _with_page(
 
 def _chosen(session: Session, reporter: TensorReporter, args: Namespace) -> tuple[int, FoundVariable | None]:
     """The tensor, and the variable that it was found by."""
-    from gdbext.diagnosis.tool_arguments import find_thread
-
     if not args.py:
         return tensor_at(session, reporter, evaluate(session, " ".join(args.address))), None
     thread = find_thread(session.target, args.thread) if args.thread else session.target.selected_thread()
@@ -246,8 +238,6 @@ def tensor_named(
 ) -> tuple[int, FoundVariable]:
     """The TensorImpl of a Python variable in the thread's frames, or in the ``frame`` that is named, and whose variable
     it is. Raises UsageError with the nearest names."""
-    from gdbext.tools.tensor.python_variable import VariableFinder, chosen_frames, hint_at
-
     table = session.python_threads
     if not table.runtime:
         raise UsageError("there is no Python in this process that can be read", help="see why: dispatch-info")

@@ -9,14 +9,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.reporting import make_report, page_origin, report_target
+from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive, running_thread
+from gdbext.engine.arch import architectures
 from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import GdbextError, ProbesRefused, UsageError
 from gdbext.live.host import ENGINES, PROBES, LiveTool
+from gdbext.tools.probes.bpf.bpf_kernel import permitted
 from gdbext.tools.trace.hook_installer import TraceRequest
+from gdbext.tools.trace.nesting import Keep, ProbeTrace
 from gdbext.tools.trace.trace_output import TraceOutput, shows_time
+from gdbext.tools.trace.trace_section import render
 from gdbext.tools.trace.tracing import Traced, Tracing
 
 if TYPE_CHECKING:
@@ -182,8 +187,6 @@ class TraceTool(LiveTool):
         run_beside: Callable[[Work], Ending] | None = None,
     ) -> Traced:
         """Trace by kernel probes, while the process runs on."""
-        from gdbext.tools.trace.nesting import Keep, ProbeTrace
-
         request = TraceRequest(
             args.op, args.all, limit=args.limit, depth=args.depth, tid=tid, since=args.since, key=args.key
         )
@@ -197,8 +200,6 @@ class TraceTool(LiveTool):
     def _probe_beside(self, session: Session, args: Namespace, host: Host) -> Report:
         """The same for a process that a user's debugger holds, which lets it run meanwhile: nothing that the debugger
         puts into its code is there when that is killed."""
-        from gdbext.diagnosis.session import Session
-
         tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
         process = RunningProcess(session.target.pid, is_ours=True)
         try:
@@ -215,8 +216,6 @@ class TraceTool(LiveTool):
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
-        from gdbext.tools.trace.trace_section import render
-
         return render(report, style)
 
 
@@ -251,9 +250,6 @@ def _only_by_probes(args: Namespace) -> bool:
 
 
 def _can_probe(args: Namespace) -> bool:
-    from gdbext.engine.arch import architectures
-    from gdbext.tools.probes.bpf.bpf_kernel import permitted
-
     return permitted(architectures.by_name(os.uname().machine), bool(args.all))
 
 

@@ -22,6 +22,8 @@ from gdbext.live.dispatch_description import LookupResult, TracedDispatch
 from gdbext.render import escape
 from gdbext.render.page import NO_ORIGIN, Origin
 from gdbext.tools.probes.flame_files import SPEEDSCOPE, is_flame_file
+from gdbext.tools.trace.chrome_trace import ChromeTrace, JsonTrace, TimelinePage, json_lines
+from gdbext.tools.trace.trace_bars import FlameTrace
 
 
 class Sink(Protocol):
@@ -191,22 +193,14 @@ class TraceOutput:
             self._batch.flush()
 
     def _sink(self, write: Callable[[bytes], None], now: Callable[[], float], pid: int) -> Sink:
-        from gdbext.tools.trace.chrome_trace import JsonTrace, json_lines
-
         path = self._path or ""
         if self._events is not None:
             return JsonTrace(self._events.append)
         if path.endswith(_PAGE):
-            from gdbext.tools.trace.chrome_trace import TimelinePage
-
             return TimelinePage(write, pid, now, self._origin)
         if is_flame_file(path):
-            from gdbext.tools.trace.trace_bars import FlameTrace
-
             return FlameTrace(write, pid, now, self._names, path.endswith(SPEEDSCOPE))
         if path.endswith(_CHROME):
-            from gdbext.tools.trace.chrome_trace import ChromeTrace
-
             return ChromeTrace(write, pid, now, self._names)
         if path.endswith(_LINES):
             return JsonTrace(json_lines(write))

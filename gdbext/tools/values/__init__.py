@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import ProbesRefused, UsageError
 from gdbext.live.host import ENGINES, PROBES, LiveTool
+from gdbext.tools.values import first_nan
+from gdbext.tools.values.first_nan import FirstBad, find_lines, notes_on_stacks, python_place
+from gdbext.tools.values.launch import LaunchPrinter, find_document, json_lines, kernel_line, launch_lines
 from gdbext.tools.values.value_watch import ValueRequest
-from gdbext.tools.values.values_section import ValuesSection
+from gdbext.tools.values.values_section import ValueFiles, ValuesSection, render
 from gdbext.tools.values.watching import Watching, WatchResult
 
 if TYPE_CHECKING:
@@ -157,9 +162,6 @@ class ValuesTool(LiveTool):
 
     def _on_stacks(self, session: Session, args: Namespace) -> Report:
         """The operators on the stacks that have such numbers among their arguments."""
-        from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
-        from gdbext.tools.values.first_nan import notes_on_stacks
-
         reporter = ArgumentReporter(session, statistics=True)
         notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), _what(args))
         ending = Ending(EndingKind.ASKED, "only the operators on the stacks can be asked: nothing was resumed")
@@ -173,8 +175,6 @@ class ValuesTool(LiveTool):
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
-        from gdbext.tools.values.values_section import render
-
         return render(report, style)
 
 
@@ -195,17 +195,11 @@ def _request(session: Session, args: Namespace) -> ValueRequest:
 
 
 def _sink(args: Namespace, show: Callable[[str], None]) -> ValueSink:
-    from gdbext.tools.values.launch import LaunchPrinter, kernel_line, launch_lines
-
     if args.mode == "save":
-        from gdbext.tools.values.values_section import ValueFiles
-
         return ValueFiles(args.dir, args.max_bytes, lambda text: None if args.json else show(f"{text}\n"))
     if args.mode == "names":
         return LaunchPrinter(show, lambda launch: iter((kernel_line(launch),)))
     if args.json:
-        from gdbext.tools.values.launch import json_lines
-
         return LaunchPrinter(show, json_lines)
     return LaunchPrinter(show, launch_lines)
 
@@ -217,16 +211,12 @@ def _what(args: Namespace) -> str:
 
 
 def _is_bad(args: Namespace) -> IsBad:
-    from gdbext.tools.values import first_nan
-
     if args.above is not None:
         return first_nan.above(args.above)
     return first_nan.has_nan if args.mode == "nan" else first_nan.has_infinity
 
 
 def _seeker(args: Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
-    from gdbext.tools.values.first_nan import FirstBad, python_place
-
     def found(find: Find) -> None:
         file, line = python_place(control, find.launch.tid)
         show(_find_text(args, find._replace(file=file, line=line)))
@@ -236,11 +226,5 @@ def _seeker(args: Namespace, control: RunControl, show: Callable[[str], None]) -
 
 def _find_text(args: Namespace, find: Find) -> str:
     if args.json:
-        import json
-
-        from gdbext.tools.values.launch import find_document
-
         return shown_json(json.dumps(find_document(find))) + "\n"
-    from gdbext.tools.values.first_nan import find_lines
-
     return "".join(f"{line}\n" for line in find_lines(find, _what(args)))

@@ -18,6 +18,7 @@ from gdbext.engine.formats.whole_file import write_text
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets.budget import duration
+from gdbext.engine.targets.live.proc_checks import check_readable
 from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.engine.terminal import environment_value, shown, shown_json
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
@@ -141,8 +142,6 @@ class Watch:
         self._program = _started(program) if program else None
         self.pid: int = self._program.pid if self._program else args.pid
         if not self._program:
-            from gdbext.engine.targets.live.proc_checks import check_readable
-
             check_readable(self.pid)
         self._subjects: tuple[int, ...] = ()
         """The processes with PyTorch that are diagnosed, once there are any."""

@@ -15,6 +15,7 @@ from collections.abc import Set
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gdbext.engine.glibc.sync_objects import recorded_owner
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
@@ -23,6 +24,7 @@ from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_name
 from gdbext.torch.singleton import find_singleton, not_yet
 from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStruct, LookupTable, OperatorEntry
 from gdbext.torch.values.containers import MapEntry, MapSlots, map_slots, optional_shape, string_reader
+from gdbext.torch.values.cpp_objects import type_name
 from gdbext.torch.values.key_names import Extractor, KeyNames
 
 if TYPE_CHECKING:
@@ -356,8 +358,6 @@ class Dispatcher:
         shape = optional_shape(self.layout, CppSignature.OF)
         if not self.memory.u8(found + shape.engaged):
             return ""
-        from gdbext.torch.values.cpp_objects import type_name
-
         return type_name(self.memory, CppSignature(self.space, found + shape.value).signature)
 
     def read_extractor(self, address: int) -> Extractor:
@@ -383,8 +383,6 @@ class Dispatcher:
 
         ``guard_`` is a shared_ptr to { atomic<bool> alive; mutex } (a plain mutex ``mutex_`` before 2.0).
         """
-        from gdbext.engine.glibc.sync_objects import recorded_owner
-
         found = self._members
         try:
             mutex = found.guard_ + 8 if found.has(DispatcherStruct.guard_) else found.mutex_

@@ -5,9 +5,12 @@ The schemas that PyTorch's releases declare are shipped, for questions without a
 
 from __future__ import annotations
 
+import fnmatch
+import gzip
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 
 from gdbext.errors import LayoutError, UsageError
 
@@ -18,8 +21,6 @@ SCHEMAS = f"{os.path.dirname(os.path.realpath(__file__))}/schemas.txt.gz"  # noq
 
 def declared_schemas(path: str = SCHEMAS) -> Mapping[str, Sequence[str]]:
     """Release → the schemas that it declares, by name; the oldest release first. Raises LayoutError."""
-    import gzip
-
     try:
         with gzip.open(path, "rt", encoding="utf-8") as stream:
             head, *lines = stream.read().splitlines()
@@ -58,8 +59,6 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     wanted = ("" if overload == "default" else overload) if dot else None
     whole = "::" in word
     if any(letter in word for letter in "*?["):
-        import fnmatch
-
         fits: Callable[[str], object] = re.compile(fnmatch.translate(word)).match
     else:
         fits = word.__eq__
@@ -118,8 +117,6 @@ def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0, re
 
 
 def _closest(pattern: str, names: Collection[str]) -> list[str]:
-    from difflib import get_close_matches
-
     word = split(pattern)[0]
     by_word: dict[str, list[str]] = {}
     for name in sorted(names):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
@@ -281,8 +282,6 @@ class ArgumentRecovery:
         return found if found is not None and len(found) == count else None
 
     def _read_parameters(self, call: DispatchCall, struct: str) -> tuple[str, ...] | None:
-        from gdbext.engine.formats.demangle import demangle
-
         if not call.mangled or operator_method(call.mangled)[0] != struct:
             return None
         found = parameters(demangle(call.mangled))

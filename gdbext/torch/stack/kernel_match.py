@@ -21,6 +21,7 @@ from gdbext.torch.assumed_symbols import (
 )
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.roles import KernelSignature, _is_hidden, kernel_signature, split_types
+from gdbext.torch.values.cpp_objects import mangled_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -295,8 +296,6 @@ class KernelMatcher:
 
     def _holds_pointer(self, kernel: KernelFunction) -> bool:
         """The kernel is a pointer to a function, in a functor, by the name of the functor's class."""
-        from gdbext.torch.values.cpp_objects import mangled_class
-
         if kernel.functor not in self._pointers:
             try:
                 name = mangled_class(self._memory, kernel.functor) if kernel.functor else ""

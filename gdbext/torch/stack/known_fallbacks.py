@@ -19,6 +19,7 @@ from gdbext.errors import GdbextError
 from gdbext.torch import assumed_symbols
 from gdbext.torch.registry.schema import schema_results, schema_types
 from gdbext.torch.values.containers import vector_span
+from gdbext.torch.values.cpp_values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,8 +93,6 @@ def stable_values(
 ) -> Iterator[tuple[int, Value, str]]:
     """The arguments, by number, of an operator with the stable ABI and the schema ``text``, and where they were found.
     Raises MemoryFault, BadData."""
-    from gdbext.torch.values.cpp_values import Value
-
     words = stable_words(memory, sites, stack, call, count) if text else ()
     lost = len(schema_results(text)) if words and returns_from_stable(stack, call.kernel or 0) else 0
     kinds = [kind for kind, _ in schema_types(text)] if words else []

@@ -36,6 +36,7 @@ from gdbext.torch.assumed_symbols import (
     UNBOXED_CALL,
 )
 from gdbext.torch.stack.call_arguments import follow_stub
+from gdbext.torch.stack.event_proof import offset_in_entry, only_boxed
 
 FUNCTION_LIMIT = 1 << 16
 """Bytes of a function that are decoded."""
@@ -236,8 +237,6 @@ class SiteFinder:
 
     def _event(self, code: Sequence[Instruction]) -> str:
         """The event of the lookup at which the code begins; the next lookup is behind its end."""
-        from gdbext.torch.stack.event_proof import only_boxed
-
         is_call = False
         for one in code[1:]:
             if one.is_call and (not one.target or STEP_CALLBACKS.begins(self._name(one.target))):
@@ -304,8 +303,6 @@ class SiteFinder:
         return None
 
     def _is_entry(self, offset: int | None) -> bool:
-        from gdbext.torch.stack.event_proof import offset_in_entry
-
         return offset_in_entry(offset, self._table) is not None
 
     def _behind_handle(self, code: Sequence[Instruction], call: int, handles: Collection[int]) -> str:

@@ -20,7 +20,7 @@ from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher, in_lookup
 from gdbext.torch.stack.known_fallbacks import KnownFallbacks, RecoveredCall, accept
 from gdbext.torch.stack.operator_search import OperatorSearch
-from gdbext.torch.stack.roles import Role
+from gdbext.torch.stack.roles import Role, static_handles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -227,8 +227,6 @@ class CallRecovery:
         frame, function = stack.frames[0], stack.function(0)
         if not function:
             return False
-        from gdbext.torch.stack.roles import static_handles
-
         sites = self._lookups.find(function.start, function.size, static_handles(self._symbolizer, function))
         if not sites or frame.pc not in (sites.lookup, *(address for address, _ in sites.others)):
             return False

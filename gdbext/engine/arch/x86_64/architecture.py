@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine import arch
 from gdbext.engine.arch.x86_64 import conventions, patterns
-from gdbext.engine.arch.x86_64.conventions import ARGUMENTS
+from gdbext.engine.arch.x86_64.conventions import ARGUMENTS, place
 from gdbext.engine.arch.x86_64.decode import instructions
 
 if TYPE_CHECKING:
@@ -110,8 +110,6 @@ class X8664(arch.Architecture):
         return instructions(code, address)
 
     def place_arguments(self, arguments: Sequence[arch.Passing]) -> list[tuple[arch.Slot, ...]]:
-        from gdbext.engine.arch.x86_64.conventions import place
-
         return place(arguments)
 
     def probe_offset(self, code: bytes, kept: int) -> int | None:

@@ -35,6 +35,7 @@ from gdbext.engine.targets.live.kernel_probes import listed_probes
 from gdbext.engine.targets.live.proc_checks import parent, thread_states, tracer
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import parse_maps, start_survivor, stat_fields
+from gdbext.engine.targets.system.socket_table import SocketTables
 from gdbext.errors import GdbextError
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -238,8 +239,6 @@ def connection_to(server: int) -> int:
     """The descriptor of this process whose other end a child of ours has, by a pair of sockets; -1 for none."""
     if server == 0 or parent(server) != os.getpid():
         return -1
-    from gdbext.engine.targets.system.socket_table import SocketTables
-
     theirs, tables = {*_sockets(server).values()}, SocketTables(os.getpid())
     peers = ((descriptor, tables.find(inode)) for descriptor, inode in _sockets(os.getpid()).items())
     return next((descriptor for descriptor, found in peers if found and found.peer in theirs), -1)

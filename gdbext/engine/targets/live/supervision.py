@@ -14,6 +14,11 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from gdbext.engine.arch import architectures
+from gdbext.engine.targets.live import proc_checks
+from gdbext.engine.targets.system import proc_files
+from gdbext.errors import TargetError, TargetGone
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -30,8 +35,6 @@ _PIPE_SIZE = 1 << 16
 def is_suspect(pid: int) -> bool:
     """The kernel may keep whoever reads this process: one of its threads is in uninterruptible sleep, or it uses a file
     system that needs a server to answer."""
-    from gdbext.engine.targets.live import proc_checks
-
     try:
         states = proc_checks.thread_states(pid)
     except OSError:
@@ -42,10 +45,7 @@ def is_suspect(pid: int) -> bool:
 def check_can_stop(pid: int) -> None:
     """A debugger can stop the process. Raises TargetError: one of its threads sleeps uninterruptibly, so that a
     debugger would wait for it without end, and stay its tracer; or there is none, or it has ended."""
-    from gdbext.engine.arch import architectures
-    from gdbext.engine.targets.live import proc_checks
     from gdbext.engine.targets.live.thread_motion import call_of, kernel_side
-    from gdbext.errors import TargetError, TargetGone
 
     architecture = architectures.own()
     if not architecture:
@@ -142,8 +142,6 @@ def _has_ended(child: int) -> bool:
 
 def _is_kept(child: int, call: str) -> bool:
     """The kernel does not let our child go on: it sleeps uninterruptibly, waits for a file server, or for ptrace."""
-    from gdbext.engine.arch import architectures
-    from gdbext.engine.targets.live import proc_checks
     from gdbext.engine.targets.live.thread_motion import kernel_side
 
     architecture = architectures.own()
@@ -223,8 +221,6 @@ def _stream(produce: Callable[[], Iterator[bytes]], into: int) -> None:
 
 def sleepers(pid: int) -> str:
     """The states of the threads of a process, in words."""
-    from gdbext.engine.targets.live import proc_checks
-
     try:
         states = proc_checks.thread_stats(pid)
     except OSError:
@@ -240,8 +236,6 @@ def read_file_of(pid: int, name: str, beginning: int = 0) -> bytes:
     """A file of /proc/PID that waits for the lock of its memory: ``environ``, ``maps``; only so many bytes of it where
     its ``beginning`` is enough. Raises OSError: it cannot be read, is longer than its limit (EFBIG), or the kernel does
     not answer."""
-    from gdbext.engine.targets.live import proc_checks
-    from gdbext.engine.targets.system import proc_files
 
     def read() -> bytes:
         if beginning:

@@ -13,6 +13,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import parse_json
+from gdbext.engine.formats.whole_file import PRIVATE, WholeFile
 from gdbext.engine.targets.recording.recording import LIMIT, SparseBytes
 from gdbext.errors import BadData, BadRecording, GdbextError
 
@@ -81,8 +82,6 @@ def _headed(kind: int, contents: bytes, packed: bytes) -> bytes:
 
 def write(path: str, data: bytes) -> None:
     """Put the file there, for its owner only, and whole or not at all. Raises OSError."""
-    from gdbext.engine.formats.whole_file import PRIVATE, WholeFile
-
     with WholeFile(path, PRIVATE) as file:
         file.write(data)
 

@@ -16,6 +16,7 @@ from gdbext.engine.numbers import number
 from gdbext.engine.targets.host_files import link_of
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, listed
+from gdbext.engine.targets.system.socket_table import SocketTables
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.host_files import HostFiles
@@ -239,8 +240,6 @@ class Peers:
 
     @cached_property
     def _sockets(self) -> SocketTables:
-        from gdbext.engine.targets.system.socket_table import SocketTables
-
         return SocketTables(self._pid)
 
     def _find(self, link: str) -> list[str]:

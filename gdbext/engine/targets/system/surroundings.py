@@ -14,11 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
+from gdbext.engine.targets.host_files import HostFiles
 from gdbext.engine.targets.live.proc_checks import living_threads
 from gdbext.engine.targets.system import control_groups as groups
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.control_groups import Texts
 from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
+from gdbext.engine.targets.system.peer import ChildProcess
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Readings, Target
@@ -122,9 +124,7 @@ def _packed(found: Readings) -> str:
 
 def readings_ahead(pid: int) -> Readings:
     """Read the surroundings of a process that is about to be stopped for longer."""
-    from gdbext.engine.targets.host_files import HostFiles
     from gdbext.engine.targets.system.machine import Machine
-    from gdbext.engine.targets.system.peer import ChildProcess
 
     return readings(pid, sorted(living_threads(pid)), Machine(pid, HostFiles(), ChildProcess))
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.commands import diagnose
 from gdbext.diagnosis.commands.diagnose import children_of, with_cause
 from gdbext.diagnosis.report.wait_detail import OtherEnd
 from gdbext.diagnosis.samples import ChildrenSection, ChildReport
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import judge
-from gdbext.engine.glibc import pthread
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.system.peer import ChildProcess
 from gdbext.errors import TargetError
@@ -44,7 +44,7 @@ def test_a_report_comes_whole_from_the_process_that_makes_it(monkeypatch: pytest
         raise TargetError(f"{pid} is a\0b \udc80")
 
     monkeypatch.setattr(supervision, "is_suspect", lambda _: True)
-    monkeypatch.setattr(pthread, "brief_look", look)
+    monkeypatch.setattr(diagnose, "brief_look", look)
     procfs: Any = SimpleNamespace(children=lambda: {5: ChildProcess(5, "python")}, grandchildren=dict)
     found = children_of(SimpleNamespace(procfs=procfs), True)  # type: ignore[arg-type]
     assert found is not None
