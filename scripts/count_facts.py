@@ -48,7 +48,7 @@ def facts(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.FunctionDef):
             yield "functions"
             yield from parameters(node.args)
-        elif isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Record" for base in node.bases):
+        elif isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "NamedTuple" for base in node.bases):
             yield "records"
             yield from ("fields of records" for each in node.body if isinstance(each, ast.AnnAssign))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "_replace":

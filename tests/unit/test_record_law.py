@@ -59,10 +59,10 @@ class Declared(NamedTuple):
 
 
 def records(files: Mapping[str, str]) -> dict[str, Declared]:
-    """Name → record: classes that derive from Record, NamedTuple or Section, and dataclasses."""
+    """Name → record: classes that derive from NamedTuple or Section, and dataclasses."""
     classes = [node for source in files.values() for node in nodes(source) if isinstance(node, ast.ClassDef)]
     found = {node.name: Declared(_bases(node), tuple(_fields(node))) for node in classes}
-    kinds = {"Record", "NamedTuple", "Section"}
+    kinds = {"NamedTuple", "Section"}
     return {
         node.name: found[node.name]
         for node in classes
