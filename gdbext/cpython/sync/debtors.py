@@ -9,6 +9,7 @@ Sources: Lib/threading.py and queue.py, 3.8 to 3.15.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import assumed_names
@@ -333,9 +334,13 @@ def _in_module(runtime: PythonRuntime, namespace: int, file: str) -> Sequence[Py
 def _of_module(runtime: PythonRuntime, values: Iterable[int], namespace: int, file: str) -> Iterator[PythonFunction]:
     """The functions among the values, and of their classes, that are the module's."""
     for value in dict.fromkeys(_with_methods(runtime, values)):
-        function = None if _is_of_another(runtime, value, namespace) else runtime.functions.source(value)
+        function = runtime.once(_source_in, value, namespace)
         if function and function.code and function.file == file:
             yield function
+
+
+def _source_in(runtime: PythonRuntime, value: int, namespace: int) -> PythonFunction | None:
+    return None if _is_of_another(runtime, value, namespace) else runtime.functions.source(value)
 
 
 def _is_of_another(runtime: PythonRuntime, value: int, namespace: int) -> bool:
@@ -352,12 +357,19 @@ def _with_methods(runtime: PythonRuntime, values: Iterable[int]) -> Iterator[int
             info = runtime.objects.type_of(value)
             if info.name in ("function", "method"):
                 yield value
-            kind = value if info.flags & FLAG_TYPE else info.address
-            for _, method in runtime.dicts.class_items(kind):
-                if runtime.objects.type_of(method).name == "function":
-                    yield method
+            yield from runtime.once(_methods_of, value if info.flags & FLAG_TYPE else info.address)
         except GdbextError:
             continue
+
+
+def _methods_of(runtime: PythonRuntime, kind: int) -> Sequence[int]:
+    """The functions in the dict of a class, up to the first member that cannot be read."""
+    found = []
+    with suppress(GdbextError):
+        for _, method in runtime.dicts.class_items(kind):
+            if runtime.objects.type_of(method).name == "function":
+                found.append(method)
+    return found
 
 
 class _Holders:
