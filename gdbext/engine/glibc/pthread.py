@@ -162,10 +162,14 @@ def _places(mappings: Sequence[MemoryMapping], stack_pointer: int, everywhere: b
             end = start
     if not everywhere:
         return
-    sizes = ((each.end - each.start, each) for each in mappings if not each.path and each.permissions.startswith("rw"))
-    for size, each in sorted(sizes, key=lambda found: found[0]):
-        if size <= _MAIN_SEARCH:
-            yield each.start, size
+    files = [each.path.startswith("/") for each in mappings]
+    found = [
+        (not (before or after), each.end - each.start, each.start)
+        for before, each, after in zip([False, *files], mappings, [*files[1:], False])
+        if not each.path and each.permissions.startswith("rw") and each.end - each.start <= _MAIN_SEARCH
+    ]
+    for _, size, start in sorted(found):  # the loader's own come between the libraries
+        yield start, size
 
 
 def _own_addresses(data: bytes, start: int, abi: GlibcAbi) -> Iterator[int]:
