@@ -287,9 +287,6 @@ class InterpreterFrameReader:
         return PythonFrame(code.name, code.file, code.line(at), address, code.address)
 
 
-MAX_ADDRESS = (1 << 64) - 1
-
-
 class FrameReader:
     """Reads the Python frames of one runtime's threads; each thread's once, for as long as the target stands still."""
 
@@ -385,18 +382,16 @@ def place_groups(
     the outermost ones together, unless the outermost groups are missing; an innermost loop without a group is one
     that is being entered or left.
     """
-    if any(group.anchor is not None for group in found):
-        spans = sorted((sp, cfa, level) for level, (sp, cfa) in enumerate(frames))
-        placed = [(_level_of(group.anchor, spans), group) for group in found if group.anchor is not None]
-        return [(level, group) for level, group in placed if level is not None]
+    if frames and any(group.anchor is not None for group in found):
+        starts = [sp for sp, _ in frames]
+        levels: Sequence[int] = range(len(frames))
+        if starts != sorted(starts):  # a handler runs on a stack of its own
+            levels = sorted(levels, key=starts.__getitem__)
+            starts.sort()
+        placed = [(levels[bisect_right(starts, each.anchor) - 1], each) for each in found if each.anchor is not None]
+        return [(level, each) for level, each in placed if frames[level][0] <= (each.anchor or 0) < frames[level][1]]
     loops = [level for level in range(len(frames)) if is_loop(level)] if found else []
     if found and found[-1].cut:
         return list(zip(loops, found))
     count = min(len(loops), len(found))
     return list(zip(loops[len(loops) - count :], found[len(found) - count :]))
-
-
-def _level_of(address: int, spans: Sequence[tuple[int, int, int]]) -> int | None:
-    """The frame whose part of the stack has an address; a search, since stacks can have 25,000 loops."""
-    at = bisect_right(spans, (address, MAX_ADDRESS, 0)) - 1
-    return spans[at][2] if at >= 0 and address < spans[at][1] else None
