@@ -3,9 +3,9 @@
 A field's annotation says how it is written (engine/vocabulary.py): ``Hexadecimal`` as text, ``Sparse[…]`` only where it
 does not have its default, ``Explained[…]`` only with --why, ``Internal[…]`` never, ``Inline[…]`` as the members of its
 own record. A property made by ``json_member`` is written like a field. A field that would be a keyword of Python has an
-underscore behind its name, which JSON has not. The type of an inline field may be a family (RecordFamily): the value is
-one of its records. Enumerations are written as their values, tuples as arrays, numbers that
-JSON lacks as "NaN", "Infinity" and "-Infinity", complex ones as [real, imaginary].
+underscore behind its name, which JSON has not. The type of an inline field may be the base class of several
+records (WaitDetail): the value is one of these. Enumerations are written as their values, tuples as arrays, numbers
+that JSON lacks as "NaN", "Infinity" and "-Infinity", complex ones as [real, imaginary].
 """
 
 from __future__ import annotations

@@ -148,8 +148,7 @@ def _acting(
     inner = frames if _BY_ALIKE.intersection(calls.methods) else []
     alike = [each for each in inner if calls.by_frame(each, calls.wanted(each.code))]
     found = [Acting(_function_of(runtime, each), "wait", True) for each in alike]
-    theirs = (calls.acting(each, space) for each, space in functions if each.code not in own)
-    found += [each for each in theirs if each]
+    found += filter(None, (calls.acting(each, space) for each, space in functions if each.code not in own))
     likely = [each for each in found if each.by_name or calls.may_be_it(each.function)]
     return found, tuple(sorted(likely or found, key=lambda each: not each.by_name))
 

@@ -384,9 +384,9 @@ def _concluded(
     alive = tuple(tid for tid in there if not _waits_alike(thread, tid, found))
     if alive or (known.takes_jobs and not known.ended):
         return None, alive or expects
-    nobody = "other thread" if there else "thread"
+    absent = "other thread" if there else "thread"
     handled = wait.detail.set_by_handlers or wait.kind.traits.handler_may_end_it
-    lost = _lost(thread, known, may_be_handled=handled, nobody=nobody)
+    lost = _lost(thread, known, may_be_handled=handled, absent=absent)
     if not lost or not lost.threads:
         lost = _left_behind(thread, found, wait) or lost
     return lost, () if lost else expects
@@ -445,7 +445,7 @@ def _lost(
     known: Debtors,
     may_be_handled: bool,
     sets: str = "",
-    nobody: str = "thread",
+    absent: str = "thread",
 ) -> LostThread | None:
     """The threads that have ended, and the functions that no thread is in, or no other than those that wait alike."""
     named = tuple(each for each in known.ended if each.function)
@@ -454,7 +454,7 @@ def _lost(
         return None  # whoever was given it may act, in whatever function
     if not known.functions or (may_be_handled and not named and _may_be_set_by_handler(thread)):
         return None
-    clause = _nobody(known, named, nobody, sets)
+    clause = _absence(known, named, absent, sets)
     python = thread.process.python
     error = next((text for each in ended if (text := python.kept_error(each.value))), "")
     if not ended:
@@ -469,21 +469,21 @@ _TAKES = "acquire"
 """The method by which somebody must have taken a lock or semaphore that no function is known to give back."""
 
 
-def _nobody(known: Debtors, ended: Sequence[ThreadObject], nobody: str, sets: str) -> str:
+def _absence(known: Debtors, ended: Sequence[ThreadObject], absent: str, sets: str) -> str:
     """The clause that no thread is in the functions that could end the wait. Those are named that are proven to act on
     the very object, else the one of a thread that has ended."""
     proven = [each for each in known.functions if each.by_name]
-    theirs = {each.function.rpartition(".")[2] for each in ended}
-    of_ended = [each for each in known.functions if each.function.qualname.rpartition(".")[2] in theirs]
+    names = {each.function.rpartition(".")[2] for each in ended}
+    of_ended = [each for each in known.functions if each.function.qualname.rpartition(".")[2] in names]
     functions = tuple(dict.fromkeys(map(_place, proven or of_ended)))
     method = known.functions[0].method
     does = f"sets {sets}" if sets else f"calls {method}(){' of it' if proven else ''}"
     if method == _TAKES:
         does += ", and nothing that is known of the program calls release()"
     if not functions:
-        return f"no {nobody} is in a function of the program that {does} of such an object"
+        return f"no {absent} is in a function of the program that {does} of such an object"
     more = f" and {len(functions) - _SHOWN} more" if len(functions) > _SHOWN else ""
-    return f"no {nobody} is in {', '.join(functions[:_SHOWN])}{more}, which {does}"
+    return f"no {absent} is in {', '.join(functions[:_SHOWN])}{more}, which {does}"
 
 
 def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:

@@ -261,10 +261,8 @@ class KnownFallbacks:
         running = stack.function(level)
         key = kernel, running.start if running else 0
         if key not in self._hands_over:
-            named, texts = (
-                self._dispatcher.kernels.name(kernel).function,
-                " ".join(running.demangled if running else ()),
-            )
+            named = self._dispatcher.kernels.name(kernel).function
+            texts = " ".join(running.demangled) if running else ""
             self._hands_over[key] = any(
                 any(one in named for one in kernels) and any(one in texts for one in called)
                 for kernels, called in _VIRTUAL_CALLS

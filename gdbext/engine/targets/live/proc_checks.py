@@ -54,16 +54,16 @@ def ends_with_tracer(pid: int) -> bool:
     return tracer(pid, pid) == parent(pid) != 0
 
 
-def thread_states(pid: int, known: Container[int] = ()) -> dict[int, str]:
-    """Thread id to state letter, of all threads but the ``known``. Raises OSError: the process is gone."""
-    return {tid: state for tid, (state, _) in thread_stats(pid, known).items()}
+def thread_states(pid: int, skipped: Container[int] = ()) -> dict[int, str]:
+    """Thread id to state letter, of all threads but the ``skipped``. Raises OSError: the process is gone."""
+    return {tid: state for tid, (state, _) in thread_stats(pid, skipped).items()}
 
 
-def thread_stats(pid: int, known: Container[int] = ()) -> dict[int, tuple[str, str]]:
-    """Thread id to state letter and name, of all threads but the ``known``. Raises OSError: the process is gone."""
+def thread_stats(pid: int, skipped: Container[int] = ()) -> dict[int, tuple[str, str]]:
+    """Thread id to state letter and name, of all threads but the ``skipped``. Raises OSError: the process is gone."""
     found = {}
     for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - strings are all that is needed
-        if int(name) in known:
+        if int(name) in skipped:
             continue
         try:
             found[int(name)] = thread_stat(pid, name)
@@ -72,10 +72,10 @@ def thread_stats(pid: int, known: Container[int] = ()) -> dict[int, tuple[str, s
     return found
 
 
-def living_threads(pid: int, known: Container[int] = ()) -> set[int]:
-    """The ids of the threads that have not ended, but the ``known``; none of a process that is gone. Raises nothing."""
+def living_threads(pid: int, skipped: Container[int] = ()) -> set[int]:
+    """Ids of the threads that have not ended, but the ``skipped``; none of a process that is gone. Raises nothing."""
     try:
-        return {tid for tid, state in thread_states(pid, known).items() if state not in "ZX"}
+        return {tid for tid, state in thread_states(pid, skipped).items() if state not in "ZX"}
     except OSError:
         return set()
 

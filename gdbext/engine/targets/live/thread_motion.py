@@ -75,10 +75,10 @@ def place_of(pid: int, tid: int) -> SleepPlace:
 
 
 def has_moved_since(pid: int, tid: int, earlier: SleepPlace) -> bool:
-    """True if the thread may have run since ``place_of`` told ``earlier``. schedstat counts a turn when it begins
+    """True if the thread may have run since ``place_of`` read ``earlier``. schedstat counts a turn when it begins
     (sched_info_arrive, kernel/sched/stats.h): the same numbers are proof, the system call need not be read."""
-    told = _text(f"/proc/{pid}/task/{tid}/schedstat")
-    if told not in ("", _NOT_COUNTED) and told == earlier.ran:
+    schedstat = _text(f"/proc/{pid}/task/{tid}/schedstat")
+    if schedstat not in ("", _NOT_COUNTED) and schedstat == earlier.ran:
         return False
     return place_of(pid, tid).has_moved(earlier)
 
@@ -90,9 +90,9 @@ def call_of(pid: int, tid: int) -> str:
 
 def _ran(folder: str) -> str:
     """schedstat; the number of context switches where the kernel was built without it, or does not count."""
-    told = _text(f"{folder}/schedstat")
-    if told and told != _NOT_COUNTED:
-        return told
+    schedstat = _text(f"{folder}/schedstat")
+    if schedstat and schedstat != _NOT_COUNTED:
+        return schedstat
     switches = _sum(f"{folder}/status", _SWITCHES)
     return f"{switches} switches" if switches is not None else ""
 
