@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -22,12 +23,14 @@ def test_the_processes_with_torch(inferior: Start) -> None:
     hung, found = inferior("gil-mutex"), listed()
     assert os.getpid() not in found
     assert found[hung.pid].user == os.getuid()
-    assert "gil-mutex" in found[hung.pid].program
+    command = Path(f"/proc/{hung.pid}/cmdline").read_text().replace("\0", " ").rstrip()
+    assert "gil-mutex" in command
+    assert found[hung.pid].program == (command if len(command) <= 100 else command[:99] + "…")
     document = json.loads(harness.run([harness.DISPATCH, "ps", "--json"]).stdout)
     assert [each["threads"] for each in document if each["pid"] == hung.pid] == [found[hung.pid].threads]
     lines = {line.split()[0]: line for line in harness.run([harness.DISPATCH, "ps"]).stdout.splitlines()}
     assert lines["PID"].split() == ["PID", "USER", "RANK", "THREADS", "STANDS", "MAIN", "PROGRAM"]
-    assert "gil-mutex" in lines[str(hung.pid)]
+    assert lines[str(hung.pid)].endswith(found[hung.pid].program)
 
 
 def test_a_rank_that_stands_beside_one_that_runs(inferior: Start) -> None:
