@@ -72,7 +72,7 @@ def cost(kind: str, count: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "least"), [("events", 40), ("locks", 40), ("operators", 20), ("calls", 50), ("mappings", 400)]
+    ("kind", "least"), [("events", 40), ("locks", 40), ("operators", 20), ("calls", 50), ("mappings", 4_000)]
 )
 def test_work_grows_with_what_there_is(kind: str, least: int) -> None:
     costs = [cost(kind, least * times) for times in (1, 2, 4)]
