@@ -160,6 +160,9 @@ def _mentions_release(runtime: PythonRuntime, frame: PythonFrame) -> bool:
 def _entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
     """The context managers whose ``with`` block the frame is in, the outermost first, each followed by those that it
     has entered where it is an ExitStack. Raises MemoryFault, BadData."""
+    interpreted = isinstance(runtime.layout.abi.frames, InterpreterFrames)
+    if interpreted and not runtime.once(_entries_of, frame.code):  # most functions have no ``with`` and no ``try``
+        return ()
     return runtime.once(_all_entered, frame)
 
 

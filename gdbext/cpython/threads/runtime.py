@@ -285,8 +285,7 @@ class PythonRuntime(PySpace):
 
     def tid_of_ident(self, ident: int) -> int | None:
         """The kernel's id of the thread whose threading.get_ident() is ``ident``; None if none is known."""
-        state = self.state_of_ident(ident)
-        return self.proven_tid(state) if state else self.pthreads.tids.get(ident)
+        return self.once(_tid_of_ident, ident)
 
     def has_no_thread(self, ident: int) -> bool:
         """No thread of the target has that threading.get_ident(): every pthread_t was read, and the list of thread
@@ -349,6 +348,11 @@ def _namespace(runtime: PythonRuntime, interpreter: Interpreter, module: str) ->
     modules = PyInterpreterState(runtime.space, interpreter.address).value(runtime.layout.abi.modules)
     found = runtime.dicts.get(modules, module) if modules else 0
     return PyModuleObject(runtime.space, found).md_dict if found else 0
+
+
+def _tid_of_ident(runtime: PythonRuntime, ident: int) -> int | None:
+    state = runtime.state_of_ident(ident)
+    return runtime.proven_tid(state) if state else runtime.pthreads.tids.get(ident)
 
 
 def _states_by_ident(runtime: PythonRuntime) -> Mapping[int, ThreadState]:

@@ -291,7 +291,7 @@ def _is_loop(stack: NativeStack, level: int, evaluates: Callable[[Iterable[str]]
 def _lacks_registers(stack: NativeStack, dispatch: Sequence[DispatchFrame], kept: Collection[str]) -> bool:
     """The registers that a called function keeps are needed and not known: to go on unwinding, or in the frame of the
     innermost operator, whose arguments and keyset may stand in them."""
-    if stack.outer is not None:
+    if stack.outer is not None and not stack.is_truncated:
         return True
     return bool(dispatch) and not stack.frames[dispatch[0].level].registers.keys() >= set(kept)
 

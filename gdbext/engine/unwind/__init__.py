@@ -196,9 +196,11 @@ class NativeStack:
 
     @classmethod
     def walk(
-        cls, registers: Mapping[str, int], unwinder: Unwinder, symbolizer: Symbolizer, limit: int = MAX_FRAMES
+        cls, registers: Mapping[str, int], unwinder: Unwinder, symbolizer: Symbolizer, most: int | None = None
     ) -> NativeStack:
-        """Unwinds from ``registers``. Never raises for what is on the stack: the walk ends and says why."""
+        """Unwinds from ``registers``; of ``most`` frames, or MAX_FRAMES. Never raises for what is on the stack: the
+        walk ends and says why."""
+        limit = MAX_FRAMES if most is None else most
         frames = unwinder.stack(registers, limit)
         if len(frames) >= limit:
             return cls(frames, f"truncated at {limit} frames", symbolizer)
@@ -207,6 +209,11 @@ class NativeStack:
 
     def __len__(self) -> int:
         return len(self.frames)
+
+    @property
+    def is_truncated(self) -> bool:
+        """The stack has more frames than are kept."""
+        return len(self.frames) >= MAX_FRAMES
 
     @property
     def path(self) -> tuple[int, ...]:

@@ -80,3 +80,24 @@ def test_work_grows_with_what_there_is(kind: str, least: int) -> None:
         small, large = figures[1] - figures[0], figures[2] - figures[1]
         assert large <= 2 * least * limit, (name, figures, large / (2 * least))
         assert large <= 2.3 * small + figures[0] / 8, (name, figures)  # where things lie in memory costs a read or two
+
+
+def test_a_truncated_stack_wants_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies beyond the frames that are kept needs no registers, and so no stop and no second look."""
+    monkeypatch.setattr("gdbext.engine.unwind.MAX_FRAMES", 1_000)
+    command = [sys.executable, str(INFERIORS / "many_alike.py"), "calls", "50"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert some(process.stdout).readline() == "ready\n"
+            wait_until(
+                lambda: {procfs.state(process.pid, tid) for tid in procfs.threads(process.pid)} == {"S"}, "all sleep"
+            )
+            target = brief_look(process.pid)
+            session, inspection = Session(target).settled(_inspected)
+            assert any("truncated at 1000 frames" in note for each in inspection.threads for note in each.notes)
+            assert session.target is target
+            assert isinstance(target, SnapshotTarget)
+            assert target.stops == 0
+            target.close()
+        finally:
+            process.kill()
