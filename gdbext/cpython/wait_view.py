@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.sync.debtors import debtors, error_in_future, flag_debtors, methods_that_end
+from gdbext.cpython.sync.held_locks import entered_objects, held_locks, seemingly_held, taken_before, where_entered
 from gdbext.cpython.sync.helper_threads import (
     ended_processes,
     lost_callers,
@@ -342,8 +343,6 @@ class PythonWaitView:
 
     def where_taken(self, futex: int, tid: int) -> str:
         """The line of the ``with`` or ``acquire()`` by which that thread holds that lock, "" where it is not known."""
-        from gdbext.cpython.sync.held_locks import where_entered
-
         words = self._words(futex)
         states = self._threads.states.get(tid, ())
         places = (where_entered(self.runtime, state, word) for state in states for word in words)
@@ -367,8 +366,6 @@ class PythonWaitView:
 
     @cached_property
     def _inside_try(self) -> dict[int, list[tuple[int, int]]]:
-        from gdbext.cpython.sync.held_locks import seemingly_held
-
         found: dict[int, list[tuple[int, int]]] = {}
         for tid, states in self._threads.states.items():
             for state in states:
@@ -379,8 +376,6 @@ class PythonWaitView:
     def has_taken(self, tid: int, futex: int) -> bool:
         """The thread has taken the lock that it now sleeps on, by a statement before, and no other thread has the lock
         at hand."""
-        from gdbext.cpython.sync.held_locks import taken_before
-
         words = self._words(futex)
         locks = (lock for state in self.states(tid) for lock in taken_before(self.runtime, state))
         lock = next((lock for lock in locks if lock.word in words), None)
@@ -392,8 +387,6 @@ class PythonWaitView:
 
     @cached_property
     def _inside_objects(self) -> dict[int, list[int]]:
-        from gdbext.cpython.sync.held_locks import entered_objects
-
         found: dict[int, list[int]] = {}
         for tid, states in self._threads.states.items():
             for state in states:
@@ -403,8 +396,6 @@ class PythonWaitView:
 
     @cached_property
     def _inside(self) -> dict[int, list[int]]:
-        from gdbext.cpython.sync.held_locks import held_locks
-
         found: dict[int, list[int]] = {}
         for tid, states in self._threads.states.items():
             for state in states:

@@ -21,6 +21,7 @@ from gdbext.diagnosis.threads.thread_reporting import (
 )
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import Judgement, judge
+from gdbext.diagnosis.verdict.known_bugs import known_bugs
 from gdbext.diagnosis.verdict.recursion import Recursion, detect, never_the_same
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.diagnosis.waits.function_tag import FunctionTag
@@ -248,8 +249,6 @@ def with_known_bugs(session: Session, found: Inspection) -> Inspection:
     crashed = found.judgement.verdict.kind is CRASH
     if not crashed and all(not thread.wait or thread.state is RunState.IDLE for thread in found.threads):
         return found
-    from gdbext.diagnosis.verdict.known_bugs import known_bugs
-
     return found._replace(known=known_bugs(session, session.threads.all(), found.threads, found.judgement.findings))
 
 

@@ -15,6 +15,7 @@ from gdbext.diagnosis.report.thread_report import ThreadProgress, is_users_file
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
 from gdbext.diagnosis.verdict.judgement import Judgement
+from gdbext.diagnosis.verdict.slowness import collects_again, over_samples
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import UsageError
@@ -212,7 +213,5 @@ def _slowness(looks: Sequence[Inspection], interval: float) -> tuple[Slowness | 
     """Find what slows the process down by all looks, and the thread that collects garbage again and again."""
     if not looks[-1].slowness:
         return None, None
-    from gdbext.diagnosis.verdict.slowness import collects_again, over_samples
-
     seen = [each.slowness for each in looks]
     return over_samples(seen, interval), collects_again(seen)

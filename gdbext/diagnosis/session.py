@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.sync.locks import prepare_walk
 from gdbext.cpython.threads.runtime import NO_PYTHON, PythonRuntime, ThreadTable
+from gdbext.cpython.wait_view import PythonWaitView
+from gdbext.diagnosis.threads.thread_snapshots import StackOwners, Stacks, ThreadSnapshots
+from gdbext.diagnosis.waits.add_ons import AddOns
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 from gdbext.engine.process.memory import Memory, memory_of
 from gdbext.engine.process.modules import ModuleTable
@@ -21,7 +24,13 @@ from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.frame_steps import FrameSteps
 from gdbext.engine.vocabulary import ErrorLog
 from gdbext.errors import BadData, GdbextError, MemoryFault, NotTorch, UsageError
+from gdbext.torch.layout_choice import torch_layout
 from gdbext.torch.registry import Dispatcher
+from gdbext.torch.registry.dispatch_table import DispatchTables
+from gdbext.torch.singleton import find_singleton
+from gdbext.torch.stack.dispatch_stack import DispatchStackReader
+from gdbext.torch.stack.key_choice import RedispatchPredictor
+from gdbext.torch.state.tensor import TensorReader
 from gdbext.torch.values.key_names import KeyNames, renamed_backend
 
 if TYPE_CHECKING:
@@ -29,9 +38,7 @@ if TYPE_CHECKING:
 
     from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.cpython.threads.runtime import PythonRuntime, ThreadTable
-    from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.diagnosis.report.thread_report import BackwardNode
-    from gdbext.diagnosis.threads.thread_snapshots import Stacks, ThreadSnapshots
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.modules import Module
@@ -40,12 +47,8 @@ if TYPE_CHECKING:
     from gdbext.engine.unwind import NativeStack
     from gdbext.torch.compile.generated_kernels import GeneratedKernels
     from gdbext.torch.registry import Dispatcher
-    from gdbext.torch.registry.dispatch_table import DispatchTables
-    from gdbext.torch.stack.dispatch_stack import DispatchStackReader
-    from gdbext.torch.stack.key_choice import RedispatchPredictor
     from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
     from gdbext.torch.state.settings_reader import SettingsReader
-    from gdbext.torch.state.tensor import TensorReader
     from gdbext.torch.values.key_names import KeyNames
     from gdbext.torch.values.value_text import Statistics
 
@@ -205,22 +208,16 @@ class Session:
     @cached_property
     def stacks(self) -> Stacks:
         """The native stacks of all threads, unwound on demand."""
-        from gdbext.diagnosis.threads.thread_snapshots import StackOwners, Stacks
-
         return Stacks(self.unwinder, self.symbolizer, StackOwners(self.target, self.modules, self.memory), self.errors)
 
     @cached_property
     def threads(self) -> ThreadSnapshots:
         """The snapshots of all threads."""
-        from gdbext.diagnosis.threads.thread_snapshots import ThreadSnapshots
-
         dispatch = self.dispatch_stacks if self.has_torch else None
         return ThreadSnapshots(self.target, self._process, self.stacks, self.python_threads, dispatch, self.errors)
 
     @cached_property
     def _process(self) -> ProcessSnapshot:
-        from gdbext.diagnosis.waits.add_ons import AddOns
-
         tids = frozenset(thread.tid for thread in self.target.threads())
         return ProcessSnapshot(
             self.memory,
@@ -263,8 +260,6 @@ class Session:
     @cached_property
     def python_waits(self) -> PythonWaitView:
         """The waits of threads, as Python's objects tell them."""
-        from gdbext.cpython.wait_view import PythonWaitView
-
         return PythonWaitView(self.python_threads, self.errors.note)
 
     # --- torch -----------------------------------------------------------------------------------
@@ -288,9 +283,6 @@ class Session:
         """Once: before it is refused, a compiler may have run for a minute. Raises NotTorch, LayoutError."""
         if not self.has_torch:
             raise NotTorch("no PyTorch is loaded in this process")
-        from gdbext.torch.layout_choice import torch_layout
-        from gdbext.torch.singleton import find_singleton
-
         find_dispatcher = partial(find_singleton, self.memory, self.symbolizer)
         layout = torch_layout(self.modules, self.memory, self.symbolizer, find_dispatcher, measure=self._measure_torch)
         layout = layout.of_process(partial(renamed_backend, self.memory, self.symbolizer, layout))
@@ -321,23 +313,17 @@ class Session:
     @cached_property
     def dispatch_stacks(self) -> DispatchStackReader:
         """Reads the dispatcher's frames on stacks; by names alone where the dispatcher cannot be read."""
-        from gdbext.torch.stack.dispatch_stack import DispatchStackReader
-
         tables = None if self.dispatcher_error else self.tables
         return DispatchStackReader(self.memory, self.symbolizer, tables, self.errors.note)
 
     @cached_property
     def tables(self) -> DispatchTables:
         """Registrations and computed tables of the dispatcher's operators. Raises as ``dispatcher`` does."""
-        from gdbext.torch.registry.dispatch_table import DispatchTables
-
         return DispatchTables(self.dispatcher)
 
     @cached_property
     def chains(self) -> RedispatchPredictor:
         """Redispatches that are expected from a keyset. Raises as ``dispatcher`` does."""
-        from gdbext.torch.stack.key_choice import RedispatchPredictor
-
         return RedispatchPredictor(self.tables)
 
     @cached_property
@@ -370,8 +356,6 @@ class Session:
     @cached_property
     def tensors(self) -> TensorReader:
         """Reads tensors. Raises NotTorch, LayoutError."""
-        from gdbext.torch.state.tensor import TensorReader
-
         return TensorReader(self.memory, self.layout, self.symbolizer, self.dispatch_keys)
 
     @cached_property

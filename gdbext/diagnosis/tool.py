@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.tool_arguments import CommandParser
+from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, write
 from gdbext.errors import UsageError
 
@@ -96,7 +97,6 @@ class Alone(ToolHost):
 
     def pause(self, target: Target) -> Pause:
         """The closed target's process runs; another target stops it again."""
-        from gdbext.engine.glibc.pthread import brief_look
 
         def pause(seconds: float, watch: Watch) -> Target:
             run_for(seconds, watch)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext import cache
@@ -51,8 +52,6 @@ class EntryPoint(NamedTuple):
         return guarded(self, self._imported)
 
     def _imported(self) -> Any:
-        from importlib import import_module
-
         if self.folder not in sys.path:  # scripts/dispatch starts Python without its site folders
             sys.path.append(self.folder)
         module, _, names = self.place.partition(":")

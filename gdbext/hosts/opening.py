@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 from gdbext.engine.glibc.pthread import asleep, brief_look, unstopped
 from gdbext.engine.layouts.store import build_id_of_file
 from gdbext.engine.targets import budget
-from gdbext.engine.targets.live import proc_checks
+from gdbext.engine.targets.live import proc_checks, supervision
 from gdbext.engine.targets.live.proc_checks import foreign_tracer
+from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import TargetError, as_root
 from gdbext.tools.table import Outcome
+from gdbext.torch.measure import measure_for_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gdbext.engine.targets.base_target import Readings, Target
-    from gdbext.engine.targets.live.unstopped import RunningProcess
     from gdbext.tools.table import Outcome
 
 
@@ -134,15 +135,11 @@ def _readings(pid: int) -> Readings | None:
 
 def open_running(pid: int) -> RunningProcess:
     """A running process, its memory alone: for what lets it run and watches. Raises TargetError."""
-    from gdbext.engine.targets.live.unstopped import RunningProcess
-
     _measure(pid)
     return RunningProcess(pid)
 
 
 def _measure(pid: int) -> None:
-    from gdbext.torch.measure import measure_for_process
-
     with budget.lifted():
         measure_for_process(pid, 2)
 
@@ -150,8 +147,6 @@ def _measure(pid: int) -> None:
 def supervised(pid: int, look: Callable[[], Outcome], without_memory: Callable[[], Outcome]) -> Outcome:
     """The outcome of ``look``, made by a child; where the kernel keeps that one, of ``without_memory``. Raises
     TargetError: nothing can be said but how the threads of the process sleep."""
-    from gdbext.engine.targets.live import supervision
-
     data = supervision.by_child(lambda: look().encode(), supervision.STUCK_SECONDS)
     if data is None:
         data = supervision.by_child(lambda: without_memory().encode(), supervision.SECOND_SECONDS)

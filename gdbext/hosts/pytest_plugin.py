@@ -7,6 +7,7 @@ a stopped process is in its way. Works in each worker of pytest-xdist.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import json
 import os
@@ -204,8 +205,6 @@ class HangPlugin:
         self._watcher = int(told)
 
     def _let_look(self) -> None:
-        import ctypes
-
         ctypes.CDLL(None).prctl(_SET_PTRACER, self._watcher, 0, 0, 0)
 
     def _heed(self, number: int) -> None:

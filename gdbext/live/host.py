@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from gdbext.diagnosis.tool import Alone, Mode, Tool, ToolHost
+from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
+from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer
 from gdbext.errors import ProbesRefused, TargetError, UsageError
 from gdbext.live.end_requests import EndRequests
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report import Ending, Report
     from gdbext.diagnosis.session import Session
-    from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
     from gdbext.engine.terminal import CommandLine
     from gdbext.engine.unwind.frame_steps import CfaRule
     from gdbext.live.breakpoint_setter import BreakpointSetter
@@ -133,8 +134,6 @@ class Host(ToolHost):
             self._guard().watch_over(pid)
 
     def _guard(self) -> DebuggerGuards:
-        from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
-
         self._guards = self._guards or DebuggerGuards()
         return self._guards
 
@@ -156,8 +155,6 @@ class Host(ToolHost):
 
     def _is_lent(self, session: Session) -> bool:
         """A user's debugger holds a process, itself or by a server."""
-        from gdbext.engine.targets.live.local_process import LentProcess
-
         return isinstance(session.target, LentProcess) and session.target.pid != 0 and not self.is_batch
 
     def note_on_breakpoints(self, session: Session, refused: ProbesRefused | None) -> tuple[str, ...]:

@@ -7,13 +7,16 @@ files are moved to where the user wants them.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.diagnosis.job import rank_of
 from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report import json_report
 from gdbext.engine.formats.workplace import Workplace
@@ -123,8 +126,6 @@ class FamilyEvidence(NamedTuple):
 
 def prepare() -> None:
     """Import what every look needs, so that a look that is forked from here begins at once."""
-    from importlib import import_module
-
     for name in (
         "gdbext.diagnosis.commands.diagnose",
         "gdbext.diagnosis.reporting",
@@ -283,8 +284,6 @@ def _merged(place: Workplace, reports: Sequence[str], name: str, dispatch: Dispa
 
 def is_rank(pid: int) -> bool:
     """A launcher of PyTorch's gave it a rank, or that is in its environment as another one would say it."""
-    from gdbext.diagnosis.job import rank_of
-
     try:
         return rank_of(parse_environ(read_file(pid, "environ"))) is not None
     except GdbextError:
@@ -339,8 +338,6 @@ def start_child(work: Callable[[], int], place: Workplace) -> int:
 
 def end_with_parent(number: int) -> None:
     """Have the kernel send this process a signal when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
-    import ctypes
-
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, number)
 
 

@@ -29,6 +29,7 @@ from gdbext.cpython.threads.frame_variables import (
     namespace_of,
     variables,
 )
+from gdbext.cpython.threads.loop_names import names_of_code
 from gdbext.cpython.threads.object_text import codes_of_traceback
 from gdbext.errors import GdbextError
 
@@ -202,8 +203,6 @@ def _codes_of_traceback(runtime: PythonRuntime, error: int) -> Iterable[int]:
 
 def _names_of(runtime: PythonRuntime, code: int) -> LoopNames | None:
     """The names that the code object at an address loads anywhere."""
-    from gdbext.cpython.threads.loop_names import names_of_code
-
     return names_of_code(runtime, code)
 
 

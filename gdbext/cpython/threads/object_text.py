@@ -11,6 +11,7 @@ from gdbext.cpython.abi.python_structures import PyFloatObject, PyInterpreterFra
 from gdbext.cpython.objects import classes_of
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_variables import locals_of
+from gdbext.cpython.threads.loop_names import is_in_loop_of
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
 from gdbext.engine.terminal import cut
 from gdbext.errors import NOT_RECORDED, GdbextError, MemoryFault
@@ -170,8 +171,6 @@ def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | 
 def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | None:
     """The exception that a variable of this function has, and that a loop around its instruction has caught: its
     traceback begins there. None for none. Raises nothing."""
-    from gdbext.cpython.threads.loop_names import is_in_loop_of
-
     try:
         for value in locals_of(runtime, frame).values():
             text = exception_text(runtime, value)

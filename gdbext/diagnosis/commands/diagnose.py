@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.errors import GdbextError
+from gdbext.render.plain_json import plain
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -373,10 +375,7 @@ def _report(child: ChildProcess, parent: int | None) -> ChildReport:
 
 
 def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
-    import json
     from dataclasses import replace
-
-    from gdbext.render.plain_json import plain
 
     known = _report(child, parent)
     if child.ending:

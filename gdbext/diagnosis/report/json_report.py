@@ -14,6 +14,7 @@ from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.terminal import shown_json
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import BadData
+from gdbext.render.json_reader import from_json, section_from_json
 from gdbext.render.plain_json import members, plain
 
 Said = TypeVar("Said", Finding, Verdict)
@@ -38,8 +39,6 @@ def parse(data: bytes, where: str, *sections: type[Section]) -> Report:
 def read(value: object, where: str, *sections: type[Section]) -> Report:
     """The report that a document describes, with those of its sections. Whoever made it, nothing in it is trusted.
     Raises BadData, which says where it is not as the schema has it."""
-    from gdbext.render.json_reader import from_json, section_from_json
-
     if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
         raise BadData(f"{where} is not a report of gdbext (schema {SCHEMA})")
     present = [section_from_json(kind, value[kind.name], kind.name) for kind in sections if value.get(kind.name)]

@@ -27,6 +27,7 @@ from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.stack import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery
 from gdbext.torch.stack.call_arguments import CallSites, FoundArgument
+from gdbext.torch.stack.key_choice import KeySetExplanation
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
 
@@ -170,8 +171,6 @@ def report_stack(session: Session, thread: TargetThread, native: bool, explained
     frames = all_frames(session, snapshot) if native else ()
     if not explained or session.dispatcher_error:
         return report_thread(snapshot, frames=frames)
-    from gdbext.torch.stack.key_choice import KeySetExplanation
-
     explanation = KeySetExplanation(session.tensors, session.dispatcher.keys)
     shown = shown_steps(snapshot.dispatch)
     found = ArgumentReporter(session).at(snapshot.stack, shown)

@@ -21,6 +21,7 @@ from gdbext.diagnosis.verdict.shortages import (
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.engine.numbers import number
 from gdbext.engine.vocabulary import counted, of_many
+from gdbext.torch.compile.dynamo_names import COMPILER, PASSES, STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -245,8 +246,6 @@ def _name(snapshot: ThreadSnapshot, level: int) -> str:
 
 
 def _compiling(facts: Facts) -> Iterator[Explanation]:
-    from gdbext.torch.compile.dynamo_names import COMPILER, PASSES, STAGES
-
     for thread in facts.threads:
         if not any(f.file.endswith(COMPILER[0]) and f.function == COMPILER[1] for f in thread.python_frames):
             continue

@@ -7,6 +7,7 @@ from __future__ import annotations
 from time import CLOCK_REALTIME
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.cpython.threads.garbage_collector import running_collection
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
@@ -16,6 +17,8 @@ from gdbext.engine.targets.system.control_groups import descriptor_kinds
 from gdbext.engine.targets.system.surroundings import Surroundings, Turns, surroundings
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.errors import GdbextError
+from gdbext.torch.compile.compile_section import recompilations
+from gdbext.torch.compile.dynamo_reader import DynamoReader, compilation_began, expression_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -251,30 +254,21 @@ def _own_threads(session: Session) -> int | None:
 
 
 def _collection(session: Session) -> Collection | None:
-    from gdbext.cpython.threads.garbage_collector import running_collection
-
     return running_collection(session.python)
 
 
 def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> float | None:
     """Seconds by the clock of this machine, None for a core; a recording keeps the time at which it was made."""
-    from gdbext.torch.compile.dynamo_reader import compilation_began
-
     began = compilation_began(process.python.stack(tid))
     now = session.target.files.clock(CLOCK_REALTIME) if began is not None else None
     return now - began if now is not None and began is not None and now >= began else None
 
 
 def _expression_size(process: ProcessSnapshot, tid: int) -> int | None:
-    from gdbext.torch.compile.dynamo_reader import expression_size
-
     return expression_size(process.python.stack(tid))
 
 
 def _recompilations(session: Session) -> int:
     if not session.python:
         return 0
-    from gdbext.torch.compile.compile_section import recompilations
-    from gdbext.torch.compile.dynamo_reader import DynamoReader
-
     return len(recompilations(DynamoReader(session.python).compilations()))

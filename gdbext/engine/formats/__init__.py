@@ -6,6 +6,7 @@ Files and JSON documents that somebody else wrote: read only as far as a limit, 
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -50,8 +51,6 @@ def read_file(path: str, limit: int = MAX_BYTES) -> bytes:
 
 def parse_json(data: bytes, limit: int = MAX_BYTES, values: int = MAX_VALUES) -> Any:
     """The JSON value. Raises BadData where it is none, is too large, or is nested too deeply."""
-    import json
-
     if len(data) > limit:
         raise BadData(f"the JSON document has {len(data)} bytes, and {limit} are read at most")
     if sum(map(data.count, _MARKS)) > values:

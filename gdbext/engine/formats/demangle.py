@@ -10,6 +10,7 @@ again and again. So a file of the cache has names with their texts.
 
 from __future__ import annotations
 
+import ctypes
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -73,8 +74,6 @@ def _load() -> Callable[[bytes], bytes | None] | None:
 def _demangler_of(library: str) -> Callable[[bytes], bytes | None] | None:
     """``char* abi::__cxa_demangle(const char*, char*, size_t*, int* status)`` of that library (<cxxabi.h>)."""
     try:
-        import ctypes
-
         function = ctypes.CDLL(library).__cxa_demangle
         free, length_of = ctypes.CDLL(None).free, ctypes.CDLL(None).strnlen
     except (ImportError, OSError, AttributeError):

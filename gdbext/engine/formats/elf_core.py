@@ -15,6 +15,7 @@ import struct
 from typing import Callable, NamedTuple
 
 from gdbext.engine.formats import at_once, elf_header
+from gdbext.engine.formats.gpu_core import refuse
 from gdbext.errors import BadCore, NotPermitted, SymbolFileError, or_root
 
 NT_PRSTATUS = 1
@@ -274,8 +275,6 @@ def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> 
         what = f"{path} is an ELF file but not a core dump: it is {what}"
         raise BadCore(what, why="scripts/dispatch -c wants a core")
     if found.machine == EM_CUDA:
-        from gdbext.engine.formats.gpu_core import refuse
-
         raise refuse(path, data)
     check_machine(path, found)
     try:

@@ -14,6 +14,9 @@ from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.targets.live.proc_checks import foreign_tracer
+from gdbext.engine.targets.live.snapshot_target import brief_stop
+from gdbext.engine.targets.live.stop_copy import mapping_at
+from gdbext.engine.targets.live.unstopped import AsleepProcess, UnstoppedProcess
 from gdbext.errors import GdbextError, MemoryFault
 
 if TYPE_CHECKING:
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from gdbext.engine.arch import Architecture
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
-    from gdbext.engine.targets.live.unstopped import AsleepProcess, UnstoppedProcess
 
     Read = Callable[[int, int], bytes]
 
@@ -204,8 +206,6 @@ class ThreadFinder:
         """Distances from a thread pointer to the end of its stack, as found so far: most threads have the same."""
 
     def __call__(self, target: Target, tid: int, own_tid: int, stack_pointer: int) -> int:
-        from gdbext.engine.targets.live.stop_copy import mapping_at
-
         maps, abi = target.maps(), glibc_abi(target.architecture)
         stack = mapping_at(maps, stack_pointer)
         try:
@@ -222,16 +222,12 @@ class ThreadFinder:
 
 def unstopped(pid: int) -> UnstoppedProcess:
     """Process ``pid`` as it sleeps and runs: nobody is ever stopped. Raises as SnapshotTarget."""
-    from gdbext.engine.targets.live.unstopped import UnstoppedProcess
-
     return UnstoppedProcess(pid, ThreadFinder())
 
 
 def asleep(pid: int) -> AsleepProcess | None:
     """Process ``pid`` as it sleeps, None where a thread runs, or only a stop shows what is needed of one. Raises as
     SnapshotTarget."""
-    from gdbext.engine.targets.live.unstopped import AsleepProcess
-
     process = AsleepProcess(pid, ThreadFinder())
     try:
         if process.can_be_read():
@@ -248,8 +244,6 @@ def brief_look(pid: int) -> Target:
     traces it, and nobody can. Raises as SnapshotTarget."""
     if foreign_tracer(pid):
         return unstopped(pid)
-    from gdbext.engine.targets.live.snapshot_target import brief_stop
-
     return brief_stop(pid, lambda: unstopped(pid))
 
 

@@ -5,6 +5,7 @@ Versions and build-ids are read from files without importing or running anything
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from functools import lru_cache
@@ -83,8 +84,6 @@ def load(path: AnyPath, match: str = "exact", full: bool = False) -> Layout:
 
 def parse(text: str, where: str, match: str) -> Layout:
     """The layout in a JSON text, every structure of it validated. Raises LayoutError."""
-    import json
-
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -14,9 +14,12 @@ import _thread
 import contextlib
 import gc
 import os
+import resource
+import signal
 import time
 from typing import TYPE_CHECKING
 
+from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
@@ -95,8 +98,6 @@ class MemoryLimit:
         self._before: tuple[int, int] | None = None
 
     def __enter__(self) -> None:
-        import resource
-
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = _statm()[_STATM_DATA] + self._size
         if self._size and (soft == resource.RLIM_INFINITY or wanted < soft):
@@ -105,15 +106,11 @@ class MemoryLimit:
 
     def __exit__(self, *_: object) -> None:
         if self._before:
-            import resource
-
             resource.setrlimit(resource.RLIMIT_DATA, self._before)
 
 
 def make_room() -> None:
     """Let this process have a little more than its limit, to tell the error."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if soft != resource.RLIM_INFINITY:
         wanted = soft + _ROOM
@@ -124,9 +121,6 @@ def make_room() -> None:
 @contextlib.contextmanager
 def lifted() -> Iterator[None]:
     """No limit inside of it, nor for the processes that are started: measuring has limits of its own."""
-    import resource
-    import signal
-
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     processor = resource.getrlimit(resource.RLIMIT_CPU)
@@ -149,24 +143,18 @@ class TimeLimit:
 
     def __enter__(self) -> None:
         if self._seconds is not None:
-            import signal
-
             signal.signal(signal.SIGALRM, self._expired)
             signal.setitimer(signal.ITIMER_REAL, self._seconds, _AGAIN)
             self._limit_processor(self._seconds + _GRACE)
 
     def __exit__(self, *_: object) -> None:
         if self._seconds is not None:
-            import signal
-
             signal.setitimer(signal.ITIMER_REAL, 0)
             self._limit_processor(None)
 
     def _limit_processor(self, seconds: float | None) -> None:
         """Limit the processor time: where a function of C does not end, no handler of Python runs; the kernel ends us
         then, by SIGXCPU, and lets the process go."""
-        import resource
-
         _, hard = resource.getrlimit(resource.RLIMIT_CPU)
         wanted = hard if seconds is None else int(time.process_time() + min(seconds, _DAY)) + 1
         if hard == resource.RLIM_INFINITY or wanted <= hard:
@@ -195,8 +183,6 @@ class BudgetWatch:
         """Begin to count: what the debugger has by now does not count. Calls after the first do nothing."""
         if self._is_on or not (self._seconds or self._memory):
             return
-        from gdbext.engine.targets.system.linux import signals_held
-
         self._looking = _thread.get_ident()
         self._ended = _thread.allocate_lock()
         self._ended.acquire()

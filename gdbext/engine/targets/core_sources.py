@@ -120,8 +120,6 @@ def let_go(name: str) -> None:
 
 
 def _unpack(path: str, packing: Packing, size: int) -> str:
-    import tempfile  # most cores are not packed, and it imports much
-
     into = tempfile.TemporaryFile(dir=_folder(path, size), prefix="gdbext-core-")  # noqa: SIM115 - it outlives this
     progress = _Progress(path, size)
     at, end = 0, None

@@ -11,6 +11,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.system import proc_files
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Optional, TypeVar, Union
 
     from gdbext.engine.formats.elf import ElfImage
-    from gdbext.engine.formats.symbol_cache import SymbolCache
 
     Fact = Union[str, list[str], Optional[float]]
     """A fact of the system that a recording can keep: text, names, a number, or nothing."""
@@ -52,8 +52,6 @@ class HostFiles:
     @cached_property
     def symbols(self) -> SymbolCache:
         """The cache in which sorted symbols are kept between runs."""
-        from gdbext.engine.formats.symbol_cache import SymbolCache
-
         return SymbolCache()
 
     def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:  # noqa: ARG002

@@ -19,6 +19,7 @@ other ids a thread would take on the right of that user to send signals to us.
 from __future__ import annotations
 
 import _thread
+import ctypes
 import errno
 import os
 import stat
@@ -150,8 +151,6 @@ def _take_on(rights: Rights) -> None:
     The system calls themselves are made, for they are about one thread; the C library's setgroups changes all of them
     (setgroups(2), "C library/kernel differences").
     """
-    import ctypes
-
     library, calls = ctypes.CDLL(None, use_errno=True), own_calls()
     groups = (ctypes.c_uint32 * len(rights.groups))(*rights.groups)
     if not calls or library.syscall(ctypes.c_long(calls.setgroups), ctypes.c_long(len(groups)), groups) != 0:
@@ -226,8 +225,6 @@ class RootedPaths:
 @lru_cache(maxsize=1)
 def _system_call() -> tuple[Any, Callable[[], int]]:
     """syscall(2), and what its error was."""
-    import ctypes
-
     found = ctypes.CDLL(None, use_errno=True).syscall
     found.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long]
     found.restype = ctypes.c_long

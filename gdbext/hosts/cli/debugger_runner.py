@@ -358,7 +358,6 @@ def _undisturbed() -> AbstractContextManager[None]:
 
 def _end_by_exception(error: BaseException | None) -> None:
     """Make the ending signals raise this, SystemExit for None, so that the debugger detaches before we end."""
-    import signal  # 3 ms, while the debugger starts
 
     def leave(number: int, _: object) -> None:
         raise error or SystemExit(128 + number)

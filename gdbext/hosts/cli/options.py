@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.budget import MEMORY, SECONDS, duration, memory_size
 from gdbext.engine.terminal import PROGRAM, CommandLine, quoted
+from gdbext.engine.vocabulary import DEBUGGERS, NO_DEBUGGER
 from gdbext.errors import UsageError
 from gdbext.hosts.cli.typed_forms import as_options, is_startable, start_line
 from gdbext.tools import table
@@ -285,8 +286,6 @@ def _color(value: str) -> str:
 
 
 def _check_debugger(name: str) -> None:
-    from gdbext.engine.vocabulary import DEBUGGERS, NO_DEBUGGER
-
     if name not in DEBUGGERS:
         raise UsageError(f"--debugger: {name!r} is not one of {', '.join((*DEBUGGERS, NO_DEBUGGER))}")
 

@@ -19,6 +19,7 @@ from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.live.proc_checks import parent, tracer
 from gdbext.engine.targets.system import linux, proc_files
 from gdbext.errors import MemoryFault, TargetError, TargetGone, UsageError
+from gdbext.hosts.lldb.lldb_core_target import LldbCoreTarget
 from gdbext.hosts.lldb.selection import SelectedThread, no_thread, thread_of
 
 
@@ -328,8 +329,6 @@ def current_target(
     if process.GetState() in _RUNNING:
         raise running_error(process.GetProcessID())
     if is_core(process):
-        from gdbext.hosts.lldb.lldb_core_target import LldbCoreTarget
-
         return LldbCoreTarget(process, selected)
     return LldbTarget(process, selected, states, lent)
 

@@ -7,6 +7,7 @@ a child with the ids of the process's own user, which gets its three outputs as 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import re
@@ -290,8 +291,6 @@ class _Crash:
 def _drop(rights: Rights, capabilities: int, deadline: float) -> None:
     """Take on the user's ids for good, with the way to the cache; no capability that the process has not, and limits
     of time and size. Raises OSError."""
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
     seconds = max(1, int(deadline - time.monotonic()) + 1)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))

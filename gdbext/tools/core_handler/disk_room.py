@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -104,6 +105,4 @@ def _delete(folder: Path, thing: KeptThing) -> None:
         for suffix in SUFFIXES:
             (folder / f"{thing.name}.{suffix}").unlink(missing_ok=True)
         return
-    import shutil
-
     shutil.rmtree(folder / CACHES / thing.name, ignore_errors=True)

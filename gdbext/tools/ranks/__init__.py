@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.tool_arguments import HelpRequested
+from gdbext.engine.formats.whole_file import write
 from gdbext.engine.numbers import integer, number
 from gdbext.engine.targets.budget import MEMORY, MemoryLimit, TimeIsUp, TimeLimit, duration, memory_size, time_error
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.system.linux import parse_environ
+from gdbext.engine.targets.system.socket_table import peer_user
 from gdbext.engine.terminal import quoted
 from gdbext.errors import UsageError
+from gdbext.render.page import origin_now
 from gdbext.tools.program import Program
 from gdbext.tools.ranks import rank_sources, ranks_document
 from gdbext.tools.ranks.job_judge import judge
@@ -211,10 +215,6 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 def ask_ras(address: str, users: Collection[int], seconds: float = _RAS_SECONDS) -> RasAnswer:
     """The status of the job by the RAS that listens there, within so many seconds. On this machine any process can
     listen there: it is believed only if it belongs to one of these users, or to root."""
-    import socket
-
-    from gdbext.engine.targets.system.socket_table import peer_user
-
     host, _, port = address.rpartition(":")
     ends = time.monotonic() + seconds
     try:
@@ -314,7 +314,6 @@ def _rows(options: argparse.Namespace) -> RankReports:
 def _write_files(report: JobReport, options: argparse.Namespace) -> None:
     if not options.dot and not options.html:
         return
-    from gdbext.render.page import origin_now
     from gdbext.tools.ranks import ranks_views
 
     if options.dot:
@@ -325,6 +324,4 @@ def _write_files(report: JobReport, options: argparse.Namespace) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    from gdbext.engine.formats.whole_file import write
-
     write(path, text.encode())

@@ -20,6 +20,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import NamedTuple
 
 from gdbext.engine.arch import architectures
@@ -238,8 +239,6 @@ def _serve(looks: Sequence[RankSource], asked: int, answer: int, memory: int) ->
 
 def _import_once() -> None:
     """Import what every look needs, before the first fork."""
-    from importlib import import_module
-
     for name in (
         "gdbext.diagnosis.commands.diagnose",
         "gdbext.diagnosis.reporting",

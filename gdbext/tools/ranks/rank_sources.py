@@ -13,8 +13,11 @@ from gdbext.engine.formats import parse_json, read_file
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.budget import lifted, no_garbage_collection
+from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import thread_state
+from gdbext.engine.targets.live.unstopped import UnreadableProcess
+from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import BadData, GdbextError, TargetError, UsageError
 from gdbext.tools import table
 from gdbext.tools.ranks import rank_processes, rank_report_reader, ranks_document
@@ -29,6 +32,7 @@ from gdbext.tools.ranks.rank_processes import (
     user_of,
 )
 from gdbext.tools.ranks.report_parser import ReportParser
+from gdbext.torch.measure import measure_for_process
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target
@@ -55,8 +59,6 @@ def local_rows(options: argparse.Namespace) -> RankReports:
 
 def _live_rows(options: argparse.Namespace) -> RankReports:
     """Those of running processes; which of them run on meanwhile is known."""
-    from gdbext.torch.measure import measure_for_process
-
     known = rank_processes.local_processes()
     pids = job_of_process(options.pid, known) if options.pid is not None else ranks_of_node(options.job, known)
     if not supervision.is_suspect(pids[0]):
@@ -103,8 +105,6 @@ def _supervised(pid: int, run: Callable[[], str]) -> str:
         return run()
 
     def without_memory() -> bytes:
-        from gdbext.engine.targets.live.unstopped import UnreadableProcess
-
         return table.execute(COMMAND, ["--json"], lambda: Session(UnreadableProcess(pid))).output.encode()
 
     found = supervision.by_child(lambda: run().encode(), supervision.STUCK_SECONDS)
@@ -118,8 +118,6 @@ def _supervised(pid: int, run: Callable[[], str]) -> str:
 
 def _core(path: Path, sysroot: str) -> RankSource:
     def open_target() -> Target:
-        from gdbext.engine.targets.core_target import CoreTarget
-
         return CoreTarget(str(path), sysroot)
 
     return _look(str(path), open_target)
@@ -127,8 +125,6 @@ def _core(path: Path, sysroot: str) -> RankSource:
 
 def _recording(path: Path) -> RankSource:
     def open_target() -> Target:
-        from gdbext.engine.targets.recording.replay_target import ReplayTarget
-
         return ReplayTarget.load(str(path))
 
     return _look(str(path), open_target)

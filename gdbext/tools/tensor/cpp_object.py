@@ -14,7 +14,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.engine.layouts.declarations import Space
 from gdbext.errors import BadData, GdbextError
+from gdbext.torch.values import value_structures as structures
+from gdbext.torch.values.containers import vector_span
 
 if TYPE_CHECKING:
     from gdbext.engine.layouts import Layout
@@ -148,9 +151,6 @@ class BoxedValues:
     """Summarises boxed values. Raises BadData, MemoryFault, LayoutError."""
 
     def __init__(self, memory: Memory, layout: Layout, values: CppValues) -> None:
-        from gdbext.engine.layouts.declarations import Space
-        from gdbext.torch.values import value_structures as structures
-
         self._memory = memory
         self._values = values
         self._space = Space(memory, layout)
@@ -159,8 +159,6 @@ class BoxedValues:
 
     def of_value(self, address: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
         """The IValue there: its tag and its value; at most ``limit`` elements of a container are children."""
-        from gdbext.torch.values import value_structures as structures
-
         value = structures.IValue(self._space, address)
         tag = self._tags.get(value.tag)
         if not tag:
@@ -181,8 +179,6 @@ class BoxedValues:
         if tag == "UInt":
             return f"UInt {self._memory.u64(payload)}"
         if tag == "ComplexDouble":
-            from gdbext.torch.values import value_structures as structures
-
             held = structures.ComplexHolder(self._space, self._memory.u64(payload))
             parts = struct.unpack("<2d", self._memory.read(held.val, 16))
             return f"ComplexDouble {complex(*parts)!r}"
@@ -192,17 +188,11 @@ class BoxedValues:
 
     def of_list(self, implementation: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
         """The elements of the c10::detail::ListImpl at an address."""
-        from gdbext.torch.values import value_structures as structures
-        from gdbext.torch.values.containers import vector_span
-
         items = structures.ListImpl(self._space, implementation).list
         return self._sequence(*vector_span(self._memory, items, self._size, _LONGEST), limit)
 
     def _tuple(self, implementation: int, limit: int) -> TypeSummary:
         """The elements of the c10::ivalue::Tuple at an address."""
-        from gdbext.torch.values import value_structures as structures
-        from gdbext.torch.values.containers import vector_span
-
         elements = structures.BoxedTuple(self._space, implementation).elements_
         inline = elements.inlineSize_
         if inline > _INLINE_TUPLE:
@@ -218,8 +208,6 @@ class BoxedValues:
 
     def of_dict(self, implementation: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
         """The c10::detail::DictImpl there: its entries in the order in which they were inserted."""
-        from gdbext.torch.values import value_structures as structures
-
         entries, count = self._entries(structures.DictImpl(self._space, implementation).dict, limit)
         children: list[Child] = []
         for number, entry in enumerate(entries):
@@ -229,8 +217,6 @@ class BoxedValues:
 
     def _entries(self, table: DictTable, limit: int) -> tuple[list[DictEntry], int]:
         """The first entries, and how many there are. Every link is checked both ways."""
-        from gdbext.torch.values import value_structures as structures
-
         count = table.num_elements
         if count > _LONGEST:
             raise BadData(f"a dict of {count} elements")

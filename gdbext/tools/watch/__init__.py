@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.session import Session
 from gdbext.engine.formats.whole_file import write_text
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.live.proc_checks import check_readable
+from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.engine.terminal import environment_value, shown, shown_json
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
 from gdbext.render import escape
+from gdbext.tools.probes.dispatch_counter import DispatchActivity
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
 from gdbext.tools.watch.evidence import ENDINGS, EvidenceFolder, TraceBuffer, take_core
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Sequence
 
-    from gdbext.tools.probes.dispatch_counter import DispatchActivity
     from gdbext.tools.program import Dispatch
     from gdbext.tools.watch.evidence import Evidence
 
@@ -370,10 +372,6 @@ def _started(program: Sequence[str]) -> subprocess.Popen[bytes]:
 
 def _pulse(pid: int) -> DispatchActivity | None:
     """None where probes are not permitted."""
-    from gdbext.diagnosis.session import Session
-    from gdbext.engine.targets.live.unstopped import RunningProcess
-    from gdbext.tools.probes.dispatch_counter import DispatchActivity
-
     try:
         target = RunningProcess(pid, is_held=True)
         try:

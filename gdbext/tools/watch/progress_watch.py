@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import time
 from collections import Counter, deque
@@ -253,8 +254,6 @@ class History:
 
 def _little() -> None:
     """Let a child write no large files."""
-    import resource
-
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 

@@ -6,6 +6,7 @@ function stands on the stack. The jumps are read from the wrapper's code, never 
 
 from __future__ import annotations
 
+from _blake2 import blake2b
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -80,8 +81,6 @@ _TO, _BY, _SOMEWHERE = "to", "by", "somewhere"
 def _jumps_in(architecture: Architecture, code: bytes, start: int) -> tuple[tuple[str, int], ...]:
     """The jumps in the code of a function: how, and how far from its start is what that names. They are kept for later
     looks, also at other processes: by a digest of the code, for that is all that they depend on."""
-    from _blake2 import blake2b  # hashlib takes 15 ms to import
-
     kept = kept_texts(cache_folder(), "jumps")
     key = f"{architecture.name} {blake2b(code, digest_size=_DIGEST).hexdigest()}".encode()
     text = kept.text(key)

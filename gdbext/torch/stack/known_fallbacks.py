@@ -19,7 +19,7 @@ from gdbext.errors import GdbextError
 from gdbext.torch import assumed_symbols
 from gdbext.torch.registry.schema import schema_results, schema_types
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.cpp_values import Value
+from gdbext.torch.values.cpp_values import LIST_LIMIT, Value, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -196,8 +196,6 @@ class StableTuple:
                 return self._values.stored(_READ_AS[kind], address)
             if element != "Tensor":
                 return self._values.stored(f"std::vector<{_READ_AS[element]}, std::allocator<", address)
-            from gdbext.torch.values.cpp_values import LIST_LIMIT, joined
-
             first, count = vector_span(self._memory, address, _SHAPES[element][0], LIST_LIMIT)
             handles = self._memory.words(first, 2 * count)[::2]
             return joined([self._values.read(STABLE_TYPES[element], [one]) for one in handles], count)

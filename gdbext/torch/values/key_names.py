@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import integer
 from gdbext.errors import BadData, GdbextError, LayoutError, UsageError
+from gdbext.torch.assumed_symbols import BACKEND_IS_NAMED, BACKEND_NAME
+from gdbext.torch.values.containers import string_reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,9 +50,6 @@ runtime key of each; autograd is the one that tensors do not have alone."""
 
 def renamed_backend(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> Mapping[str, str]:
     """PRIVATE_USE to the name that the process gave it; empty where it gave none, or nothing can be read."""
-    from gdbext.torch.assumed_symbols import BACKEND_IS_NAMED, BACKEND_NAME
-    from gdbext.torch.values.containers import string_reader
-
     is_named, name = BACKEND_IS_NAMED.address(symbolizer), BACKEND_NAME.address(symbolizer)
     try:
         if not is_named or not name or not memory.u8(is_named):

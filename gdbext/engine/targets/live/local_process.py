@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gdbext.engine.targets.base_target import MemoryMapping, Target
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.live.proc_checks import alive_in, served_places, status_fields
+from gdbext.engine.targets.live.supervision import ANSWER_SECONDS, by_child
 from gdbext.engine.targets.system import linux, proc_files
 from gdbext.engine.targets.system.procfs import started_at
 from gdbext.errors import MemoryFault, TargetError, TargetGone
@@ -133,8 +134,6 @@ def _door(pid: int) -> ForeignFiles:
     served = served_places(pid)
     if not served:
         return ForeignFiles.of_process(pid)
-    from gdbext.engine.targets.live.supervision import ANSWER_SECONDS, by_child
-
     return ForeignFiles.of_process(pid, served, lambda touch: by_child(touch, ANSWER_SECONDS))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.live import proc_checks
+from gdbext.engine.targets.live.thread_motion import SleepPlace, call_of, kernel_side, place_of
 from gdbext.engine.targets.system import proc_files
 from gdbext.errors import TargetError, TargetGone
 
@@ -45,8 +46,6 @@ def is_suspect(pid: int) -> bool:
 def check_can_stop(pid: int) -> None:
     """A debugger can stop the process. Raises TargetError: one of its threads sleeps uninterruptibly, so that a
     debugger would wait for it without end, and stay its tracer; or there is none, or it has ended."""
-    from gdbext.engine.targets.live.thread_motion import call_of, kernel_side
-
     architecture = architectures.own()
     if not architecture:
         return
@@ -102,8 +101,6 @@ def _tell(look: Callable[[], bytes], into: int) -> None:
 
 
 def _received(child: int, output: int, seconds: float) -> bytes | None:
-    from gdbext.engine.targets.live.thread_motion import SleepPlace, place_of
-
     data, kept, since = bytearray(), SleepPlace("", ""), time.monotonic()
     while True:
         ready, _, _ = select.select([output], [], [], _STEP)
@@ -142,8 +139,6 @@ def _has_ended(child: int) -> bool:
 
 def _is_kept(child: int, call: str) -> bool:
     """The kernel does not let our child go on: it sleeps uninterruptibly, waits for a file server, or for ptrace."""
-    from gdbext.engine.targets.live.thread_motion import kernel_side
-
     architecture = architectures.own()
     try:
         state = proc_checks.thread_state(child, child)

@@ -17,6 +17,11 @@ from gdbext.engine.formats.whole_file import PRIVATE, WholeFile
 from gdbext.engine.targets.recording.recording import LIMIT, SparseBytes
 from gdbext.errors import BadData, BadRecording, GdbextError
 
+try:
+    import lzma
+except ImportError:  # Python may be built without it
+    lzma = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
@@ -69,9 +74,7 @@ def wrap(contents: bytes, preset: int = FAST) -> bytes:
     """The contents, compressed, behind a header."""
     if preset == FAST:
         return _headed(ZLIB, contents, zlib.compress(contents, _FAST_LEVEL))
-    try:
-        import lzma
-    except ImportError:  # Python may be built without it
+    if not lzma:
         return _headed(ZLIB, contents, zlib.compress(contents, 9))
     return _headed(LZMA, contents, lzma.compress(contents, lzma.FORMAT_XZ, lzma.CHECK_CRC32, preset))
 
@@ -160,14 +163,12 @@ def _decompressed(packed: bytes, kind: int, size: int) -> bytes:
             raise BadRecording(f"the recording is damaged: {error}") from error
     if kind != LZMA:
         raise BadRecording(f"the recording is compressed in an unknown way ({kind})")
-    try:
-        import lzma
-    except ImportError as error:
+    if not lzma:
         raise BadRecording(
             "the recording is compressed by lzma, which this Python lacks",
             why="it was built without liblzma",
             help="name another Python in GDBEXT_PYTHON",
-        ) from error
+        )
     try:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, _LZMA_MEMORY).decompress(packed, size + 1)
     except (lzma.LZMAError, EOFError, MemoryError) as error:

@@ -6,8 +6,10 @@ recording is given away. Names are all that can be judged; what a secret itself 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import signal
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -171,8 +173,6 @@ def signals_handled(numbers: Iterable[int], handler: Callable[[int, FrameType | 
 
     To be entered by the main thread. A handler that was not Python's becomes the default.
     """
-    import signal  # 3 ms, which a look has no use for
-
     before = [(each, signal.signal(each, handler)) for each in numbers]
     try:
         yield
@@ -184,8 +184,6 @@ def signals_handled(numbers: Iterable[int], handler: Callable[[int, FrameType | 
 @contextmanager
 def actions_restored(numbers: Collection[int]) -> Iterator[None]:
     """Restore the actions of these signals afterwards, also those that Python did not set (sigaction(2))."""
-    import ctypes
-
     libc, before = ctypes.CDLL(None), {each: ctypes.create_string_buffer(_ACTION_SIZE) for each in numbers}
     for each, action in before.items():
         libc.sigaction(each, None, action)
@@ -210,8 +208,6 @@ def signals_held(numbers: Collection[int] = ()) -> Iterator[None]:
     The mask of before is asked for by itself: to block raises what was due, and is done nevertheless (CPython,
     Modules/signalmodule.c, signal_pthread_sigmask_impl).
     """
-    import signal
-
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers or signal.valid_signals())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import struct
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -193,8 +194,6 @@ def _address(text: str) -> str:
     raw = b"".join(bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8))
     if raw[:12] == bytes(10) + b"\xff\xff":
         raw = raw[12:]  # an IPv4 address as IPv6 has it
-    import socket
-
     family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
     name = socket.inet_ntop(family, raw)
     return f"{name}:{int(port, 16)}" if family == socket.AF_INET else f"[{name}]:{int(port, 16)}"
@@ -217,8 +216,6 @@ def _unix(inode: int) -> Socket | None:
 
 def _ask(inode: int) -> dict[int, bytes] | None:
     """The attributes of one socket; None where the kernel does not know it."""
-    import socket
-
     request = struct.pack("<BBHIII2I", _UNIX, 0, 0, _ALL_STATES, inode, _SHOWN, _NO_COOKIE, _NO_COOKIE)
     header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
     try:

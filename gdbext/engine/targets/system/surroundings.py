@@ -8,6 +8,7 @@ proc_pid_limits(5), Linux 6.18.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +21,11 @@ from gdbext.engine.targets.system import control_groups as groups
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.control_groups import Texts
 from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
+from gdbext.engine.targets.system.machine import Machine
 from gdbext.engine.targets.system.peer import ChildProcess
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Readings, Target
-    from gdbext.engine.targets.system.machine import Machine
 
 _KEPT = "machine"
 """The name of the texts in a recording."""
@@ -117,22 +118,16 @@ def surroundings(target: Target, tids: Sequence[int], machine: Machine) -> Surro
 
 
 def _packed(found: Readings) -> str:
-    import json
-
     return json.dumps(found)
 
 
 def readings_ahead(pid: int) -> Readings:
     """Read the surroundings of a process that is about to be stopped for longer."""
-    from gdbext.engine.targets.system.machine import Machine
-
     return readings(pid, sorted(living_threads(pid)), Machine(pid, HostFiles(), ChildProcess))
 
 
 def _checked(kept: str) -> Readings:
     """The texts that a recording kept; nothing of a damaged one."""
-    import json
-
     try:
         first, later, seconds = json.loads(kept)
         texts = [{str(path): str(text) for path, text in each.items()} for each in (first, later)]
