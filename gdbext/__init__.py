@@ -100,7 +100,7 @@ def open(  # as in gzip.open
     core's machine are. ``timeout`` (seconds) and ``memory_limit`` (gigabytes) are for each call that reads, this one
     among them; None for no limit. Raises GdbextError.
     """
-    from gdbext.engine.targets.budget import CallLimits
+    from gdbext.engine.targets.budget_watch import CallLimits
     from gdbext.hosts.library.process import open_process
 
     return open_process(pid, core, recording, sysroot, stop, hold, CallLimits(timeout, memory_limit))

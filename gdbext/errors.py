@@ -187,3 +187,7 @@ class PythonUnsupported(GdbextError):
 
 class AddOnError(GdbextError):
     """An entry point of another package that cannot be used."""
+
+
+class HelpRequested(Exception):
+    """--help was given; the text is the message."""

@@ -32,7 +32,9 @@ from gdbext.engine.targets.live.proc_target import ProcTarget  # noqa: E402
 from gdbext.engine.targets.recording import container, recorder, recording_reader  # noqa: E402
 from gdbext.engine.targets.recording.recorder import RecordingTarget  # noqa: E402
 from gdbext.engine.targets.recording.replay_target import ReplayTarget  # noqa: E402
-from gdbext.tools import table  # noqa: E402
+from gdbext.tools import (  # noqa: E402
+    running,
+)
 from support.installed import pythons  # noqa: E402
 from support.programs import harness, native_build  # noqa: E402
 from support.programs.harness import Inferior  # noqa: E402
@@ -203,8 +205,8 @@ def _reports(target: Target, commands: Sequence[Sequence[str]]) -> list[tuple[di
     session = Session(target)
     found = []
     for command, *words in commands:
-        text = table.execute(command, words, lambda: session).output
-        document = json.loads(table.execute(command, [*words, "--json"], lambda: session).output)
+        text = running.execute(command, words, lambda: session).output
+        document = json.loads(running.execute(command, [*words, "--json"], lambda: session).output)
         (document["target"] or {}).pop("recording", None)
         found.append((document, text))
     return found

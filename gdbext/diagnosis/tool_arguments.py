@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine import numbers
 from gdbext.engine.numbers import integer
-from gdbext.errors import UsageError
+from gdbext.errors import HelpRequested, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -87,10 +87,6 @@ _OF_ALL = {
 """The options that every command takes."""
 HIDDEN = "==SUPPRESS=="
 """The help of an option that no help shows: argparse.SUPPRESS, which is not imported for it."""
-
-
-class HelpRequested(Exception):
-    """--help was given; the text is the message."""
 
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from gdbext.engine.terminal import escape
 from gdbext.errors import AddOnError, GdbextError
 from gdbext.hosts.cli.options import launcher_words
 from gdbext.tools import table
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
-from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

@@ -16,14 +16,14 @@ from gdbext.engine.targets.live import proc_checks, supervision
 from gdbext.engine.targets.live.proc_checks import foreign_tracer
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import TargetError, as_root
-from gdbext.tools.table import Outcome
+from gdbext.tools.outcome import Outcome
 from gdbext.torch.measure import measure_for_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gdbext.engine.targets.base_target import Readings, Target
-    from gdbext.tools.table import Outcome
+    from gdbext.tools.outcome import Outcome
 
 
 class Standstill(Enum):

@@ -32,8 +32,8 @@ from gdbext.engine.terminal import escape, shown_json
 from gdbext.errors import GdbextError
 from gdbext.hosts import opening
 from gdbext.hosts.cli import launcher
-from gdbext.tools import table
 from gdbext.tools.family import descendants
+from gdbext.tools.outcome import Outcome, guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -291,29 +291,29 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(list(argv))
     try:
         with budget.MemoryLimit(budget.MEMORY), budget.TimeLimit(_SECONDS):
-            outcome = table.guard("py-spy", argv, lambda: _answered(options))
+            outcome = guard("py-spy", argv, lambda: _answered(options))
     except budget.TimeIsUp:
         outcome = _failed(budget.time_error(_SECONDS))
     return launcher.deliver(outcome, "Error")
 
 
-def _answered(options: argparse.Namespace) -> table.Outcome:
+def _answered(options: argparse.Namespace) -> Outcome:
     try:
         found = list(_dumped(options))
         if options.json:
             traces = [trace for each, _ in found for trace in each.traces]
-            return table.Outcome(0, shown_json(json.dumps(traces, indent=2)) + "\n")
+            return Outcome(0, shown_json(json.dumps(traces, indent=2)) + "\n")
         texts = ["".join(f"{escape(line)}\n" for line in each.text(parent)) for each, parent in found]
-        return table.Outcome(0, f"\n{_LINE}\n".join(texts))
+        return Outcome(0, f"\n{_LINE}\n".join(texts))
     except GdbextError as error:
         return _failed(error)
 
 
-def _failed(error: GdbextError) -> table.Outcome:
+def _failed(error: GdbextError) -> Outcome:
     """The error in py-spy's form."""
     reasons = filter(None, (error.why, error.help))
     numbered = "".join(f"\n    {number}: {escape(text)}" for number, text in enumerate(reasons))
-    return table.Outcome(1, error=escape(error.what) + (f"\n\nCaused by:{numbered}" if numbered else ""))
+    return Outcome(1, error=escape(error.what) + (f"\n\nCaused by:{numbered}" if numbered else ""))
 
 
 def run() -> None:

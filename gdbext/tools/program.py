@@ -6,13 +6,14 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.tool import BaseTool, Mode
-from gdbext.diagnosis.tool_arguments import CommandParser, HelpRequested
+from gdbext.diagnosis.tool_arguments import CommandParser
+from gdbext.errors import HelpRequested
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Collection, Sequence
 
-    from gdbext.tools.table import Outcome
+    from gdbext.tools.outcome import Outcome
 
     Dispatch = Callable[[Sequence[str]], int]
     """scripts/dispatch once more, with these arguments; its exit status."""

@@ -6,21 +6,17 @@ added here. Imports little: the launcher starts with it.
 
 from __future__ import annotations
 
-import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gdbext import log
-from gdbext.errors import AddOnError, GdbextError, UsageError
+from gdbext.errors import AddOnError, UsageError
 
 if TYPE_CHECKING:
-    from argparse import Namespace
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal
 
-    from gdbext.diagnosis.report import Report
-    from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import BaseTool, Tool, ToolHost
+    from gdbext.diagnosis.tool import BaseTool, Tool
     from gdbext.diagnosis.tool_arguments import CommandParser
     from gdbext.engine.entry_points import EntryPoint
 
@@ -265,35 +261,6 @@ ADDED_PREFIX = "dispatch-"
 """The beginning of the name of a tool that another package adds: in a debugger it stands beside all other commands."""
 
 
-class Outcome:
-    """The result of a run: ``output`` for standard output, ``error`` for standard error, ``status`` as
-    scripts/dispatch."""
-
-    __slots__ = ("error", "output", "status")
-
-    def __init__(self, status: int, output: str = "", error: str = "") -> None:
-        self.status = status
-        self.output = output
-        self.error = error
-
-    def encode(self) -> bytes:
-        """The bytes that travel from a debugger to the launcher: a line with the lengths, then both texts."""
-        output, error = (text.encode("utf-8", "backslashreplace") for text in (self.output, self.error))
-        return b"gdbext-result %d %d %d\n" % (self.status, len(output), len(error)) + output + error
-
-    @classmethod
-    def decode(cls, data: bytes) -> Outcome | None:
-        """The counterpart of encode(); None where the result is not complete."""
-        head, _, body = data.partition(b"\n")
-        words = head.split()
-        if len(words) != 4 or words[0] != b"gdbext-result":
-            return None
-        status, length, rest = (int(word) for word in words[1:])
-        if len(body) != length + rest:
-            return None
-        return cls(status, body[:length].decode(), body[length:].decode())
-
-
 def commands() -> list[ToolRow]:
     """The tools that are commands on one process, in a debugger and in scripts/dispatch."""
     return [row for row in TABLE if row.mode != "program"]
@@ -456,142 +423,3 @@ def help_text(row: ToolRow) -> str:
     """The text that ``help dispatch-bt`` in gdb and ``scripts/dispatch dispatch-bt --help`` show."""
     tool: BaseTool = load(row.place)()
     return tool.parser().format_help()
-
-
-def execute(
-    name: str,
-    argv: Sequence[str],
-    open_session: Callable[[], Session],
-    color: bool = False,
-    host: ToolHost | None = None,
-) -> Outcome:
-    """Run a command. The arguments are checked before ``open_session`` is called. No ``host`` means no debugger.
-    ``color``: for a terminal that shows colours.
-
-    This is the boundary: whatever goes wrong comes back as an Outcome. Only SystemExit passes.
-    """
-    return guard(name, argv, lambda: _execute(name, argv, open_session, color, host))
-
-
-def guard(name: str, argv: Sequence[str], work: Callable[[], Outcome]) -> Outcome:
-    """The outcome of ``work``, or of its failure. Only SystemExit passes, and the end of a look's time."""
-    try:
-        return work()
-    except GdbextError as error:
-        return failure(name, argv, error)
-    except KeyboardInterrupt:
-        return failure(name, argv, _interrupted())
-    except MemoryError:
-        pass  # what the error holds is to be free before it is told
-    except Exception as error:
-        hidden = _raised_by_a_signal(error)
-        if not hidden:
-            return failure(name, argv, _unexpected(error))
-        if not isinstance(hidden, KeyboardInterrupt):
-            raise hidden from None
-        return failure(name, argv, _interrupted())
-    return failure(name, argv, _out_of_memory())
-
-
-def _interrupted() -> GdbextError:
-    return GdbextError("interrupted", why="Ctrl+C, or the end of --timeout", help="the process was not changed")
-
-
-def _raised_by_a_signal(error: Exception) -> BaseException | None:
-    """The error that a signal's handler raised while a class was being made, None for any other error.
-
-    CPython before 3.12 turns whatever leaves ``__set_name__`` into a RuntimeError (type_new_set_names, typeobject.c).
-    """
-    cause = error.__cause__
-    return cause if isinstance(error, RuntimeError) and not isinstance(cause, (Exception, type(None))) else None
-
-
-def report(name: str, argv: Sequence[str], open_session: Callable[[], Session], host: ToolHost | None = None) -> Report:
-    """The report of a command, for whoever shows it himself. Raises GdbextError."""
-    row = find(name)
-    args = parser_of(row).parse([*argv])
-    return _run(row, open_session(), args, host, only_text=False)
-
-
-def execute_alone(name: str, argv: Sequence[str], color: bool = False) -> Outcome:
-    """Run a command that needs no process for these arguments."""
-    return guard(name, argv, lambda: _execute(name, argv, None, color, None))
-
-
-def _execute(
-    name: str, argv: Sequence[str], open_session: Callable[[], Session] | None, color: bool, host: ToolHost | None
-) -> Outcome:
-    from gdbext.diagnosis.tool_arguments import HelpRequested
-
-    row = find(name)
-    try:
-        args = parser_of(row).parse(argv)
-    except HelpRequested as request:
-        return Outcome(0, str(request))
-    _log.info("%s %s", name, argv)
-    report = _run(row, open_session(), args, host, not args.json) if open_session else tool_of(row).run_alone(args)
-    status = tool_of(row).exit_status(report, args)
-    if args.json:
-        from gdbext.diagnosis.report import json_report
-
-        return Outcome(status, json_report.render(report, pretty=color))
-    from gdbext.diagnosis.report import render_text
-
-    return Outcome(status, render_text(report, color))
-
-
-def _run(row: ToolRow, session: Session, args: Namespace, host: ToolHost | None, only_text: bool) -> Report:
-    """``only_text``: nobody sees more of the report than its text; the tool is told by the argument of that name."""
-    from gdbext.diagnosis.reporting import ToolExtras
-    from gdbext.diagnosis.tool import Alone
-
-    args.only_text = only_text
-    session.extras = ToolExtras(offered)
-    host = host or Alone()
-    return tool_of(row).run(session, args, host)._replace(called=host.called)
-
-
-def failure(name: str, argv: Sequence[str], error: GdbextError) -> Outcome:
-    """The error as text and, with --json, as the contract's error document."""
-    output = error_document(name, error) if "--json" in argv else ""
-    return Outcome(error.exit_status, output, error_text(error))
-
-
-def error_text(error: GdbextError) -> str:
-    """The error in words: what happened, why it can happen and the next step, a line each."""
-    lines = [error.what]
-    if error.why:
-        lines.append(f"  why: {error.why}")
-    if error.help:
-        lines.append(f"  try: {error.help}")
-    from gdbext.render import escape
-
-    return "\n".join(escape(line) for line in "\n".join(lines).split("\n"))
-
-
-def error_document(name: str, error: GdbextError) -> str:
-    """The JSON document of a command that could not report."""
-    from gdbext.diagnosis.report import Report, json_report
-    from gdbext.engine.vocabulary import ErrorReport
-
-    return json_report.render(Report(name, None, errors=(ErrorReport.of(error, name),)))
-
-
-def _out_of_memory() -> GdbextError:
-    from gdbext.engine.targets.budget import make_room, memory_error
-
-    make_room()
-    return memory_error()
-
-
-def _unexpected(error: Exception) -> GdbextError:
-    what = f"internal error: {type(error).__name__}: {error}"
-    if not log.is_wanted():
-        return GdbextError(
-            what,
-            why="this is a fault of gdbext, or of the debugger below it; the process was not changed",
-            help="run it again with GDBEXT_DEBUG=1 in the environment, and report the traceback that it shows",
-        )
-    import traceback
-
-    return GdbextError(what, why=traceback.format_exc(), help=f"report this, with Python {sys.version.split()[0]}")

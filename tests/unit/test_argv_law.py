@@ -41,7 +41,7 @@ DECLARED = {
 ENVIRONMENTS = {
     "environment_value, paths that the user names, and a number": ["tools/watch/__init__.py"],
     "folders of our own, constants, and environment_value": ["torch/measure/"],
-    "a constant": ["hosts/mcp_server.py", "hosts/cli/launcher.py"],
+    "a constant": ["hosts/mcp_server.py", "hosts/cli/command_runner.py"],
     "a folder of our own": ["tools/core_handler/__init__.py"],
 }
 """The same for what is put into an environment: it is one line of text."""

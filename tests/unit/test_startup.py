@@ -43,12 +43,6 @@ def test_a_look_imports_nothing_costly(command: str) -> None:
     assert imported & {*COSTLY, *OTHERS} == set()
 
 
-@pytest.mark.parametrize(("name", "waits"), [("meta-mm-spin", False), ("known-bug-serve-3.13", True)])
-def test_known_bugs_cost_nothing_where_no_thread_waits(name: str, waits: bool) -> None:
-    imported = imported_by("-r", str(ROOT / f"tests/recordings/{name}.rec"), "dispatch-diagnose")
-    assert any(each.startswith("gdbext.known") for each in imported) is waits
-
-
 def test_help_imports_no_reader() -> None:
     imported = {name for name in imported_by("--version") if name.startswith("gdbext.")}
     assert not {name for name in imported if name.startswith(("gdbext.torch", "gdbext.cpython", "gdbext.diagnosis"))}

@@ -1,16 +1,13 @@
 """The limits of a look: how much memory of our own process it may take, and how much time.
 
 In a process of our own the kernel counts (RLIMIT_DATA: private memory, not the files that are mapped) and a timer ends
-the look; where it cannot, the kernel ends us. A debugger is the user's: nothing of it is limited for good. A thread
-beside the look counts what the debugger's process has gained since, and the seconds, and interrupts the look between
-two steps of Python; what happens within one step is bounded where it is read (documents and tables have limits).
+the look; where it cannot, the kernel ends us. budget_watch.py has the limits of a look in somebody else's process.
 
 Garbage collection is rare in processes that are ours alone: scripts/dispatch, and the debugger that it starts.
 """
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import gc
 import os
@@ -19,11 +16,10 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _OBJECTS = 1_000_000
 """New objects between collections. A report makes many and leaves hardly any in circles; collecting at every 700, as
@@ -57,10 +53,8 @@ _AGAIN = 10.0
 _GRACE = 15.0
 """Seconds of the processor for a function of C, after the time of a look is up."""
 _DAY = 86400.0
-_STEP = 0.1
-"""Seconds between two counts in a debugger: what a loop of Python can gain in it is some tens of megabytes."""
 _ROOM = 64 << 20
-_STATM_RESIDENT, _STATM_SHARED, _STATM_DATA = 1, 2, 5
+STATM_RESIDENT, STATM_SHARED, STATM_DATA = 1, 2, 5
 
 
 class TimeIsUp(BaseException):
@@ -99,7 +93,7 @@ class MemoryLimit:
 
     def __enter__(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = _statm()[_STATM_DATA] + self._size
+        wanted = statm()[STATM_DATA] + self._size
         if self._size and (soft == resource.RLIM_INFINITY or wanted < soft):
             self._before = soft, hard
             resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
@@ -164,70 +158,7 @@ class TimeLimit:
         raise self._error
 
 
-class BudgetWatch:
-    """A look inside a debugger: raises TimeIsUp or MemoryIsUp in the thread that called ``begin``, until ``end``.
-
-    ``seconds`` are those of the processor, unless another ``clock`` is given: a compiler that measures a layout
-    meanwhile has limits of its own. 0 is no limit of that kind.
-    """
-
-    def __init__(
-        self, seconds: float = SECONDS, memory: int = MEMORY, clock: Callable[[], float] = time.process_time
-    ) -> None:
-        self._seconds = seconds
-        self._memory = memory
-        self._clock = clock
-        self._is_on = False
-
-    def begin(self) -> None:
-        """Begin to count: what the debugger has by now does not count. Calls after the first do nothing."""
-        if self._is_on or not (self._seconds or self._memory):
-            return
-        self._looking = _thread.get_ident()
-        self._ended = _thread.allocate_lock()
-        self._ended.acquire()
-        self._telling = _thread.allocate_lock()
-        # signals are the debugger's: none may reach a thread of ours
-        with signals_held():
-            self._is_on = True
-            _thread.start_new_thread(self._watch, ())
-
-    def end(self) -> None:
-        """An interruption that is on its way comes before this returns."""
-        if self._is_on:
-            self._is_on = False
-            with self._telling:
-                self._ended.release()
-
-    def _watch(self) -> None:
-        memory, seconds = _private_memory(), self._clock()
-        error: type[BaseException] | None = None
-        while not error and not self._ended.acquire(timeout=_STEP):
-            if self._seconds and self._clock() - seconds > self._seconds:
-                error = TimeIsUp
-            elif self._memory and _private_memory() - memory > self._memory:
-                error = MemoryIsUp
-        if error:
-            self._interrupt(error)
-
-    def _interrupt(self, error: type[BaseException]) -> None:
-        try:
-            import ctypes
-        except ImportError:  # a Python without it: as Ctrl+C then
-            _thread.interrupt_main()
-            return
-        with self._telling:
-            if self._ended.locked():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._looking), ctypes.py_object(error))
-
-
-def _private_memory() -> int:
-    """Bytes of memory that are there for this process alone, nearly: files are shared."""
-    fields = _statm()
-    return fields[_STATM_RESIDENT] - fields[_STATM_SHARED]
-
-
-def _statm() -> list[int]:
+def statm() -> list[int]:
     with open("/proc/self/statm", "rb") as file:
         return [int(word) * os.sysconf("SC_PAGE_SIZE") for word in file.read().split()]
 
@@ -265,49 +196,3 @@ def memory_size(value: str) -> int:
     if not 0 < gigabytes <= MAX_MEMORY:
         raise UsageError(f"--memory-limit: {value!r} is not a number of gigabytes up to {MAX_MEMORY}")
     return int(gigabytes * (1 << 30))
-
-
-# --- calls of the library ----------------------------------------------------------------------------
-
-_LARGEST = MAX_MEMORY
-"""Gigabytes, and seconds: twelve days."""
-_MORE_TIME = "give gdbext.open() a larger timeout; the process was let go and goes on"
-_MORE_MEMORY = "give gdbext.open() a larger memory_limit; the process was let go and goes on"
-
-
-class CallLimits:
-    """A context for each call that reads: raises TargetError where the call takes too much. Calls may nest.
-
-    The process is the user's own program, whose signals and limits are not ours to set: a thread beside the call
-    watches the clock and what the program gains, and interrupts the call between two steps of Python.
-    """
-
-    def __init__(self, seconds: float | None = None, gigabytes: float | None = None) -> None:
-        """None: no limit. Raises UsageError."""
-        for name, value in (("timeout", seconds), ("memory_limit", gigabytes)):
-            if value is not None and not 0 < value <= _LARGEST:
-                raise UsageError(f"{name} must be greater than 0, and at most {_LARGEST}", help="None is no limit")
-        self._seconds = seconds or 0.0
-        self._memory = int((gigabytes or 0) * (1 << 30))
-        self._is_on = False
-
-    @contextlib.contextmanager
-    def watch(self) -> Iterator[None]:
-        """Raises TargetError when the time or the memory is used up."""
-        if self._is_on or not (self._seconds or self._memory):
-            yield
-            return
-        watched = BudgetWatch(self._seconds, self._memory, time.monotonic)
-        self._is_on = True
-        try:
-            watched.begin()
-            try:
-                yield
-            finally:
-                watched.end()
-        except TimeIsUp:
-            raise time_error(self._seconds, _MORE_TIME) from None
-        except (MemoryIsUp, MemoryError):
-            raise memory_error(_MORE_MEMORY) from None
-        finally:
-            self._is_on = False

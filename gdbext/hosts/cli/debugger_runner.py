@@ -20,6 +20,7 @@ from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.debugger import base_debugger
 from gdbext.log import logger
 from gdbext.tools import table
+from gdbext.tools.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -240,7 +241,7 @@ def _descriptor_of(pid: int) -> list[int]:
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
 
 
-def run(options: Options, debugger: str, color: bool) -> table.Outcome:
+def run(options: Options, debugger: str, color: bool) -> Outcome:
     """The command's outcome, in the debugger of that name. Raises TargetError (no debugger, no result, time is up),
     KeyboardInterrupt."""
     launch = base_debugger.launch(debugger)
@@ -251,7 +252,7 @@ def run(options: Options, debugger: str, color: bool) -> table.Outcome:
     except BaseException:
         process.end()
         raise
-    outcome = table.Outcome.decode(data)
+    outcome = Outcome.decode(data)
     if not outcome:
         process.end()
         raise _no_result(launch, process, options)

@@ -326,3 +326,10 @@ def _check_no_stop(options: Options) -> None:
         raise UsageError(f"{options.command} stops the process at breakpoints", help="leave out --no-stop")
     if options.record:
         raise UsageError("--record keeps one moment of a process that stands still", help="leave out --no-stop")
+
+
+def wants_color(when: str = "auto") -> bool:
+    """Colours are wanted: "always", "never", or where standard output is a terminal that shows them."""
+    if when != "auto":
+        return when == "always"
+    return os.isatty(1) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

@@ -12,7 +12,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.session import Session
-from gdbext.engine.targets.budget import BudgetWatch, MemoryIsUp, memory_error, raise_gc_threshold
+from gdbext.engine.targets.budget import MemoryIsUp, memory_error, raise_gc_threshold
+from gdbext.engine.targets.budget_watch import BudgetWatch
 from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
 from gdbext.engine.targets.system.linux import signals_held
 from gdbext.engine.terminal import CommandLine
@@ -21,7 +22,8 @@ from gdbext.hosts.debugger.base_debugger import Debugger, Job
 from gdbext.hosts.debugger.command_shell import DebuggerHost
 from gdbext.hosts.debugger.recorded_command import RecordedCommand
 from gdbext.live.end_requests import EndRequests
-from gdbext.tools import table
+from gdbext.tools import running, table
+from gdbext.tools.outcome import Outcome, failure
 from gdbext.torch.measure import measure_for_process
 
 if TYPE_CHECKING:
@@ -61,10 +63,10 @@ def run(name: str, job: Job) -> None:
         if recorded:
             outcome = recorded.run(open_target, job.color, host)
         else:
-            outcome = table.execute(job.command, job.argv, open_session, job.color, host)
+            outcome = running.execute(job.command, job.argv, open_session, job.color, host)
         watched.end()
     except MemoryIsUp:
-        outcome = table.failure(job.command, job.argv, memory_error())
+        outcome = failure(job.command, job.argv, memory_error())
         recorded = None
     finally:
         _let_go(debugger, job, host)
@@ -82,7 +84,7 @@ def _let_go(debugger: Debugger, job: Job, host: DebuggerHost) -> None:
     host.end_guard()
 
 
-def _write(outcome: table.Outcome, descriptor: int) -> None:
+def _write(outcome: Outcome, descriptor: int) -> None:
     with open(descriptor, "wb") as file:
         file.write(outcome.encode())
 

@@ -12,13 +12,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.tool_arguments import names_file
-from gdbext.engine.targets.budget import SECONDS, BudgetWatch, MemoryIsUp, TimeIsUp, memory_error, time_error
+from gdbext.engine.targets.budget import SECONDS, MemoryIsUp, TimeIsUp, memory_error, time_error
+from gdbext.engine.targets.budget_watch import BudgetWatch
 from gdbext.engine.terminal import write
 from gdbext.errors import GdbextError
 from gdbext.hosts.debugger.frame_source import FrameSource, SummarySource
 from gdbext.live.host import Host
 from gdbext.log import logger
-from gdbext.tools import table
+from gdbext.tools import running, table
+from gdbext.tools.outcome import Outcome, failure
 
 if TYPE_CHECKING:
     from argparse import Action
@@ -159,7 +161,7 @@ class Shell:
         self._host = DebuggerHost(debugger, session=self._current)
         self._sessions: SessionCache | None = None
 
-    def execute(self, row: table.ToolRow, argv: Sequence[str], color: bool) -> table.Outcome:
+    def execute(self, row: table.ToolRow, argv: Sequence[str], color: bool) -> Outcome:
         """Run one command on what the user has selected."""
         runs_on = row.runs_on(argv)
         watched = BudgetWatch(0, 0) if runs_on else BudgetWatch()
@@ -171,7 +173,7 @@ class Shell:
 
         try:
             try:
-                return table.execute(row.name, argv, open_session, color, self._host)
+                return running.execute(row.name, argv, open_session, color, self._host)
             finally:
                 watched.end()
                 if runs_on:  # its sessions are circles: each keeps a descriptor of every mapped library until then
@@ -179,9 +181,9 @@ class Shell:
                         self._sessions.forget_what_changed()
                     gc.collect()
         except TimeIsUp:
-            return table.failure(row.name, argv, time_error(SECONDS, _OUTSIDE))
+            return failure(row.name, argv, time_error(SECONDS, _OUTSIDE))
         except MemoryIsUp:
-            return table.failure(row.name, argv, memory_error(_OUTSIDE))
+            return failure(row.name, argv, memory_error(_OUTSIDE))
 
     def completions(self, row: table.ToolRow, words: Sequence[str], current: str) -> list[str]:
         """The words that ``current`` may become behind ``words``."""

@@ -14,7 +14,8 @@ from gdbext.engine.targets.recording.recorder import MAX_MEMORY, RecordingTarget
 from gdbext.engine.targets.recording.recording import Recording
 from gdbext.engine.vocabulary import byte_size, counted
 from gdbext.errors import GdbextError, UsageError
-from gdbext.tools import table
+from gdbext.tools import running, table
+from gdbext.tools.outcome import Outcome
 
 _INCOMPLETE = (
     f"\n  It is not complete: it keeps {MAX_MEMORY >> 20} MB of memory, and more was read. What is missing is among "
@@ -37,7 +38,7 @@ class RecordedCommand:
             raise UsageError(f"--record keeps one moment, and {name} lets the process run")
         check_place(path)
 
-    def run(self, open_target: Callable[[], Target], color: bool, host: ToolHost | None = None) -> table.Outcome:
+    def run(self, open_target: Callable[[], Target], color: bool, host: ToolHost | None = None) -> Outcome:
         """Run the command and give its outcome."""
         opened: list[Session] = []
 
@@ -45,7 +46,7 @@ class RecordedCommand:
             opened.append(Session(RecordingTarget(open_target())))
             return opened[0]
 
-        outcome = table.execute(self._name, self._argv, open_session, color, host)
+        outcome = running.execute(self._name, self._argv, open_session, color, host)
         if opened:
             started = perf_counter()
             self._recording = self._complete(opened[0])
@@ -56,7 +57,7 @@ class RecordedCommand:
         """The recording, after everything was read that a bug report needs."""
         for row in table.commands():
             for options in row.recorded:
-                table.execute(row.name, options, lambda: session)  # as text: only that shows lines of source
+                running.execute(row.name, options, lambda: session)  # as text: only that shows lines of source
         assert isinstance(session.target, RecordingTarget)
         self._is_complete = session.target.is_complete
         try:
@@ -64,7 +65,7 @@ class RecordedCommand:
         except GdbextError as error:
             return error
 
-    def save(self, outcome: table.Outcome) -> None:
+    def save(self, outcome: Outcome) -> None:
         """Write the file, and say on the outcome's standard error what is in it, or why there is none."""
         if not self._recording:
             return

@@ -14,7 +14,7 @@ from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.report import json_report, render_text
 from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.session import Session
-from gdbext.engine.targets.budget import CallLimits
+from gdbext.engine.targets.budget_watch import CallLimits
 from gdbext.engine.targets.live.proc_checks import check_process
 from gdbext.errors import UsageError
 from gdbext.hosts import opening
@@ -22,7 +22,7 @@ from gdbext.hosts.library import notebook
 from gdbext.hosts.library.threads import Python, Thread, Threads
 from gdbext.hosts.library.torch_view import Torch
 from gdbext.render.page import text
-from gdbext.tools import table
+from gdbext.tools import running
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -148,7 +148,7 @@ class Process:
         """Run any command: ``run("dispatch-op", "aten::mm")``. Raises GdbextError, UsageError among
         them."""
         with self._limits.watch():
-            return Answer(table.report(command, words, lambda: self._session))
+            return Answer(running.report(command, words, lambda: self._session))
 
     @property
     def torch(self) -> Torch:

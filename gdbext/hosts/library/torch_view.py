@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from gdbext.diagnosis.reporting import torch_version
-from gdbext.engine.targets.budget import CallLimits
+from gdbext.engine.targets.budget_watch import CallLimits
 from gdbext.errors import UsageError
 from gdbext.hosts.library import notebook
-from gdbext.tools import table
+from gdbext.tools import running
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.report import Report
@@ -53,7 +53,7 @@ class Torch:
 
     def _report(self, command: str, *words: str) -> Report:
         with self._limits.watch():
-            return table.report(command, words, lambda: self._session)
+            return running.report(command, words, lambda: self._session)
 
     def __repr__(self) -> str:
         return f"<Torch {self.version}>"
@@ -83,7 +83,7 @@ class Operators(Mapping[str, "OperatorView"]):
     def find(self, pattern: str) -> list[OperatorView]:
         """All that a word means: ``mm`` every operator of that name, ``*mm*`` a pattern. Raises UsageError."""
         with self._limits.watch():
-            report = table.report("dispatch-op", [pattern], lambda: self._session)
+            report = running.report("dispatch-op", [pattern], lambda: self._session)
         section = cast("OperatorSection", report.sections[0])
         return [OperatorView(each) for each in section.operators]
 

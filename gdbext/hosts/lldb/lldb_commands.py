@@ -16,6 +16,7 @@ from gdbext.hosts.lldb.lldb_debugger import LldbDebugger
 from gdbext.hosts.lldb.lldb_printers import LldbTypePrinters
 from gdbext.hosts.lldb.parsed_command import LldbCommand, ParsedCommand, check_version
 from gdbext.tools import table
+from gdbext.tools.outcome import Outcome
 
 _NAMESPACE = "gdbext_commands"
 """The name by which LLDB finds our classes, for as long as it takes to define the commands."""
@@ -46,7 +47,7 @@ class LldbCommands:
             for words in (row.name, f"{table.PREFIX} {table.short_name(row)}"):
                 self._command(f"{add} -o -c {_NAMESPACE}.{name} {words}")
 
-    def execute(self, row: table.ToolRow, argv: Sequence[str], context: lldb.SBExecutionContext) -> table.Outcome:
+    def execute(self, row: table.ToolRow, argv: Sequence[str], context: lldb.SBExecutionContext) -> Outcome:
         """Run one command on what ``context`` says."""
         with self._ours.selection.command(context), _api_lock(row, argv, context):
             return self._shell.execute(row, argv, self._wants_color())

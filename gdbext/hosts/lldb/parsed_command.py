@@ -19,6 +19,7 @@ from gdbext.diagnosis.tool_arguments import names_file, takes, takes_all
 from gdbext.engine.terminal import shown
 from gdbext.errors import TargetError, UsageError
 from gdbext.tools import table
+from gdbext.tools.outcome import Outcome, failure
 
 NAMES_ONLY = "This LLDB completes names of commands; options are completed from LLDB 19 on, operators from 20 on."
 """It asks nothing of a command that it hands the line as it was typed."""
@@ -27,7 +28,7 @@ NAMES_ONLY = "This LLDB completes names of commands; options are completed from 
 class Runner(Protocol):
     """All commands of one debugger."""
 
-    def execute(self, row: table.ToolRow, argv: Sequence[str], context: lldb.SBExecutionContext) -> table.Outcome:
+    def execute(self, row: table.ToolRow, argv: Sequence[str], context: lldb.SBExecutionContext) -> Outcome:
         """Run one command on what ``context`` says."""
 
     def completions(self, row: table.ToolRow, words: Sequence[str], current: str) -> list[str]:
@@ -51,7 +52,7 @@ class LldbCommand:
             argv = shlex.split(words)
         except ValueError as error:
             name = self.row.name
-            _show(table.failure(name, [], UsageError(f"{name}: {error}", help=f"help {name}")), result)
+            _show(failure(name, [], UsageError(f"{name}: {error}", help=f"help {name}")), result)
             return
         self.answer(argv, context, result)
 
@@ -60,7 +61,7 @@ class LldbCommand:
         try:
             outcome = self.commands.execute(self.row, argv, context)
         except KeyboardInterrupt:  # as the command ended
-            outcome = table.Outcome(1, "", "interrupted")
+            outcome = Outcome(1, "", "interrupted")
         _show(outcome, result)
 
     def get_short_help(self) -> str:
@@ -72,7 +73,7 @@ class LldbCommand:
         return f"{table.help_text(self.row)}\n{NAMES_ONLY}\n"
 
 
-def _show(outcome: table.Outcome, result: lldb.SBCommandReturnObject) -> None:
+def _show(outcome: Outcome, result: lldb.SBCommandReturnObject) -> None:
     if outcome.output:
         result.AppendMessage(shown(outcome.output).rstrip("\n"))
     if outcome.error:

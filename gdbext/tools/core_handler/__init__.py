@@ -31,8 +31,8 @@ from gdbext.errors import TargetError, UsageError
 from gdbext.tools.core_handler.crash_user import user_of
 from gdbext.tools.core_handler.disk_room import CACHES, STATE_SECONDS, SUFFIXES, crash_stem, make_room
 from gdbext.tools.family import end_with_parent
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
-from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

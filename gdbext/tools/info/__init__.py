@@ -19,8 +19,8 @@ from gdbext.tools.info import held_memory, info_report, settings_view
 from gdbext.tools.info.held_memory import read_memory
 from gdbext.tools.info.info_report import read_target_info
 from gdbext.tools.info.settings_report import read_settings
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
-from gdbext.tools.table import Outcome
 from gdbext.torch.measure import measurement
 from gdbext.torch.state.setting_sources import SettingsSection
 

@@ -24,8 +24,8 @@ from gdbext.known.package_versions import without_unknown
 from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, child_relation, matches
 from gdbext.render import Style, escape
 from gdbext.render.plain_json import plain
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
-from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

@@ -23,8 +23,8 @@ from gdbext.engine.terminal import cut, shown_json
 from gdbext.engine.vocabulary import duration, or_unknown
 from gdbext.render import escape
 from gdbext.render.plain_json import plain
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
-from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

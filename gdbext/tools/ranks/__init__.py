@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.formats.whole_file import write
 from gdbext.engine.numbers import integer, number
 from gdbext.engine.targets.budget import MEMORY, MemoryLimit, TimeIsUp, TimeLimit, duration, memory_size, time_error
@@ -24,13 +23,13 @@ from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.engine.targets.system.socket_table import peer_user
 from gdbext.engine.terminal import quoted
-from gdbext.errors import UsageError
+from gdbext.errors import HelpRequested, UsageError
 from gdbext.render.page import origin_now
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
 from gdbext.tools.ranks import rank_sources, ranks_document
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import JobReport, RankReport, RankReports, RasAnswer
-from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
     import socket

@@ -19,7 +19,8 @@ from gdbext.engine.targets.live.proc_checks import thread_state
 from gdbext.engine.targets.live.unstopped import UnreadableProcess
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import BadData, GdbextError, TargetError, UsageError
-from gdbext.tools import table
+from gdbext.tools import running
+from gdbext.tools.outcome import failure
 from gdbext.tools.ranks import rank_processes, rank_report_reader, ranks_document
 from gdbext.tools.ranks.collector import COMMAND, ProgressOfRanks, RankSource, collect, combine_looks, is_settled
 from gdbext.tools.ranks.job_report import SCHEMA, RankReport, RankReports, Unreached, merge, rows
@@ -105,14 +106,14 @@ def _supervised(pid: int, run: Callable[[], str]) -> str:
         return run()
 
     def without_memory() -> bytes:
-        return table.execute(COMMAND, ["--json"], lambda: Session(UnreadableProcess(pid))).output.encode()
+        return running.execute(COMMAND, ["--json"], lambda: Session(UnreadableProcess(pid))).output.encode()
 
     found = supervision.by_child(lambda: run().encode(), supervision.STUCK_SECONDS)
     if not found:
         found = supervision.by_child(without_memory, supervision.SECOND_SECONDS)
     if not found:
         error = TargetError(f"the kernel does not answer ({supervision.sleepers(pid)})")
-        return table.failure(COMMAND, ["--json"], error).output
+        return failure(COMMAND, ["--json"], error).output
     return found.decode()
 
 
@@ -139,7 +140,7 @@ def _look(name: str, open_target: Callable[[], Target]) -> RankSource:
             return Session(opened[0])
 
         try:
-            return table.execute(COMMAND, ["--json"], open_session).output
+            return running.execute(COMMAND, ["--json"], open_session).output
         finally:
             for target in opened:
                 target.close()

@@ -22,8 +22,8 @@ from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import escape, write
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.tools.family import run_aside
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
-from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

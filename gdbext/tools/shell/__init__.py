@@ -11,8 +11,8 @@ import gdbext
 from gdbext.cache import is_ours
 from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import shown, write
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
-from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

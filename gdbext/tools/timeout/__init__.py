@@ -25,8 +25,8 @@ from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.render import escape
 from gdbext.tools.family import descendants, end_processes, look_at_family
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
-from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

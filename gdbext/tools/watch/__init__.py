@@ -25,9 +25,9 @@ from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.engine.terminal import environment_value, shown, shown_json
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
 from gdbext.render import escape
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.probes.dispatch_counter import DispatchActivity
 from gdbext.tools.program import Program
-from gdbext.tools.table import Outcome
 from gdbext.tools.watch.evidence import ENDINGS, EvidenceFolder, TraceBuffer, take_core
 from gdbext.tools.watch.progress_watch import History, ProgressWatch, with_torch
 

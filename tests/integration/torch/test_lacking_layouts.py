@@ -17,7 +17,7 @@ import pytest
 from gdbext.diagnosis.session import Session
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.live.proc_target import ProcTarget
-from gdbext.tools import table
+from gdbext.tools import running
 from gdbext.tools.operators.op import OperatorReporter
 from gdbext.torch.values.containers import optional_shape
 from support.programs import harness, native_build
@@ -125,7 +125,7 @@ def test_keysets_of_another_build(contained: Inferior, monkeypatch: pytest.Monke
         session = Session(target)
         assert session.modules.named(store.TORCH_LIBRARY) is not None
         assert session.layout.match == "probed"
-        document = json.loads(table.execute("dispatch-bt", ["--json"], lambda: session).output)
+        document = json.loads(running.execute("dispatch-bt", ["--json"], lambda: session).output)
     found = {(call["op"], call["keyset"]["bits"]) for call in document["threads"][0]["dispatch"]}
     for call in contained.truth["calls"]:
         assert (call["op"], call["bits"]) in found

@@ -11,7 +11,7 @@ from random import Random
 
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.recording.recording import SparseBytes
-from gdbext.tools.table import Outcome
+from gdbext.tools.outcome import Outcome
 from support.programs import plain_program
 
 from . import folders, live_programs, memory_damage, subjects

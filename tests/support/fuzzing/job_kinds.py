@@ -10,9 +10,8 @@ from pathlib import Path
 from random import Random
 
 from gdbext.errors import GdbextError
-from gdbext.tools import table
+from gdbext.tools.outcome import Outcome, failure
 from gdbext.tools.ranks import RanksProgram
-from gdbext.tools.table import Outcome
 from support.recorded import jobs
 
 from . import folders, json_damage
@@ -51,7 +50,7 @@ def _ranks(texts: Sequence[bytes], output: str) -> Outcome:
         try:
             return RanksProgram().main(words, lambda _: 0, color=False)
         except GdbextError as error:
-            return table.failure("ranks", words, error)
+            return failure("ranks", words, error)
 
 
 KINDS = (Kind("jobs", 16, _jobs),)

@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 
-from gdbext.tools.table import Outcome
+from gdbext.tools.outcome import Outcome
 from support.source import contract_schema
 
 from .look import Change, Look, Result

@@ -15,7 +15,7 @@ from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.snapshot_target import brief_stop
 from gdbext.engine.targets.recording.recording import SparseBytes
 from gdbext.engine.targets.system.linux import parse_maps
-from gdbext.tools.table import Outcome
+from gdbext.tools.outcome import Outcome
 
 from . import live_programs, memory_damage, subjects
 from .look import Change, Kind, Look

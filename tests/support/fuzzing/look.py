@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from gdbext.tools.table import Outcome
+from gdbext.tools.outcome import Outcome
 
 from .statements import Truth
 

@@ -15,8 +15,8 @@ from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.recording import recording_reader
 from gdbext.engine.targets.recording.recording import SparseBytes
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
-from gdbext.tools import table
-from gdbext.tools.table import Outcome
+from gdbext.tools import running
+from gdbext.tools.outcome import Outcome
 from support.recorded import recordings
 
 from .look import Change, Look
@@ -45,7 +45,7 @@ def look(command: Sequence[str], open_target: Callable[[], Target]) -> Outcome:
             opened.callback(target.close)
             return Session(target)
 
-        return table.execute(command[0], command[1:], open_session)
+        return running.execute(command[0], command[1:], open_session)
 
 
 class Subject:
@@ -100,7 +100,7 @@ class Recorded(Subject):
     def __init__(self, name: str) -> None:
         self.recording = recording_reader.load(str(recordings.FOLDER / f"{name}.rec"))
         open_session = cache(lambda: Session(ReplayTarget(self.recording)))  # once for all commands, and no sooner
-        super().__init__(name, lambda words: table.execute(words[0], words[1:], open_session), self.recording.memory)
+        super().__init__(name, lambda words: running.execute(words[0], words[1:], open_session), self.recording.memory)
 
 
 NAMES = [name for name in recordings.names() if name != "boxed-recursion-fallback-0"]

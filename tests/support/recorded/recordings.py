@@ -16,7 +16,8 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.recording import recording_reader
 from gdbext.engine.targets.recording.recording import Recording
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
-from gdbext.tools import table
+from gdbext.tools import running
+from gdbext.tools.outcome import Outcome
 from support.source import contract_schema
 
 FOLDER = Path(__file__).resolve().parents[2] / "recordings"
@@ -87,8 +88,8 @@ class Replay:
     def tid(self, role: str) -> int:
         return int(self.truth["threads"][role]["tid"])
 
-    def run(self, command: str, *words: str) -> table.Outcome:
-        return table.execute(command, words, lambda: self.session)
+    def run(self, command: str, *words: str) -> Outcome:
+        return running.execute(command, words, lambda: self.session)
 
     def document(self, command: str, *words: str) -> dict[str, Any]:
         outcome = self.run(command, *words, "--json")

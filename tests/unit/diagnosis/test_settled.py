@@ -12,7 +12,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.formats import whole_file
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import MemoryFault
-from gdbext.tools import table
+from gdbext.tools import running
 from support.recorded import recordings
 
 
@@ -38,7 +38,7 @@ def test_what_is_read_is_read_again_and_carries_the_extras() -> None:
 
 def execute(recording: str, *words: str) -> None:
     target = MovingTarget(recordings.recording(recording))
-    outcome = table.execute(words[0], words[1:], lambda: Session(target))
+    outcome = running.execute(words[0], words[1:], lambda: Session(target))
     assert outcome.status == 0, outcome.error
     assert target.looks == 3
 

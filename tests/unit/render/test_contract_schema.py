@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdbext.errors import TargetError
-from gdbext.tools import table
+from gdbext.tools import running, table
 from support.recorded.recordings import Replay
 from support.source import contract_schema
 
@@ -40,4 +40,4 @@ def test_the_document_of_a_failure() -> None:
     def refuse() -> Any:
         raise TargetError("it ended", why="it was killed", help="use its core")
 
-    contract_schema.check(json.loads(table.execute("dispatch-bt", ["--json"], refuse).output))
+    contract_schema.check(json.loads(running.execute("dispatch-bt", ["--json"], refuse).output))

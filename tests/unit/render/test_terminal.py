@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdbext.diagnosis import report as report_module
 from gdbext.diagnosis.report import json_report, render_text
 from gdbext.engine import terminal
 from gdbext.hosts.cli import launcher
 from gdbext.render import Style, escape
-from gdbext.tools.table import Outcome
+from gdbext.tools import running
+from gdbext.tools.outcome import Outcome
 from gdbext.torch.measure import measurement
 from support.programs.work import lines_run
 from support.recorded.recordings import Replay
@@ -94,7 +94,7 @@ def recorded_report(name: str) -> Any:
     recording, command, *words = RECORDED[name]
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_module, "render_text", lambda report, color=False: found.append(report) or str(color))
+        patch.setattr(running, "render_text", lambda report, color=False: found.append(report) or str(color))
         Replay(recording).text(command, *words)
     return found[0]
 

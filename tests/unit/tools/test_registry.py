@@ -16,7 +16,7 @@ from gdbext.engine.entry_points import EntryPoint
 from gdbext.errors import AddOnError
 from gdbext.hosts.cli import launcher
 from gdbext.live.host import LiveTool
-from gdbext.tools import table
+from gdbext.tools import running, table
 from gdbext.tools.info import InfoTool
 from gdbext.tools.program import Program
 
@@ -64,13 +64,13 @@ def no_session() -> NoReturn:
 
 
 def test_wrong_arguments_open_no_target_and_a_fault_of_ours_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = table.execute("dispatch-bt", ["--nonsense", "--json"], no_session)
+    outcome = running.execute("dispatch-bt", ["--nonsense", "--json"], no_session)
     assert outcome.status == 2
     document = json.loads(outcome.output)
     assert (document["schema"], document["command"], document["target"]) == ("gdbext/1", "dispatch-bt", None)
     assert "--nonsense" in document["errors"][0]["what"]
     monkeypatch.delenv("GDBEXT_DEBUG", raising=False)
-    outcome = table.execute("dispatch-bt", [], no_session)
+    outcome = running.execute("dispatch-bt", [], no_session)
     assert (outcome.status, outcome.output) == (1, "")
     assert "internal error: AssertionError" in outcome.error
     assert "GDBEXT_DEBUG=1" in outcome.error

@@ -17,7 +17,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.live.snapshot_target import brief_stop
 from gdbext.engine.targets.live.stop_copy import StopCopy
 from gdbext.errors import TargetGone
-from gdbext.tools import table
+from gdbext.tools import running
 from support.installed.machine import own_libc
 from support.programs import harness, native_build, procfs
 from support.programs.harness import some
@@ -49,7 +49,7 @@ def test_a_library_is_loaded_between_the_list_of_files_and_the_stop(
         go_on(process)
         assert some(process.stdout).read(1) == b"y"
         harness.wait_until(lambda: calls(process.pid, "read"), "it reads again")
-        document = json.loads(table.execute("dispatch-bt", ["--all", "--json"], lambda: session).output)
+        document = json.loads(running.execute("dispatch-bt", ["--all", "--json"], lambda: session).output)
         assert document["target"]["torch"] is not None, "it was looked at once more"
         assert [each["function"] for each in document["threads"][0]["python_frames"]] == ["<module>"]
         assert target.stops == 2
@@ -65,11 +65,11 @@ def test_another_program_is_executed_meanwhile() -> None:
         harness.wait_until(lambda: Path(f"/proc/{process.pid}/exe").readlink().name == "sleep", "it executes sleep")
         with pytest.raises(TargetGone, match="executed another program"):
             target.sample(session.modules.modules[0].start, 8)
-        outcome = table.execute("dispatch-diagnose", ["--json"], lambda: session)
+        outcome = running.execute("dispatch-diagnose", ["--json"], lambda: session)
         assert "executed another program" in outcome.output + outcome.error
         target.close()
         harness.wait_until(lambda: calls(process.pid, "sleep", RESTART_SYSCALL), "it has started, and sleeps")
-        again = table.execute("dispatch-diagnose", ["--json"], lambda: Session(brief_stop(process.pid)))
+        again = running.execute("dispatch-diagnose", ["--json"], lambda: Session(brief_stop(process.pid)))
         assert json.loads(again.output)["verdict"]["kind"] == "idle", "what it is now can be looked at"
 
 

@@ -159,7 +159,7 @@ def test_lines_are_understood_as_elsewhere(name: str) -> None:
     """Also where LLDB takes them apart: quotes, values with a dash, arguments that look like options."""
     lines = ["dispatch-op --key=-x 'a b' --json", "dispatch-keyset --json -- -1", "dispatch-break --json --delete 3 4"]
     instead = "lambda name, argv, *_: r.Outcome(0, f'ARGV {argv}')"
-    outcome = lldb(name, IMPORT, f"script import gdbext.tools.table as r; r.execute = {instead}", *lines)
+    outcome = lldb(name, IMPORT, f"script import gdbext.tools.running as r; r.execute = {instead}", *lines)
     given = [ast.literal_eval(line.removeprefix("ARGV ")) for line in shown(outcome, "ARGV")]
     assert len(given) == len(lines), outcome
     for line, argv in zip(lines, given):

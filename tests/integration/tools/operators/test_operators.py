@@ -15,7 +15,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import BadData, GdbextError
-from gdbext.tools import table
+from gdbext.tools import running
 from support.fakes.overlay import overlaid
 from support.programs.harness import Inferior, Start
 from support.programs.ways import Look
@@ -141,7 +141,7 @@ def test_wrong_words_are_answered_with_help(stock: Inferior, words: str, message
 
 def report(target: Target, *words: str) -> tuple[dict[str, Any], str]:
     """(the JSON report, the text for people) of a command on a target."""
-    outcomes = [table.execute(words[0], [*words[1:], *more], lambda: Session(target)) for more in (["--json"], [])]
+    outcomes = [running.execute(words[0], [*words[1:], *more], lambda: Session(target)) for more in (["--json"], [])]
     assert [outcome.status for outcome in outcomes] == [0, 0], outcomes
     return dict(json.loads(outcomes[0].output)), outcomes[1].output
 
@@ -222,7 +222,7 @@ def test_names_that_cannot_be_read_are_told(target: Target) -> None:
     assert [error for error in document["errors"] if "name of the operator at" in error["where"]]
     assert lost.qualified not in {each["op"] for each in document["operators"]}
     assert "name of the operator at" in text
-    outcome = table.execute("dispatch-op", [lost.qualified], lambda: Session(holed))
+    outcome = running.execute("dispatch-op", [lost.qualified], lambda: Session(holed))
     assert outcome.status == 2
     assert "registered operators cannot be read" in str(outcome.error)
 

@@ -14,7 +14,7 @@ from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariabl
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.engine.vocabulary import Certainty
-from gdbext.tools import table
+from gdbext.tools import running
 from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame, DispatchStage
 from support.recorded import recordings
 
@@ -29,7 +29,7 @@ class RunningTarget(ReplayTarget):
 
 def document(name: str, command: str, *words: str, kind: type[ReplayTarget] = RunningTarget) -> dict[str, Any]:
     target = kind(recordings.recording(name))
-    outcome = table.execute(command, ["--json", *words], lambda: Session(target))
+    outcome = running.execute(command, ["--json", *words], lambda: Session(target))
     found: dict[str, Any] = json.loads(outcome.output)
     return found
 

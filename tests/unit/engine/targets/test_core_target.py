@@ -16,7 +16,7 @@ from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.errors import BadCore, ForeignArchitecture, MemoryFault
-from gdbext.tools import table
+from gdbext.tools import running
 from support.fakes.core_maker import REGISTERS, Core, Load, R, W, X, auxv, files, note, prpsinfo, prstatus, siginfo
 from support.fakes.elf_maker import make_elf
 
@@ -323,10 +323,10 @@ def test_a_core_that_lost_its_end(tmp_path: Path) -> None:
 def test_every_report_says_that_the_core_is_cut_off(tmp_path: Path) -> None:
     session = Session(open_core(tmp_path, GOOD[: -PAGE - 100]))
     for command in ("dispatch-diagnose", "dispatch-bt", "all-threads", "dispatch-info"):
-        outcome = table.execute(command, [], lambda: session)
+        outcome = running.execute(command, [], lambda: session)
         assert f"{tmp_path}/core is truncated: {PAGE + 100:,} bytes" in outcome.output, command
         assert "gcore PID" in outcome.output
-        (error,) = json.loads(table.execute(command, ["--json"], lambda: session).output)["errors"]
+        (error,) = json.loads(running.execute(command, ["--json"], lambda: session).output)["errors"]
         assert error["where"] == "core"  # what else cannot be read may be in the missing part
 
 

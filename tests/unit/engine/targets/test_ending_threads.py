@@ -19,7 +19,7 @@ from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 from gdbext.errors import NotPermitted, TargetGone
-from gdbext.tools import table
+from gdbext.tools.outcome import error_text
 from gdbext.tools.probes.bpf.bpf_kernel import Circumstances, refused
 from support.programs import procfs
 from support.programs.harness import wait_until
@@ -148,7 +148,7 @@ def test_one_wording_wherever_it_is_noticed() -> None:
     for look in (proc_checks.open_memory, lambda pid: read_file(pid, "maps"), unstopped_threads):
         with pytest.raises(TargetGone) as caught:
             look(pid)
-        said.add(table.error_text(caught.value))
+        said.add(error_text(caught.value))
     assert said == {f"process {pid} has ended; take a core of the next one (gcore PID)"}
     error = refused("no probe", OSError(errno.ESRCH, "No such process"), Circumstances("6.18.0", 0, False, False))
     assert error.why == "the process has ended meanwhile"

@@ -13,15 +13,15 @@ from gdbext.engine.vocabulary import DEBUGGERS
 from gdbext.errors import TargetError
 from gdbext.hosts.debugger import base_debugger, batch_job
 from gdbext.hosts.debugger.base_debugger import DebuggerLaunch, Job
-from gdbext.tools import table
+from gdbext.tools.outcome import Outcome
 from support.fakes.fake_debugger import FakeDebugger
 
 
-def result(debugger: FakeDebugger, monkeypatch: pytest.MonkeyPatch, command: str, *argv: str) -> table.Outcome:
+def result(debugger: FakeDebugger, monkeypatch: pytest.MonkeyPatch, command: str, *argv: str) -> Outcome:
     ours, theirs = os.pipe()
     monkeypatch.setattr(base_debugger, "debugger", lambda _: debugger)
     batch_job.run("fake", Job(command, list(argv), result=theirs, pid=1))
-    outcome = table.Outcome.decode(os.read(ours, 1 << 16))
+    outcome = Outcome.decode(os.read(ours, 1 << 16))
     os.close(ours)
     return outcome
 

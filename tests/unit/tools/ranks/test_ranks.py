@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gdbext.errors import TargetError, UsageError
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.ranks import RanksProgram, other_machines, rank_processes
 from gdbext.tools.ranks.rank_processes import RankProcess
-from gdbext.tools.table import Outcome
 from support.programs.harness import PATIENCE
 from support.recorded import jobs, recordings
 from support.recorded.recordings import Replay

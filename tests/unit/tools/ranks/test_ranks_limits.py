@@ -16,12 +16,12 @@ from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.engine.rank_sets import fold
 from gdbext.errors import BadData, TargetError
 from gdbext.hosts.cli import launcher as dispatch
+from gdbext.tools.outcome import Outcome
 from gdbext.tools.ranks import RanksProgram, other_machines, slurm
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
 from gdbext.tools.ranks.report_parser import ReportParser
 from gdbext.tools.ranks.slurm import answer
-from gdbext.tools.table import Outcome
 from gdbext.tools.watch import WatchProgram
 from support.programs.harness import PATIENCE
 from support.recorded import jobs, recordings

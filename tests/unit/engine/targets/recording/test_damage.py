@@ -12,7 +12,7 @@ from gdbext.engine.targets.recording import container, recorder, recording_reade
 from gdbext.engine.targets.recording.recording import RecordedFile, RecordedThread, Recording, SparseBytes
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import BadRecording
-from gdbext.tools import table
+from gdbext.tools import running
 from support.fuzzing.byte_damage import scatter
 from support.recorded.recordings import Replay, recording
 
@@ -94,7 +94,7 @@ DAMAGES = (memory_flipped, memory_filled, memory_thinned, registers_random, maps
 def assert_no_internal_error(recording: Recording) -> None:
     session = Session(ReplayTarget(recording))
     for command, *words in COMMANDS:
-        outcome = table.execute(command, words, lambda: session)
+        outcome = running.execute(command, words, lambda: session)
         assert "internal error" not in outcome.error + outcome.output, outcome.error + outcome.output[-2000:]
 
 

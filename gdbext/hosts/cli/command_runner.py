@@ -1,0 +1,207 @@
+"""Runs a command on the process, the core or the recording that the command line of ``scripts/dispatch`` names."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from gdbext.cache import find_program
+from gdbext.diagnosis.session import Session
+from gdbext.diagnosis.tool import Alone
+from gdbext.engine.formats import elf_core
+from gdbext.engine.layouts import store
+from gdbext.engine.targets import budget
+from gdbext.engine.targets.live import proc_checks, supervision
+from gdbext.engine.targets.live.debugger_guard import state_after_detach
+from gdbext.engine.targets.live.unstopped import AsleepProcess, UnreadableProcess
+from gdbext.errors import GdbextError, UsageError
+from gdbext.hosts import opening
+from gdbext.hosts.cli.options import wants_color
+from gdbext.hosts.opening import Standstill, open_core, open_live, open_recording, open_running
+from gdbext.tools import running, table
+from gdbext.tools.outcome import Outcome, failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gdbext.engine.targets.base_target import Target
+    from gdbext.hosts.cli.options import Options
+    from gdbext.hosts.debugger.recorded_command import RecordedCommand
+
+
+def run(options: Options) -> Outcome:
+    """The outcome of the command. Raises GdbextError."""
+    try:
+        with _silence(options.quiet and not options.program):
+            outcome = _run_supervised(options)
+    except (KeyboardInterrupt, SystemExit) as end:
+        why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
+        state = state_after_detach(options.pid) if options.pid else ""
+        raise GdbextError("interrupted", why=why, help=state) from end
+    if options.quiet and not outcome.status:
+        outcome.error = ""
+    if options.executable and (warning := _other_executable(options)):  # gdb's -q keeps it, too
+        outcome.error = f"{warning}\n{outcome.error}".rstrip()
+    return outcome
+
+
+def _other_executable(options: Options) -> str:
+    """The warning that the program named on the command line is not the one that the process runs, or that wrote the
+    core; "" if it is, or if that is unknown."""
+    named = find_program(options.executable) or options.executable
+    if options.pid:
+        actual, what = opening.other_program(options.pid, named), f"process {options.pid} runs"
+    else:
+        actual, what = options.other_writer, f"{options.core} was written by"
+    if actual and not os.path.exists(named):  # noqa: PTH110
+        return f"warning: there is no file {options.executable}; {what} {actual}"
+    return f"warning: {what} {actual}, not {options.executable}" if actual else ""
+
+
+@contextmanager
+def _silence(wanted: bool) -> Iterator[None]:
+    """Nothing that is written to standard error meanwhile is seen, where that is wanted."""
+    if not wanted:
+        yield
+        return
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _run_supervised(options: Options) -> Outcome:
+    """The outcome of the command; of a process that the kernel may keep us from reading, by a child of ours."""
+    pid = options.pid
+    if not pid or _watches(options) or {"--help", "-h"} & set(options.argv):
+        return _run(options)
+    if not options.no_stop and options.chosen_debugger != "none":
+        supervision.check_can_stop(pid)
+        return _run(options)
+    if not supervision.is_suspect(pid):
+        return _run(options)
+    return opening.supervised(pid, lambda: _guarded(options, _run), lambda: _guarded(options, _run_unreadable))
+
+
+def _guarded(options: Options, run: Callable[[Options], Outcome]) -> Outcome:
+    try:
+        return run(options)
+    except GdbextError as error:
+        return failure(options.command, options.argv, error)
+
+
+def _run_unreadable(options: Options) -> Outcome:
+    """The command on a process whose memory the kernel lets nobody read."""
+
+    def open_session() -> Session:
+        return Session(UnreadableProcess(options.pid))
+
+    return running.execute(options.command, options.argv, open_session, wants_color())
+
+
+def _run(options: Options) -> Outcome:
+    if {"--help", "-h"} & set(options.argv):
+        return Outcome(0, table.help_text(table.find(options.command)))
+    if not options.called.source and not options.program:
+        return running.execute_alone(options.command, options.argv, wants_color(options.color))
+    if options.measure_as_me:
+        os.environ[store.PERMISSION] = store.AS_ME  # which is there in a debugger of ours, too
+    recorded = _recorded_command(options)  # refuses, if it has to, before anything is stopped
+    if options.pid:
+        needs_tracer = options.chosen_debugger != "none" or _watches(options)
+        traced = not needs_tracer and proc_checks.foreign_tracer(options.pid)
+        (proc_checks.check_readable if traced else proc_checks.check_process)(options.pid)
+    alone = options.no_stop or options.recording or _watches(options)
+    debugger = "none" if alone else options.chosen_debugger
+    if debugger == "none":
+        return _run_alone(options, recorded)
+    from gdbext.hosts.cli import debugger_runner
+
+    if options.core:
+        elf_core.check_regular(options.core)
+        if options.executable:
+            with suppress(GdbextError):  # the debugger's own error is told
+                _compare_writer(target := _target(options), options)
+                target.close()
+    return debugger_runner.run(options, debugger, wants_color(options.color))
+
+
+def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
+    """The command in this very process. Raises TargetError."""
+    opened: list[Target] = []
+
+    def open_target() -> Target:
+        opened.append(_target(options, again=bool(opened)))
+        return opened[-1]
+
+    def open_session() -> Session:
+        return Session(open_target())
+
+    host, color = Alone(called=options.called), wants_color(options.color)
+    watches = _watches(options)
+    if not watches and table.needs_running(options.command, options.argv):
+        raise UsageError(f"{options.command} needs a debugger", help="use --debugger gdb, or --debugger lldb")
+    limit = budget.TimeLimit(options.time_limit, KeyboardInterrupt if watches else budget.TimeIsUp)
+    try:
+        with budget.MemoryLimit(options.memory), limit:
+            if recorded:
+                outcome = recorded.run(open_target, color, host)
+                if not _is_one_moment(opened):
+                    opened[0].close()
+                    outcome = recorded.run(open_target, color, host)
+            else:
+                outcome = running.execute(options.command, options.argv, open_session, color, host)
+    except budget.TimeIsUp:
+        return failure(options.command, options.argv, budget.time_error(options.time_limit or 0))
+    finally:
+        if opened:
+            _compare_writer(opened[0], options)
+        for target in opened:
+            target.close()
+    if recorded:
+        recorded.save(outcome)
+    return outcome
+
+
+def _compare_writer(target: Target, options: Options) -> None:
+    """Note in ``options`` which program wrote the core, if that is not the one named on the command line."""
+    if options.executable and options.core:
+        named = find_program(options.executable) or options.executable
+        options.other_writer = opening.other_writer(target, named)
+
+
+def _is_one_moment(opened: Sequence[Target]) -> bool:
+    """False for a process that was recorded as it slept, and woke meanwhile, or of which a proof needs registers."""
+    return not (opened and isinstance(opened[0], AsleepProcess)) or opened[0].is_enough()
+
+
+def _target(options: Options, again: bool = False) -> Target:
+    """The target of the command line; ``again``: what is recorded has moved, and is stopped now."""
+    if options.recording:
+        return open_recording(options.recording)
+    if options.core:
+        return open_core(options.core, options.sysroot)
+    if _watches(options):
+        return open_running(options.pid)
+    if options.no_stop:
+        return open_live(options.pid, Standstill.NONE)
+    recorded = Standstill.HELD if again else Standstill.ASLEEP
+    return open_live(options.pid, recorded if options.record else Standstill.BRIEF)
+
+
+def _watches(options: Options) -> bool:
+    """The command looks at a process that is not stopped, and needs no debugger for it."""
+    return table.needs_no_stop(options.command, options.argv, bool(options.pid))
+
+
+def _recorded_command(options: Options) -> RecordedCommand | None:
+    if not options.record:
+        return None
+    from gdbext.hosts.debugger.recorded_command import RecordedCommand
+
+    return RecordedCommand(options.command, options.argv, options.record)

@@ -1,0 +1,118 @@
+"""The result of a command, and the boundary at which every failure becomes a message."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from gdbext import log
+from gdbext.engine.targets.budget import make_room, memory_error
+from gdbext.engine.vocabulary import ErrorReport
+from gdbext.errors import GdbextError
+from gdbext.render import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Outcome:
+    """The result of a run: ``output`` for standard output, ``error`` for standard error, ``status`` as
+    scripts/dispatch."""
+
+    __slots__ = ("error", "output", "status")
+
+    def __init__(self, status: int, output: str = "", error: str = "") -> None:
+        self.status = status
+        self.output = output
+        self.error = error
+
+    def encode(self) -> bytes:
+        """The bytes that travel from a debugger to the launcher: a line with the lengths, then both texts."""
+        output, error = (text.encode("utf-8", "backslashreplace") for text in (self.output, self.error))
+        return b"gdbext-result %d %d %d\n" % (self.status, len(output), len(error)) + output + error
+
+    @classmethod
+    def decode(cls, data: bytes) -> Outcome | None:
+        """The counterpart of encode(); None where the result is not complete."""
+        head, _, body = data.partition(b"\n")
+        words = head.split()
+        if len(words) != 4 or words[0] != b"gdbext-result":
+            return None
+        status, length, rest = (int(word) for word in words[1:])
+        if len(body) != length + rest:
+            return None
+        return cls(status, body[:length].decode(), body[length:].decode())
+
+
+def guard(name: str, argv: Sequence[str], work: Callable[[], Outcome]) -> Outcome:
+    """The outcome of ``work``, or of its failure. Only SystemExit passes, and the end of a look's time."""
+    try:
+        return work()
+    except GdbextError as error:
+        return failure(name, argv, error)
+    except KeyboardInterrupt:
+        return failure(name, argv, _interrupted())
+    except MemoryError:
+        pass  # what the error holds is to be free before it is told
+    except Exception as error:
+        hidden = _raised_by_a_signal(error)
+        if not hidden:
+            return failure(name, argv, _unexpected(error))
+        if not isinstance(hidden, KeyboardInterrupt):
+            raise hidden from None
+        return failure(name, argv, _interrupted())
+    return failure(name, argv, _out_of_memory())
+
+
+def _interrupted() -> GdbextError:
+    return GdbextError("interrupted", why="Ctrl+C, or the end of --timeout", help="the process was not changed")
+
+
+def _raised_by_a_signal(error: Exception) -> BaseException | None:
+    """The error that a signal's handler raised while a class was being made, None for any other error.
+
+    CPython before 3.12 turns whatever leaves ``__set_name__`` into a RuntimeError (type_new_set_names, typeobject.c).
+    """
+    cause = error.__cause__
+    return cause if isinstance(error, RuntimeError) and not isinstance(cause, (Exception, type(None))) else None
+
+
+def failure(name: str, argv: Sequence[str], error: GdbextError) -> Outcome:
+    """The error as text and, with --json, as the contract's error document."""
+    output = error_document(name, error) if "--json" in argv else ""
+    return Outcome(error.exit_status, output, error_text(error))
+
+
+def error_text(error: GdbextError) -> str:
+    """The error in words: what happened, why it can happen and the next step, a line each."""
+    lines = [error.what]
+    if error.why:
+        lines.append(f"  why: {error.why}")
+    if error.help:
+        lines.append(f"  try: {error.help}")
+    return "\n".join(escape(line) for line in "\n".join(lines).split("\n"))
+
+
+def error_document(name: str, error: GdbextError) -> str:
+    """The JSON document of a command that could not report."""
+    from gdbext.diagnosis.report import Report, json_report  # programs that make no report need none of it
+
+    return json_report.render(Report(name, None, errors=(ErrorReport.of(error, name),)))
+
+
+def _out_of_memory() -> GdbextError:
+    make_room()
+    return memory_error()
+
+
+def _unexpected(error: Exception) -> GdbextError:
+    what = f"internal error: {type(error).__name__}: {error}"
+    if not log.is_wanted():
+        return GdbextError(
+            what,
+            why="this is a fault of gdbext, or of the debugger below it; the process was not changed",
+            help="run it again with GDBEXT_DEBUG=1 in the environment, and report the traceback that it shows",
+        )
+    import traceback  # 4 ms, for faults of gdbext alone
+
+    return GdbextError(what, why=traceback.format_exc(), help=f"report this, with Python {sys.version.split()[0]}")
