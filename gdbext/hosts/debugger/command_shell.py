@@ -5,12 +5,14 @@ target stands still, the host of live commands, and the completion of words.
 from __future__ import annotations
 
 import gc
+import glob
 import os
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.tool_arguments import names_file
 from gdbext.engine.targets.budget import SECONDS, MemoryIsUp, TimeIsUp, memory_error, time_error
 from gdbext.engine.targets.budget_watch import BudgetWatch
@@ -18,16 +20,17 @@ from gdbext.engine.terminal import write
 from gdbext.errors import GdbextError
 from gdbext.hosts.debugger.frame_source import FrameSource, SummarySource
 from gdbext.live.host import Host
+from gdbext.live.waiting import NoProcess
 from gdbext.log import logger
 from gdbext.tools import running, table
 from gdbext.tools.outcome import Outcome, failure
+from gdbext.torch.registry.operator_names import continuations
 
 if TYPE_CHECKING:
     from argparse import Action
     from collections.abc import Iterable
 
     from gdbext.diagnosis.samples import Pause, Watch
-    from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
     from gdbext.engine.terminal import CommandLine
     from gdbext.hosts.debugger.base_debugger import Debugger
@@ -61,8 +64,6 @@ class DebuggerHost(Host):
 
     def stopped_session(self) -> Session:
         """A session of the process that the debugger has stopped."""
-        from gdbext.diagnosis.session import Session
-
         return Session(self._debugger.stopped_target())
 
     def pause(self, target: Target) -> Pause:
@@ -115,8 +116,6 @@ class SessionCache:
             self._disconnect = self._debugger.on_change(self.forget)
         identity = self._debugger.identity()
         if not self._session or identity != self._identity or not self._is_current(self._session, age):
-            from gdbext.diagnosis.session import Session
-
             self.forget()
             self._session = Session(self._debugger.target())
             _log.debug("a new session of %s", identity)
@@ -204,9 +203,6 @@ class Shell:
     def _session(self, row: table.ToolRow) -> Session:
         """The current session; a live command or a setting may come before the program was started."""
         if row.mode in ("resumes", "setting") and not self._debugger.has_process():
-            from gdbext.diagnosis.session import Session
-            from gdbext.live.waiting import NoProcess
-
             return Session(NoProcess(self._debugger.name))
         return self._current()
 
@@ -260,8 +256,6 @@ class Completer:
         if dest in _THREADS:
             return map(str, self._thread_numbers())
         if dest in _OPERATORS and current:
-            from gdbext.torch.registry.operator_names import continuations
-
             return continuations(self._session().dispatcher.names, current)
         if dest in _KEYS:
             return self._session().dispatch_keys.runtime_keys
@@ -272,7 +266,5 @@ class Completer:
 
 
 def _files(current: str) -> Iterable[str]:
-    import glob
-
     for path in glob.glob(f"{glob.escape(current)}*"):  # noqa: PTH207
         yield f"{path}/" if os.path.isdir(path) else path  # noqa: PTH112

@@ -7,17 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from gdbext.diagnosis.commands.bt import dispatch_words
 from gdbext.diagnosis.report.thread_report import Frame
 from gdbext.errors import GdbextError
 from gdbext.log import logger
 from gdbext.render import escape
+from gdbext.tools.tensor.cpp_summaries import TypeSummaries
 from gdbext.torch.stack import DispatchFrame
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.tools.tensor.cpp_object import CppObject, TypeSummary
-    from gdbext.tools.tensor.cpp_summaries import TypeSummaries
 
 
 Position = tuple[int, int]
@@ -67,10 +68,6 @@ def frame_function(frame: DispatchFrame | Frame) -> str:
     """The text in the place of the function's name: a Python function's own, or PyTorch's words for a dispatch."""
     if not isinstance(frame, DispatchFrame):
         return escape(frame.function)
-    from gdbext.diagnosis.commands.bt import (
-        dispatch_words,  # with the first frame: sourcing our file imports no command
-    )
-
     return dispatch_words(frame)
 
 
@@ -123,8 +120,6 @@ class SummarySource:
         try:
             session = self._current()
             if not self._summaries or session is not self._session:
-                from gdbext.tools.tensor.cpp_summaries import TypeSummaries
-
                 self._summaries, self._session = TypeSummaries(session), session
                 self._known.clear()
         except GdbextError:

@@ -6,24 +6,27 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import gdb
 
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.terminal import shown, wrapped
-from gdbext.hosts.debugger.command_shell import Shell
-from gdbext.hosts.gdb.gdb_debugger import debugger
 from gdbext.hosts.gdb.gdb_printers import PrinterRegistration
 from gdbext.tools import table
+
+if TYPE_CHECKING:
+    from gdbext.hosts.debugger.command_shell import Shell
 
 
 class GdbCommand(gdb.Command):  # type: ignore[misc]
     """One command of the registry. Its ``__doc__`` is what gdb's help shows; gdb copies it here and now."""
 
-    def __init__(self, row: table.ToolRow, shell: Shell, documentation: str, name: str = "") -> None:
+    def __init__(self, row: table.ToolRow, commands: GdbCommands, documentation: str, name: str = "") -> None:
         """``name``: another one than the row's."""
         self._row = row
-        self._shell = shell
+        self._commands = commands
         self.__doc__ = documentation
         super().__init__(name or row.name, gdb.COMMAND_USER)
 
@@ -31,7 +34,7 @@ class GdbCommand(gdb.Command):  # type: ignore[misc]
         """Called by gdb. Failures become gdb.GdbError, or with --json a document."""
         self.dont_repeat()
         argv = gdb.string_to_argv(argument)
-        outcome = self._shell.execute(self._row, argv, _wants_color(from_tty))
+        outcome = self._commands.shell.execute(self._row, argv, _wants_color(from_tty))
         width = 0 if "--json" in argv else gdb.parameter("width") or 0
         try:
             if outcome.output:
@@ -49,7 +52,7 @@ class GdbCommand(gdb.Command):  # type: ignore[misc]
         current = "" if not words or text[-1:].isspace() else words.pop()
         # gdb completes its own idea of the last word, which begins after the option's dashes.
         dropped = len(current) - len(word) if current.endswith(word) else 0
-        return [name[dropped:] for name in self._shell.completions(self._row, words, current)]
+        return [name[dropped:] for name in self._commands.shell.completions(self._row, words, current)]
 
 
 class GdbPrefix(gdb.Command):  # type: ignore[misc]
@@ -78,18 +81,26 @@ class GdbCommands:
 
         Making it takes the import of every command (0.1 s), which nobody should pay who only runs one in a script.
         """
-        self._shell = Shell(debugger())
         GdbPrefix()
         self._define(_whole_help if _help_comes_at_once() else lambda row: f"{row.summary}\nSee: {row.name} --help")
-        self._printers = PrinterRegistration(self._shell.summaries)
+        self._printers = PrinterRegistration(lambda found: self.shell.summaries.of(found))
         self._awaits_prompt = hasattr(gdb.events, "before_prompt")
         if self._awaits_prompt:
             gdb.events.before_prompt.connect(self._complete_help)
 
+    @cached_property
+    def shell(self) -> Shell:
+        """Runs the commands. Imported when one is used: sourcing init.py takes half as long without it."""
+        from gdbext.hosts.debugger.command_shell import Shell
+        from gdbext.hosts.gdb.gdb_debugger import debugger
+
+        return Shell(debugger())
+
     def unload(self) -> None:
         """Make room for a newer version of the commands."""
         self._printers.remove()
-        self._shell.close()
+        if "shell" in vars(self):
+            self.shell.close()
         self._forget_prompt()
 
     def _complete_help(self) -> None:
@@ -99,8 +110,8 @@ class GdbCommands:
     def _define(self, documentation: Callable[[table.ToolRow], str]) -> None:
         for row in table.every_command():
             text = documentation(row)
-            GdbCommand(row, self._shell, text)
-            GdbCommand(row, self._shell, text, f"{table.PREFIX} {table.short_name(row)}")
+            GdbCommand(row, self, text)
+            GdbCommand(row, self, text, f"{table.PREFIX} {table.short_name(row)}")
 
     def _forget_prompt(self) -> None:
         """gdb 13 raises SystemError for what is not connected any more."""

@@ -13,13 +13,17 @@ import gdb
 
 from gdbext.engine.terminal import shown
 from gdbext.hosts.debugger.base_debugger import Debugger
+from gdbext.hosts.gdb.gdb_batch import current_target, let_go, open_target, stopped_target
+from gdbext.hosts.gdb.gdb_breakpoints import GdbBreakpointSetter
+from gdbext.hosts.gdb.gdb_frames import AddedFrameFilter
+from gdbext.hosts.gdb.gdb_run_control import GdbRunControl, pause_of
+from gdbext.hosts.gdb.gdb_target import interrupt_all, post_whole
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.samples import Pause
     from gdbext.engine.targets.base_target import Target
     from gdbext.hosts.debugger.base_debugger import Job
     from gdbext.hosts.debugger.frame_source import FrameSource
-    from gdbext.hosts.gdb.gdb_frames import AddedFrameFilter
     from gdbext.live.breakpoint_setter import BreakpointSetter
     from gdbext.live.host import RunControl
 
@@ -51,14 +55,10 @@ class GdbDebugger(Debugger):
 
     def target(self) -> Target:
         """gdb's selected inferior, or its core."""
-        from gdbext.hosts.gdb.gdb_batch import current_target
-
         return current_target()
 
     def stopped_target(self) -> Target:
         """The selected inferior, also inside a breakpoint's stop()."""
-        from gdbext.hosts.gdb.gdb_batch import stopped_target
-
         return stopped_target()
 
     def has_process(self) -> bool:
@@ -99,20 +99,14 @@ class GdbDebugger(Debugger):
 
     def run_control(self) -> RunControl:
         """Give the object that runs the selected inferior."""
-        from gdbext.hosts.gdb.gdb_run_control import GdbRunControl
-
         return GdbRunControl()
 
     def pause(self, target: Target) -> Pause:
         """Pause by gdb's own continue. Raises UsageError."""
-        from gdbext.hosts.gdb.gdb_run_control import pause_of
-
         return pause_of(target)
 
     def breakpoint_setter(self) -> BreakpointSetter:
         """Give the object that sets gdb's ordinary breakpoints."""
-        from gdbext.hosts.gdb.gdb_breakpoints import GdbBreakpointSetter
-
         return GdbBreakpointSetter()
 
     def write(self, text: str) -> None:
@@ -121,8 +115,6 @@ class GdbDebugger(Debugger):
         if threading.current_thread() is threading.main_thread():
             self._write_all()
         else:
-            from gdbext.hosts.gdb.gdb_target import interrupt_all, post_whole
-
             post_whole(self._write_all, interrupt_all)
 
     def _write_all(self) -> None:
@@ -135,20 +127,14 @@ class GdbDebugger(Debugger):
             self._filter.remove()
             self._filter = None
         if source:
-            from gdbext.hosts.gdb.gdb_frames import AddedFrameFilter
-
             self._filter = AddedFrameFilter(source)
 
     def open(self, job: Job, live: bool) -> Target:
         """Attach, load or start. Raises TargetError and its relatives."""
-        from gdbext.hosts.gdb.gdb_batch import open_target
-
         return open_target(job, live)
 
     def let_go(self, job: Job, runs_on: bool) -> None:
         """Detach, or end the program."""
-        from gdbext.hosts.gdb.gdb_batch import let_go
-
         let_go(job, runs_on)
 
     def leave(self, job: Job) -> None:

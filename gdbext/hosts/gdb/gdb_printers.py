@@ -21,8 +21,9 @@ from gdbext.errors import GdbextError, UsageError
 from gdbext.tools.tensor.cpp_object import SUMMARIZED_TYPES, CppObject, summarized_type
 
 if TYPE_CHECKING:
-    from gdbext.hosts.debugger.frame_source import SummarySource
     from gdbext.tools.tensor.cpp_object import Child, TypeSummary
+
+    Summarize = Callable[[CppObject], TypeSummary | None]
 
 NAME = "gdbext"
 
@@ -73,13 +74,13 @@ class ObjectPrinter:
 class GdbTypePrinters:
     """Finds the printer of a value; the object that gdb keeps for each object file."""
 
-    def __init__(self, source: SummarySource, shown: Callable[[], None]) -> None:
+    def __init__(self, summarize: Summarize, shown: Callable[[], None]) -> None:
         """``shown`` is called whenever gdb shows a value."""
         self.name = NAME
         self.enabled = True
         self.subprinters = [TypePrinter(each.name) for each in SUMMARIZED_TYPES]
         self._of_name = {each.name: each for each in self.subprinters}
-        self._source = source
+        self._summarize = summarize
         self._shown = shown
 
     def __call__(self, value: gdb.Value) -> ObjectPrinter | None:
@@ -108,7 +109,7 @@ class GdbTypePrinters:
             str(element.strip_typedefs()) if element is not None else "",
             int(element.sizeof) if element is not None else 0,
         )
-        summary = self._source.of(found)
+        summary = self._summarize(found)
         return ObjectPrinter(summary, element) if summary else None
 
 
@@ -154,8 +155,8 @@ class PrinterRegistration:
     12 ms, as long as defining all commands.
     """
 
-    def __init__(self, source: SummarySource) -> None:
-        self._printers = GdbTypePrinters(source, self._shown)
+    def __init__(self, summarize: Summarize) -> None:
+        self._printers = GdbTypePrinters(summarize, self._shown)
         self._unchecked: list[gdb.Objfile] = []
         self._is_asked = False
         for file in gdb.objfiles():

@@ -9,6 +9,11 @@ import lldb
 
 from gdbext.engine.terminal import shown
 from gdbext.hosts.debugger.base_debugger import Debugger
+from gdbext.hosts.lldb.lldb_batch import let_go, open_target
+from gdbext.hosts.lldb.lldb_breakpoints import LldbBreakpointSetter
+from gdbext.hosts.lldb.lldb_core_target import sysroot_of
+from gdbext.hosts.lldb.lldb_frames import RegisteredFrames, StackBuilder, check_frame_providers
+from gdbext.hosts.lldb.lldb_run_control import LldbRunControl, pause_of
 from gdbext.hosts.lldb.lldb_target import LentRegisters, current_target, is_core, is_there
 from gdbext.hosts.lldb.selection import Selection
 
@@ -17,7 +22,6 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target
     from gdbext.hosts.debugger.base_debugger import Job
     from gdbext.hosts.debugger.frame_source import FrameSource
-    from gdbext.hosts.lldb.lldb_frames import RegisteredFrames
     from gdbext.live.breakpoint_setter import BreakpointSetter
     from gdbext.live.host import RunControl
 
@@ -51,8 +55,6 @@ class LldbDebugger(Debugger):
         process = self.selection.process()
         if not is_there(process):
             return None
-        from gdbext.hosts.lldb.lldb_core_target import sysroot_of
-
         sysroot = sysroot_of(process) if is_core(process) else ""
         return process.GetUniqueID(), process.GetStopID(True), sysroot
 
@@ -68,20 +70,14 @@ class LldbDebugger(Debugger):
 
     def run_control(self) -> RunControl:
         """Give the object that runs the process."""
-        from gdbext.hosts.lldb.lldb_run_control import LldbRunControl
-
         return LldbRunControl(self.selection)
 
     def pause(self, target: Target) -> Pause:
         """Pause by detaching from the process. Raises UsageError."""
-        from gdbext.hosts.lldb.lldb_run_control import pause_of
-
         return pause_of(self.selection, target)
 
     def breakpoint_setter(self) -> BreakpointSetter:
         """Give the object that sets LLDB's ordinary breakpoints."""
-        from gdbext.hosts.lldb.lldb_breakpoints import LldbBreakpointSetter
-
         return LldbBreakpointSetter(self.selection)
 
     def write(self, text: str) -> None:
@@ -97,8 +93,6 @@ class LldbDebugger(Debugger):
             self._frames.remove()
             self._frames = None
         if source:
-            from gdbext.hosts.lldb.lldb_frames import RegisteredFrames, StackBuilder, check_frame_providers
-
             target = self.selection.target()
             check_frame_providers(target)
             builder = StackBuilder(target, self.selection, self._lent, source)
@@ -106,15 +100,11 @@ class LldbDebugger(Debugger):
 
     def open(self, job: Job, live: bool) -> Target:
         """Attach, load or start. Raises TargetError and its relatives."""
-        from gdbext.hosts.lldb.lldb_batch import open_target
-
         self.selection.interruption.begin()
         return open_target(self.selection.debugger, job, live)
 
     def let_go(self, job: Job, runs_on: bool) -> None:
         """Detach, or end the program."""
-        from gdbext.hosts.lldb.lldb_batch import let_go
-
         self.selection.interruption.end()
         let_go(self.selection.process(), job, runs_on)
 
