@@ -27,7 +27,7 @@ import gdbext.hosts
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from gdbext.hosts.hang_watcher import TestBoard
+    from gdbext.hosts.hang_board import TestBoard
 
 NAME = "gdbext-hangs"
 """The plugin's name in pytest, and the default folder of what it keeps."""
@@ -149,16 +149,16 @@ class HangPlugin:
         """Wait until the watcher has gone."""
         if self._board and self._pid == os.getpid():
             self._end_watcher()
-            _watcher_module().has_ended(self._watcher, _LOOK_PATIENCE)
+            _board_module().has_ended(self._watcher, _LOOK_PATIENCE)
             os.close(self._orders)
             self._board = None
         os.close(self._errors)
 
     def _start(self) -> TestBoard:
         """Start the watcher of this process; tests are collected meanwhile."""
-        hang_watcher = _watcher_module()
+        hang_board = _board_module()
         board = os.memfd_create("gdbext-tests")
-        os.truncate(board, hang_watcher.SIZE)
+        os.truncate(board, hang_board.SIZE)
         orders, self._orders = os.pipe()
         root = str(Path(__file__).resolve().parents[2])
         words = [sys.executable, "-I", "-S", "-c", _START, root, str(self._pid), str(board)]
@@ -174,12 +174,12 @@ class HangPlugin:
             start_new_session=True,
             pass_fds=(board,),
         )
-        self._board = hang_watcher.TestBoard(board)
+        self._board = hang_board.TestBoard(board)
         self._plugins.register(_Phases(self._plugins, self._board))
         os.close(board)
         os.close(orders)
         if self._kills:
-            self._heed(hang_watcher.SIGNAL)
+            self._heed(hang_board.SIGNAL)
         if _YAMA.exists():
             self._finish_start()
             self._let_look()
@@ -266,10 +266,10 @@ class _ReportedVerdicts:
         report.user_properties += self._properties
 
 
-def _watcher_module() -> ModuleType:
-    """hosts/hang_watcher.py by Python's own loader: pytest's, which has every module of a plugin's package to rewrite,
+def _board_module() -> ModuleType:
+    """hosts/hang_board.py by Python's own loader: pytest's, which has every module of a plugin's package to rewrite,
     compiles it in each run where nothing is cached, as in a fresh container."""
-    name = "gdbext.hosts.hang_watcher"
+    name = "gdbext.hosts.hang_board"
     if name not in sys.modules:
         spec = PathFinder.find_spec(name, gdbext.hosts.__path__)
         assert spec

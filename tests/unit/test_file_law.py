@@ -56,7 +56,7 @@ DECLARED = {
         "engine/terminal.py",
     ],
     "memory that it shares with the process that started it": [
-        *("engine/targets/live/debugger_guard.py", "hosts/hang_watcher.py"),
+        *("engine/targets/live/debugger_guard.py", "hosts/hang_board.py"),
     ],
     "a copy of PyTorch that measuring was allowed to use, and our own temporary folder": ["torch/measure/"],
     "what the door has opened": ["engine/targets/mapped_files.py"],

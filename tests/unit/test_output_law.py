@@ -23,7 +23,7 @@ MAKERS = {
     "a file without a name, in a folder for temporary files; one in memory": ["engine/targets/core_sources.py"],
     "its own folder of crashes, which nobody else can write to": ["tools/core_handler/__init__.py"],
     "a temporary folder of our own, mode 0700, where the user names none that can be written": [
-        *("tools/watch/evidence.py", "tools/timeout/__init__.py", "hosts/hang_watcher.py")
+        *("tools/watch/evidence.py", "tools/timeout/__init__.py", "hosts/hanging_tests.py")
     ],
     "a descriptor that the launcher handed over": ["hosts/debugger/batch_job.py"],
     "/proc/self/comm": ["engine/targets/system/linux.py"],

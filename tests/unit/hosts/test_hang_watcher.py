@@ -1,4 +1,4 @@
-"""hosts/hang_watcher.py without a test run: where it keeps what it saw."""
+"""hosts/hanging_tests.py without a test run: where it keeps what it saw."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.hosts.hang_watcher import SIZE, HangWatcher, TestBoard
+from gdbext.hosts.hang_board import SIZE, TestBoard
+from gdbext.hosts.hanging_tests import HangingTests
 
 
 def test_a_folder_that_cannot_be_written_to_costs_no_verdict(
@@ -19,8 +20,8 @@ def test_a_folder_that_cannot_be_written_to_costs_no_verdict(
     os.truncate(board, SIZE)
     (tmp_path / "file").touch()
     for folder, is_kept in ((tmp_path / "new", True), (tmp_path / "file" / "x", False), (Path("/proc/none"), False)):
-        watcher = HangWatcher(os.getpid(), TestBoard(board), 1.0, str(folder), kills=False)
-        place = Path(watcher._place())
+        tests = HangingTests(os.getpid(), TestBoard(board), 1.0, str(folder))
+        place = Path(tests._place())
         assert (place == folder) is is_kept
         assert place.is_dir()
         assert (f"kept in {place}" in capfd.readouterr().err) is not is_kept
