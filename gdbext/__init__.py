@@ -5,6 +5,7 @@ As a library: ``import gdbext; process = gdbext.open(pid=1234)`` (docs/library.m
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -112,8 +113,6 @@ if not TYPE_CHECKING:  # else every misspelt name were an object
         """The public classes, imported when they are asked for."""
         if name not in _PLACES:
             raise AttributeError(f"module 'gdbext' has no attribute {name!r}")
-        from importlib import import_module
-
         return getattr(import_module(f"gdbext.{_PLACES[name]}"), name)
 
 

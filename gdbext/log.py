@@ -8,7 +8,10 @@ a debugger that scripts/dispatch starts come when it has ended. Without the vari
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
+
+from gdbext.engine.terminal import shown
 
 if TYPE_CHECKING:
     import logging
@@ -50,9 +53,6 @@ def logger(name: str) -> Logger:
 def _root() -> logging.Logger:
     """The logger "gdbext", set up once. Nothing of the user's own logging in a debugger's Python is touched."""
     import logging
-    import sys
-
-    from gdbext.engine.terminal import shown
 
     root = logging.getLogger("gdbext")
     if root.handlers:

@@ -12,6 +12,7 @@ from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.report.finding import ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.threads.repeated_arguments import RepeatedArguments
 from gdbext.diagnosis.threads.thread_reporting import (
     all_frames,
     missing_kernels,
@@ -19,11 +20,14 @@ from gdbext.diagnosis.threads.thread_reporting import (
     report_thread,
     uncaught_exception,
 )
+from gdbext.diagnosis.verdict.crash import ABORTS, SignalStop, describe
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import Judgement, judge
 from gdbext.diagnosis.verdict.known_bugs import known_bugs
+from gdbext.diagnosis.verdict.progress import SamplePlace
 from gdbext.diagnosis.verdict.recursion import Recursion, detect, never_the_same
 from gdbext.diagnosis.waits import pool_workers
+from gdbext.diagnosis.waits.event_loops import asks_itself, event_loops
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognise import State, follow_main_thread, held_resources, state_of
@@ -36,8 +40,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report.thread_report import EventLoop
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.verdict.crash import Crash, SignalStop
-    from gdbext.diagnosis.verdict.progress import SamplePlace
+    from gdbext.diagnosis.verdict.crash import Crash
     from gdbext.diagnosis.verdict.recursion import SameArguments
     from gdbext.diagnosis.verdict.slowness import Slowness
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
@@ -109,8 +112,6 @@ def _crash(snapshot: ThreadSnapshot, maps: MemoryMaps, thrown: ThrownBy) -> Cras
     stop = _stop(snapshot)
     if not stop:
         return None
-    from gdbext.diagnosis.verdict.crash import describe
-
     if stop.aborted_by is FunctionTag.TERMINATE:
         stop = stop._replace(thrown=thrown(snapshot))
     return describe(snapshot.tid, stop, maps()) if stop.is_fatal else None
@@ -120,8 +121,6 @@ def _stop(snapshot: ThreadSnapshot) -> SignalStop | None:
     """The place and the signal by which the thread was stopped, None where no signal stopped it."""
     if not snapshot.signal:
         return None
-    from gdbext.diagnosis.verdict.crash import ABORTS, SignalStop
-
     registers, memory = snapshot.registers, snapshot.process.memory
     architecture = memory.architecture
     return SignalStop(
@@ -258,8 +257,6 @@ def _thrown(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:
 
 def _repeated(session: Session, snapshot: ThreadSnapshot) -> SameArguments:
     def same(positions: Sequence[int], period: int) -> bool:
-        from gdbext.diagnosis.threads.repeated_arguments import RepeatedArguments
-
         return RepeatedArguments(session, snapshot)(positions, period)
 
     return same
@@ -282,8 +279,6 @@ def _report_threads(
     states = follow_main_thread(process, states)
     loops = _event_loops(process)
     if loops:
-        from gdbext.diagnosis.waits.event_loops import asks_itself
-
         states = {**states, **dict(asks_itself(process, states, loops))}
     held = held_resources((state.wait for state in states.values() if state), process.gils)
     return tuple(
@@ -303,8 +298,6 @@ def _event_loops(process: ProcessSnapshot) -> Mapping[int, EventLoop]:
     users = [thread.tid for thread in process.threads if any(_runs_tasks(frame.file) for frame in thread.python)]
     if not users:
         return {}
-    from gdbext.diagnosis.waits.event_loops import event_loops
-
     return event_loops(process, users)
 
 
@@ -329,8 +322,6 @@ def _places(process: ProcessSnapshot) -> dict[int, SamplePlace]:
 
 
 def _place(thread: ThreadSnapshot) -> SamplePlace:
-    from gdbext.diagnosis.verdict.progress import SamplePlace
-
     addresses = tuple(frame.pc for frame in reversed(thread.frames[-_PLACED:]))
     lines = tuple((frame.function, frame.line) for frame in thread.python)
     instruction = thread.process.python.instruction(thread.tid) if thread.python else None

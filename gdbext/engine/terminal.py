@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from itertools import repeat
 
@@ -216,8 +217,6 @@ def quoted(word: str) -> str:
     """The word as a shell takes it."""
     if all(letter.isalnum() or letter in "/._-+=:@%" for letter in word) and word:
         return word
-    import shlex
-
     return shlex.quote(word)
 
 

@@ -10,10 +10,10 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from gdbext.engine.glibc.pthread import asleep, brief_look, unstopped
-from gdbext.engine.layouts.store import build_id_of_file
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.live import proc_checks, supervision
 from gdbext.engine.targets.live.proc_checks import foreign_tracer
+from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import TargetError, as_root
 from gdbext.tools.outcome import Outcome
@@ -45,34 +45,9 @@ def open_recording(path: str) -> Target:
 def open_core(path: str, sysroot: str = "") -> Target:
     """A core dump, by its name, compressed or not, or of systemd's store; or a process while the kernel dumps it.
     ``sysroot`` is where the files of its machine are. Raises BadCore."""
-    from gdbext.engine.targets import core_sources
-    from gdbext.engine.targets.core_target import PIPE, CoreTarget
+    from gdbext.engine.targets import core_sources  # 8 ms, for cores alone
 
-    if path.startswith(PIPE):
-        return core_sources.DyingProcess.named(path)
-    path = core_sources.stored(path)
-    unpacked = core_sources.unpacked(path)
-    try:
-        return CoreTarget(path, sysroot, unpacked)
-    finally:
-        core_sources.let_go(unpacked)
-
-
-def other_writer(target: Target, named: str) -> str:
-    """The path of the program that wrote a core, if the file ``named`` is not it; "" if it is, or if that is unknown.
-    Build-ids decide, and names where one of them is unknown."""
-    from gdbext.engine.targets.core_target import CoreTarget
-
-    if not isinstance(target, CoreTarget):
-        return ""
-    actual = target.executable() or ""
-    ours, theirs = build_id_of_file(named), target.executable_build_id()
-    if ours and theirs:
-        return actual if ours != theirs else ""
-    name = os.path.basename(named)  # noqa: PTH119 - pathlib takes 10 ms to import
-    runs_script = name.endswith(".py") and name in target.command
-    same = os.path.basename(actual) in (name, os.path.basename(os.path.realpath(named)))  # noqa: PTH119
-    return "" if same or runs_script else actual
+    return core_sources.open_source(path, sysroot)
 
 
 def other_program(pid: int, named: str) -> str:
@@ -104,8 +79,6 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
 def _held(pid: int) -> Target:
     """Process ``pid``, stopped; as it sleeps where nobody can stop one of its threads, and all of them sleep. Else
     those that cannot be stopped are read as they sleep, beside the others."""
-    from gdbext.engine.targets.live.proc_target import ProcTarget
-
     before = _readings(pid)
     target = ProcTarget(pid)
     target.readings = before

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import site
 import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,8 +78,6 @@ def _site_packages() -> Iterator[None]:
     """The interpreter's own site-packages on the import path for a moment: scripts/dispatch runs without (-I -S)."""
     before = list(sys.path)
     if sys.flags.no_site:
-        import site
-
         sys.path.extend(site.getsitepackages())
     try:
         yield

@@ -6,6 +6,7 @@ added here. Imports little: the launcher starts with it.
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -367,8 +368,6 @@ def _unknown(name: str, names: Sequence[str]) -> UsageError:
 
 def load(place: str) -> Any:
     """Import the object at "module:name"."""
-    from importlib import import_module
-
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 

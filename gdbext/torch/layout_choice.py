@@ -14,6 +14,7 @@ from gdbext.engine.process.memory import Memory
 from gdbext.errors import GdbextError, LayoutError, NotTorch
 from gdbext.log import logger
 from gdbext.torch import structures
+from gdbext.torch.layout_probe import Probe
 from gdbext.torch.values import value_structures
 
 if TYPE_CHECKING:
@@ -166,8 +167,6 @@ class _Candidates:
         return None
 
     def _why_not(self, layout: Layout, other_minor: bool = False) -> str:
-        from gdbext.torch.layout_probe import Probe
-
         probe = Probe(self._memory, self._modules, self._symbolizer, layout, self._find_dispatcher)
         reason = probe.run(other_minor)
         layout.evidence = tuple(probe.evidence)

@@ -14,7 +14,6 @@ from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.terminal import shown_json
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import BadData
-from gdbext.render.json_reader import from_json, section_from_json
 from gdbext.render.plain_json import members, plain
 
 Said = TypeVar("Said", Finding, Verdict)
@@ -41,6 +40,8 @@ def read(value: object, where: str, *sections: type[Section]) -> Report:
     Raises BadData, which says where it is not as the schema has it."""
     if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
         raise BadData(f"{where} is not a report of gdbext (schema {SCHEMA})")
+    from gdbext.render.json_reader import from_json, section_from_json  # 8 ms, when documents are read back
+
     present = [section_from_json(kind, value[kind.name], kind.name) for kind in sections if value.get(kind.name)]
     report = from_json(Report, value, where)
     verdict = _of_known_kind(report.verdict) if report.verdict else None

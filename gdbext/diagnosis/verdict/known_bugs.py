@@ -10,6 +10,7 @@ from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.waits.snapshot import fork_evidence
 from gdbext.engine.targets.system.linux import HIDDEN
 from gdbext.known import catalogue
+from gdbext.known.package_versions import PackageVersions
 from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, child_relation, matches
 from gdbext.torch.layout_choice import torch_version
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
-    from gdbext.known.package_versions import PackageVersions
     from gdbext.known.signatures import NativeName
 
 _INNER = 200
@@ -63,8 +63,6 @@ class _Versions:
         if package == "python":
             return session.python.version or None
         if not self._packages:
-            from gdbext.known.package_versions import PackageVersions
-
             paths = {file for thread in self._threads for file, _ in thread.python}
             known = {"torch": torch_version(session.modules) or None if session.has_torch else None}
             self._packages = PackageVersions(session.modules, session.target.files, paths, known)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.sync.locks import GilPart, GilState
+from gdbext.cpython.sync.parking import ParkedOn
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -131,8 +132,6 @@ def parking_wait(thread: ThreadSnapshot) -> Wait | None:
     parked = thread.process.python.parked(thread.tid, futex.address) if futex else None
     if not futex or not parked:
         return None
-    from gdbext.cpython.sync.parking import ParkedOn
-
     evidence = f"futex {futex.address:#x} is the semaphore of a thread that is parked on {parked.kind.value}"
     if parked.kind is ParkedOn.OBJECT:
         return _for_object(parked, evidence)
@@ -154,8 +153,6 @@ def _for_object(parked: Parked, evidence: str) -> Wait:
 
 
 def _for_world(parked: Parked, evidence: str) -> Wait:
-    from gdbext.cpython.sync.parking import ParkedOn
-
     pauses = parked.kind is ParkedOn.PAUSE
     whom = "all other threads, to stop the world" if pauses else "the thread that stops the world"
     resource = Resource(WaitKind.STOP_THE_WORLD, parked.address, whom)

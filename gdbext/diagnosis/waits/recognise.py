@@ -23,6 +23,7 @@ from gdbext.diagnosis.report.wait_detail import Owned, Unowned
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import (
     gil_waits,
+    kernel_waits,
     mutex_waits,
     pool_workers,
     pthread_waits,
@@ -30,6 +31,7 @@ from gdbext.diagnosis.waits import (
     syscall_waits,
     torch_waits,
 )
+from gdbext.diagnosis.waits.polling import is_at_prompt, line_of_loop, polled_sleep, with_question
 from gdbext.diagnosis.waits.pool_table import OPENMP, Pool
 
 if TYPE_CHECKING:
@@ -137,8 +139,6 @@ def _recognised(thread: ThreadSnapshot) -> State:
 
 def _at_prompt(thread: ThreadSnapshot, wait: Wait) -> State | None:
     """The state of a thread that waits for somebody to type, None for any other."""
-    from gdbext.diagnosis.waits.polling import is_at_prompt, with_question
-
     asked, is_heard = with_question(thread, wait)
     if is_heard is False or (asked.detail.about_question and thread.dispatch):
         return State(RunState.WAITING, asked)
@@ -157,8 +157,6 @@ def _with_helpers(thread: ThreadSnapshot, state: State) -> State:
 def _with_kernel_side(thread: ThreadSnapshot, state: State) -> State:
     if not thread.kernel_side:
         return state
-    from gdbext.diagnosis.waits import kernel_waits
-
     return State(*kernel_waits.explained(thread, state.state, state.wait), state.pool)
 
 
@@ -249,8 +247,6 @@ def _repeat_timed(process: ProcessSnapshot, states: dict[int, State | None], see
 
 def _polled(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """A timed wait with the loop that repeats it, and what that looks at in between."""
-    from gdbext.diagnosis.waits.polling import line_of_loop, polled_sleep
-
     if wait.kind is WaitKind.SLEEP:
         return polled_sleep(thread, wait)
     line = line_of_loop(thread, wait)

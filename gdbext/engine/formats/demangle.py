@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gdbext.cache import cache_folder
+from gdbext.engine.formats.mangled_name import printed_size
 from gdbext.engine.formats.symbol_cache import kept_texts
 
 if TYPE_CHECKING:
@@ -116,8 +117,6 @@ def fits(name: str, most: int) -> bool:
     """True if at most ``most`` characters stand for the name, for certain."""
     if counted_size(name) <= most:
         return True
-    from gdbext.engine.formats.mangled_name import printed_size
-
     return printed_size(name) <= most
 
 

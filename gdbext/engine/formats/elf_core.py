@@ -307,19 +307,3 @@ def _refuse_compressed(path: str, magic: bytes) -> None:
                 why="systemd-coredump and many crash collectors compress cores; memory cannot be looked up in there",
                 help=f"unpack it first: {command} {path}   (or, with systemd: coredumpctl dump PID -o core)",
             )
-
-
-AT_ENTRY = 9
-AT_RANDOM = 25
-AT_SYSINFO_EHDR = 33
-"""Entries of the vector: where the program starts; 16 random bytes on the first stack; the vdso's ELF header."""
-
-
-def parse_auxv(data: bytes) -> dict[int, int]:
-    """An auxiliary vector of 64-bit pairs, up to AT_NULL (or to the end of what there is)."""
-    found: dict[int, int] = {}
-    for key, value in struct.iter_unpack("<QQ", data[: len(data) // 16 * 16]):
-        if key == 0:
-            break
-        found[key] = value
-    return found

@@ -20,8 +20,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from gdbext.engine.formats.auxv import AT_ENTRY
 from gdbext.engine.formats.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB, ElfImage
-from gdbext.engine.formats.elf_core import AT_ENTRY
 from gdbext.engine.glibc.pthread import glibc_abi
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.memory_image import image_in_memory

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from gdbext.engine.formats.auxv import AT_SYSINFO_EHDR
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.elf_header import PT_LOAD, Segment
 from gdbext.engine.process.memory import PAGE_SIZE, Memory
@@ -305,8 +306,6 @@ def _vdso_mapping(maps: Sequence[MemoryMapping], target: Target, memory: Memory)
     for mapping in maps:
         if mapping.path == _VDSO:
             return mapping
-    from gdbext.engine.formats.elf_core import AT_SYSINFO_EHDR
-
     start = target.auxv().get(AT_SYSINFO_EHDR)
     if not start:
         return None

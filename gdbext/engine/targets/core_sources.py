@@ -30,15 +30,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cache import find_program
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats import at_once, elf_header
+from gdbext.engine.layouts.store import build_id_of_file
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.base_target import TargetThread
-from gdbext.engine.targets.core_target import PIPE, CoreFileThread, open_core, signal_of
+from gdbext.engine.targets.core_target import PIPE, CoreFileThread, CoreTarget, open_core, signal_of
 from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_memory, thread_name
 from gdbext.engine.terminal import escape, write
 from gdbext.errors import BadCore, SymbolFileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gdbext.engine.targets.base_target import Target
 
 STORE = "/var/lib/systemd/coredump"
 """The folder of systemd-coredump (coredump.conf(5), Storage=external)."""
@@ -383,3 +386,31 @@ def _exactly(pipe: int, size: int) -> bytes:
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
+
+
+def open_source(path: str, sysroot: str = "") -> Target:
+    """A core dump, by its name, compressed or not, or of systemd's store; or a process while the kernel dumps it.
+    ``sysroot`` is where the files of its machine are. Raises BadCore."""
+    if path.startswith(PIPE):
+        return DyingProcess.named(path)
+    path = stored(path)
+    unpacked_core = unpacked(path)
+    try:
+        return CoreTarget(path, sysroot, unpacked_core)
+    finally:
+        let_go(unpacked_core)
+
+
+def other_writer(target: Target, named: str) -> str:
+    """The path of the program that wrote a core, if the file ``named`` is not it; "" if it is, or if that is unknown.
+    Build-ids decide, and names where one of them is unknown."""
+    if not isinstance(target, CoreTarget):
+        return ""
+    actual = target.executable() or ""
+    ours, theirs = build_id_of_file(named), target.executable_build_id()
+    if ours and theirs:
+        return actual if ours != theirs else ""
+    name = os.path.basename(named)  # noqa: PTH119 - pathlib takes 10 ms to import
+    runs_script = name.endswith(".py") and name in target.command
+    same = os.path.basename(actual) in (name, os.path.basename(os.path.realpath(named)))  # noqa: PTH119
+    return "" if same or runs_script else actual

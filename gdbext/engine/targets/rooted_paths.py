@@ -96,9 +96,9 @@ class ActingUser:
     def run(self, function: Callable[[], Answer]) -> Answer:
         """Run the function, and give or raise what it does. Raises OSError (EPERM) where the rights cannot be taken
         on."""
-        from queue import SimpleQueue
-
         if not self._tasks or self._process != os.getpid():  # after a fork there is no such thread
+            from queue import SimpleQueue  # 2 ms, where a folder is another root
+
             self._tasks, self._process = SimpleQueue(), os.getpid()
             _thread.start_new_thread(_work, (self._rights, self._tasks))
         task = _Task(function)

@@ -13,6 +13,7 @@ import struct
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
 from gdbext.engine.unwind.known_path import KnownPaths
 from gdbext.engine.unwind.unwind_row import MASK, Registers, UnwindRow, compile_row, preserved
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import ModuleTable
     from gdbext.engine.process.symbolizer import Function, Symbolizer
-    from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
     Guess = tuple[int, Registers, str]
@@ -268,8 +268,6 @@ class FallbackUnwinder:
 
     @cached_property
     def _flow(self) -> EmulationUnwinder:
-        from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
-
         return EmulationUnwinder(self._architecture, self._code, self._starts_function)
 
     def caller(self, registers: Registers, exact: bool, is_code: bool) -> Guess | None:

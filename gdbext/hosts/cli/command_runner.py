@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 from gdbext.cache import find_program
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.tool import Alone
-from gdbext.engine.formats import elf_core
 from gdbext.engine.layouts import store
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.live import proc_checks, supervision
-from gdbext.engine.targets.live.debugger_guard import state_after_detach
 from gdbext.engine.targets.live.unstopped import AsleepProcess, UnreadableProcess
 from gdbext.errors import GdbextError, UsageError
 from gdbext.hosts import opening
@@ -37,6 +35,8 @@ def run(options: Options) -> Outcome:
             outcome = _run_supervised(options)
     except (KeyboardInterrupt, SystemExit) as end:
         why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
+        from gdbext.engine.targets.live.debugger_guard import state_after_detach  # for Ctrl+C alone
+
         state = state_after_detach(options.pid) if options.pid else ""
         raise GdbextError("interrupted", why=why, help=state) from end
     if options.quiet and not outcome.status:
@@ -123,7 +123,7 @@ def _run(options: Options) -> Outcome:
     from gdbext.hosts.cli import debugger_runner
 
     if options.core:
-        elf_core.check_regular(options.core)
+        debugger_runner.check_core(options.core)
         if options.executable:
             with suppress(GdbextError):  # the debugger's own error is told
                 _compare_writer(target := _target(options), options)
@@ -171,8 +171,10 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
 def _compare_writer(target: Target, options: Options) -> None:
     """Note in ``options`` which program wrote the core, if that is not the one named on the command line."""
     if options.executable and options.core:
+        from gdbext.engine.targets import core_sources
+
         named = find_program(options.executable) or options.executable
-        options.other_writer = opening.other_writer(target, named)
+        options.other_writer = core_sources.other_writer(target, named)
 
 
 def _is_one_moment(opened: Sequence[Target]) -> bool:

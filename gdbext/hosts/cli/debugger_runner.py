@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gdbext import log
 from gdbext.cache import cache_folder, find_program, may_fill
+from gdbext.engine.formats import elf_core
 from gdbext.engine.targets.budget import time_error
 from gdbext.engine.targets.live.proc_checks import check_process
 from gdbext.engine.targets.live.supervision import check_can_stop
@@ -239,6 +240,11 @@ def _descriptor_of(pid: int) -> list[int]:
 
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
+
+
+def check_core(path: str) -> None:
+    """Raises BadCore: a debugger would wait for the writer of a pipe."""
+    elf_core.check_regular(path)
 
 
 def run(options: Options, debugger: str, color: bool) -> Outcome:

@@ -5,6 +5,7 @@ Pieces are gone through in parts that stay in the processor's cache, so nothing 
 
 from __future__ import annotations
 
+import site
 import sys
 from typing import Any
 
@@ -34,8 +35,6 @@ _TYPES = {
 def import_numpy() -> Any:
     """The module, None where there is none. scripts/dispatch starts without site-packages, which are added for it."""
     try:
-        import site
-
         missing = [folder for folder in site.getsitepackages() if folder not in sys.path]
         sys.path.extend(missing)
         try:

@@ -15,6 +15,7 @@ from gdbext.torch.assumed_symbols import (
 )
 from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
+from gdbext.torch.stack.event_proof import offset_in_entry, walk_back, ways_back
 from gdbext.torch.stack.known_fallbacks import is_python_dispatcher
 
 if TYPE_CHECKING:
@@ -174,8 +175,6 @@ class HostedEvents:
         if not self._asks_for_key(self._sites.function(stack, level)):
             return False
         if pc not in self._given:
-            from gdbext.torch.stack.event_proof import walk_back
-
             code = self._sites.code(stack, level).instructions
             found = walk_back(code, pc, self._origin, self._never_returns)
             self._given[pc] = bool(found and "given" in found[0])
@@ -193,8 +192,6 @@ class HostedEvents:
     def _ways_back(self, stack: NativeStack, level: int) -> WaysBack | None:
         pc = stack.frames[level].pc
         if pc not in self._ways:
-            from gdbext.torch.stack.event_proof import ways_back
-
             code = self._sites.code(stack, level)
             self._ways[pc] = ways_back(
                 self._memory.architecture, code, pc, self._asks, self._never_returns, self._shifts
@@ -274,7 +271,5 @@ class HostedEvents:
         memory = one.memory
         if not memory or not memory.index_register or one.kind not in ("mov", "lea") or one.stored:
             return False
-        from gdbext.torch.stack.event_proof import offset_in_entry
-
         is_object = memory.base not in ("", PC_RELATIVE, self._memory.architecture.stack_pointer)
         return is_object and offset_in_entry(memory.displacement, self._table) is not None

@@ -7,6 +7,7 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gdbext.engine.formats.auxv import parse_auxv
 from gdbext.engine.targets.base_target import MemoryMapping, Target
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.live.proc_checks import alive_in, served_places, status_fields
@@ -104,8 +105,6 @@ class LocalProcess(Target):
 
     def auxv(self) -> Mapping[int, int]:
         """The auxiliary vector, of /proc/PID/auxv."""
-        from gdbext.engine.formats.elf_core import parse_auxv
-
         return parse_auxv(read_file(self.pid, "auxv"))
 
     def environ(self) -> Mapping[str, str]:

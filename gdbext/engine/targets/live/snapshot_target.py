@@ -24,6 +24,7 @@ from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.local_process import LocalProcess, read_file, read_memory
+from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.stop_copy import (
     CopiedThread,
     PageCopy,
@@ -437,8 +438,6 @@ def brief_stop(pid: int, unstopped: Callable[[], UnstoppedProcess] | None = None
     """Process ``pid``, without a debugger; ``unstopped`` as SnapshotTarget has it. Raises as SnapshotTarget."""
 
     def stop() -> Target:
-        from gdbext.engine.targets.live.proc_target import ProcTarget
-
         return ProcTarget(pid)
 
     return SnapshotTarget(pid, "none", stop, lambda target: target.close(), unstopped)

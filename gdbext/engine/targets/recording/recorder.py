@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gdbext import __version__
-from gdbext.engine.formats.elf_core import AT_RANDOM
+from gdbext.engine.formats.auxv import AT_RANDOM
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, RecordedRun, Signal, Target, TargetThread
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.recording import container

@@ -92,18 +92,6 @@ def _told(pid: int, fd: str, name: str) -> list[str]:
         return []
 
 
-def has_open(path: str) -> bool:
-    """A process has a file of that path open, of those whose descriptors may be read."""
-    for pid in [name for name in _names("/proc") if name.isdecimal()][:_PROCESSES]:
-        for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS]:
-            try:
-                if os.readlink(f"/proc/{pid}/fd/{fd}") == path:  # noqa: PTH115 - as above
-                    return True
-            except OSError:
-                continue
-    return False
-
-
 def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)  # noqa: PTH208 - as above
@@ -139,6 +127,18 @@ class Peers:
         self._pid = pid
         self._files = files
         self._process = process
+
+    @staticmethod
+    def has_open(path: str) -> bool:
+        """A process has a file of that path open, of those whose descriptors may be read."""
+        for pid in [name for name in _names("/proc") if name.isdecimal()][:_PROCESSES]:
+            for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS]:
+                try:
+                    if os.readlink(f"/proc/{pid}/fd/{fd}") == path:  # noqa: PTH115 - as above
+                        return True
+                except OSError:
+                    continue
+        return False
 
     def process_of(self, fd: int) -> Peer | None:
         """The process that a pidfd is about (/proc/PID/fdinfo/FD, pidfd_open(2))."""

@@ -19,6 +19,7 @@ from gdbext.engine.targets.system.linux import (
     stat_fields,
     status_values,
 )
+from gdbext.engine.targets.system.machine import Machine
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from gdbext.engine.targets.base_target import MemoryMapping
     from gdbext.engine.targets.host_files import AnyFact
-    from gdbext.engine.targets.system.machine import Machine
     from gdbext.engine.targets.system.peer import Peer
     from gdbext.engine.targets.system.peers import Peers
 
@@ -126,14 +126,12 @@ class ProcFs:
     @cached_property
     def machine(self) -> Machine:
         """File systems and control groups of the process."""
-        from gdbext.engine.targets.system.machine import Machine
-
         return Machine(self._pid, self._files, self.process)
 
     @cached_property
     def peers(self) -> Peers:
         """Other ends of the descriptors."""
-        from gdbext.engine.targets.system.peers import Peers
+        from gdbext.engine.targets.system.peers import Peers  # and socket: 4 ms, which few looks need
 
         return Peers(self._pid, self._files, self.process)
 
@@ -258,9 +256,9 @@ class ProcFs:
     def has_open(self, path: str) -> bool | None:
         """True if any process has that file open, as far as their descriptors may be read; None where that is not
         known."""
-        from gdbext.engine.targets.system.peers import has_open
-
-        found = self._files.fact(f"{path} is open", None, lambda: float(has_open(os.path.normpath(self._place(path)))))
+        found = self._files.fact(
+            f"{path} is open", None, lambda: float(self.peers.has_open(os.path.normpath(self._place(path))))
+        )
         return None if found is None else bool(found)
 
     def file_lock(self, path: str) -> Peer | None:
