@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.wait_kind import WaitKind
     from gdbext.diagnosis.reporting import make_report
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import Mode, Tool
+    from gdbext.diagnosis.tool import Tool
+    from gdbext.diagnosis.tool_mode import Mode
     from gdbext.diagnosis.waits.function_tag import Functions
     from gdbext.diagnosis.waits.pool_table import Pool
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
@@ -68,7 +69,7 @@ _PLACES = {
     "Resource": "diagnosis.report.resource",
     "Wait": "diagnosis.report.wait",
     "WaitKind": "diagnosis.report.wait_kind",
-    "Mode": "diagnosis.tool",
+    "Mode": "diagnosis.tool_mode",
     "Tool": "diagnosis.tool",
     "Report": "diagnosis.report",
     "make_report": "diagnosis.reporting",

@@ -10,22 +10,15 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-def main() -> int:
-    """Run the launcher with this process's arguments; its exit status."""
-    from gdbext.engine.terminal import typed_name
-    from gdbext.hosts.cli import launcher
-
-    return launcher.main(sys.argv[1:], typed_name(sys.argv[0]))
-
-
 def run() -> NoReturn:
-    """Run the launcher, and end this process with its exit status."""
+    """Run the launcher with this process's arguments, and end this process with its exit status."""
+    # not at the top: with `python -m` nothing is imported until sys.path is put right below
     from gdbext.engine.targets.budget import raise_gc_threshold
 
     raise_gc_threshold()
     from gdbext.hosts.cli import launcher
 
-    launcher.leave(main())
+    launcher.run()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 
 def as_root(command: str) -> str:
@@ -191,3 +192,11 @@ class AddOnError(GdbextError):
 
 class HelpRequested(Exception):
     """--help was given; the text is the message."""
+
+
+def words_like(word: str, words: Iterable[str], most: int, cutoff: float = 0.6) -> list[str]:
+    """Words that a misspelled one may mean, the likeliest first; difflib.get_close_matches has the meaning of
+    ``cutoff``."""
+    from difflib import get_close_matches  # 2 ms, for mistakes alone
+
+    return get_close_matches(word, list(words), most, cutoff)

@@ -19,6 +19,14 @@ from gdbext.cpython.sync.helper_threads import (
     never_began,
 )
 from gdbext.cpython.sync.locks import read_gils, waited_words, words_of_native_lock
+from gdbext.cpython.sync.parking import ParkingLot
+from gdbext.cpython.sync.polled_objects import (
+    asked_question,
+    asked_to_sleep,
+    polled_objects,
+    up_to_callback,
+    waiting_loop,
+)
 from gdbext.cpython.sync.python_wait import (
     for_polled,
     in_signal_handler,
@@ -38,10 +46,11 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.debtors import Debtors
     from gdbext.cpython.sync.helper_threads import EndedProcess, LostHelpers, LostPool, ThreadObject
     from gdbext.cpython.sync.locks import GilState
-    from gdbext.cpython.sync.parking import Parked, ParkingLot
+    from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.cpython.sync.python_wait import PythonWait
     from gdbext.cpython.tasks.awaited import Awaited
+    from gdbext.cpython.tasks.loop_reader import LoopReader
     from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.object_text import HandledError
@@ -167,8 +176,6 @@ class PythonWaitView:
 
     def question(self, tid: int) -> Question | None:
         """The question that the thread's Python functions ask somebody who should type; None for none."""
-        from gdbext.cpython.sync.polled_objects import asked_question
-
         stacks = (self.runtime.stack_of([state]) for state in self.states(tid))
         return next((found for stack in stacks if (found := asked_question(stack))), None)
 
@@ -184,8 +191,6 @@ class PythonWaitView:
 
     def caught_error(self, tid: int) -> HandledError | None:
         """The exception that the thread's loop has caught in an earlier turn, and kept in a variable."""
-        from gdbext.cpython.sync.polled_objects import waiting_loop
-
         for state in self.states(tid):
             frame = waiting_loop(self.runtime, self.runtime.frames.stack(state).frames)
             if frame:
@@ -215,8 +220,6 @@ class PythonWaitView:
     def _parking_lot(self) -> ParkingLot | None:
         if not self.runtime or not self.runtime.layout.abi.free_threaded:
             return None
-        from gdbext.cpython.sync.parking import ParkingLot
-
         try:
             return ParkingLot(self.runtime)
         except GdbextError as error:
@@ -236,8 +239,6 @@ class PythonWaitView:
 
     def polled_objects(self, tid: int) -> Sequence[PolledObject]:
         """The objects that the code of the thread's innermost Python frames looks at; empty where that is not known."""
-        from gdbext.cpython.sync.polled_objects import polled_objects, up_to_callback
-
         for state in self.states(tid):
             stack = self.runtime.stack_of([state]).innermost(_LOOKING)
             for frame in up_to_callback(stack) if stack and "sleep" in stack.used_names(stack[0]) else ():
@@ -253,8 +254,6 @@ class PythonWaitView:
 
     def waiting_loop(self, tid: int) -> str:
         """The line of the loop that repeats the thread's wait, ``train.py:8 (step)``, "" where none is known."""
-        from gdbext.cpython.sync.polled_objects import waiting_loop
-
         loops = (waiting_loop(self.runtime, self.runtime.frames.stack(state).frames) for state in self.states(tid))
         return next((f"{each.file}:{each.line} ({each.function})" for each in loops if each), "")
 
@@ -265,39 +264,26 @@ class PythonWaitView:
     def asked_to_sleep(self, tid: int) -> float | None:
         """The seconds that the thread's innermost Python frame asked ``time.sleep`` for; None where that is not
         known."""
-        from gdbext.cpython.sync.polled_objects import asked_to_sleep
-
         stack = self.stack(tid)
         return asked_to_sleep(stack, stack[0]) if stack else None
 
+    @cached_property
+    def _loop_reader(self) -> LoopReader:
+        from gdbext.cpython.tasks.loop_reader import LoopReader  # 6 ms, which most processes need not pay
+
+        return LoopReader(self.runtime)
+
     def loops(self) -> Sequence[RunningLoop]:
         """The event loops of asyncio that have tasks, the runners of trio, and the greenlets."""
-        return self._loops
-
-    @cached_property
-    def _loops(self) -> Sequence[RunningLoop]:
-        from gdbext.cpython.tasks.library_tasks import greenlet_loops, trio_loops
-        from gdbext.cpython.tasks.loops import read_loops
-
-        if not self.runtime:
-            return ()
-        return [*read_loops(self.runtime), *trio_loops(self.runtime), *greenlet_loops(self.runtime)]
+        return self._loop_reader.loops if self.runtime else ()
 
     def awaited(self, loop: RunningLoop, task: RunningTask) -> Awaited:
         """The object that a task of a loop waits for."""
-        from gdbext.cpython.tasks.awaited import TRIO, awaited_by, trio_awaited
-        from gdbext.cpython.tasks.library_tasks import GREENLET, greenlet_awaited
-
-        if loop.kind.startswith(TRIO):
-            return trio_awaited(self.runtime, task)
-        return (greenlet_awaited if loop.kind == GREENLET else awaited_by)(self.runtime, task)
+        return self._loop_reader.awaited(loop, task)
 
     def loop_owing(self, future: int) -> int | None:
         """The tid of the thread whose event loop alone can complete a concurrent.futures.Future; None without one."""
-        from gdbext.cpython.tasks.loops import owes
-
-        owed = PyRef(self.runtime, future)
-        loop = next((loop for loop in self._loops if loop.ident and owes(self.runtime, loop, owed)), None)
+        loop = self._loop_reader.owing(PyRef(self.runtime, future)) if self.runtime else None
         return self.tid_of_ident(loop.ident) if loop and loop.ident else None
 
     def instruction(self, tid: int) -> tuple[int, int] | None:

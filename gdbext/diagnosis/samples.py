@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from gdbext.diagnosis.inspect import Inspection, inspect_threads
-from gdbext.diagnosis.kinds import kind_of, rank_of
-from gdbext.diagnosis.report.thread_report import ThreadProgress, is_users_file
+from gdbext.diagnosis.report.thread_report import ThreadProgress
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
 from gdbext.diagnosis.verdict.judgement import Judgement
@@ -23,77 +22,12 @@ from gdbext.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gdbext.diagnosis.report.finding import FindingKind
     from gdbext.diagnosis.verdict.slowness import Slowness
     from gdbext.engine.targets.base_target import Target
-    from gdbext.known.signatures import KnownBugReport
 
     Watch = Callable[[], None]
     Pause = Callable[[float, Watch], "Target"]
     """Lets the process run for so many seconds, and gives it stopped again. Raises TargetError."""
-
-
-@dataclass(frozen=True)
-class ChildReport:
-    """Report on one child process."""
-
-    pid: int
-    command: str
-    doing: str
-    """The state of the process in a few words, as the system has it."""
-    verdict: str = ""
-    """The JSON word of its verdict's kind; "" where it was not looked at."""
-    summary: str = ""
-    """The sentence of its verdict, or why it could not be looked at."""
-    line: str = ""
-    """The Python line that its main thread is at."""
-    parent: int | None = None
-    """The child whose child it is; None for a child of the examined process itself."""
-    stands: bool = False
-    """Its main thread waits at a line of the program's own files, and not for a time."""
-    is_rank: bool = False
-    """Process groups were found in it: it is a rank of a job."""
-
-    @property
-    def kind(self) -> FindingKind:
-        """The kind of its verdict."""
-        return kind_of(self.verdict)
-
-    @property
-    def heading(self) -> str:
-        """The verdict's kind in plain words; "" where it was not looked at."""
-        return self.kind.words
-
-    @property
-    def is_stuck(self) -> bool:
-        """It was looked at, and does not go on by itself, or its main thread stands in the program's own files."""
-        return self.kind.is_hang or self.stands
-
-    @property
-    def told(self) -> str:
-        """The line that its main thread is at, in words; where that is none of the program's, what is said of it: a
-        manager of multiprocessing serves in another thread."""
-        if self.summary and not is_users_file(self.line.rpartition(":")[0]):
-            return f"In process {self.pid}: {self.summary}"
-        return f"Process {self.pid} is at {self.line}."
-
-    @property
-    def rank(self) -> int:
-        """Strength of its verdict: 0 is the strongest."""
-        return rank_of(self.verdict)
-
-
-@dataclass(frozen=True)
-class ChildrenSection(Section):
-    """The children in the order of their pids, each followed by its own; those of them that could be looked at."""
-
-    name: ClassVar[str] = "children"
-    children: tuple[ChildReport, ...]
-
-    @property
-    def are_known(self) -> bool:
-        """True if it is told what each of them does."""
-        return all(child.summary for child in self.children)
 
 
 @dataclass(frozen=True)
@@ -108,23 +42,6 @@ class SamplesSection(Section):
     seconds: float
     threads: tuple[ThreadProgress, ...]
     calls: int | None = None
-
-
-@dataclass(frozen=True)
-class KnownBugsSection(Section):
-    """The known bugs that fit the process."""
-
-    name: ClassVar[str] = "known"
-    only_member: ClassVar[str] = "reports"
-    reports: tuple[KnownBugReport, ...]
-
-
-@dataclass(frozen=True)
-class PageSection(Section):
-    """The page that --html wrote."""
-
-    name: ClassVar[str] = "page"
-    file: str
 
 
 class CanPause(Protocol):

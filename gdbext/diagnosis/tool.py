@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.tool_arguments import CommandParser
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, write
 from gdbext.errors import UsageError
@@ -30,21 +30,6 @@ if TYPE_CHECKING:
 
 _SETTLING = 0.05
 """Seconds until threads that were let go are where they were before."""
-
-
-class Mode(Enum):
-    """The treatment of the process by a tool. The values are those of the rows in tools/table.py."""
-
-    STOPPED = "stopped"
-    """Reads a target that stands still: a stopped process, a core, a recording."""
-    RESUMES = "resumes"
-    """Lets the process run and observes it, which takes a debugger."""
-    RUNNING = "running"
-    """Observes a process that is not stopped, from outside of any debugger."""
-    SETTING = "setting"
-    """Changes what the user's own debugger shows."""
-    PROGRAM = "program"
-    """A command of scripts/dispatch alone, which finds its processes itself."""
 
 
 class ToolHost(ABC):

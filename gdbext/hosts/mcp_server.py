@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gdbext.diagnosis.commands.diagnose_sections import KnownBugsSection
 from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.samples import KnownBugsSection
 from gdbext.engine.formats import whole_file
 from gdbext.engine.terminal import escape
 from gdbext.errors import AddOnError, GdbextError

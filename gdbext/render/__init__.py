@@ -58,13 +58,10 @@ def _highlighter() -> Callable[[str], str] | None:
     """Imported when the first line is shown: 40 ms that a report in a pipe need not pay."""
     try:
         with _site_packages():
-            from pygments import highlight
-            from pygments.formatters.terminal import TerminalFormatter
-            from pygments.lexers.python import PythonLexer
+            from gdbext.render.python_highlighter import highlighted
     except ImportError:
         return None
-    lexer, formatter = PythonLexer(stripnl=False, ensurenl=False), TerminalFormatter()
-    return lambda line: _SEQUENCE.sub(_marks, str(highlight(line, lexer, formatter)))
+    return lambda line: _SEQUENCE.sub(_marks, highlighted(line))
 
 
 def _marks(sequence: re.Match[str]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.tool import BaseTool, Mode
+from gdbext.diagnosis.tool import BaseTool
 from gdbext.diagnosis.tool_arguments import CommandParser
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.errors import HelpRequested
 
 if TYPE_CHECKING:

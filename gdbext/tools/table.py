@@ -1,7 +1,7 @@
-"""The tools: their table, how one is run, and the boundary at which every failure becomes a message.
+"""The tools: their table, and how one is found by its name; running.py runs it.
 
-A tool is a class of diagnosis/tool.py, or of program.py, that is imported when it is used. --json, --why and --help are
-added here. Imports little: the launcher starts with it.
+A tool is a class of diagnosis/tool.py, or of program.py, that is imported when it is used. Imports little: the launcher
+starts with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gdbext import log
-from gdbext.errors import AddOnError, UsageError
+from gdbext.diagnosis.tool_mode import Mode
+from gdbext.engine.entry_points import entry_points
+from gdbext.errors import AddOnError, UsageError, words_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -279,8 +281,6 @@ class AddedCommands:
     """
 
     def __init__(self) -> None:
-        from gdbext.engine.entry_points import entry_points
-
         self.rows: list[ToolRow] = []
         self.problems: dict[str, AddOnError] = {}
         for point in entry_points(GROUP):
@@ -292,7 +292,7 @@ class AddedCommands:
 
 def _added_row(point: EntryPoint) -> ToolRow:
     """The row of another package's tool. Raises AddOnError."""
-    from gdbext.diagnosis.tool import Mode, Tool
+    from gdbext.diagnosis.tool import Tool  # 40 ms, which --help need not wait for where no package adds a tool
 
     tool = point.load()
     what = f"{GROUP} {point.name!r} of {point.package}"
@@ -357,10 +357,8 @@ def find(name: str) -> ToolRow:
 
 
 def _unknown(name: str, names: Sequence[str]) -> UsageError:
-    import difflib
-
     pool = [*names, *(row.name for row in TABLE if row.mode == "program"), *(n.partition("-")[2] for n in names)]
-    near = difflib.get_close_matches(name, pool, 6, 0.0)  # some are short names of others
+    near = words_like(name, pool, 6, 0.0)  # some are short names of others
     whole = dict.fromkeys(next((n for n in names if n.partition("-")[2] == each), each) for each in near)
     first, second, third = list(whole)[:3]
     return UsageError(f"there is no command {name!r}; did you mean {first}, {second} or {third}?")
@@ -408,8 +406,6 @@ def _works_as(row: ToolRow, mode: ModeName, argv: Sequence[str]) -> bool:
     """These arguments can be answered in that mode, too. Imports the tool only where its row has the mode."""
     if mode not in row.modes:
         return False
-    from gdbext.diagnosis.tool import Mode
-
     return Mode(mode) in tool_of(row).modes(parser_of(row).parse(argv))
 
 

@@ -45,4 +45,5 @@ def test_a_look_imports_nothing_costly(command: str) -> None:
 
 def test_help_imports_no_reader() -> None:
     imported = {name for name in imported_by("--version") if name.startswith("gdbext.")}
-    assert not {name for name in imported if name.startswith(("gdbext.torch", "gdbext.cpython", "gdbext.diagnosis"))}
+    readers = ("gdbext.torch", "gdbext.cpython", "gdbext.diagnosis.")
+    assert {name for name in imported if name.startswith(readers)} == {"gdbext.diagnosis.tool_mode"}

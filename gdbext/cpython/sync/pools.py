@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import is_of_program, package_of
 from gdbext.cpython.objects.py_ref import PyVariables
+from gdbext.cpython.sync.polled_objects import process_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -52,8 +53,6 @@ _MAX_ITEMS, _ATTRIBUTES = 10_000, 64
 
 def pool_workers(result: PyRef) -> tuple[int, ...]:
     """Pids of the workers of the multiprocessing.Pool that owes a result; empty where they cannot be read."""
-    from gdbext.cpython.sync.polled_objects import process_id
-
     pool = result.attributes(_ATTRIBUTES)[assumed_names.POOL_PROCESSES].attributes(_ATTRIBUTES)
     processes = pool[assumed_names.POOL_PROCESSES].parts()
     return tuple(filter(None, (process_id(each.attributes(_ATTRIBUTES)) for each in processes)))

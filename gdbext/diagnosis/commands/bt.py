@@ -10,8 +10,9 @@ from gdbext.diagnosis.reporting import dispatcher_errors, make_report, with_argu
 from gdbext.diagnosis.threads.frame_locals import variable_lines, with_locals
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines, source_lines
 from gdbext.diagnosis.threads.thread_reporting import report_stack
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import add_thread_choice, chosen_threads
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.repetitions import fold
 from gdbext.engine.vocabulary import Certainty, ErrorReport
 from gdbext.errors import GdbextError

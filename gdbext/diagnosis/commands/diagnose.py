@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.commands.bt import with_nodes
+from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, ChildReport, KnownBugsSection, PageSection
 from gdbext.diagnosis.commands.diagnose_view import MAX_PATHS, render
 from gdbext.diagnosis.inspect import inspect_threads, with_known_bugs
 from gdbext.diagnosis.job import is_one_of_several
@@ -27,7 +28,8 @@ from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.threads.frame_locals import with_locals
 from gdbext.diagnosis.threads.source_lines import source_lines
 from gdbext.diagnosis.threads.thread_reporting import all_frames
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.diagnosis.verdict.advice import advice, of_parent, of_ranks
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.numbers import integer
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.report.finding import Finding
     from gdbext.diagnosis.report.thread_report import ThreadReport
-    from gdbext.diagnosis.samples import ChildrenSection, ChildReport
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import TargetThread
@@ -217,15 +218,11 @@ def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
 
 def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
     if found.known:
-        from gdbext.diagnosis.samples import KnownBugsSection
-
         yield KnownBugsSection(found.known)
     if found.slowness:
         yield from found.slowness.sections
     yield from found.sections
     if args.html:
-        from gdbext.diagnosis.samples import PageSection
-
         yield PageSection(args.html)
 
 
@@ -355,8 +352,6 @@ def children_of(session: Session, examine: bool, awaited: Collection[int] = ()) 
     children = [known[pid] for pid in sorted(known)]
     if not children:
         return None
-    from gdbext.diagnosis.samples import ChildrenSection
-
     theirs = session.procfs.grandchildren()
     family: list[tuple[ChildProcess, int | None]] = []
     for child in children:
@@ -369,14 +364,10 @@ def children_of(session: Session, examine: bool, awaited: Collection[int] = ()) 
 
 
 def _report(child: ChildProcess, parent: int | None) -> ChildReport:
-    from gdbext.diagnosis.samples import ChildReport
-
     return ChildReport(child.pid, child.command or child.name, child.doing, parent=parent)
 
 
 def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
-    from dataclasses import replace
-
     known = _report(child, parent)
     if child.ending:
         return known
@@ -384,21 +375,19 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
         return _looked_at(known)
     found = supervision.by_child(lambda: json.dumps(plain(_looked_at(known))).encode(), supervision.STUCK_SECONDS)
     if not found:
-        return replace(known, summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
-    return replace(known, **json.loads(found))
+        return known._replace(summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
+    return known._replace(**json.loads(found))
 
 
 def _looked_at(known: ChildReport) -> ChildReport:
-    from dataclasses import replace
-
     try:
         target = brief_look(known.pid)
     except GdbextError as error:
-        return replace(known, summary=error.what)
+        return known._replace(summary=error.what)
     try:
         _, found = Session(target).settled(inspect_threads)
     except GdbextError as error:
-        return replace(known, summary=error.what)
+        return known._replace(summary=error.what)
     finally:
         target.close()
     main = next((thread for thread in found.threads if thread.tid == known.pid), None)
@@ -406,6 +395,6 @@ def _looked_at(known: ChildReport) -> ChildReport:
     finding = found.judgement.verdict.finding
     stands = main is not None and main.stands
     is_rank = any(section.name == "collectives" for section in found.sections)
-    return replace(
-        known, verdict=finding.kind.value, summary=finding.summary, line=line, stands=stands, is_rank=is_rank
+    return known._replace(
+        verdict=finding.kind.value, summary=finding.summary, line=line, stands=stands, is_rank=is_rank
     )

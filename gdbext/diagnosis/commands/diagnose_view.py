@@ -14,6 +14,7 @@ from gdbext.diagnosis.commands.all_threads import (
     whose_numbers,
 )
 from gdbext.diagnosis.commands.bt import headline, node_lines, thread_lines
+from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, KnownBugsSection, PageSection
 from gdbext.diagnosis.report.thread_report import FrameKind, ThreadReport
 from gdbext.diagnosis.report.wait_kind import Relation
 from gdbext.engine.terminal import cut
@@ -68,8 +69,6 @@ def render(report: Report, style: Style) -> Iterator[str]:
 def _page(report: Report) -> Iterator[str]:
     if not report.has("page"):
         return
-    from gdbext.diagnosis.samples import PageSection
-
     section = report.find_section(PageSection)
     if section:
         yield ""
@@ -80,8 +79,6 @@ def known_bug_lines(report: Report) -> Iterator[str]:
     """A line for each known bug; with --why also which threads show it."""
     if not report.has("known"):
         return
-    from gdbext.diagnosis.samples import KnownBugsSection
-
     section = report.find_section(KnownBugsSection)
     for bug in section.reports if section else ():
         yield f"Known: {bug.line}"
@@ -127,8 +124,6 @@ def child_lines(report: Report) -> Iterator[str]:
     """The child processes with what each of them does."""
     if not report.has("children"):
         return
-    from gdbext.diagnosis.samples import ChildrenSection
-
     section = report.find_section(ChildrenSection)
     if not section:
         return

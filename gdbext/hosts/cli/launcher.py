@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gdbext import __version__
 from gdbext.engine.targets.budget import raise_gc_threshold
-from gdbext.engine.terminal import PROGRAM, CommandLine, write
+from gdbext.engine.terminal import PROGRAM, CommandLine, typed_name, write
 from gdbext.engine.vocabulary import DEBUGGERS, NO_DEBUGGER
 from gdbext.errors import GdbextError, HelpRequested, UsageError
 from gdbext.hosts.cli.options import Options, before_program, parse, spelled_out, wants_color, without_debugger
@@ -99,6 +99,11 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
         why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
         outcome = failure(options.command, ["--json"] if json_wanted else [], GdbextError("interrupted", why=why))
     return deliver(outcome, typed, options.called)
+
+
+def run() -> NoReturn:
+    """Run ``main`` with this process's arguments, and end this process with its exit status."""
+    leave(main(sys.argv[1:], typed_name(sys.argv[0])))
 
 
 def leave(status: int) -> NoReturn:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import find_thread
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.render import Style, counted, escape
 from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.autograd_graph import graph_from, node_of_tensor, running_node, saved_text, write

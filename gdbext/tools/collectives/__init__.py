@@ -20,7 +20,8 @@ from gdbext.diagnosis.job.collectives import known_groups, read_collectives, rec
 from gdbext.diagnosis.job.collectives_section import CollectivesSection, CollectivesSource, JobRank
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.formats import whole_file
 from gdbext.engine.rank_sets import fold
 from gdbext.engine.vocabulary import duration, or_unknown

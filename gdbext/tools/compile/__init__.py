@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report, torch_version
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.numbers import number
 from gdbext.errors import NotTorch
 from gdbext.render import Style, counted, escape

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.vocabulary import Section
 from gdbext.render import Style
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.layouts import store
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import UsageError

@@ -11,11 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import gdbext
+from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, KnownBugsSection
 from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.report.thread_report import FrameKind
 from gdbext.diagnosis.report.wait import OwnerThread
-from gdbext.diagnosis.samples import ChildrenSection, KnownBugsSection
 from gdbext.engine.formats import read_file
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import AddOnError, BadData, UsageError

@@ -12,8 +12,9 @@ from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.threads.thread_reporting import report_dispatch_state
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, TENSOR, add_thread_choice, chosen_threads, number, register_value
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import ErrorReport, Section, or_unknown
 from gdbext.errors import GdbextError, UsageError

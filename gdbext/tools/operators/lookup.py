@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import TENSOR, find_thread, number
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.vocabulary import Section, json_member
 from gdbext.errors import BadData, UsageError
 from gdbext.render import Style, escape, short_name

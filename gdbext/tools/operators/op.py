@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.finding import NOTE, Finding
 from gdbext.diagnosis.reporting import make_report, make_report_alone
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.vocabulary import ErrorReport, counted

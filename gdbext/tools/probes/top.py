@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import json_report, render_text
 from gdbext.diagnosis.reporting import make_report, page_origin
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import running_thread
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.formats import whole_file
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets.live.unstopped import RunningProcess

@@ -27,7 +27,7 @@ from gdbext.errors import HelpRequested, UsageError
 from gdbext.render.page import origin_now
 from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
-from gdbext.tools.ranks import rank_sources, ranks_document
+from gdbext.tools.ranks import other_machines, rank_sources, ranks_document, ranks_views
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import JobReport, RankReport, RankReports, RasAnswer
 
@@ -83,8 +83,6 @@ class RanksProgram(Program):
             raise UsageError("--ras asks a job that runs on this machine", help="use it with -p PID, or with --node")
         options.typed = " ".join(map(quoted, argv))
         if options.show_commands:
-            from gdbext.tools.ranks import other_machines
-
             return Outcome(0, "".join(f"{line}\n" for line in other_machines.shown(options)))
         return _judged(options, color)
 
@@ -295,8 +293,6 @@ def _outcome(report: JobReport, options: argparse.Namespace, color: bool) -> Out
     status = 0 if report.reports else 1
     if options.json:
         return Outcome(status, ranks_document.render(report, pretty=color))
-    from gdbext.tools.ranks import ranks_views
-
     return Outcome(status, ranks_views.render(report, color))
 
 
@@ -304,8 +300,6 @@ def _rows(options: argparse.Namespace) -> RankReports:
     if options.reports:
         return rank_sources.report_rows(options.reports)
     if options.hosts or options.slurm or options.kubernetes:
-        from gdbext.tools.ranks import other_machines
-
         return other_machines.remote_rows(options)
     return rank_sources.local_rows(options)
 
@@ -313,8 +307,6 @@ def _rows(options: argparse.Namespace) -> RankReports:
 def _write_files(report: JobReport, options: argparse.Namespace) -> None:
     if not options.dot and not options.html:
         return
-    from gdbext.tools.ranks import ranks_views
-
     if options.dot:
         _write(options.dot, ranks_views.render_dot(report))
     if options.html:

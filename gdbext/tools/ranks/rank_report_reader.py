@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from gdbext.diagnosis.commands.diagnose_sections import KnownBugsSection
 from gdbext.diagnosis.job.collectives_section import UNKNOWN_JOB_RANK, CollectivesSection
 from gdbext.diagnosis.report import Report, TargetReport, json_report
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
@@ -14,7 +15,6 @@ from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.report.thread_report import Frame, RunState, ThreadReport
 from gdbext.diagnosis.report.wait import OwnerThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.samples import KnownBugsSection
 from gdbext.diagnosis.verdict.slowness import ExplanationsSection
 from gdbext.engine.rank_sets import fold
 from gdbext.engine.vocabulary import ErrorReport

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +11,7 @@ from gdbext.diagnosis.report.thread_report import is_users_file
 from gdbext.diagnosis.threads.frame_locals import python_frames_of
 from gdbext.engine.numbers import integer, number
 from gdbext.engine.vocabulary import or_unknown
-from gdbext.errors import UsageError
+from gdbext.errors import UsageError, words_like
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame
@@ -265,7 +264,7 @@ def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) ->
 
 
 def _nearest(what: str, name: str, names: Sequence[str]) -> UsageError:
-    near = difflib.get_close_matches(name, names, _NAMES_SHOWN, 0.65)
+    near = words_like(name, names, _NAMES_SHOWN, 0.65)
     shown = list(dict.fromkeys([*near, *names]))[:_NAMES_SHOWN]
     why = f"did you mean {' or '.join(near)}?" if near else "it may be in another thread, or not assigned yet"
     return UsageError(what, why=why, help=f"there is: {', '.join(shown)}" if shown else "there are no names at all")

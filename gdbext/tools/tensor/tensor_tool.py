@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.objects.py_ref import type_name
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.reporting import make_report, page_origin
-from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, WORD, find_thread, number, register_value
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.formats import whole_file
 from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import escape

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.reporting import make_report, page_origin, report_target
 from gdbext.diagnosis.session import Session
-from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive, running_thread
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.live.unstopped import RunningProcess

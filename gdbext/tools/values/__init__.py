@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
-from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import ProbesRefused, UsageError
 from gdbext.live.host import ENGINES, PROBES, LiveTool

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -53,8 +53,12 @@ class GeneratedKernel(NamedTuple):
 class GeneratedKernels:
     """Those of one process, by Inductor's ``PyCodeCache``; ``problems`` says what could not be read."""
 
-    def __init__(self, cache: PyRef, symbolizer: Symbolizer) -> None:
-        self._cache = cache
+    CODE_CACHE: ClassVar[str] = names.CODE_CACHE
+    """The module of Inductor that keeps them."""
+
+    def __init__(self, code_cache: PyRef, symbolizer: Symbolizer) -> None:
+        """``code_cache``: the global variables of that module."""
+        self._cache = code_cache[names.PY_CODE_CACHE]
         self._symbolizer = symbolizer
         self.problems: list[str] = []
         self.truncated: list[str] = []

@@ -20,6 +20,7 @@ from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
+from gdbext.torch.registry.operator_names import ambiguous_operator, matcher, unknown_operator
 from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_name
 from gdbext.torch.singleton import find_singleton, not_yet
 from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStruct, LookupTable, OperatorEntry
@@ -283,8 +284,6 @@ class Dispatcher:
         """
         if pattern in self.names:
             return [self._operator(self.names[pattern])]
-        from gdbext.torch.registry.operator_names import matcher
-
         matches = matcher(pattern)
         return [self._operator(self.names[name]) for name in sorted(self.names) if matches(name)]
 
@@ -299,14 +298,10 @@ class Dispatcher:
         exact = [operator for operator in found if operator.qualified == pattern]
         if len(exact) == 1 or len(found) == 1:
             return (exact or found)[0]
-        from gdbext.torch.registry.operator_names import ambiguous_operator
-
         raise ambiguous_operator(pattern, [operator.qualified for operator in found])
 
     def unknown(self, pattern: str) -> UsageError:
         """The error for a word that matches no operator, with the closest names."""
-        from gdbext.torch.registry.operator_names import unknown_operator
-
         return unknown_operator(pattern, self.names, len(self.nameless))
 
     # --- one operator's parts --------------------------------------------------------------------

@@ -10,9 +10,8 @@ import gzip
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 
-from gdbext.errors import LayoutError, UsageError
+from gdbext.errors import LayoutError, UsageError, words_like
 
 _SHOWN = 40
 SCHEMAS = f"{os.path.dirname(os.path.realpath(__file__))}/schemas.txt.gz"  # noqa: PTH120 - pathlib takes long to import
@@ -124,7 +123,7 @@ def _closest(pattern: str, names: Collection[str]) -> list[str]:
         by_word.setdefault(base if "::" in word else base.rpartition("::")[2], []).append(name)
     if word in by_word:
         return by_word[word][:8]  # the name is right, the overload is not
-    return [split(by_word[close][0])[0] for close in get_close_matches(word, by_word, n=4, cutoff=0.6)]
+    return [split(by_word[close][0])[0] for close in words_like(word, by_word, 4)]
 
 
 def ambiguous_operator(pattern: str, names: Sequence[str]) -> UsageError:

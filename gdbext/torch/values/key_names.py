@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import integer
-from gdbext.errors import BadData, GdbextError, LayoutError, UsageError
+from gdbext.errors import BadData, GdbextError, LayoutError, UsageError, words_like
 from gdbext.torch.assumed_symbols import BACKEND_IS_NAMED, BACKEND_NAME
 from gdbext.torch.values.containers import string_reader
 
@@ -337,11 +337,9 @@ class KeyNames:
                 f"{name} is an alias key: kernels are registered under it, but no keyset or table entry holds it",
                 help="name the runtime keys, for example AutogradCPU, or see the registrations: dispatch-op OPERATOR",
             )
-        from difflib import get_close_matches
-
         words = (*self.backends, *self.key_names[: self.num_functionalities], *self._index_of_name)
         pool = {word.lower(): word for word in words}
-        close = [pool[low] for low in get_close_matches(name.lower(), pool, n=4, cutoff=0.6)]
+        close = [pool[low] for low in words_like(name.lower(), pool, 4)]
         hint = f"did you mean {', '.join(close)}?" if close else _EXAMPLES
         return UsageError(f"there is no dispatch key {name!r}", help=hint)
 

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from gdbext.diagnosis.tool import Mode, Tool
-from gdbext.engine import entry_points
+from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.entry_points import EntryPoint
 from gdbext.errors import AddOnError
 from gdbext.hosts.cli import launcher
@@ -42,7 +42,7 @@ def test_entry_points_add_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     places |= {"quit": "Added", "dispatch-other": "Added"}
     made_by = ("ours 1.2", sys.path[0])
     points = [EntryPoint(table.GROUP, name, f"made_tools:{place}", *made_by) for name, place in places.items()]
-    monkeypatch.setattr(entry_points, "entry_points", lambda group: points if group == table.GROUP else ())
+    monkeypatch.setattr(table, "entry_points", lambda group: points if group == table.GROUP else ())
     found = table.find("dispatch-added")
     assert (found.mode, found.summary, table.tool_of(found).name) == ("stopped", "Show it.", "dispatch-added")
     assert [row.name for row in table.every_command()] == [*(row.name for row in table.commands()), "dispatch-added"]

@@ -9,8 +9,8 @@ import pytest
 
 from gdbext.diagnosis.commands import diagnose
 from gdbext.diagnosis.commands.diagnose import children_of, with_cause
+from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, ChildReport
 from gdbext.diagnosis.report.wait_detail import OtherEnd
-from gdbext.diagnosis.samples import ChildrenSection, ChildReport
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.engine.targets.live import supervision

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, KnownBugsSection
 from gdbext.diagnosis.job.collectives_section import CollectivesSection
 from gdbext.diagnosis.kinds import KINDS
 from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.samples import ChildrenSection, KnownBugsSection
 from gdbext.diagnosis.verdict.slowness import ExplanationsSection
 from gdbext.errors import BadData
 from gdbext.tools.known import report_facts

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gdbext.errors import TargetError
+from gdbext.hosts.debugger import frame_source
 from gdbext.hosts.debugger.command_shell import SessionCache, Shell
 from gdbext.hosts.debugger.frame_source import SummarySource
 from gdbext.tools import table
-from gdbext.tools.tensor import cpp_summaries
 from gdbext.tools.tensor.cpp_object import CppObject, TypeSummary
 from support.fakes.fake_debugger import FakeDebugger
 from support.recorded.recordings import Replay
@@ -160,7 +160,7 @@ DEVICE = CppObject("c10::Device", 0x1000)
 def test_an_object_is_read_once_in_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[CppObject] = []
     reader = SimpleNamespace(of=lambda each: (read.append(each), TypeSummary(str(len(read))))[1])
-    monkeypatch.setattr(cpp_summaries, "TypeSummaries", lambda _: reader)
+    monkeypatch.setattr(frame_source, "TypeSummaries", lambda _: reader)
     sessions: list[Any] = [object()]
     source = SummarySource(lambda: sessions[-1])
     assert [source.of(each) for each in (DEVICE, DEVICE)] == [TypeSummary("1")] * 2
