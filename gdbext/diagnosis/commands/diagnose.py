@@ -228,12 +228,11 @@ def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
 
 def _write_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> None:
     """Write the page of --html, with the source lines of all threads. Raises UsageError."""
-    from gdbext.diagnosis.commands.diagnose_page import render_page
-    from gdbext.diagnosis.commands.dot_graph import write_text
+    from gdbext.diagnosis.commands.diagnose_page import write_page
 
     origin = page_origin(session, called.command("dispatch-diagnose"))
     whole = report._replace(sources=source_lines(session.target, report.threads))
-    write_text(args.html, render_page(whole, origin, not args.without_values), "--html")
+    write_page(args.html, whole, origin, not args.without_values)
 
 
 def _inspected(session: Session, few: bool = False) -> Inspection:

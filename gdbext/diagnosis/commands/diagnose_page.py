@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from gdbext.diagnosis.commands.all_threads import finding_lines, folded, state_text
 from gdbext.diagnosis.commands.bt import headline, thread_lines
 from gdbext.diagnosis.commands.diagnose_view import child_lines, explanation_lines, known_bug_lines
+from gdbext.diagnosis.commands.dot_graph import write_text
 from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
@@ -33,6 +34,11 @@ _BOX_HEIGHT, _LETTERS = 44, 38
 def render_page(report: Report, origin: Origin, values: bool = True) -> str:
     """The page of a diagnosis as HTML. ``values``: with variables, arguments and lines of source."""
     return Page(_title(report)).whole(_body(report if values else without_values(report), origin))
+
+
+def write_page(path: str, report: Report, origin: Origin, values: bool) -> None:
+    """Write the page that --html asks for. Raises UsageError."""
+    write_text(path, render_page(report, origin, values), "--html")
 
 
 def without_values(report: Report) -> Report:

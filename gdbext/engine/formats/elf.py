@@ -270,3 +270,11 @@ def _open(path: str) -> int:
     if not S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a device may do something
         raise OSError(EINVAL, "no regular file")
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def build_id_of_file(path: str | os.PathLike[str]) -> str | None:
+    """The GNU build-id of an ELF file in hexadecimal, None when it has none or is not an ELF file that can be read."""
+    try:
+        return ElfImage.open(str(path)).build_id
+    except SymbolFileError:
+        return None

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from gdbext import cache
 from gdbext.engine.formats import parse_json
-from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.layouts import SCHEMA, SECTIONS, Layout, shared_file, unpack, validate
 from gdbext.engine.numbers import number
-from gdbext.errors import BadData, LayoutError, SymbolFileError
+from gdbext.errors import BadData, LayoutError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,14 +50,6 @@ def torch_version(torch: AnyPath, files: HostFiles) -> tuple[str, str]:
         names = sorted(filter(_DIST_INFO.fullmatch, files.foreign_names(os.path.dirname(torch))))
         version = names[0][len("torch-") : -len(".dist-info")] if names else ""
     return version, found.get("git_version", "")
-
-
-def build_id_of_file(path: AnyPath) -> str | None:
-    """The GNU build-id of an ELF file in hexadecimal, None when it has none or is not an ELF file that can be read."""
-    try:
-        return ElfImage.open(str(path)).build_id
-    except SymbolFileError:
-        return None
 
 
 DATA = os.path.join(os.path.dirname(os.path.realpath(__file__)), "data", os.uname().machine)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cache import find_program
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats import at_once, elf_header
-from gdbext.engine.layouts.store import build_id_of_file
+from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.base_target import TargetThread
 from gdbext.engine.targets.core_target import PIPE, CoreFileThread, CoreTarget, open_core, signal_of

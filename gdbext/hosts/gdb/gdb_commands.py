@@ -91,10 +91,9 @@ class GdbCommands:
     @cached_property
     def shell(self) -> Shell:
         """Runs the commands. Imported when one is used: sourcing init.py takes half as long without it."""
-        from gdbext.hosts.debugger.command_shell import Shell
-        from gdbext.hosts.gdb.gdb_debugger import debugger
+        from gdbext.hosts.gdb import gdb_debugger
 
-        return Shell(debugger())
+        return gdb_debugger.shell()
 
     def unload(self) -> None:
         """Make room for a newer version of the commands."""

@@ -13,6 +13,7 @@ import gdb
 
 from gdbext.engine.terminal import shown
 from gdbext.hosts.debugger.base_debugger import Debugger
+from gdbext.hosts.debugger.command_shell import Shell
 from gdbext.hosts.gdb.gdb_batch import current_target, let_go, open_target, stopped_target
 from gdbext.hosts.gdb.gdb_breakpoints import GdbBreakpointSetter
 from gdbext.hosts.gdb.gdb_frames import AddedFrameFilter
@@ -151,3 +152,8 @@ class GdbDebugger(Debugger):
 def debugger() -> Debugger:
     """The debugger inside which this runs: gdb."""
     return GdbDebugger()
+
+
+def shell() -> Shell:
+    """Runs the commands inside this gdb."""
+    return Shell(debugger())

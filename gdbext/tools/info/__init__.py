@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_mode import Mode
+from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.layouts import store
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import UsageError
@@ -114,7 +115,7 @@ class MeasureProgram(Program):
         """Measure, and keep the layout where looks find it. Raises LayoutError, UsageError."""
         args = self.parse(argv)
         library = args.torch.resolve() / "lib" / store.TORCH_LIBRARY
-        build_id = store.build_id_of_file(library) if library.is_file() else None
+        build_id = build_id_of_file(library) if library.is_file() else None
         if not build_id:
             raise UsageError(f"{library} is no library of PyTorch", help="dispatch measure --help")
         layout = measurement.measure_torch(str(library), build_id)

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
-from gdbext.engine.layouts.store import build_id_of_file, torch_version
+from gdbext.engine.formats.elf import build_id_of_file
+from gdbext.engine.layouts.store import torch_version
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.host_files import HostFiles
 from gdbext.errors import LayoutError

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 from gdbext import cache
+from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.layouts import store
-from gdbext.engine.layouts.store import build_id_of_file
 from gdbext.errors import LayoutError
 from gdbext.torch.measure.pack import write
 

@@ -15,6 +15,7 @@ from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED
 from gdbext.engine import layouts
 from gdbext.engine.arch import architectures
+from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.layouts import Layout, store, validate
 from gdbext.errors import LayoutError
 from gdbext.torch import layout_choice
@@ -149,7 +150,7 @@ def test_each_member_has_its_type(document: dict[str, Any]) -> None:
 def test_files_that_are_none(tmp_path: Path) -> None:
     for data in (b"", b"\x7fELF\x02" + b"\xff" * 100, b"#!/bin/sh\n"):
         (tmp_path / "file").write_bytes(data)
-        assert store.build_id_of_file(tmp_path / "file") is None
+        assert build_id_of_file(tmp_path / "file") is None
     with pytest.raises(LayoutError, match="No such file"):
         store.load(tmp_path / "none.json")
     huge = tmp_path / "huge.json"
