@@ -70,15 +70,12 @@ def _run(process: gdbext.Process, banner: str) -> Outcome:
     try:
         if not _is_ours_alone():
             raise ImportError
-        from IPython import start_ipython
-        from traitlets.config import Config
+        from gdbext.tools.shell import ipython_prompt  # IPython need not be installed
     except ImportError:
         _standard_prompt(names, banner)
         return Outcome(0)
     write(2, f"{banner}\n")
-    config = Config()
-    config.InteractiveShellApp.ignore_cwd = True  # it would import what lies in the folder that we are in
-    start_ipython(argv=["--no-banner"], user_ns=names, config=config)
+    ipython_prompt.start(names)
     return Outcome(0)
 
 
