@@ -7,7 +7,6 @@ a stopped process is in its way. Works in each worker of pytest-xdist.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import json
 import os
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import gdbext.hosts
+from gdbext.engine import libc
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -205,7 +205,7 @@ class HangPlugin:
         self._watcher = int(told)
 
     def _let_look(self) -> None:
-        ctypes.CDLL(None).prctl(_SET_PTRACER, self._watcher, 0, 0, 0)
+        libc.prctl(_SET_PTRACER, self._watcher)
 
     def _heed(self, number: int) -> None:
         """Let the watcher fail the test that runs, by a signal."""

@@ -7,7 +7,6 @@ files are moved to where the user wants them.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.diagnosis.job import rank_of
 from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report import json_report
+from gdbext.engine import libc
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.targets.live.local_process import read_command, read_file
 from gdbext.engine.targets.system.linux import command_text, is_alive, parse_environ
@@ -338,7 +338,7 @@ def start_child(work: Callable[[], int], place: Workplace) -> int:
 
 def end_with_parent(number: int) -> None:
     """Have the kernel send this process a signal when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, number)
+    libc.prctl(_DEATH_SIGNAL, number)
 
 
 def run_aside(dispatch: Dispatch, words: list[str], place: Workplace, output: str) -> int:

@@ -80,17 +80,10 @@ def machine_title(machine: int) -> str:
     return _TITLES.get(machine, f"machine {machine}")
 
 
-class OwnCalls(NamedTuple):
-    """The numbers of setgroups(2) and capset(2)."""
-
-    setgroups: int
-    capset: int
-
-
-_NUMBERS = {"x86_64": OwnCalls(116, 126), "aarch64": OwnCalls(159, 91)}
+_SETGROUPS = {"x86_64": 116, "aarch64": 159}
 """arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h (Linux 6.1), by the machine of uname(2)."""
 
 
-def own_calls() -> OwnCalls | None:
-    """Those of this machine, None where it is of another kind."""
-    return _NUMBERS.get(os.uname().machine)
+def own_setgroups() -> int:
+    """The number of setgroups(2) on this machine, 0 where it is of another kind."""
+    return _SETGROUPS.get(os.uname().machine, 0)

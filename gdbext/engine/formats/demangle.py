@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gdbext.cache import cache_folder
+from gdbext.engine import libc
 from gdbext.engine.formats.mangled_name import printed_size
 from gdbext.engine.formats.symbol_cache import kept_texts
 
@@ -76,7 +77,7 @@ def _demangler_of(library: str) -> Callable[[bytes], bytes | None] | None:
     """``char* abi::__cxa_demangle(const char*, char*, size_t*, int* status)`` of that library (<cxxabi.h>)."""
     try:
         function = ctypes.CDLL(library).__cxa_demangle
-        free, length_of = ctypes.CDLL(None).free, ctypes.CDLL(None).strnlen
+        free, length_of = libc.function("free"), libc.function("strnlen")
     except (ImportError, OSError, AttributeError):
         return None
     function.restype = ctypes.c_void_p

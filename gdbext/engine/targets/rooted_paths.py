@@ -28,7 +28,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.arch.architectures import own_calls
+from gdbext.engine import libc
+from gdbext.engine.arch.architectures import own_setgroups
 from gdbext.engine.targets.system import proc_files
 
 if TYPE_CHECKING:
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     Answer = TypeVar("Answer")
-
-
-_CAPABILITY_VERSION = 0x20080522
-"""The version of the structures, _LINUX_CAPABILITY_VERSION_3 (linux/capability.h)."""
 
 
 class Rights(NamedTuple):
@@ -151,18 +148,17 @@ def _take_on(rights: Rights) -> None:
     The system calls themselves are made, for they are about one thread; the C library's setgroups changes all of them
     (setgroups(2), "C library/kernel differences").
     """
-    library, calls = ctypes.CDLL(None, use_errno=True), own_calls()
+    number, system_call = own_setgroups(), libc.function("syscall")
+    setfsgid, setfsuid = libc.function("setfsgid"), libc.function("setfsuid")
     groups = (ctypes.c_uint32 * len(rights.groups))(*rights.groups)
-    if not calls or library.syscall(ctypes.c_long(calls.setgroups), ctypes.c_long(len(groups)), groups) != 0:
+    if not number or system_call(ctypes.c_long(number), ctypes.c_long(len(groups)), groups) != 0:
         raise OSError(errno.EPERM, f"cannot take on the groups of user {rights.uid}")
-    library.setfsgid(ctypes.c_uint32(rights.gid))
-    library.setfsuid(ctypes.c_uint32(rights.uid))
+    setfsgid(ctypes.c_uint32(rights.gid))
+    setfsuid(ctypes.c_uint32(rights.uid))
     keep = ctypes.c_uint32(0xFFFFFFFF)  # an invalid id changes nothing, and the answer is the present one
-    if library.setfsgid(keep) != rights.gid or library.setfsuid(keep) != rights.uid:
+    if setfsgid(keep) != rights.gid or setfsuid(keep) != rights.uid:
         raise OSError(errno.EPERM, f"cannot take on the rights of user {rights.uid}")
-    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
-    if library.syscall(ctypes.c_long(calls.capset), header, none) != 0:
-        raise OSError(errno.EPERM, "cannot give up capabilities")
+    libc.limit_capabilities(0)
 
 
 _OPENAT2 = 437
@@ -225,7 +221,7 @@ class RootedPaths:
 @lru_cache(maxsize=1)
 def _system_call() -> tuple[Any, Callable[[], int]]:
     """syscall(2), and what its error was."""
-    found = ctypes.CDLL(None, use_errno=True).syscall
+    found = libc.function("syscall")
     found.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long]
     found.restype = ctypes.c_long
     return found, ctypes.get_errno

@@ -7,19 +7,17 @@ a child with the ids of the process's own user, which gets its three outputs as 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import re
 import resource
 import signal
-import struct
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gdbext.cache import is_ours
-from gdbext.engine import terminal
+from gdbext.engine import libc, terminal
 from gdbext.engine.formats import whole_file
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets.core_target import PIPE
@@ -62,8 +60,6 @@ _NO_NEW_PRIVS = 38
 """The option PR_SET_NO_NEW_PRIVS of prctl(2) (linux/prctl.h)."""
 _KEEP_CAPABILITIES = 8
 """The option PR_SET_KEEPCAPS of prctl(2): a change of the user leaves them, until they are set."""
-_CAPABILITY_VERSION = 0x20080522
-"""_LINUX_CAPABILITY_VERSION_3 (linux/capability.h): two words each of effective, permitted and inheritable ones."""
 _EPILOG = """\
 For the kernel, not for people: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
 
@@ -291,17 +287,13 @@ class _Crash:
 def _drop(rights: Rights, capabilities: int, deadline: float) -> None:
     """Take on the user's ids for good, with the way to the cache; no capability that the process has not, and limits
     of time and size. Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
     seconds = max(1, int(deadline - time.monotonic()) + 1)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
     os.setgroups([*rights.groups, _WAY])
-    libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)
+    libc.prctl(_KEEP_CAPABILITIES, 1)
     os.setresgid(rights.gid, rights.gid, rights.gid)
     os.setresuid(rights.uid, rights.uid, rights.uid)
-    kept = capabilities & capabilities_of(os.getpid())
-    low, high = kept & 0xFFFFFFFF, kept >> 32
-    if libc.capset(struct.pack("<Ii", _CAPABILITY_VERSION, 0), struct.pack("<6I", low, low, 0, high, high, 0)):
-        raise OSError(ctypes.get_errno(), "the capabilities cannot be taken back")
-    libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.limit_capabilities(capabilities & capabilities_of(os.getpid()))
+    libc.prctl(_NO_NEW_PRIVS, 1)
     end_with_parent(signal.SIGKILL)  # which a change of ids has taken back

@@ -6,7 +6,6 @@ Exit status and durations are those of timeout(1) of GNU coreutils.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -17,7 +16,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine import numbers
+from gdbext.engine import libc, numbers
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.system.linux import is_alive
@@ -174,7 +173,7 @@ class _TimedCommand:
         self._wakes, self._woken = os.pipe()
         os.set_blocking(self._woken, False)
         self._received: list[int] = []
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1)
+        libc.prctl(_SUBREAPER, 1)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in _FORWARDED:

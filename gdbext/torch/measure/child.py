@@ -18,7 +18,6 @@ compiled and run by that user, or not at all; where nobody else is involved, by 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -35,6 +34,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from gdbext.cache import find_program, is_ours, resolve
+from gdbext.engine import libc
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.store import AS_ME, PERMISSION
 from gdbext.engine.targets.rooted_paths import Rights, rights_of
@@ -295,7 +295,7 @@ def become(rights: Rights, temporary: str) -> None:
     os.chdir("/")
     for kind, most in {**_LIMITS, resource.RLIMIT_NPROC: _threads_of(rights.uid) + _MORE_PROCESSES}.items():
         _limit(kind, most)
-    if ctypes.CDLL(None, use_errno=True).prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
+    if not libc.prctl(_NO_NEW_PRIVILEGES, 1):
         raise LayoutError("this kernel lets programs win rights (no PR_SET_NO_NEW_PRIVS)")
     os.setgroups(rights.groups)
     os.setresgid(rights.gid, rights.gid, rights.gid)

@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from gdbext.engine import libc
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
@@ -138,16 +139,15 @@ class RobustMutex:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, PAGE)
         self._address = ctypes.byref(ctypes.c_char.from_buffer(self._memory))
-        self._libc = ctypes.CDLL(None)
         attributes = ctypes.create_string_buffer(self._SIZE)
-        self._libc.pthread_mutexattr_init(attributes)
-        self._libc.pthread_mutexattr_setpshared(attributes, self._SHARED)
-        self._libc.pthread_mutexattr_setrobust(attributes, self._ROBUST)
-        self._libc.pthread_mutex_init(self._address, attributes)
+        libc.function("pthread_mutexattr_init")(attributes)
+        libc.function("pthread_mutexattr_setpshared")(attributes, self._SHARED)
+        libc.function("pthread_mutexattr_setrobust")(attributes, self._ROBUST)
+        libc.function("pthread_mutex_init")(self._address, attributes)
 
     def lock(self) -> bool:
         """Take the lock; True where its owner has died."""
-        return bool(self._libc.pthread_mutex_lock(self._address) == errno.EOWNERDEAD)
+        return bool(libc.function("pthread_mutex_lock")(self._address) == errno.EOWNERDEAD)
 
 
 class _Watch:

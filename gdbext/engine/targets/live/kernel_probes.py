@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from gdbext.engine import libc
 from gdbext.engine.arch import architectures
 
 _NEXT_LINK, _LINK_BY_ID, _LINK_INFO = 31, 30, 15
@@ -45,7 +46,7 @@ def listed_probes(pid: int) -> set[tuple[int, int, int]]:
 
 def _linked_places(number: int, pid: int) -> Iterator[tuple[str, list[int]]]:
     """The file and the offsets of each link of BPF that has probes; ``number`` is that of bpf(2)."""
-    system_call = ctypes.CDLL(None).syscall
+    system_call = libc.function("syscall")
     link = ctypes.create_string_buffer(12)
     while system_call(number, _NEXT_LINK, link, len(link)) == 0:
         following = link.raw[4:8]

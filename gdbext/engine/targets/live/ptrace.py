@@ -13,6 +13,7 @@ import struct
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from gdbext.engine import libc
 from gdbext.engine.arch import Architecture
 from gdbext.engine.targets.system.linux import STOP_SIGNALS
 from gdbext.errors import TargetError, TargetGone
@@ -39,7 +40,7 @@ class PtraceStop(NamedTuple):
 @lru_cache(maxsize=1)
 def _ptrace() -> Any:
     """The C library's function, looked up at first use: loading ctypes' symbol costs time nobody else should pay."""
-    found = ctypes.CDLL(None, use_errno=True).ptrace
+    found = libc.function("ptrace")
     found.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     found.restype = ctypes.c_long
     return found
@@ -48,8 +49,7 @@ def _ptrace() -> Any:
 def _request(request: int, tid: int, address: Any, data: Any) -> None:
     """One ptrace call. Raises OSError."""
     if _ptrace()(request, tid, address, data) < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise libc.last_error()
 
 
 def seize(tid: int) -> None:

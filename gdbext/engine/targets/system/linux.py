@@ -13,6 +13,7 @@ import signal
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from gdbext.engine import libc
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.system import proc_files
@@ -184,14 +185,14 @@ def signals_handled(numbers: Iterable[int], handler: Callable[[int, FrameType | 
 @contextmanager
 def actions_restored(numbers: Collection[int]) -> Iterator[None]:
     """Restore the actions of these signals afterwards, also those that Python did not set (sigaction(2))."""
-    libc, before = ctypes.CDLL(None), {each: ctypes.create_string_buffer(_ACTION_SIZE) for each in numbers}
+    sigaction, before = libc.function("sigaction"), {n: ctypes.create_string_buffer(_ACTION_SIZE) for n in numbers}
     for each, action in before.items():
-        libc.sigaction(each, None, action)
+        sigaction(each, None, action)
     try:
         yield
     finally:
         for each, action in before.items():
-            libc.sigaction(each, action, None)
+            sigaction(each, action, None)
 
 
 _ACTION_SIZE = 512

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from gdbext.engine import libc
 from gdbext.engine.arch import Architecture
 from gdbext.engine.targets.live.proc_checks import status_fields
 from gdbext.errors import ProbesRefused
@@ -147,7 +148,7 @@ class Bpf:
         """``has_many``: the kernel places many probes at once."""
         self._number = number
         self.has_many = has_many
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._system_call = libc.function("syscall")
 
     @classmethod
     def of(cls, architecture: Architecture) -> Bpf:
@@ -167,7 +168,7 @@ class Bpf:
 
     def system_call(self, number: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> int:
         """Make a system call. Raises OSError."""
-        found: int = self._libc.syscall(number, *arguments)
+        found: int = self._system_call(number, *arguments)
         if found < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
