@@ -70,12 +70,15 @@ def _run(process: gdbext.Process, banner: str) -> Outcome:
     try:
         if not _is_ours_alone():
             raise ImportError
-        from gdbext.tools.shell import ipython_prompt  # IPython need not be installed
+        from IPython import start_ipython
+        from traitlets.config import Config
     except ImportError:
         _standard_prompt(names, banner)
         return Outcome(0)
     write(2, f"{banner}\n")
-    ipython_prompt.start(names)
+    config = Config()
+    config.InteractiveShellApp.ignore_cwd = True  # it would import what lies in the folder that we are in
+    start_ipython(argv=["--no-banner"], user_ns=names, config=config)
     return Outcome(0)
 
 
