@@ -65,7 +65,7 @@ def guard(name: str, argv: Sequence[str], work: Callable[[], Outcome]) -> Outcom
 
 
 def _interrupted() -> GdbextError:
-    return GdbextError("interrupted", why="Ctrl+C, or the end of --timeout", help="the process was not changed")
+    return GdbextError("interrupted", why="Ctrl+C, or the end of --timeout; the process was not changed")
 
 
 def _raised_by_a_signal(error: Exception) -> BaseException | None:

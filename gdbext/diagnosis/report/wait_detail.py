@@ -233,6 +233,10 @@ class WaitDetail:
 NO_DETAIL = WaitDetail()
 
 
+_WITH_NCCL = "The device works or hangs: look at it (nvidia-smi)."
+"""No CUDA_LAUNCH_BLOCKING=1, with which NCCL before 2.17.1 hangs (NVIDIA/nccl issue 774)."""
+
+
 class _OtherRanksFields(NamedTuple):
     collective: Sparse[CollectiveWait | None] = None
     """The operation of other ranks that is waited for, where that is known."""
@@ -258,9 +262,9 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
     def advice(self, kind: WaitKind) -> Advice | None:
         if self.collective and self.collective.size is not None:
             return ("Do all ranks run, with the same MASTER_ADDR and MASTER_PORT, and do they reach it (a firewall)?",)
-        on_device = self.collective is not None and self.collective.on_device
-        before = WaitKind.COLLECTIVE.traits.advice_when_outside if on_device else ()
-        return (*before, *kind.traits.advice_when_outside)
+        if self.collective is not None and self.collective.on_device:
+            return (*WaitKind.COLLECTIVE.traits.advice_when_outside, _WITH_NCCL)
+        return kind.traits.advice_when_outside
 
     def with_peer(self, peer: Peer | None) -> WaitDetail:
         return OtherRanks(self.collective, self.below.with_peer(peer), self.handling)
@@ -282,6 +286,9 @@ class DeviceCall(_DeviceCallFields, WaitDetail):
     def phrase(self, resource: Resource) -> str:
         """``waits for the device (cudaStreamSynchronize of stream 35 of cuda:0)``."""
         return self.device.phrase if self.device else resource.awaited
+
+    def advice(self, kind: WaitKind) -> Advice | None:
+        return (_WITH_NCCL,) if self.device and self.device.nccl_call else super().advice(kind)
 
     def with_peer(self, peer: Peer | None) -> WaitDetail:
         return DeviceCall(self.device, peer)

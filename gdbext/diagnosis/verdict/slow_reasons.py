@@ -211,7 +211,7 @@ def _pinned(facts: Facts, around: Surroundings, share: float, told: tuple[str, .
         round(share, 2),
         matters and share >= SLOW_SHARE,
         matters and share >= STARVED_SHARE,
-        "Let it run everywhere: taskset -apc 0-999 PID; then look for what has pinned it.",
+        f"Let it run everywhere: taskset -apc 0-999 {facts.process.pid}; then look for what has pinned it.",
     )
 
 

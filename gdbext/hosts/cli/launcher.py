@@ -38,6 +38,10 @@ usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       look at a running process; 
        dispatch timeout DURATION -- COMMAND …        run it; when it takes too long, explain it and end it
        dispatch report -p PID                        write one bundle for a bug report
        dispatch shell SOURCE                         a Python prompt with the process: dispatch shell --help
+       dispatch known [FILE]                         compare a report with the known bugs of other projects
+       dispatch measure DIR                          measure the structures of a PyTorch that is not known
+       dispatch mcp                                  serve diagnoses to agents by the Model Context Protocol
+       dispatch core-handler …                       for the kernel's core_pattern: dispatch core-handler --help
        dispatch help COMMAND                         explain a command
 
 Explains what a hung or crashed PyTorch process is doing, without debug information. Reads only, save where a command

@@ -184,7 +184,7 @@ A thread is shown where it is in compiled code or in the compiler. "compiled" is
 function of a graph, or a module that Inductor wrote, each with its graph and with the function and the line of the
 program that it was made of; "compiling" is the compiler at work: TorchDynamo, AOTAutograd, Inductor or Triton. Of a
 live process, child processes that compile (C++ compilers, ptxas, Inductor's workers) are listed, too, and who holds
-the lock files of the cache. To see what a worker compiles, it is stopped for some milliseconds, eight at most.
+the lock files of the cache. To see what they compile, at most eight workers are stopped, each for some milliseconds.
 
 The releases that docs/measurements/compile-compared.md lists were compared with what programs print themselves. For any
 other release the answer is "unknown". Before torch 2.7 the reasons of recompilations are the guards that failed.

@@ -23,7 +23,7 @@ complete -c gdbext -n '__fish_seen_subcommand_from dispatch-bt bt' -l why -d 'al
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-bt bt' -l thread -d 'show this thread only (default: the selected one)'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-bt bt' -l all -d 'show every thread'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-bt bt' -l native -d 'also show every native frame'
-complete -c gdbext -n '__fish_seen_subcommand_from dispatch-bt bt' -l args -d 'also show each operator'\''s arguments, where they can be proven'
+complete -c gdbext -n '__fish_seen_subcommand_from dispatch-bt bt' -l args -d 'also show each operator'\''s arguments: 1? is likely, ? is no longer available'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-bt bt' -l locals -d 'also show the variables of the program'\''s own Python frames'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-bt bt' -l values -d 'also show statistics of the arguments'\'' tensors (implies --args)'
 complete -c gdbext -f -n 'not __fish_seen_subcommand_from dispatch-bt bt all-threads threads dispatch-diagnose diagnose dispatch-keyset keyset dispatch-op op dispatch-lookup lookup dispatch-tls tls dispatch-tensor tensor dispatch-autograd autograd dispatch-compile compile dispatch-info info dispatch-collectives collectives dispatch-top top dispatch-break break dispatch-values values dispatch-trace trace dispatch-frames frames watch timeout core-handler ranks known ps report measure mcp shell' -a all-threads -d 'Show what each thread does and waits for, who holds that, and deadlocks.'
