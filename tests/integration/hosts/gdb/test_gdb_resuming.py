@@ -201,8 +201,16 @@ def begin(editor: MiSession, job: Inferior, command: str) -> None:
     wait_until(lambda: not links_on(job.pid), "the probes of the last one are gone")
     editor.send(f'-interpreter-exec console "{command}"\n')
 
+    first = len(editor.lines)
+
     def placed() -> bool:
+        """gdb may report the last Ctrl+C twice: a SIGINT that it took from the kernel while it stopped for another
+        reason ends this command as it begins."""
+        nonlocal first
         editor.take(editor.read(0))
+        if "0 calls seen; ended: interrupted" in "".join(editor.lines[first:]):
+            first = len(editor.lines)
+            editor.send(f'-interpreter-exec console "{command}"\n')
         return bool(links_on(job.pid))
 
     try:
