@@ -1,15 +1,18 @@
-"""ArgparseParser: the parser of a command's arguments as one of argparse, made where flags alone do not tell."""
+"""The parser of a command's arguments, the same in gdb, in LLDB and in scripts/dispatch."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Collection, Sequence
+from typing import NoReturn
 
-from gdbext.errors import UsageError
+from gdbext.errors import HelpRequested, UsageError
 
-Declaration = tuple[int, tuple[str, ...], dict[str, object]]
-"""(number of its group of alternatives or 0, names, options) of an argument, as argparse has them."""
+_OF_ALL = {
+    "--json": "print one JSON document (schema gdbext/1) instead of text",
+    "--why": "also show the evidence for each statement",
+}
+"""The options that every command takes."""
 WIDTH = 100
 """Columns of the help, fixed: the text is made before anybody knows the terminal, and gdb does not wrap it."""
 
@@ -22,29 +25,27 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=26, width=WIDTH)
 
 
-class ArgparseParser(argparse.ArgumentParser):
-    """An ArgumentParser that raises UsageError and never prints or exits."""
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a command: it never prints or exits, but raises UsageError and HelpRequested."""
 
-    def __init__(
-        self, name: str, description: str | None, epilog: str | None, declarations: Sequence[Declaration]
-    ) -> None:
+    def __init__(self, name: str, summary: str, shown: Collection[str] = ("--json", "--why")) -> None:
+        """``shown``: those of --json and --why that change something; the help does not show the others."""
         super().__init__(
             prog=name,
-            description=description,
-            epilog=epilog,
+            description=summary,
             formatter_class=_Formatter,
             add_help=False,
             allow_abbrev=False,
+            conflict_handler="resolve",  # a command may say more about its --json
         )
-        groups: dict[int, Any] = {0: self}
-        for group, names, options in declarations:
-            if group not in groups:
-                groups[group] = self.add_mutually_exclusive_group()
-            hidden = {"help": argparse.SUPPRESS} if options.get("help") == argparse.SUPPRESS else {}
-            groups[group].add_argument(*names, **{**options, **hidden})
+        self.add_argument("--help", "-h", action="store_true", help="show this text")
+        for option, text in _OF_ALL.items():
+            self.add_argument(option, action="store_true", help=text if option in shown else argparse.SUPPRESS)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse a command's arguments. Raises UsageError."""
+        """Parse a command's arguments. Raises UsageError, HelpRequested."""
+        if {"--help", "-h"} & set(argv):
+            raise HelpRequested(self.format_help())
         return self.parse_intermixed_args(list(argv))  # dispatch-values print --json mm
 
     def error(self, message: str) -> NoReturn:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.tool_arguments import CommandParser
+from gdbext.diagnosis.command_parser import CommandParser
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, write
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import ClassVar
 
+    from gdbext.diagnosis.command_parser import CommandParser
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.samples import Pause, Watch
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool_arguments import CommandParser
     from gdbext.engine.targets.base_target import Target
     from gdbext.render import Style
 

@@ -4,19 +4,15 @@ users write them.
 
 from __future__ import annotations
 
+import argparse
 import re
 from typing import TYPE_CHECKING
 
 from gdbext.engine import numbers
 from gdbext.engine.numbers import integer
-from gdbext.errors import HelpRequested, UsageError
+from gdbext.errors import UsageError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Collection, Mapping, Sequence
-    from typing import Any
-
-    from gdbext.diagnosis.command_parser import ArgparseParser, Declaration
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target, TargetThread
     from gdbext.engine.targets.live.unstopped import RunningProcess
@@ -80,141 +76,6 @@ TENSOR = re.compile(f"(?:tensor:|@){NUMBER}")
 """The spelling of a tensor in memory where keys are expected: ``tensor:0x7f12…``; group 1 is the address."""
 
 
-_OF_ALL = {
-    "--json": "print one JSON document (schema gdbext/1) instead of text",
-    "--why": "also show the evidence for each statement",
-}
-"""The options that every command takes."""
-HIDDEN = "==SUPPRESS=="
-"""The help of an option that no help shows: argparse.SUPPRESS, which is not imported for it."""
-
-
-if TYPE_CHECKING:
-    _Declared = argparse.ArgumentParser
-else:
-    _Declared = object
-
-
-class CommandParser(_Declared):
-    """The parser of a command: it never prints or exits, but raises UsageError and HelpRequested.
-
-    Arguments are declared as for argparse. Where nothing but flags is given, which is the ordinary look, their values
-    are known without it; argparse, which takes 12 ms to import, parses all else, and makes all texts.
-    """
-
-    def __init__(self, name: str, summary: str, shown: Collection[str] = ("--json", "--why")) -> None:
-        """``shown``: those of the two options of all commands that change something, the others are not in the help."""
-        self.prog = name
-        self.description: str | None = summary
-        self.epilog: str | None = None
-        self._declarations: list[Declaration] = []
-        self._groups = 0
-        self.add_argument("--help", "-h", action="store_true", help="show this text")
-        for option, text in _OF_ALL.items():
-            self.add_argument(option, action="store_true", help=text if option in shown else HIDDEN)
-
-    def add_argument(self, *names: str, **options: Any) -> Any:
-        """Declare an argument, as for argparse."""
-        self._declarations.append((0, names, options))
-
-    def add_mutually_exclusive_group(self, **_: Any) -> Any:
-        """Something with ``add_argument`` for options of which one may be given."""
-        self._groups += 1
-        return _Alternatives(self._declarations, self._groups)
-
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse a command's arguments. Raises UsageError, HelpRequested."""
-        if "--help" in argv or "-h" in argv:
-            raise HelpRequested(self.format_help())
-        flags = flags_of(self._declarations, argv)
-        return self.full().parse(argv) if flags is None else flags
-
-    def full(self) -> ArgparseParser:
-        """The same parser as one of argparse."""
-        from gdbext.diagnosis.command_parser import ArgparseParser
-
-        return ArgparseParser(self.prog, self.description, self.epilog, self._declarations)
-
-    def format_help(self) -> str:
-        """The text that --help shows."""
-        return self.full().format_help()
-
-    def option_names(self) -> list[str]:
-        """All long options, for completion."""
-        return self.full().option_names()
-
-    def format_arguments_help(self, summary: str) -> str:
-        """The help without usage, options and ``summary``, for a debugger that shows those itself."""
-        return self.full().format_arguments_help(summary)
-
-    def options(self) -> list[argparse.Action]:
-        """All that begin with a dash."""
-        return self.full().options()
-
-    def awaited(self, words: Sequence[str]) -> argparse.Action | None:
-        """The option or argument that a word behind these would be a value of."""
-        return self.full().awaited(words)
-
-
-class _Alternatives:
-    """Takes declarations for one group of a parser."""
-
-    def __init__(self, declarations: list[Declaration], group: int) -> None:
-        self._declarations = declarations
-        self._group = group
-
-    def add_argument(self, *names: str, **options: Any) -> None:
-        """Declare an option of the group."""
-        self._declarations.append((self._group, names, options))
-
-
-class Flags:
-    """Arguments as argparse.Namespace has them: an attribute for each."""
-
-    def __init__(self, values: dict[str, object]) -> None:
-        self.__dict__.update(values)
-
-    def __eq__(self, other: object) -> bool:
-        return vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def flags_of(declarations: Sequence[Declaration], argv: Sequence[str]) -> Any:
-    """The result of argparse for ``argv`` where that is nothing but flags, each in full; None where only argparse
-    knows.
-
-    That is: where there are arguments without a dash, an option with a value, one that must be given, a default that
-    argparse would convert, or two of which only one may be given.
-    """
-    values: dict[str, object] = {}
-    groups: dict[str, tuple[int, str]] = {}
-    for group, names, options in declarations:
-        if not names[0].startswith("-") or options.get("required") or _is_converted(options):
-            return None
-        is_flag = options.get("action") == "store_true"
-        name = str(options.get("dest") or _longest(names).lstrip("-").replace("-", "_"))
-        values[name] = options.get("default", False if is_flag else None)
-        if is_flag:
-            groups.update(dict.fromkeys(names, (group, name)))
-    given: dict[int, str] = {}
-    for word in argv:
-        group, name = groups.get(word, (0, ""))
-        if not name or (group and given.setdefault(group, name) != name):
-            return None
-        values[name] = True
-    return Flags(values)
-
-
-def _longest(names: Sequence[str]) -> str:
-    """The name that argparse makes an attribute of: the first long one."""
-    return next((name for name in names if name.startswith("--")), names[0])
-
-
-def _is_converted(options: Mapping[str, object]) -> bool:
-    return isinstance(options.get("default"), str) and "type" in options
-
-
 def takes(option: argparse.Action) -> bool:
     """True if the argument has a value."""
     return option.nargs != 0
@@ -237,8 +98,6 @@ def positive(word: str) -> int:
     except ValueError:
         number = 0
     if number <= 0:
-        import argparse
-
         raise argparse.ArgumentTypeError(f"{word!r} is not a number greater than 0")
     return number
 

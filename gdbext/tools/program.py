@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.command_parser import CommandParser
 from gdbext.diagnosis.tool import BaseTool
-from gdbext.diagnosis.tool_arguments import CommandParser
 from gdbext.diagnosis.tool_mode import Mode
-from gdbext.errors import HelpRequested
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
     from collections.abc import Callable, Collection, Sequence
 
     from gdbext.tools.outcome import Outcome
@@ -27,18 +26,15 @@ class Program(BaseTool):
     common: Collection[str] = ()
     """Those of --json and --why that change what it prints; it takes both."""
 
-    def parser(self) -> ArgumentParser:
+    def parser(self) -> CommandParser:
         """The parser of its arguments, which also makes its help."""
         parser = CommandParser(f"dispatch {self.name}", self.summary, self.common)
         self.arguments(parser)
-        return parser.full()
+        return parser
 
     def parse(self, argv: Sequence[str]) -> Namespace:
         """The arguments. Raises UsageError, HelpRequested."""
-        parser = self.parser()
-        if {"-h", "--help"} & set(argv):
-            raise HelpRequested(parser.format_help())
-        return parser.parse_args(list(argv))
+        return self.parser().parse(argv)
 
     @abstractmethod
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:

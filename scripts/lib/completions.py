@@ -6,7 +6,6 @@ import sys
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -47,10 +46,9 @@ def names(row: table.ToolRow) -> list[str]:
 
 def options(row: table.ToolRow) -> list[tuple[str, str]]:
     """Long options of a command, each with its help."""
-    parser: Any = table.load(row.place)().parser()
-    full: ArgumentParser = parser.full() if hasattr(parser, "full") else parser
+    parser: ArgumentParser = table.load(row.place)().parser()
     found = []
-    for action in (each for each in full._actions if each.help != SUPPRESS):
+    for action in (each for each in parser._actions if each.help != SUPPRESS):
         for name in action.option_strings:
             if name.startswith("--"):
                 meaning = (action.help or "").replace("%(default)s", str(action.default))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COSTLY = ("logging", "subprocess", "tempfile", "random", "pathlib", "urllib", "ipaddress", "argparse", "gettext")
+COSTLY = ("logging", "subprocess", "tempfile", "random", "pathlib", "urllib", "ipaddress")
 """Modules of the standard library that take 2 to 15 ms to import, and that a look does not need."""
 OTHERS = ("gdb", "lldb", "pygments", "elftools", "numpy", "capstone")
 LOOK = """

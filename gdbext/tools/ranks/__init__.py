@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.command_parser import CommandParser
 from gdbext.engine.formats.whole_file import write
 from gdbext.engine.numbers import integer, number
 from gdbext.engine.targets.budget import MEMORY, MemoryLimit, TimeIsUp, TimeLimit, duration, memory_size, time_error
@@ -42,31 +43,16 @@ look takes; nothing has to be enabled beforehand."""
 TIMEOUT = 60.0
 
 
-class RanksParser(argparse.ArgumentParser):
-    """Raises UsageError and HelpRequested instead of ending the process."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        """Called by argparse for every mistake."""
-        raise UsageError(f"ranks: {message}", why=" ".join(self.format_usage().split()), help="dispatch ranks --help")
-
-
 class RanksProgram(Program):
     """The program ``scripts/dispatch ranks`` as a tool."""
 
     name = "ranks"
     summary = "Look at all ranks of a job and say which one the others wait for, and why."
 
-    def parser(self) -> RanksParser:
+    def parser(self) -> CommandParser:
         """One source of ranks is required."""
-        parser = RanksParser(
-            prog="dispatch ranks",
-            usage="dispatch ranks SOURCE [OPTIONS]",
-            description=DESCRIPTION,
-            add_help=False,
-            allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        self.arguments(parser)
+        parser = super().parser()
+        parser.usage, parser.description = "dispatch ranks SOURCE [OPTIONS]", DESCRIPTION
         return parser
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from gdbext.diagnosis.tool_arguments import HelpRequested
-from gdbext.errors import GdbextError, UsageError
+from gdbext.errors import GdbextError, HelpRequested, UsageError
 from gdbext.hosts.cli.options import Options, before_program, parse, spelled_out
 from gdbext.tools import table
 from support.source import parsed, script_module
