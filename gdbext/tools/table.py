@@ -197,13 +197,13 @@ TABLE = (
     ),
     ToolRow(
         "watch",
-        "Wait until a process makes no progress; then say why, and keep it.",
+        "Wait until a process stops making progress, then diagnose it and save the evidence.",
         ("program",),
         "gdbext.tools.watch:WatchProgram",
     ),
     ToolRow(
         "timeout",
-        "Run a command; when it takes too long, explain it and its children, then end it.",
+        "Run a command; when it takes too long, diagnose it and its children, then kill it.",
         ("program",),
         "gdbext.tools.timeout:TimeoutProgram",
     ),
@@ -227,7 +227,7 @@ TABLE = (
     ),
     ToolRow(
         "ps",
-        "List the processes of this machine that have PyTorch loaded, and for how long each has stood still.",
+        "List the processes of this machine that use PyTorch, and how long each has been idle.",
         ("program",),
         "gdbext.tools.ps:PsProgram",
     ),

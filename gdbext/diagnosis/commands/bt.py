@@ -47,11 +47,11 @@ exact: the keyset was read where the calling code passed it, and this operator's
 verified: found in the frame and proven the same way; inferred: from the kernel alone. --why shows the proof. path is
 the step of computeDispatchTableEntryWithDebug that chose the kernel: 1 its own, 2.x an alias key, 3 a fallback.
 --args adds a line, "(self=f32[32, 64] cpu, dim=1)": read from the boxed stack, or from registers and stack slots by the
-C++ signature. "?" is a value that is not known any more, "1?" one that is likely, but not proven. Those of a kernel
-in Python are read from its local variables, to which it may have assigned something else since.
+C++ signature. "?": no longer recoverable; "1?": likely, unproven. Arguments of a Python kernel are read from its local
+variables, which the kernel may have reassigned.
 --locals adds "step = 12, batch = f32[8, 16] cpu" to each frame of the program's own, as the variables are now.
 In a backward pass "node" names what the engine runs in the frames above that line, with its sequence number.
-"never entered" names the key that an innermost kernel was expected to redispatch to and has not reached.
+"never entered": the key that the innermost kernel should redispatch to next.
 """
 
 
@@ -70,7 +70,7 @@ class DispatchBacktrace(Tool):
         parser.add_argument(
             "--args",
             action="store_true",
-            help="also show each operator's arguments: 1? is likely, ? is no longer available",
+            help="also show each operator's arguments where they can be recovered",
         )
         parser.add_argument(
             "--locals", action="store_true", help="also show the variables of the program's own Python frames"

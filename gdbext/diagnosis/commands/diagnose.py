@@ -74,10 +74,10 @@ class Diagnose(Tool):
             "--samples",
             type=integer,
             metavar="N",
-            help="look N times and tell stuck from slow; lets the process run in between",
+            help="take N samples to tell stuck from slow; the process runs in between",
         )
         parser.add_argument(
-            "--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default 1)"
+            "--interval", type=float, default=1.0, metavar="S", help="seconds between samples (default: 1)"
         )
         parser.add_argument(
             "--children",
@@ -89,7 +89,7 @@ class Diagnose(Tool):
         parser.add_argument(
             "--exit-code",
             action="store_true",
-            help=f"exit status {HANGS} if it will not go on by itself, {CRASHED} if it crashed, else 0",
+            help=f"exit {HANGS} if hung, {CRASHED} if crashed, else 0",
         )
 
         parser.add_argument(
@@ -100,7 +100,7 @@ class Diagnose(Tool):
         parser.add_argument(
             "--without-values",
             action="store_true",
-            help="leave variables, arguments and lines of source out of the page of --html",
+            help="omit variables, arguments and source lines from the --html page",
         )
 
     def exit_status(self, report: Report, args: Namespace) -> int:

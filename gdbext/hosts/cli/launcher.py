@@ -32,10 +32,10 @@ usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       look at a running process; 
                                                      EXE is compared, never started
        dispatch [COMMAND [ARGUMENTS] --] PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C; without --
                                                      only if no other word may be a core, a process or a word of ours
-       dispatch ps                                   list the processes that have PyTorch loaded
+       dispatch ps                                   list the processes that use PyTorch
        dispatch watch -p PID|-- PROGRAM …            wait until it hangs, then say why: dispatch watch --help
        dispatch ranks SOURCE                         look at all ranks of a job: dispatch ranks --help
-       dispatch timeout DURATION -- COMMAND …        run it; when it takes too long, explain it and end it
+       dispatch timeout DURATION -- COMMAND …        run it; when it takes too long, diagnose it and kill it
        dispatch report -p PID                        write one bundle for a bug report
        dispatch shell SOURCE                         a Python prompt with the process: dispatch shell --help
        dispatch known [FILE]                         compare a report with the known bugs of other projects
@@ -44,25 +44,23 @@ usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       look at a running process; 
        dispatch core-handler …                       for the kernel's core_pattern: dispatch core-handler --help
        dispatch help COMMAND                         explain a command
 
-Explains what a hung or crashed PyTorch process is doing, without debug information. Reads only, save where a command
-says that it lets the process run.
+Explains what a hung or crashed PyTorch process is doing, without debug information. Read-only, except for commands
+marked as resuming the process.
 
 options:
   -p, --pid PID        the process
-  -c, --core CORE      the core dump, compressed or not; systemd or coredumpctl:PID for one of systemd's store
+  -c, --core CORE      the core dump, compressed or not; systemd (the newest in its store), coredumpctl:PID
   -r, --recording FILE a recording: replayed without its process, its libraries or a debugger
   --record FILE        keep everything that is read, for -r: memory, registers, maps; the right file for a bug report
-  --sysroot DIR        where the files of the core's machine or container are found; / says that they are those of this
-                       machine: then Python sources outside of the interpreter's folders are also shown
+  --sysroot DIR        root of the files that the core came from; / = this machine (also shows your Python sources)
   --debugger NAME      {debuggers} (default: none, which needs no debugger at all and is the fastest; gdb where the
                        process must run or stop at breakpoints)
-  --no-stop            do not stop the process: sleeping threads are read as they sleep, what others do is unknown
+  --no-stop            do not stop the process: running threads are reported as unknown
   --measure-as-me      compile the headers of an unknown PyTorch with your rights, even if it is another user's
   --timeout SECONDS    give up after that time (default 60) and let the process go on; with PROGRAM: report then
   --memory-limit GB    give up when gdbext itself needs more memory than that (default 1)
   --json               one JSON document on standard output, also when it fails
-  -q, --quiet          no progress and no warnings on standard error, only why there is no report, and that EXE did
-                       not write the core
+  -q, --quiet          print errors only (and that EXE did not write the core)
   --color WHEN         auto (default: on a terminal), always or never
   -V, --version        show the version
   --init-path DEBUGGER print the file to load: {loading}
@@ -70,7 +68,7 @@ options:
 commands (default: {default}; bt is short for dispatch-bt, threads for all-threads):
 {commands}
 
-The report alone goes to standard output. Exit status: 0 a report was produced, 1 the target could not be analysed,
+The report alone goes to standard output. Exit status: 0 a report was produced, 1 the target could not be analyzed,
 2 wrong usage; dispatch-diagnose --exit-code has more.
 """
 

@@ -41,7 +41,7 @@ WHERE:
               written for Triton ('triton_poi_*'), from their second launch on
   meta, impl  at TORCH_META_FUNC and TORCH_IMPL_FUNC of its structured kernels. For an operator that has none, such as
               your own, meta stops at its kernel for Meta, impl at its kernels for backends
-  register    when an entry of its table is computed, until the program begins to end
+  register    when an entry of its table is computed, until program exit begins
   return      where call and redispatch return; where the dispatcher is inlined into your code, at the instruction that
               comes after it
 
@@ -55,12 +55,12 @@ In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A
 "breakpoint modify -c" adds to it and cannot change it. LLDB also lists the breakpoints by which registrations and the
 next run of the program are noticed. In a second run, deleted ones are only disabled until it ends.
 
-A gdb that is killed (kill -9) just when a thread has got to a breakpoint ends the process: of an operator that threads
-call hundreds of times a second most kills did, with --continue or a condition; none while it waited at a stop. Of LLDB
-a process of ours, gdbext-guard, takes over the connection to its server, and lets the process go unharmed.
+Killing gdb (kill -9) while a thread hits a breakpoint kills the process: likely at hundreds of calls a second with
+--continue or a condition, never seen at a stop. If LLDB is killed, the helper gdbext-guard takes over its server
+connection and detaches safely.
 --engine probes (gdb, for a process that runs already; as root or with CAP_BPF and CAP_PERFMON) puts none there: a kill
-does no harm. A kernel probe stops the thread by a signal that the program ignores, one instruction behind the place,
-and the breakpoints are catchpoints for it. It is the default for --continue, where no breakpoint is set yet. See
+does no harm. A kernel probe stops the thread by a signal that the program ignores, one instruction past the location;
+each shows as a catchpoint. It is the default for --continue, where no breakpoint is set yet. See
 dispatch-values for what probes cannot do.
 """
 

@@ -34,8 +34,8 @@ class FramesSection(Section):
 
 
 _EPILOG = """\
-Each pass through the dispatcher stands in front of the native frame that opens it, the Python functions in front of
-the frame of the interpreter's loop that runs them:
+Each pass through the dispatcher is printed above the native frame that starts it, Python functions above the frame of
+the interpreter's loop that runs them:
 
   #13 0x00007f3a92cb8de4 in c10::Dispatcher::callBoxed(…) () from …/libtorch_cpu.so
       [redispatch] op=[aten::mm], key=[Meta] ()
@@ -48,7 +48,7 @@ gdb: a frame filter of that name, which "info frame-filter" lists and "bt -no-fi
 number: all others keep theirs. Where gdb loses a stack that we can follow, they come last.
 
 LLDB 22 and later: a frame provider of the selected target ("target frame-provider list"); editors show its frames, too,
-and "frame select" shows the Python line. They count, so that native frames have other numbers than before. LLDB calls
+and "frame select" shows the Python line. Added frames are numbered, so native frames are renumbered. LLDB calls
 them synthetic, and artificial: "finish" passes over them. Their address is their number in the stack.
 LLDB shows where each thread is whenever it is turned on or off.
 """

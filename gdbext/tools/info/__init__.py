@@ -49,7 +49,7 @@ class InfoTool(Tool):
         parser.add_argument(
             "--settings",
             action="store_true",
-            help="show instead how PyTorch is set: determinism, precision, generators, threads, allocators, "
+            help="show PyTorch settings instead: determinism, precision, generators, threads, allocators, "
             "torch.compile, and what each thread has set for itself",
         )
         parser.add_argument(

@@ -90,7 +90,7 @@ class KeySetTool(Tool):
         parser.add_argument(
             "--torch",
             metavar="VERSION",
-            help="without a process: the release whose keys are meant (2.13; default: the newest that is known)",
+            help="without a process: use this release's keys (2.13; default: the newest known)",
         )
 
     def run_alone(self, args: Namespace) -> Report:

@@ -211,15 +211,15 @@ class OperatorTool(Tool):
             nargs="?",
             metavar="OP[.OVERLOAD]|PATTERN",
             help="mm: every operator with that base name; aten::mm, aten::mm.out: exact (aten::mm.default: the "
-            "overload without a name); '*mm*': a pattern over base names",
+            "overload without a name); '*mm*': a glob matched against base names",
         )
         parser.add_argument("--all", action="store_true", help="show every operator")
         parser.add_argument("--key", metavar="KEY", help="show this key only (a runtime key or an alias key)")
         parser.add_argument(
             "--all-keys",
             action="store_true",
-            help="show all registrations and all keys of the table, not only your own registrations and the keys of "
-            "devices that are in use",
+            help="show all registrations and all keys of the table (default: your own registrations, and the keys of "
+            "devices in use)",
         )
         parser.add_argument(
             "--torch",

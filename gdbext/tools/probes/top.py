@@ -48,14 +48,14 @@ and dmesg says "leaking uprobe"; placing probes once more takes them away.)
 From the shell only: scripts/dispatch -p PID dispatch-top
 
 All calls and redispatches are counted, boxed or not, through torch's own libraries, and through the dispatcher's copies
-in extensions where these are recognised (those that are loaded later from a second after that on; not with --latency).
-"8 functions not seen": that many functions look operators up in a way that is not recognised, so that what they
-dispatch is not counted (in torch 2.13 seven of libtorch_cpu and one of libtorch_python: fallbacks of lazy tensors,
+in extensions where these are recognized (those that are loaded later from a second after that on; not with --latency).
+"8 functions not seen": 8 functions call the dispatcher in an unrecognized way; their dispatches are not counted (in
+torch 2.13 seven of libtorch_cpu and one of libtorch_python: fallbacks of lazy tensors,
 functionalization, quantized modules by name). --thread and --key are applied in the kernel. With OP the probes are in
-these operators' own functions: all others run as fast as ever, unless they are boxed.
+these operators' own functions: other operators are not slowed, except boxed calls.
 
-What is odd is marked: an entry that falls through or has no kernel, a backend's boxed fallback, an operator that
-decomposes into others (CompositeImplicitAutograd), one that is redispatched many times a call, one on the processor in
+Marked: a fallthrough entry or one without a kernel, a backend's boxed fallback, an operator that
+decomposes into others (CompositeImplicitAutograd), one that is redispatched many times a call, a CPU kernel in
 a job that runs on an accelerator. --by line: the innermost line of Python (CPython 3.11 and later). On a terminal the
 screen is drawn anew every interval; q ends it, c, o, k, n, t and l sort by count, operator, key, kernel, thread, line.
 
@@ -64,7 +64,7 @@ screen is drawn anew every interval; q ends it, c, o, k, n, t and l sort by coun
 
 --latency: from the lookup to the return of each call of OP, by a second probe at the function's ret instruction.
 Nothing is written to the process's stack. (The kernel's own return probes do that, and an exception of C++ thrown
-through such a frame ends the process.) A call that an exception leaves is counted as one that did not return.
+through such a frame ends the process.) A call that exits by an exception is counted as one that did not return.
 Redispatches are part of their call. A call of OP takes about 12 microseconds longer, one of which is in its time: the
 kernel steps over each ret.
 

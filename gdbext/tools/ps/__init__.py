@@ -42,7 +42,7 @@ _WIDTH = 100
 """Most letters of a program's command line that are shown; the rest is cut."""
 _COMMAND = 1 << 16
 """Bytes of a command line that are read."""
-_HEAD = ("PID", "USER", "RANK", "THREADS", "STANDS", "MAIN", "PROGRAM")
+_HEAD = ("PID", "USER", "RANK", "THREADS", "IDLE", "MAIN", "PROGRAM")
 
 
 class TorchProcess(NamedTuple):
@@ -118,15 +118,15 @@ class PsProgram(Program):
 
     name = "ps"
     common = ("--json",)
-    summary = "List the processes of this machine that have PyTorch loaded, and for how long each has stood still."
+    summary = "List the processes of this machine that use PyTorch, and how long each has been idle."
 
     def arguments(self, parser: ArgumentParser) -> None:
         """Add nothing but the explanation of the columns."""
         parser.epilog = (
-            "STANDS: how long ago any of its threads last ran (now: one is running), by the scheduler's clock;\n"
+            "IDLE: how long ago any of its threads last ran (now: one is running), by the scheduler's clock;\n"
             "? where the kernel does not tell. MAIN: the same for its main thread. A process that hangs may still\n"
             "wake up now and then: the parent of DataLoader workers every 5 s, gloo's thread all the time.\n"
-            "Nobody is stopped. Other users' processes need root."
+            "No process is stopped. Other users' processes need root."
         )
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch
 
 DESCRIPTION = """\
-Look at all ranks of a job and say which one the others wait for, and why. Running processes stand still as long as one
-look takes; nothing has to be enabled beforehand."""
+Look at all ranks of a job and say which one the others wait for, and why. Running processes are stopped for as long as
+one examination takes; nothing has to be enabled beforehand."""
 TIMEOUT = 60.0
 
 
@@ -120,7 +120,7 @@ def _add_arguments(found: argparse.ArgumentParser) -> None:
         type=partial(duration, option="--timeout"),
         default=TIMEOUT,
         metavar="S",
-        help="time for each process, for each machine, and for the judgement of them all (default: %(default)g)",
+        help="time limit for each process, each machine and the final analysis (default: %(default)g)",
     )
     found.add_argument(
         "--memory-limit",

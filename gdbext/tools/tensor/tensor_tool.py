@@ -52,10 +52,10 @@ _EPILOG = """\
 Nothing is called in the process: all of it is read from memory, of a core as well. NaNs are counted and take no part in
 min, max, mean and std; infinities do. In JSON they are the strings "NaN", "Infinity" and "-Infinity".
 
---save writes the elements in row-major order as a safetensors file (safetensors.torch.load_file reads it), first under
-another name, so that FILE is whole or not there. Quantised tensors are saved as the integers that they store, sparse
-ones as their parts; complex128 and complex32, which the format lacks, with both parts as last dimension; float4, bits
-and integers of 1 to 7 bits as bytes.
+--save writes the elements in row-major order as a safetensors file (safetensors.torch.load_file reads it), via a
+temporary file: FILE is never partial. Quantized tensors are saved as the integers that they store, sparse ones as their
+parts; complex128 and complex32, which the format does not support, with a trailing real/imaginary dimension; float4,
+bits and integers of 1 to 7 bits as bytes.
 
 --html writes a page that needs nothing else: the histogram, and the first two-dimensional slice (or that of --slice) as
 a heat map of at most 256 x 256 cells; of a larger one, every n-th row and column is shown.

@@ -46,12 +46,12 @@ KILL_AFTER = 10.0
 """Seconds between the signal that asks for the end and SIGKILL, where the user names none."""
 _EPILOG = """\
 DURATION is a number of seconds, or one with s, m, h or d behind it; 0 means no limit. When it is over, COMMAND and all
-of its descendants are diagnosed (each stands still for some milliseconds), the verdicts are written to standard error,
+of its descendants are diagnosed (each is stopped for some milliseconds), the verdicts are written to standard error,
 and recordings are kept in DIR (default: a new folder for temporary files). Then the signal is sent to all of them, and
 SIGKILL to whatever is left after --kill-after (default 10 s).
 
-SIGTERM or SIGHUP sent to this command, as schedulers do before they kill a job, is taken as the end of the time: first
-the verdicts, then the signal is handed on.
+SIGTERM or SIGHUP sent to this command, as schedulers do before they kill a job, counts as the timeout: verdicts first,
+then the signal is forwarded.
 
 Exit status, as of timeout(1): 124 when the time was over, 137 when SIGKILL was needed, 125 when this command failed,
 126 when COMMAND cannot be invoked, 127 when it is not found; else COMMAND's own, 128+N when signal N ended it.
@@ -78,7 +78,7 @@ class TimeoutProgram(Program):
 
     name = "timeout"
     common = ("--json",)
-    summary = "Run a command; when it takes too long, explain it and its children, then end it."
+    summary = "Run a command; when it takes too long, diagnose it and its children, then kill it."
 
     def arguments(self, parser: ArgumentParser) -> None:
         """Add duration, signals and the folder; the command is split off before they are parsed."""
@@ -86,9 +86,15 @@ class TimeoutProgram(Program):
         parser.add_argument("duration", metavar="DURATION", help="how long COMMAND may run: 600, 10m, 1.5h, 2d")
         parser.add_argument("command", metavar="[--] COMMAND …", nargs="*", help="the command with its arguments")
         parser.add_argument(
-            "--kill-after", "-k", metavar="DURATION", default="", help="when to kill what did not end (default 10)"
+            "--kill-after",
+            "-k",
+            metavar="DURATION",
+            default="",
+            help="send SIGKILL if it still runs this long afterwards (default: 10)",
         )
-        parser.add_argument("--signal", "-s", metavar="SIGNAL", default="TERM", help="how to ask (default TERM)")
+        parser.add_argument(
+            "--signal", "-s", metavar="SIGNAL", default="TERM", help="the signal to send on timeout (default: TERM)"
+        )
         parser.add_argument(
             "--preserve-status", action="store_true", help="exit with COMMAND's status also when the time was over"
         )

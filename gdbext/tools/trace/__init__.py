@@ -49,12 +49,12 @@ trace began.
 --engine probes (scripts/dispatch -p PID; the default where the kernel permits it, as root or with CAP_BPF and
 CAP_PERFMON, Linux 6.6 or later, without --all 5.15): nobody is stopped, a dispatch costs one or two microseconds,
 redispatches of all operators and boxed ones are seen with --all, too. Which dispatches are inside of which is proven by
-unwinding copies of stacks. A dispatch ends when its thread makes the next one that is not inside of it. Dispatches for
+unwinding copies of stacks. A dispatch is taken to end when its thread starts the next one outside it. Dispatches for
 which the buffer had no room are counted. --last S keeps the last seconds, and writes them down when it is interrupted,
 when the process ends or when nothing was dispatched for a while (--hung-after S). Inside a debugger the process runs by
 the debugger's own continue, a kill of the debugger does no harm, and the process is stopped somewhere behind the last
-dispatch. But from then on it may run past the debugger's breakpoints in torch's libraries, for as long as anybody
-probes these in any process.
+dispatch. But your breakpoints in torch's libraries may be missed while any tool probes the same addresses in any
+process.
 
 --engine breakpoints (with --verbose, or where probes are not permitted): a gdb that is killed (kill -9) meanwhile
 most often ends the process, an LLDB does not. Ctrl+C ends the trace and takes all breakpoints away; the process is
@@ -62,8 +62,8 @@ stopped then (scripts/dispatch lets it go on). A stop takes about 0.2 ms (0.4 ms
 through LLDB five times as much). There is one for each call and one for each redispatch of a named operator; all
 other operators run at full speed. --verbose has six or more for each dispatch, --output FILE.json or FILE.html four.
 --all stops once for each call of any operator: forward and backward of a small model take 64 times as long (118
-calls, 0.35 ms become 22 ms), a torch.mm of 1 us 200 times. It shows calls only: the redispatches of all operators
-together are 3,101 functions.
+calls, 0.35 ms become 22 ms), a torch.mm of 1 us 200 times. It shows calls only: redispatches would need
+3,101 breakpoints.
 """
 
 

@@ -55,21 +55,20 @@ Python line, or of the C++ function, that calls them: a tensor is shown where a 
 The number in a file's name counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then
 (scripts/dispatch lets it go on).
 
-Operators that are not registered yet are waited for. One without functions of its own (torch.library, extensions) is
-seen at the places that all boxed calls share, as torch.ops makes them: those of other operators stop there, too, for
-0.3 ms. Calls by a typed handle in an extension's own C++ are not seen.
+Operators that are not registered yet are watched once they are. One without functions of its own (torch.library,
+extensions) is seen at the places that all boxed calls share, as torch.ops makes them: those of other operators stop
+there, too, for 0.3 ms. Calls by a typed handle in an extension's own C++ are not seen.
 
-Cost: about 2 ms of processor time for each call of a named operator: two or three stops, and reading its tensors; of
-more than 262,144 elements a sample is looked at, and said to be one (save writes all of it).
+Cost: about 2 ms of CPU time for each call of a named operator: two or three stops, and reading its tensors;
+tensors of more than 262,144 elements are sampled, and the output says so (save writes all of it).
 All other operators run at full speed.
 
 A gdb that is killed (kill -9) while its breakpoints are in the code most often ends the process, an LLDB does not.
 --engine probes has none: kernel probes, as root or with CAP_BPF and CAP_PERFMON, stop the thread that gets to them by
 a signal that the program ignores, SIGURG or SIGWINCH, and go when the debugger goes. In your own gdb or LLDB they are
 the default where they can be, and a note says why where they cannot. A stop costs no more. What probes cannot do: stop
-in code that is in no file, work from inside a container, see a thread that blocks the signal later. And from then on
-the process may run past the debugger's own breakpoints at the same places of torch's libraries, for as long as anybody
-probes these.
+in code that is in no file, work from inside a container, see a thread that blocks the signal later. And your
+breakpoints at the same addresses of torch's libraries may be missed while any tool probes these.
 """
 
 

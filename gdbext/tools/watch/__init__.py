@@ -62,7 +62,7 @@ hang, by kernel probes, which cost each dispatch one or two microseconds all the
 processor or more; --history 10m adds .history.txt, and shows what changed: every half minute (rarer beyond two hours)
 the dispatches of one second by operator, where probes are permitted, and the places of the threads, which stops nobody;
 --job adds .job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the process's memory,
-for which the process stands still until it is written. COMMAND is run by the shell, and finds GDBEXT_PID,
+for which the process is stopped until it is written. COMMAND is run by the shell, and finds GDBEXT_PID,
 GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .html, .json, .rec)
 in its environment.
 Then it goes on watching. With --json each event is a JSON object on a line. It ends with the process; with
@@ -78,7 +78,7 @@ class WatchProgram(Program):
 
     name = "watch"
     common = ("--json",)
-    summary = "Wait until a process makes no progress; then say why, and keep it."
+    summary = "Wait until a process stops making progress, then diagnose it and save the evidence."
 
     def arguments(self, parser: ArgumentParser) -> None:
         """Add the options: what to watch, for how long, and what to keep."""

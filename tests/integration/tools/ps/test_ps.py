@@ -29,7 +29,7 @@ def test_the_processes_with_torch(inferior: Start) -> None:
     document = json.loads(harness.run([harness.DISPATCH, "ps", "--json"]).stdout)
     assert [each["threads"] for each in document if each["pid"] == hung.pid] == [found[hung.pid].threads]
     lines = {line.split()[0]: line for line in harness.run([harness.DISPATCH, "ps"]).stdout.splitlines()}
-    assert lines["PID"].split() == ["PID", "USER", "RANK", "THREADS", "STANDS", "MAIN", "PROGRAM"]
+    assert lines["PID"].split() == ["PID", "USER", "RANK", "THREADS", "IDLE", "MAIN", "PROGRAM"]
     assert lines[str(hung.pid)].endswith(found[hung.pid].program)
 
 
