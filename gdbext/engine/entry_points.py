@@ -1,9 +1,9 @@
-"""Entry points: what other packages add to gdbext, found and loaded without importlib.metadata.
+"""Entry points: what other packages add to gdbext.
 
 A package declares what it adds in its metadata (``[project.entry-points."gdbext.waits"]`` of a pyproject.toml); pip
 writes that into the file ``entry_points.txt`` of the folder PACKAGE-VERSION.dist-info (specification "Entry points" of
-packaging.python.org). importlib.metadata takes a tenth of a look to import and reads all metadata; here only folders
-are listed, and only those files are read.
+packaging.python.org). importlib.metadata reads it where a package names one of our groups; it takes a tenth of an
+inspection to import.
 
 Packages are looked for in the site folders of the Python that runs gdbext, never in those of the process that is
 looked at; and only in folders that nobody but us and root can change, for what they have is executed.
@@ -117,7 +117,7 @@ def _of_folder(folder: str) -> Iterator[EntryPoint]:
             path = f"{folder}/{name}/{_FILE}"
             text = _read(path)
             if f"[{_PREFIX}" in text and cache.is_ours(path):
-                yield from _parsed(text, _package(name), folder)
+                yield from _parsed(f"{folder}/{name}", _package(name), folder)
 
 
 def _read(path: str) -> str:
@@ -134,12 +134,10 @@ def _package(folder: str) -> str:
     return f"{name.replace('_', '-')} {version}".strip()
 
 
-def _parsed(text: str, package: str, folder: str) -> Iterator[EntryPoint]:
-    """The lines of our groups; the format is that of configparser, which is not imported for it."""
-    group = ""
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith("["):
-            group = line.strip("[]").strip()
-        elif group.startswith(_PREFIX) and "=" in line and not line.startswith(("#", ";")):
-            name, _, place = line.partition("=")
-            yield EntryPoint(group, name.strip(), place.partition("[")[0].strip(), package, folder)
+def _parsed(information: str, package: str, folder: str) -> Iterator[EntryPoint]:
+    """The entry points of our groups in the folder of a package's metadata."""
+    from importlib import metadata
+
+    for point in metadata.Distribution.at(information).entry_points:
+        if point.group.startswith(_PREFIX):
+            yield EntryPoint(point.group, point.name, point.value.partition("[")[0].strip(), package, folder)

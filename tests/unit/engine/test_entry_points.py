@@ -1,4 +1,4 @@
-"""Entry points of installed packages, found without importlib.metadata."""
+"""Entry points of installed packages."""
 
 from __future__ import annotations
 
