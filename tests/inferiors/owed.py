@@ -235,7 +235,7 @@ def fork_polled():
     """A loop looks whether jobs of a pool are done, as joblib's does."""
     pool = multiprocessing.pool.ThreadPool(1)
     truth.go_on_in_child()
-    tells("missing-workers", "looks again and again at 1 job of a ThreadPool", "was started before the fork")
+    tells("missing-workers", "in a loop that polls 1 job of a ThreadPool", "was started before the fork")
     result = pool.apply_async(int)
     truth.ready()
     while not (lambda: result.ready())():
@@ -624,7 +624,7 @@ def polled_futures():
     begun, never, pool = [], threading.Event(), concurrent.futures.ThreadPoolExecutor(2)
     futures = [pool.submit(job) for _ in range(2)]
     truth.until(lambda: len(begun) >= 2)
-    waits("idle", "looks again and again at futures (future 0x", roles=["main", "job-0"])
+    waits("idle", "in a loop that polls futures (future 0x", roles=["main", "job-0"])
     while not all(future.done() for future in futures):
         time.sleep(0.02)
 

@@ -23,7 +23,7 @@ class OrphanedLock(VerdictKind):
     """The owner of the lock has ended, often in another process before a fork."""
 
     value = "orphaned-lock"
-    words = "a lock that nobody can release"
+    words = "orphaned lock"
     what_to_do = "start processes by `spawn`, or release the lock before the fork"
     is_defect = movement_refutes_it = True
 

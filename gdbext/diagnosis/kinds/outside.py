@@ -104,16 +104,16 @@ class GilInDeviceCall(VerdictKind):
                 yield Finding(self, self.sentence(thread, wait, waiters), tids, evidence, thread.innermost, wait=wait)
 
     def sentence(self, thread: ThreadReport, wait: Wait, waiters: Sequence[ThreadReport]) -> str:
-        """``… waits for the device (cudaStreamSynchronize …) with the GIL in hand, for which 2 threads wait: …``"""
-        others = f"{len(waiters)} threads wait" if len(waiters) > 1 else f"{waiters[0].label} waits"
+        """``… waits for the device (cudaStreamSynchronize …) while holding the GIL, which 2 threads want: …``"""
+        others = f"{len(waiters)} threads want" if len(waiters) > 1 else f"{waiters[0].label} wants"
         callbacks = wait.detail.device.host_functions if wait.detail.device else ()
         called = [each.label for each in waiters if each.tid in callbacks]
-        held = f"with the GIL in hand, for which {others}: no Python code runs until it is over"
+        held = f"while holding the GIL, which {others}: no Python code runs until the call returns"
         text = f"{who_waits(thread, wait)} {held}"
         if called:
             text += (
                 f"; {listed(called)} runs a host function that the program launched: if the device waits for that, "
-                "nobody will ever go on"
+                "this is a deadlock"
             )
         return f"{text}."
 
@@ -140,7 +140,7 @@ class KernelWait(VerdictKind):
     """A thread sleeps in the kernel: a page that does not come, a file system that does not answer."""
 
     value = "kernel-wait"
-    words = "waits in the kernel"
+    words = "blocked in the Linux kernel"
     what_to_do = "the file, the file system and its server are named"
     may_be_slow = movement_refutes_it = True
     can_be_dumped = False

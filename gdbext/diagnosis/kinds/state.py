@@ -108,15 +108,15 @@ class Slow(VerdictKind):
 
 
 class Starved(Slow):
-    """It hardly gets to run, or is refused what it asks for: its CPU quota is used up, it is pinned to too few
+    """It starved, or is refused what it asks for: its CPU quota is used up, it is pinned to too few
     processors, or memory, pids or descriptors are at their limit."""
 
     value = "starved"
-    words = "hardly gets to run"
+    words = "starved"
     what_to_do = "the limit, its file and the figures are named"
     is_healthy = False
     starves = True
-    how = "hardly goes on"
+    how = "makes almost no progress"
 
 
 class Busy(VerdictKind):

@@ -209,11 +209,11 @@ def _standstill(report: Report) -> Iterator[str]:
         return
     yield ""
     if not target.stops:
-        moved = "the threads were read as they slept" if target.moved else "every thread slept, and none ran meanwhile"
-        yield f"Nothing was stopped: {moved}."
+        how = "its threads were read as they slept" if target.moved else "all threads were asleep"
+        yield f"The process was not stopped: {how}."
         return
-    times = "" if target.stops == 1 else f", {target.stops} stops together"
-    yield f"The process stood still for {target.paused_ms or 0:.1f} ms{times}: not every thread slept long enough."
+    times = "" if target.stops == 1 else f" ({target.stops} stops)"
+    yield f"The process was stopped for {target.paused_ms or 0:.1f} ms{times}: not all threads were asleep long enough."
     if target.cut_short:
         named = ", ".join(f"{each.call} of {each.tid}" for each in target.cut_short[:_MOST_NAMED])
         more = ", …" if len(target.cut_short) > _MOST_NAMED else ""

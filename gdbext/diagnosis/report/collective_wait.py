@@ -50,7 +50,7 @@ class CollectiveWait(NamedTuple):
         if self.is_store:
             key = f"the key '{self.key}'" if self.key else "a key"
             return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"
-        doing = "waits for the device, which is not past" if self.on_device else "waits in"
+        doing = "waits for the device, which has not completed" if self.on_device else "waits in"
         if self.peer is not None:
             tag = f" (tag {self.tag})" if self.tag else ""
             return f"{doing} {self.op} {'from' if self.op == 'recv' else 'to'} rank {self.peer}{tag}"

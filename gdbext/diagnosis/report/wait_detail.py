@@ -513,9 +513,9 @@ class Sleep(_SleepFields, WaitDetail):
         return f", but {self.polled.lost.summary}" if self.polled.lost else ""
 
     def phrase(self, resource: Resource) -> str:
-        """``sleeps and looks again and again at stop (which is False)``."""
+        """``sleeps in a loop that polls stop (which is False)``."""
         if self.polled:
-            return f"{resource.awaited} and looks again and again at {self.polled.looks_for}{self.handling.clause}"
+            return f"{resource.awaited} in a loop that polls {self.polled.looks_for}{self.handling.clause}"
         caught = f", which has caught {self.caught.text}" if self.caught else ""
         again = f"sleeps again and again in the loop at {self.repeated_at}{caught}{self.aside}"
         return f"{again if self.repeated_at else resource.awaited}{self.handling.clause}"

@@ -52,8 +52,8 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
     if gone:
         if isinstance(gone, ParentsThread):
             return (
-                ", which another thread of the parent process held at the moment of the fork: in this process nobody "
-                "can ever release it"
+                ", which another thread of the parent process held at the moment of the fork: it can never be released "
+                "in this process"
             )
         gives_up = "; this wait is timed and gives up by itself" if wait.ends_by_itself else ""
         return f", which {gone.phrase} holds, and that thread does not exist in this process{gives_up}"
@@ -107,7 +107,7 @@ def end_clause(wait: Wait) -> str:
         return wait.detail.timed_clause if wait.kind is not WaitKind.SLEEP else ""
     if wait.kind.traits.is_lock:
         return ", whose owner is not known"
-    return ", and no thread is known that would wake it" if wait.kind.traits.needs_thread else ""
+    return ", and no thread was found that could wake it" if wait.kind.traits.needs_thread else ""
 
 
 def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
@@ -120,7 +120,7 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
         if edge.wait.owners:
             text += owner_clause(edge.wait, graph.threads)
         elif not edge.wait.detail.looks_for:
-            text += f", which {graph.threads[edge.held_by].label} also uses: it may be the one to end this wait"
+            text += f", which {graph.threads[edge.held_by].label} also uses and may wake it"
         parts.append(text)
     end = graph.threads[chain.end]
     if not end.wait:
@@ -142,7 +142,7 @@ def back_clause(chain: Chain, graph: WaitGraph) -> str:
     if first is None:
         return ""
     goes_on = any(edge.wait.ends_by_itself for edge in chain.edges)
-    may = "it may be the one to end this wait" if goes_on else "they may wait for each other"
+    may = "it may end this wait" if goes_on else "possibly a deadlock"
     return f", which {graph.threads[first].label} also uses: {may}"
 
 
@@ -163,12 +163,12 @@ def crowd(threads: Sequence[ThreadReport], known: Mapping[int, ThreadReport] = M
     owned = owner_clause(first.wait, known) if first.wait and known else ""
     what = f"{first.wait.phrase}{owned}" if first.wait else "waits"
     if len(threads) == 1:
-        return f"{first.label} stands at {first.user_line}: it {what}."
+        return f"{first.label} is at {first.user_line}: it {what}."
     return f"{len(threads)} threads stand at {first.user_line}: {first.label} {what}."
 
 
 def meanwhile(groups: Sequence[Sequence[ThreadReport]], known: Mapping[int, ThreadReport]) -> str:
-    """`` Meanwhile worker (tid 2) stands at train.py:5 (handle): it waits for …`` for each group; "" for none."""
+    """`` Meanwhile worker (tid 2) is at train.py:5 (handle): it waits for …`` for each group; "" for none."""
     return f" Meanwhile {' '.join(crowd(group, known) for group in groups)}" if groups else ""
 
 

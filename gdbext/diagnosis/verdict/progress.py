@@ -28,7 +28,7 @@ _TEXTS = {
     Progress.MOVED: "moved on",
     Progress.SPINNING: "used the processor without leaving one place",
     Progress.SAME_PLACE: "seen at the same place each time (it may have moved in between)",
-    Progress.STUCK: "stands still",
+    Progress.STUCK: "made no progress",
     Progress.NEW: "appeared",
     Progress.ENDED: "ended",
 }

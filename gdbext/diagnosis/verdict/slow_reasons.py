@@ -90,7 +90,7 @@ def _quota(facts: Facts) -> Iterator[Explanation]:
     text = (
         f"the control group {quota.group} may use {quota.processors:g} "
         f"{of_many(quota.processors, 'processor', 'processors')} "
-        f"(quota of each {quota.period_ms:g} ms), and had to stand still in {quota.throttled} of "
+        f"(quota of each {quota.period_ms:g} ms), and was throttled in {quota.throttled} of "
         f"{counted(quota.periods, 'period')} {when}"
     )
     online = facts.around.online if facts.around else 0

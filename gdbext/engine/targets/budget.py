@@ -70,7 +70,7 @@ def time_error(seconds: float, help: str = "") -> TargetError:
     return TargetError(
         f"no report within {seconds:g} s",
         why="the process is large, the machine is busy or the disk slow (libraries are read once)",
-        help=help or "give more time with --timeout SECONDS; the process was let go and goes on",
+        help=help or "give more time with --timeout SECONDS; the process was resumed",
     )
 
 
@@ -79,7 +79,7 @@ def memory_error(help: str = "") -> TargetError:
     return TargetError(
         "the look takes more memory than it may",
         why="the process is very large, or its memory, a file or a document is damaged, or made to exhaust us",
-        help=help or "allow more with --memory-limit GB (default 1); the process was let go and goes on",
+        help=help or "allow more with --memory-limit GB (default 1); the process was resumed",
     )
 
 

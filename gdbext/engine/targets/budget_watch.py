@@ -102,8 +102,8 @@ def _private_memory() -> int:
 
 _LARGEST = MAX_MEMORY
 """Gigabytes, and seconds: twelve days."""
-_MORE_TIME = "give gdbext.open() a larger timeout; the process was let go and goes on"
-_MORE_MEMORY = "give gdbext.open() a larger memory_limit; the process was let go and goes on"
+_MORE_TIME = "give gdbext.open() a larger timeout; the process was resumed"
+_MORE_MEMORY = "give gdbext.open() a larger memory_limit; the process was resumed"
 
 
 class CallLimits:

@@ -266,8 +266,8 @@ def breakpoint_notes() -> tuple[str, ...]:
     found = [f"{_locked_text()}: set scheduler-locking replay"] if _locked() else []
     if not gdb.parameter("detach-on-fork") and not gdb.parameter("schedule-multiple"):
         found.append(
-            "detach-on-fork is off: what this process forks stands still, and it does, too, while it waits for that: "
-            "set schedule-multiple on lets both run"
+            "detach-on-fork is off: what this process forks stays stopped, and so does this process while it waits for "
+            "that: set schedule-multiple on lets both run"
         )
     return tuple(found)
 
@@ -304,7 +304,7 @@ class Forks:
         for each in gdb.inferiors():
             if each.pid and (each.pid == self._first) == follows and each.pid not in self._told:
                 self._told.add(each.pid)
-                text = f"process {each.pid} stands still since the fork, as inferior {each.num} (detach-on-fork off)"
+                text = f"process {each.pid} stays stopped since the fork, as inferior {each.num} (detach-on-fork off)"
                 advice = f"Ctrl+C, then detach inferiors {each.num}, or set schedule-multiple on to let both run"
                 gdb.write(f"note: {text}: {advice}\n", gdb.STDERR)
 
@@ -340,7 +340,7 @@ class Forks:
         """A sentence on the process that ran at first."""
         held = [each.num for each in gdb.inferiors() if each.pid == self._first]
         if held:
-            return f"process {self._first} stands still: inferior {held[0]} selects it"
+            return f"process {self._first} is stopped: inferior {held[0]} selects it"
         if is_alive(self._first):
             return f"process {self._first} runs on without gdb (follow-fork-mode child): attach {self._first}"
         return f"process {self._first} is gone, too"

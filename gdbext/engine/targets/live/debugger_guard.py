@@ -311,7 +311,7 @@ def state_after_detach(pid: int) -> str:
         return (
             f"{left} breakpoint instructions are left in the code of process {pid}: a thread that reaches one is killed"
         )
-    return f"process {pid} was let go and goes on"
+    return f"process {pid} was resumed"
 
 
 class Healer:

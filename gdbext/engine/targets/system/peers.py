@@ -218,7 +218,7 @@ class Peers:
         if processes:
             text = f"whose other end is held by {listed(processes, _SHOWN)}"
         else:
-            text = "whose other end nobody has but this process itself" if own else ""
+            text = "whose other end is open only in this process" if own else ""
         return Peer(kind, text, processes, address, state, own=own)
 
     def _holders(self, link: str) -> list[tuple[int, bool, bool]]:

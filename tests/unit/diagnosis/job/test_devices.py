@@ -68,7 +68,7 @@ def test_the_gil_in_a_call_of_the_driver(hung: Replay) -> None:
     (callback,) = calls["main"]["host_functions"]
     assert callback not in {each["tid"] for each in hung.truth["threads"].values()}
     assert {hung.tid("waiter"), callback} <= set(verdict["threads"])
-    assert "with the GIL in hand, for which 2 threads wait" in verdict["summary"]
+    assert "while holding the GIL, which 2 threads want" in verdict["summary"]
     assert "runs a host function that the program launched" in verdict["summary"]
     assert any("cudaLaunchHostFunc" in line for line in verdict["advice"])
     assert [role for role, each in calls.items() if each["holds_gil"]] == ["main"]

@@ -76,7 +76,7 @@ def test_threads_that_ran_on_and_calls_that_a_stop_may_have_ended_are_named() ->
         assert f"may mix two moments: {named}\n" in text
         assert target["moved"] == list(moved)
     text, target = told(stops=2, cut_short=(CutCall(101, "epoll_wait"), CutCall(102, "write")), paused_ms=3.25)
-    assert "stood still for 3.2 ms, 2 stops together" in text
+    assert "was stopped for 3.2 ms (2 stops)" in text
     assert "epoll_wait of 101, write of 102" in text
     assert target["cut_short"] == [{"tid": 101, "call": "epoll_wait"}, {"tid": 102, "call": "write"}]
     assert target["paused_ms"] == 3.25
@@ -85,8 +85,8 @@ def test_threads_that_ran_on_and_calls_that_a_stop_may_have_ended_are_named() ->
 @pytest.mark.parametrize("stops", [0, 1, None])
 def test_nothing_moved_and_no_call_was_cut_short(stops: int | None) -> None:
     text, target = told(stops=stops)
-    assert ("Nothing was stopped: every thread slept" in text) is (stops == 0)
-    assert ("stood still" in text) is (stops == 1)
+    assert ("The process was not stopped: all threads were asleep" in text) is (stops == 0)
+    assert ("was stopped for" in text) is (stops == 1)
     assert not [words for words in ("moments", "ended system calls") if words in text]
     assert target.get("stops") == stops
     assert not {"moved", "cut_short"} & {*target}

@@ -131,7 +131,7 @@ def test_findings_of_one_report_do_not_contradict_each_other(first, second, move
             assert moved.isdisjoint(finding.threads), finding
     for each in result.inspection.threads:
         if each.state is RunState.RUNNING:
-            assert f"thread {each.tid} stands still" not in text
+            assert f"thread {each.tid} made no progress" not in text
     strongest = min((rank_of(each.kind.value) for each in findings if each.kind is not NOTE), default=None)
     assert strongest is None or rank_of(verdict.kind.value) <= strongest
 

@@ -102,8 +102,8 @@ NO_PROOF = "No hang is proven; but its owner is not recorded in memory: a deadlo
 HAS_ENDED = "the thread loader has ended, and no thread is in load (f.py:4), which calls set() of it."
 STAYED = "the threads a, b, which should run its job, were started before the fork"
 IN_DOUBT = "; but: thread 2 waits for an unidentified futex 0x1000 (mylock), and its owner"
-READS_ON = "thread 2 also uses: it may be the one to end this wait; thread 2 waits in read on fd 5."
-MAY_END = "which feeder (tid 3) also uses: it may be the one to end this wait; feeder (tid 3) waits"
+READS_ON = "thread 2 also uses and may wake it; thread 2 waits in read on fd 5."
+MAY_END = "which feeder (tid 3) also uses and may wake it; feeder (tid 3) waits"
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ MAY_END = "which feeder (tid 3) also uses: it may be the one to end this wait; f
         (READS, "waiting-external", (1, 2), READS_ON),
         (RUNS, "busy", (1, 3), "thread 3 runs; no thread is in the dispatcher."),
         (FED, "blocked", (1, 2, 3), MAY_END),
-        (HOOK, "blocked", (1, 3), ", which main (tid 1) also uses: they may wait for each other."),
-        (EACH_OTHER, "blocked", (1, 3), "they may wait for each other."),
+        (HOOK, "blocked", (1, 3), ", which main (tid 1) also uses: possibly a deadlock."),
+        (EACH_OTHER, "blocked", (1, 3), "possibly a deadlock."),
         # What others want of the last thread: a lock that it keeps meanwhile is the reason that nobody comes.
         (READER, "blocked", (1, 2), "; meanwhile writer (tid 3) waits for the read-write lock 0x70 (table), which"),
         (READER, "blocked", (1, 2), "(table), which reader (tid 2) holds."),

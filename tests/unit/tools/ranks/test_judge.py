@@ -129,7 +129,7 @@ def test_what_a_rank_launched_what_its_proxy_waits_for_and_what_that_rank_does()
     stream = DeviceWait("cudaStreamSynchronize", DeviceWork.STREAM, stream=0x7F00, stream_id=7, device=0)
     first, second = (f"waits for data of rank {peer} on channel 1 (all_reduce, group tp)" for peer in (2, 1))
     on_device = CollectiveWait("all_reduce", 1, "tp", on_device=True)
-    gil = "MainThread (tid 9) waits for the device (cudaMalloc) with the GIL in hand"
+    gil = "MainThread (tid 9) waits for the device (cudaMalloc) while holding the GIL"
     end = rank(1, None, PENDING, kind="gil-in-device-call", summary=f"{gil}.")
     waiting = rank(0, on_device, PENDING, nccl=(first,), nccl_peers=(2,), device=_device(stream))
     text = verdict(waiting, end, rank(2, on_device, PENDING, nccl=(second,), nccl_peers=(1,))).verdict.summary
