@@ -52,7 +52,7 @@ def logger(name: str) -> Logger:
 
 def _root() -> logging.Logger:
     """The logger "gdbext", set up once. Nothing of the user's own logging in a debugger's Python is touched."""
-    import logging
+    import logging  # 5 ms, for GDBEXT_DEBUG=1
 
     root = logging.getLogger("gdbext")
     if root.handlers:

@@ -214,7 +214,7 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
     rests = ordinary and is_whole and all(_waits_for_others(each) for each in threads)
     if rests and not (any(map(_takes_connections, threads)) and session.procfs.machine.lacks_descriptors()):
         return None
-    from gdbext.diagnosis.verdict.slowness import slowness
+    from gdbext.diagnosis.verdict.slowness import slowness  # 11 ms, where something runs
 
     return slowness(session, process, threads)
 
@@ -224,7 +224,7 @@ def _slowness_of_core(session: Session, process: ProcessSnapshot, threads: Seque
     stops = (_stop(each) for each in process.threads)
     if all(map(_waits_for_others, threads)) or any(stop and stop.is_fatal for stop in stops):
         return None
-    from gdbext.diagnosis.verdict.slowness import slowness_of_core
+    from gdbext.diagnosis.verdict.slowness import slowness_of_core  # 11 ms
 
     return slowness_of_core(session, process, threads)
 
@@ -332,7 +332,7 @@ def _place(thread: ThreadSnapshot) -> SamplePlace:
 def _name_collectives(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
     if not is_rank(session.target, process, threads):
         return threads, None
-    from gdbext.diagnosis.job.collective_waits import name_collectives
+    from gdbext.diagnosis.job.collective_waits import name_collectives  # 9 ms, for ranks
 
     return name_collectives(session, process, threads)
 
@@ -340,7 +340,7 @@ def _name_collectives(session: Session, process: ProcessSnapshot, threads: Seque
 def _name_devices(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
     if not any(thread.wait and thread.wait.detail.device for thread in threads):
         return threads, None
-    from gdbext.diagnosis.job.devices import name_devices
+    from gdbext.diagnosis.job.devices import name_devices  # 12 ms, where a device is waited for
 
     return name_devices(session, process, threads)
 

@@ -59,7 +59,7 @@ def _program_and_machine(session: Session) -> tuple[str, str]:
 
 def page_origin(session: Session, command: str) -> Origin:
     """The facts of a page that is made now, by ``command``."""
-    from gdbext.render.page import origin_now
+    from gdbext.render.page import origin_now  # 7 ms, for pages
 
     return origin_now(*_program_and_machine(session), command)
 

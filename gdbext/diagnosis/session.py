@@ -291,7 +291,7 @@ class Session:
         return layout
 
     def _measure_torch(self, library: str, build_id: str | None) -> Layout:
-        from gdbext.torch.measure.measurement import measure_torch
+        from gdbext.torch.measure.measurement import measure_torch  # 15 ms, for unknown builds of PyTorch
 
         with lifted():
             return measure_torch(library, build_id, None if self.target.is_core else self.target.pid)
@@ -334,7 +334,7 @@ class Session:
     @cached_property
     def dispatch_states(self) -> DispatchStateReader:
         """Reads the thread-local state of dispatch. Raises NotTorch, LayoutError."""
-        from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
+        from gdbext.torch.state.dispatch_state_reader import DispatchStateReader  # 6 ms, for few commands
 
         return DispatchStateReader(
             self.memory,
@@ -347,7 +347,7 @@ class Session:
     @cached_property
     def settings(self) -> SettingsReader:
         """Reads the global settings of torch. Raises NotTorch."""
-        from gdbext.torch.state.settings_reader import SettingsReader
+        from gdbext.torch.state.settings_reader import SettingsReader  # 5 ms, for few commands
 
         if not self.has_torch:
             raise NotTorch("no PyTorch is loaded in this process")
@@ -361,7 +361,7 @@ class Session:
     @cached_property
     def generated_kernels(self) -> GeneratedKernels:
         """Kernels that Inductor generated and that are loaded. Raises NotTorch without a Python."""
-        from gdbext.torch.compile.generated_kernels import GeneratedKernels
+        from gdbext.torch.compile.generated_kernels import GeneratedKernels  # 3 ms, for few commands
 
         if not self.python or not self.has_torch:
             raise NotTorch("no PyTorch for Python is loaded in this process")

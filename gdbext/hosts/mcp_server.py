@@ -69,7 +69,7 @@ class McpProgram(Program):
 def server(may_attach: bool) -> Any:
     """The server with its tools. Raises AddOnError: the package is not installed."""
     try:
-        import mcp.server as mcp_server
+        import mcp.server as mcp_server  # it may be missing
     except ImportError as error:
         raise AddOnError(
             "the package mcp is not installed for this Python",

@@ -37,7 +37,7 @@ class Standstill(Enum):
 
 def open_recording(path: str) -> Target:
     """Open a recording. Raises BadRecording."""
-    from gdbext.engine.targets.recording.replay_target import ReplayTarget
+    from gdbext.engine.targets.recording.replay_target import ReplayTarget  # 4 ms, for recordings
 
     return ReplayTarget.load(path)
 
@@ -101,7 +101,7 @@ def _readings(pid: int) -> Readings | None:
         return None
     if not runs:
         return None
-    from gdbext.engine.targets.system.surroundings import readings_ahead
+    from gdbext.engine.targets.system.surroundings import readings_ahead  # 2 ms, for --no-stop
 
     return readings_ahead(pid)
 

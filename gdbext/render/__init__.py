@@ -58,7 +58,7 @@ def _highlighter() -> Callable[[str], str] | None:
     """Imported when the first line is shown: 40 ms that a report in a pipe need not pay."""
     try:
         with _site_packages():
-            from gdbext.render.python_highlighter import highlighted
+            from gdbext.render.python_highlighter import highlighted  # pygments may be missing
     except ImportError:
         return None
     return lambda line: _SEQUENCE.sub(_marks, highlighted(line))

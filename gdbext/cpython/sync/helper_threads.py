@@ -344,7 +344,7 @@ def _active_idents(runtime: PythonRuntime) -> frozenset[int]:
 def lost_loop(runtime: PythonRuntime, state: ThreadState, future: PyRef) -> LostHelpers | None:
     """The thread of the event loop that should complete a future, where no thread runs it; None for any other future.
     ``state``: the thread that waits, whose variables may have the loop. Raises nothing."""
-    from gdbext.cpython.tasks.loops import loop_at, owes
+    from gdbext.cpython.tasks.loops import loop_at, owes  # 3 ms, for threads of executors alone
 
     ended = ended_threads(runtime)
     at_hand = [*_of_threads(ended), *_of_frames(runtime.stack_of([state]))]

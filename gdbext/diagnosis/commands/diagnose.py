@@ -123,7 +123,7 @@ class Diagnose(Tool):
 
     def _sampled(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Several looks; the last session is ours to close."""
-        from gdbext.diagnosis.samples import sample
+        from gdbext.diagnosis.samples import sample  # 16 ms, for --samples
 
         counting = session.extras.call_count(session)
         try:
@@ -155,7 +155,7 @@ class Diagnose(Tool):
             sections = (*sections, children)
             verdict = with_cause(verdict, children)
         if args.device:
-            from gdbext.diagnosis.job.devices import system_section
+            from gdbext.diagnosis.job.devices import system_section  # 12 ms, for --device
 
             sections = (*sections, system_section(session.target, session.procfs))
         told = _told(session, found, args, called, children)
@@ -228,7 +228,7 @@ def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
 
 def _write_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> None:
     """Write the page of --html, with the source lines of all threads. Raises UsageError."""
-    from gdbext.diagnosis.commands.diagnose_page import write_page
+    from gdbext.diagnosis.commands.diagnose_page import write_page  # 10 ms, for --html
 
     origin = page_origin(session, called.command("dispatch-diagnose"))
     whole = report._replace(sources=source_lines(session.target, report.threads))

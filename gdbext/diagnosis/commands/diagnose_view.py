@@ -90,7 +90,7 @@ def explanation_lines(report: Report) -> Iterator[str]:
     """Explanations besides those that are proven, which stand in the verdict."""
     if not report.has("explanations"):
         return
-    from gdbext.diagnosis.verdict.slowness import ExplanationsSection
+    from gdbext.diagnosis.verdict.slowness import ExplanationsSection  # 11 ms, where something is slow
 
     section = report.find_section(ExplanationsSection)
     listed = [each for each in section.found if report.why or not each.proven] if section else []
@@ -105,7 +105,7 @@ def device_lines(report: Report) -> tuple[str, ...]:
     """The lines on devices that threads wait for: PyTorch's own bookkeeping, and the system's words."""
     if not any(each.name.startswith("device") for each in report.sections):
         return ()
-    from gdbext.diagnosis.job.devices import DeviceSection, DeviceSystemSection
+    from gdbext.diagnosis.job.devices import DeviceSection, DeviceSystemSection  # 12 ms, where a device is waited for
 
     found = (report.find_section(DeviceSection), report.find_section(DeviceSystemSection))
     return tuple(line for each in found if each for line in each.lines)

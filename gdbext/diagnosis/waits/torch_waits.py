@@ -271,7 +271,7 @@ def spinning_device(thread: ThreadSnapshot) -> Wait | None:
 def _for_device(thread: ThreadSnapshot, level: int, address: int, seen: str = "", polls: bool = False) -> Wait:
     """The wait in a call of a device's runtime or driver, of which ``level`` is the innermost frame with a name;
     ``seen``: what shows that, where no name does."""
-    from gdbext.diagnosis.waits.device_waits import device_wait
+    from gdbext.diagnosis.waits.device_waits import device_wait  # 7 ms, where a device is waited for
 
     found = device_wait(thread, level, polls)
     resource = Resource(WaitKind.DEVICE, address, f"{found.call}{_context(thread, level)}")

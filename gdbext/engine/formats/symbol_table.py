@@ -245,7 +245,7 @@ def mini_debug_table(image: elf.ElfImage) -> SymbolTable | None:
     if not section:
         return None
     try:
-        import lzma
+        import lzma  # Python may be built without it
     except ImportError:
         return None
     packed = image.contents(section.offset, section.size)

@@ -120,7 +120,7 @@ def _run(options: Options) -> Outcome:
     debugger = "none" if alone else options.chosen_debugger
     if debugger == "none":
         return _run_alone(options, recorded)
-    from gdbext.hosts.cli import debugger_runner
+    from gdbext.hosts.cli import debugger_runner  # 3 ms, for --debugger
 
     if options.core:
         debugger_runner.check_core(options.core)
@@ -171,7 +171,7 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
 def _compare_writer(target: Target, options: Options) -> None:
     """Note in ``options`` which program wrote the core, if that is not the one named on the command line."""
     if options.executable and options.core:
-        from gdbext.engine.targets import core_sources
+        from gdbext.engine.targets import core_sources  # 8 ms, for cores
 
         named = find_program(options.executable) or options.executable
         options.other_writer = core_sources.other_writer(target, named)
@@ -204,6 +204,6 @@ def _watches(options: Options) -> bool:
 def _recorded_command(options: Options) -> RecordedCommand | None:
     if not options.record:
         return None
-    from gdbext.hosts.debugger.recorded_command import RecordedCommand
+    from gdbext.hosts.debugger.recorded_command import RecordedCommand  # 6 ms, for --record
 
     return RecordedCommand(options.command, options.argv, options.record)

@@ -234,7 +234,7 @@ def _clustershell(options: argparse.Namespace) -> tuple[Any, Any]:
     if sys.flags.no_site:
         site.main()  # scripts/dispatch starts without site-packages, where ClusterShell is
     try:
-        from ClusterShell.NodeSet import NodeSet, NodeSetException
+        from ClusterShell.NodeSet import NodeSet, NodeSetException  # it may be missing
         from ClusterShell.Task import task_self
     except ImportError as error:
         raise TargetError(

@@ -70,7 +70,7 @@ def _run(process: gdbext.Process, banner: str) -> Outcome:
     try:
         if not _is_ours_alone():
             raise ImportError
-        from IPython import start_ipython
+        from IPython import start_ipython  # it may be missing
         from traitlets.config import Config
     except ImportError:
         _standard_prompt(names, banner)
@@ -93,7 +93,7 @@ def _is_ours_alone() -> bool:
 def _standard_prompt(names: dict[str, object], banner: str) -> None:
     """Python's own, with completion where it has readline."""
     try:
-        import readline
+        import readline  # Python may be built without it
         import rlcompleter
     except ImportError:
         pass

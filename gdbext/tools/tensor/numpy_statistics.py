@@ -38,7 +38,7 @@ def import_numpy() -> Any:
         missing = [folder for folder in site.getsitepackages() if folder not in sys.path]
         sys.path.extend(missing)
         try:
-            import numpy
+            import numpy  # 50 ms, and it may be missing
         finally:
             sys.path[:] = [folder for folder in sys.path if folder not in missing]
     except (ImportError, OSError, AttributeError, ValueError):  # one that is damaged: there is a way without it

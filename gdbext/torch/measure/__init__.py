@@ -50,6 +50,6 @@ def _make_known(files: ForeignFiles, mapped: str, pid: int, terminal: int | None
     version = store.torch_version(store.package_of(library), HostFiles(files))[0]
     if store.of_release(version) or store.nearest_older(version):
         return  # a session tells, by the live structures, whether one of these fits
-    from gdbext.torch.measure.measurement import measure_torch
+    from gdbext.torch.measure.measurement import measure_torch  # 15 ms, for unknown builds of PyTorch
 
     measure_torch(library, build_id, pid, terminal)

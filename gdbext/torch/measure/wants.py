@@ -163,7 +163,7 @@ class CompileUnit:
 
     def __init__(self, library: Path) -> None:
         try:
-            from elftools.elf.elffile import ELFFile
+            from elftools.elf.elffile import ELFFile  # 37 ms, and it may be missing
         except ImportError:
             raise no_pyelftools() from None
         self._file = ELFFile(io.BytesIO(library.read_bytes()))

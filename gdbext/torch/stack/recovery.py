@@ -245,7 +245,7 @@ class CallRecovery:
 
     @cached_property
     def _lookups(self) -> SiteFinder:
-        from gdbext.torch.stack.lookup_sites import SiteFinder
+        from gdbext.torch.stack.lookup_sites import SiteFinder  # 2 ms, at a breakpoint alone
 
         dispatcher = self._dispatcher
         backends, table = dispatcher.keys.num_backends, dispatcher.first_entry
