@@ -22,11 +22,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple
 
+from gdbext.engine.formats.path_steps import PathSteps
 from gdbext.engine.numbers import integer
 from gdbext.errors import TargetError
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MAX_LINKS = 40
 _KIND, _IS_LINK, _REGULAR, _DIRECTORY = 0o170000, 0o120000, 0o100000, 0o040000
 _WRITABLE_BY_OTHERS, _STICKY = 0o022, 0o1000
 
@@ -75,15 +75,14 @@ class _PathWalk:
     def __init__(self, path: str) -> None:
         if not path or "\0" in path:
             raise OSError(errno.ENOENT, "there is no file with such a name")
-        self._left = path.split("/")[::-1]
-        self._links = 0
+        self._steps = PathSteps(path)
         self.folder = os.open("/" if path.startswith("/") else ".", _FOLDER)
 
     def to_last(self) -> tuple[str, bool]:
         """Go to the last component, which need not be there; whether it is a link of the kernel's own."""
         while True:
-            name = self._left.pop()
-            if not self._left:
+            name = self._steps.take()
+            if not self._steps:
                 if name in ("", ".", ".."):
                     raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
                 if self._is_magic(name):
@@ -95,8 +94,8 @@ class _PathWalk:
 
     def to_end(self, make: bool) -> None:
         """Go to the end, which is a folder."""
-        while self._left:
-            name = self._left.pop()
+        while self._steps:
+            name = self._steps.take()
             if name in ("", ".") or (not self._is_magic(name) and self._followed(name)):
                 continue
             if make:
@@ -126,12 +125,7 @@ class _PathWalk:
             return False
         if not _may_follow(found, os.fstat(self.folder)):
             raise ForeignLink(errno.ELOOP, f"{name!a} is a link that another user may have laid")
-        self._links += 1
-        if self._links > _MAX_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        target = os.readlink(name, dir_fd=self.folder)
-        self._left += target.split("/")[::-1]
-        if target.startswith("/"):
+        if self._steps.follow(os.readlink(name, dir_fd=self.folder)):
             self._move(os.open("/", _FOLDER))
         return True
 

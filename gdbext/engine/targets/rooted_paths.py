@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine import libc
 from gdbext.engine.arch.architectures import own_setgroups
+from gdbext.engine.formats.path_steps import PathSteps
 from gdbext.engine.targets.system import proc_files
 
 if TYPE_CHECKING:
@@ -169,8 +170,6 @@ _NO_MAGICLINKS, _IN_ROOT = 0x02, 0x10
 _NAME_ONLY = os.O_PATH | os.O_CLOEXEC
 _NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EINVAL})
 """A kernel without openat2, and what seccomp filters answer that do not know it."""
-_LINKS = 40
-"""Symbolic links in one path, as the kernel has it (MAXSYMLINKS, linux/namei.h)."""
 _RACES = 32
 """Times that openat2 is asked again: EAGAIN says that a folder was renamed meanwhile."""
 _LONGEST = 4096
@@ -199,7 +198,7 @@ class RootedPaths:
             if found is not None:
                 return found
             self._asks_kernel = False
-        return _RootedWalk(self._root).name(raw, follow)
+        return _RootedWalk(self._root).name(path, follow)
 
     def _asked(self, path: bytes, extra: int) -> int | None:
         """The kernel's answer, None where it knows no such question. Raises OSError."""
@@ -245,11 +244,10 @@ class _RootedWalk:
     def __init__(self, root: int) -> None:
         self._root = root
         self._folders: list[int] = []
-        self._links = 0
 
-    def name(self, path: bytes, follow: bool) -> int:
+    def name(self, path: str, follow: bool) -> int:
         """The name as RootedPaths.name has it. Raises OSError."""
-        rest = path.split(b"/")[::-1]
+        rest = PathSteps(path)
         found = -1
         try:
             while rest:
@@ -269,18 +267,18 @@ class _RootedWalk:
     def _here(self) -> int:
         return self._folders[-1] if self._folders else self._root
 
-    def _step(self, rest: list[bytes], follow: bool) -> int:
+    def _step(self, rest: PathSteps, follow: bool) -> int:
         """Take the next name from ``rest``: a descriptor of what it means, -1 where we stay or are led elsewhere."""
-        name = rest.pop()
-        if name in (b"", b"."):
+        name = rest.take()
+        if name in ("", "."):
             return -1
-        if name == b"..":
+        if name == "..":
             if self._folders:
-                os.stat(b".", dir_fd=self._here)  # as the kernel: only who may search it gets out of it
+                os.stat(".", dir_fd=self._here)  # as the kernel: only who may search it gets out of it
                 os.close(self._folders.pop())
             return -1
         found = os.open(name, _NAME_ONLY | os.O_NOFOLLOW, dir_fd=self._here)
-        if not stat.S_ISLNK(os.fstat(found).st_mode) or not (follow or any(rest)):
+        if not stat.S_ISLNK(os.fstat(found).st_mode) or not (follow or not rest.are_empty):
             return found
         try:
             self._follow(found, rest)
@@ -288,13 +286,8 @@ class _RootedWalk:
             os.close(found)
         return -1
 
-    def _follow(self, link: int, rest: list[bytes]) -> None:
+    def _follow(self, link: int, rest: PathSteps) -> None:
         """Put what the link says before ``rest``."""
-        self._links += 1
-        if self._links > _LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        target = os.readlink(b"", dir_fd=link)
-        if target.startswith(b"/"):
+        if rest.follow(os.readlink("", dir_fd=link)):
             while self._folders:
                 os.close(self._folders.pop())
-        rest += target.split(b"/")[::-1]
