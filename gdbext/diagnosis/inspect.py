@@ -191,7 +191,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
         process,
         threads,
         session.target,
-        lambda each: _thrown(session, each),
+        lambda each: uncaught_exception(session, each),
         lambda each: _repeated(session, each),
         session.has_torch,
         _slowness(session, process, threads),
@@ -249,10 +249,6 @@ def with_known_bugs(session: Session, found: Inspection) -> Inspection:
     if not crashed and all(not thread.wait or thread.state is RunState.IDLE for thread in found.threads):
         return found
     return found._replace(known=known_bugs(session, session.threads.all(), found.threads, found.judgement.findings))
-
-
-def _thrown(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:
-    return uncaught_exception(session, snapshot)
 
 
 def _repeated(session: Session, snapshot: ThreadSnapshot) -> SameArguments:

@@ -179,7 +179,7 @@ def error_in_future(runtime: PythonRuntime, state: ThreadState, codes: Collectio
         except GdbextError:
             continue
         error = attributes(runtime, value).get(assumed_names.FUTURE_ERROR, 0) if is_future else 0
-        if error and not set(codes).isdisjoint(_codes_of_traceback(runtime, error)):
+        if error and not set(codes).isdisjoint(codes_of_traceback(runtime, error)):
             return error
     return 0
 
@@ -195,10 +195,6 @@ def _at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[
         for value in values:
             yield value
             yield from items(runtime, value)
-
-
-def _codes_of_traceback(runtime: PythonRuntime, error: int) -> Iterable[int]:
-    return codes_of_traceback(runtime, error)
 
 
 def _names_of(runtime: PythonRuntime, code: int) -> LoopNames | None:

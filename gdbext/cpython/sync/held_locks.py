@@ -297,7 +297,7 @@ def _live_depth(runtime: PythonRuntime, frame: PythonFrame) -> int:
     form = runtime.layout.abi.frames
     if isinstance(form, FrameObjects):
         return _depth_by_block_stack(runtime, frame)
-    return _depth_by_exception_table(runtime, frame, form)
+    return max(_depths(runtime, frame, form), default=0)
 
 
 def is_protected(runtime: PythonRuntime, frame: PythonFrame) -> bool:
@@ -306,10 +306,6 @@ def is_protected(runtime: PythonRuntime, frame: PythonFrame) -> bool:
     if isinstance(form, FrameObjects):
         return 0 < py.PyFrameObject(runtime.space, frame.address).f_iblock <= _BLOCKS
     return bool(_depths(runtime, frame, form))
-
-
-def _depth_by_exception_table(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> int:
-    return max(_depths(runtime, frame, form), default=0)
 
 
 def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> list[int]:

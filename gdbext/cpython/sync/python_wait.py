@@ -123,7 +123,7 @@ def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -
     tid = runtime.tid_of_ident(owner) if owner else None
     of_pool = kind is Waitable.POOL_RESULT
     pids = pool_workers(value) if of_pool else ()
-    helpers = _pool_helpers(runtime, value) if of_pool else ()
+    helpers = pool_helpers(runtime, value) if of_pool else ()
     lacks = _lacks(kind, value, frame)
     awaited = _jobs_calling(runtime, jobs(), value) if kind in _CALLED_BACK and not reacquiring else ()
     return PythonWait(
@@ -145,10 +145,6 @@ def _jobs_calling(runtime: PythonRuntime, jobs: Mapping[int, int], value: PyRef)
 def _calls_back(future: PyRef, value: PyRef) -> bool:
     callbacks = future.var(assumed_names.FUTURE_CALLBACKS).parts()
     return any(value == each["__self__"] or value in each.closure for each in callbacks)
-
-
-def _pool_helpers(runtime: PythonRuntime, result: PyRef) -> tuple[PoolHelper, ...]:
-    return pool_helpers(runtime, result)
 
 
 def _lacks(kind: Waitable, value: PyRef, frame: PythonFrame) -> str:

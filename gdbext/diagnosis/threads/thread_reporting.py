@@ -289,10 +289,6 @@ class Doubt(IntEnum):
     REWRITTEN = 2
 
 
-def _hands_its_stack_on(inner: DispatchFrame) -> bool:
-    return inner.event is DispatchEvent.REDISPATCH_BOXED
-
-
 class ArgumentReporter:
     """Finds and describes arguments in one session."""
 
@@ -327,7 +323,11 @@ class ArgumentReporter:
         for number, (frame, call, recovered) in enumerate(calls[:count]):
             inside, arguments = arguments, ()
             inner = calls[number - 1] if number else None
-            if not inner or inner[2].operator is not recovered.operator or not _hands_its_stack_on(inner[0]):
+            if (
+                not inner
+                or inner[2].operator is not recovered.operator
+                or inner[0].event is not DispatchEvent.REDISPATCH_BOXED
+            ):
                 inner = None
             doubt = max(self._doubt(recovered, inner is not None), doubt if inner else Doubt.NONE)
             if number not in positions:

@@ -167,9 +167,9 @@ def _explained(
         session.procfs.machine.full_file_systems,
         lambda: list(_subnormal_shares(session, process, threads)),
         lambda: _own_threads(session),
-        lambda: _collection(session),
+        lambda: running_collection(session.python),
         lambda tid: _compiling_since(session, process, tid),
-        lambda tid: _expression_size(process, tid),
+        lambda tid: expression_size(process.python.stack(tid)),
     )
     found = explanations(facts)
     collector = next((each.tid for each in facts.running if is_collecting(facts, each)), None)
@@ -253,19 +253,11 @@ def _own_threads(session: Session) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _collection(session: Session) -> Collection | None:
-    return running_collection(session.python)
-
-
 def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> float | None:
     """Seconds by the clock of this machine, None for a core; a recording keeps the time at which it was made."""
     began = compilation_began(process.python.stack(tid))
     now = session.target.files.clock(CLOCK_REALTIME) if began is not None else None
     return now - began if now is not None and began is not None and now >= began else None
-
-
-def _expression_size(process: ProcessSnapshot, tid: int) -> int | None:
-    return expression_size(process.python.stack(tid))
 
 
 def _recompilations(session: Session) -> int:

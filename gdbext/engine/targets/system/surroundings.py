@@ -113,12 +113,8 @@ def surroundings(target: Target, tids: Sequence[int], machine: Machine) -> Surro
     if not files.are_here:
         return None
     found = target.readings or readings(pid, tids, machine)
-    files.keep(_KEPT, lambda: _packed(found))
+    files.keep(_KEPT, lambda: json.dumps(found))
     return understood(pid, *found)
-
-
-def _packed(found: Readings) -> str:
-    return json.dumps(found)
 
 
 def readings_ahead(pid: int) -> Readings:
