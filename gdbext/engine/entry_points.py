@@ -138,6 +138,10 @@ def _parsed(information: str, package: str, folder: str) -> Iterator[EntryPoint]
     """The entry points of our groups in the folder of a package's metadata."""
     from importlib import metadata  # 20 ms, where a package adds something
 
-    for point in metadata.Distribution.at(information).entry_points:
+    try:
+        points = list(metadata.Distribution.at(information).entry_points)
+    except (ValueError, TypeError, AttributeError):  # the file is no list of entry points
+        return
+    for point in points:
         if point.group.startswith(_PREFIX):
             yield EntryPoint(point.group, point.name, point.value.partition("[")[0].strip(), package, folder)

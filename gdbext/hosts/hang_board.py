@@ -14,10 +14,13 @@ import time
 SIZE = 2 * mmap.PAGESIZE
 _RUNNING = struct.Struct("<QdI")
 """Number of the test (odd while it runs), its start on the monotonic clock, length of its name, which follows."""
+_NUMBER, _START_AND_LENGTH = struct.Struct("<Q"), struct.Struct("<dI")
+"""The same in two parts: the number is written last, when the rest is that of its test."""
 _NAME = _RUNNING.size
 _now = time.monotonic
 _LOOKED = struct.Struct("<QQI")
-"""Numbers of the tests that the watcher began to look at and has looked at, length of the name of the file."""
+"""Numbers of the tests that the watcher began to examine and has examined, length of the name of the file."""
+_LOOKED_LENGTH = struct.calcsize("<QQ")
 _LOOKS_AT = mmap.PAGESIZE
 _LONGEST = 3000
 """Bytes of a name that are told."""
@@ -33,7 +36,7 @@ class TestBoard:
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE)
-        self._note = _RUNNING.pack_into
+        self._note, self._publish = _START_AND_LENGTH.pack_into, _NUMBER.pack_into
         self.number = 0
         """The number of the test that runs (odd), or one more than that of the one that ran last."""
 
@@ -49,7 +52,8 @@ class TestBoard:
         length = len(encoded)
         self.number = number = (self.number + 1) | 1
         self._page[_NAME : _NAME + length] = encoded
-        self._note(self._page, 0, number, _now(), length)
+        self._note(self._page, _NUMBER.size, _now(), length)
+        self._publish(self._page, 0, number)
 
     def end(self) -> None:
         """Note that the test has ended, or waits for the user."""
@@ -83,11 +87,14 @@ class TestBoard:
         return ""
 
     def tell(self, begun: int, done: int, file: str = "") -> None:
-        """Told by the watcher: the tests that it has begun to look at and has looked at."""
+        """Write which test the watcher has begun to examine, which it has examined, and the file with its verdict."""
         encoded = os.fsencode(file)[:_LONGEST]
         start = _LOOKS_AT + _LOOKED.size
         self._page[start : start + len(encoded)] = encoded
-        _LOOKED.pack_into(self._page, _LOOKS_AT, begun, done, len(encoded))
+        struct.pack_into(
+            "<I", self._page, _LOOKS_AT + _LOOKED_LENGTH, len(encoded)
+        )  # before the numbers that vouch for it
+        struct.pack_into("<QQ", self._page, _LOOKS_AT, begun, done)
 
 
 def is_alive(pid: int) -> bool:

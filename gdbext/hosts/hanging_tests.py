@@ -8,6 +8,7 @@ import re
 import signal
 import tempfile
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import whole_file
@@ -53,8 +54,8 @@ class HangingTests:
             found = family.look_at_family(self._pid, self._place(), stem, launcher.main, tell=self._print)
             text = found.text
             file = self._keep(name, found)
-        except GdbextError as error:
-            text = f"nothing can be said: {error.what}\n"
+        except (GdbextError, OSError) as error:
+            text = f"nothing can be said: {error.what if isinstance(error, GdbextError) else error}\n"
         self._print(f"{name}, in full:\n{text}", "\n")
         self._board.tell(number, number, file)
 
@@ -85,7 +86,8 @@ class HangingTests:
         """Fail the test; failing that, end the children that it started, and at last its process. None is left."""
         started = _started_since(began, self._others())  # not later, when the next test has started its own
         for number_of_signal in (request, signal.SIGCONT):
-            os.kill(self._pid, number_of_signal)
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(self._pid, number_of_signal)
         has_ended = self._has_ended(number)
         family.end_processes(started, 0.0, signal.SIGKILL)
         if has_ended or self._has_ended(number):

@@ -34,7 +34,8 @@ def execute(
     """Run a command. The arguments are checked before ``open_session`` is called. No ``host`` means no debugger.
     ``color``: for a terminal that shows colours.
 
-    This is the boundary: whatever goes wrong comes back as an Outcome. Only SystemExit passes.
+    This is the boundary: whatever goes wrong comes back as an Outcome. Only SystemExit passes, and the end of the time
+    or memory of an inspection.
     """
     return guard(name, argv, lambda: _execute(name, argv, open_session, color, host))
 

@@ -300,13 +300,15 @@ def _added_row(point: EntryPoint) -> ToolRow:
         raise AddOnError(f"{what} is no subclass of gdbext.Tool")
     if tool.__abstractmethods__:
         raise AddOnError(f"{what} lacks {', '.join(sorted(tool.__abstractmethods__))}")
-    if tool.name != point.name or not point.name.startswith(ADDED_PREFIX):
-        raise AddOnError(f"{what} is named {tool.name!r}", help=f"both names must be the same: {ADDED_PREFIX}…")
+    name, mode, summary = (getattr(tool, attribute, None) for attribute in ("name", "mode", "summary"))
+    if name != point.name or not point.name.startswith(ADDED_PREFIX):
+        raise AddOnError(f"{what} is named {name!r}", help=f"both names must be the same: {ADDED_PREFIX}…")
     if any(row.name == point.name for row in TABLE):
         raise AddOnError(f"{what} has the name of a command of gdbext")
-    if tool.mode not in (Mode.STOPPED, Mode.RUNNING):
-        raise AddOnError(f"{what} has the mode {tool.mode.value}", help="only stopped and running can be added")
-    return ToolRow(point.name, tool.summary, (tool.mode.value,), point.place)
+    if mode not in (Mode.STOPPED, Mode.RUNNING):
+        shown = mode.value if isinstance(mode, Mode) else repr(mode)
+        raise AddOnError(f"{what} has the mode {shown}", help="only stopped and running can be added")
+    return ToolRow(point.name, str(summary or ""), (mode.value,), point.place)
 
 
 def every_command() -> list[ToolRow]:

@@ -68,7 +68,7 @@ class BudgetWatch:
             _thread.start_new_thread(self._watch, ())
 
     def end(self) -> None:
-        """An interruption that is on its way comes before this returns."""
+        """Stop the limits. A pending interruption is raised before this returns."""
         if self._is_on:
             self._is_on = False
             with self._telling:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
@@ -78,7 +78,7 @@ def _silence(wanted: bool) -> Iterator[None]:
 def _run_supervised(options: Options) -> Outcome:
     """The outcome of the command; of a process that the kernel may keep us from reading, by a child of ours."""
     pid = options.pid
-    if not pid or _watches(options) or {"--help", "-h"} & set(options.argv):
+    if not pid or {"--help", "-h"} & set(options.argv) or _watches(options):
         return _run(options)
     if not options.no_stop and options.chosen_debugger != "none":
         supervision.check_can_stop(pid)
@@ -125,9 +125,8 @@ def _run(options: Options) -> Outcome:
     if options.core:
         debugger_runner.check_core(options.core)
         if options.executable:
-            with suppress(GdbextError):  # the debugger's own error is told
-                _compare_writer(target := _target(options), options)
-                target.close()
+            with suppress(GdbextError), closing(_target(options)) as target:  # the debugger's own error is told
+                _compare_writer(target, options)
     return debugger_runner.run(options, debugger, wants_color(options.color))
 
 
@@ -159,10 +158,12 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
     except budget.TimeIsUp:
         return failure(options.command, options.argv, budget.time_error(options.time_limit or 0))
     finally:
-        if opened:
-            _compare_writer(opened[0], options)
-        for target in opened:
-            target.close()
+        try:
+            if opened:
+                _compare_writer(opened[0], options)
+        finally:
+            for target in opened:
+                target.close()
     if recorded:
         recorded.save(outcome)
     return outcome

@@ -94,7 +94,10 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
         parse(argv, options)
         from gdbext.hosts.cli import command_runner  # 40 ms, which --help, --version and ps need not wait for
 
-        outcome = command_runner.run(options)
+        words = ["--json"] if json_wanted else []
+        outcome = guard(options.command, words, lambda: command_runner.run(options))
+    except HelpRequested as request:
+        outcome = Outcome(0, str(request))
     except GdbextError as error:
         outcome = failure(options.command, ["--json"] if json_wanted else [], error)
     except (KeyboardInterrupt, SystemExit) as end:
@@ -109,8 +112,8 @@ def run() -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process. Taking apart all that a look has read is a seventh of its time, so nobody does. What asked to
-    be called at the end is called, and a thread that Python would wait for is waited for."""
+    """Exit without freeing objects, which would be a seventh of the time. Exit handlers run, and non-daemon threads are
+    joined."""
     threading, atexit = sys.modules.get("threading"), sys.modules.get("atexit")
     if threading and threading.active_count() > 1:
         sys.exit(status)

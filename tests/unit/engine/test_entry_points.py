@@ -70,3 +70,10 @@ def test_a_fault_of_a_package_names_the_package(site: Path) -> None:
 def test_what_others_can_change_is_not_believed(site: Path, place: str) -> None:
     (site / place).chmod(0o777)
     assert finder.entry_points("gdbext.pools") == ()
+
+
+@pytest.mark.parametrize("text", [b"[gdbext.pools]\nno equals sign\n", b"[gdbext.pools]\nx = \xff\xfe\n"])
+def test_a_file_that_is_no_list_of_entry_points_has_none(site: Path, text: bytes) -> None:
+    (site / "ours_pools-1.2.dist-info" / "entry_points.txt").write_bytes(text)
+    finder._declared.cache_clear()
+    assert finder.entry_points("gdbext.pools") == ()

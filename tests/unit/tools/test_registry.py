@@ -36,9 +36,10 @@ def test_each_row_says_what_its_class_says(row: table.ToolRow) -> None:
 def test_entry_points_add_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each refused one is named, with its reason, and costs the others nothing."""
     added, resuming = made_tool("dispatch-added", Mode.STOPPED), made_tool("dispatch-resuming", Mode.RESUMES)
-    made = SimpleNamespace(Added=added, Resuming=resuming, Half=type("Half", (Tool,), {}))
+    nameless = type("Nameless", (InfoTool,), {"name": None, "mode": "stopped"})
+    made = SimpleNamespace(Added=added, Resuming=resuming, Nameless=nameless, Half=type("Half", (Tool,), {}))
     monkeypatch.setitem(sys.modules, "made_tools", made)
-    places = {f"dispatch-{name.lower()}": name for name in ("Added", "Resuming", "Number", "Gone", "Half")}
+    places = {f"dispatch-{name.lower()}": name for name in ("Added", "Resuming", "Nameless", "Number", "Gone", "Half")}
     places |= {"quit": "Added", "dispatch-other": "Added"}
     made_by = ("ours 1.2", sys.path[0])
     points = [EntryPoint(table.GROUP, name, f"made_tools:{place}", *made_by) for name, place in places.items()]

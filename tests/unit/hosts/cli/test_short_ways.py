@@ -105,6 +105,12 @@ def test_words_without_meaning_get_one_line(capfd: pytest.CaptureFixture[str], m
         assert re.fullmatch(rf"gdbext: there is no command '{word}'; did you mean \S+, \S+ or \S+\?", line)
 
 
+@pytest.mark.parametrize("command", ["dispatch-trace", "dispatch-values", "dispatch-top", "bt"])
+def test_help_needs_no_process(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert launcher.main(["-p", str(os.getpid()), command, "--help"]) == 0
+    assert capfd.readouterr().out.startswith("usage: ")
+
+
 def test_a_script_is_started_by_python(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     python = "python" if find_program("python") else "python3"
