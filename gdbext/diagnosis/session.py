@@ -36,20 +36,14 @@ from gdbext.torch.values.key_names import KeyNames, renamed_backend
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gdbext.cpython.objects.py_ref import PyRef
-    from gdbext.cpython.threads.runtime import PythonRuntime, ThreadTable
     from gdbext.diagnosis.report.thread_report import BackwardNode
-    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.modules import Module
     from gdbext.engine.targets.base_target import Target, TargetThread
-    from gdbext.engine.targets.system.procfs import ProcFs
     from gdbext.engine.unwind import NativeStack
     from gdbext.torch.compile.generated_kernels import GeneratedKernels
-    from gdbext.torch.registry import Dispatcher
     from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
     from gdbext.torch.state.settings_reader import SettingsReader
-    from gdbext.torch.values.key_names import KeyNames
     from gdbext.torch.values.value_text import Statistics
 
 Made = TypeVar("Made")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import ClassVar
 
-    from gdbext.diagnosis.command_parser import CommandParser
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.samples import Pause, Watch
     from gdbext.diagnosis.session import Session

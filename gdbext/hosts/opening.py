@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gdbext.engine.targets.base_target import Readings, Target
-    from gdbext.tools.outcome import Outcome
 
 
 class Standstill(Enum):

@@ -16,7 +16,6 @@ from gdbext.engine.terminal import MARKS, escape
 from gdbext.engine.vocabulary import counted
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Iterator
 
 __all__ = ["Style", "counted", "escape"]

@@ -64,6 +64,12 @@ def guard(name: str, argv: Sequence[str], work: Callable[[], Outcome]) -> Outcom
     return failure(name, argv, _out_of_memory())
 
 
+def interruption(end: BaseException, state: str = "") -> GdbextError:
+    """The error of a command that KeyboardInterrupt or SystemExit ended; ``state``: what became of the process."""
+    why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
+    return GdbextError("interrupted", why=why, help=state)
+
+
 def _interrupted() -> GdbextError:
     return GdbextError("interrupted", why="Ctrl+C, or the end of --timeout; the process was not changed")
 

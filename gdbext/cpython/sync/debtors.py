@@ -36,7 +36,6 @@ from gdbext.errors import GdbextError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from gdbext.cpython.objects.code import PythonFunction
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.loop_names import LoopNames, NamedMember
     from gdbext.cpython.threads.runtime import PythonRuntime
@@ -197,13 +196,8 @@ def _at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[
             yield from items(runtime, value)
 
 
-def _names_of(runtime: PythonRuntime, code: int) -> LoopNames | None:
-    """The names that the code object at an address loads anywhere."""
-    return names_of_code(runtime, code)
-
-
 def _sets(runtime: PythonRuntime, function: PythonFunction, name: str) -> bool:
-    loaded = _names_of(runtime, function.code)
+    loaded = names_of_code(runtime, function.code)
     return bool(loaded and name not in loaded.names and name in names_used(runtime, function.code))
 
 
@@ -288,7 +282,7 @@ class _Leads:
             if todo & set(self._acting):
                 return True
             seen |= todo
-            named = (_names_of(self._runtime, each) for each in todo)
+            named = (names_of_code(self._runtime, each) for each in todo)
             called = {name for names in named if names for name in names.names}
             todo = {self._known[name] for name in called if name in self._known} - seen
         return bool(todo & set(self._acting))
@@ -419,7 +413,7 @@ class _Calls:
 
     def acting(self, function: PythonFunction, namespace: int) -> Acting | None:
         """The function with the method that it calls, None where it calls none; ``namespace``: its globals."""
-        names = _names_of(self._runtime, function.code)
+        names = names_of_code(self._runtime, function.code)
         wanted = [each for each in names.members if each.name in self.methods] if names else []
         if not names or not wanted:
             return None
@@ -451,7 +445,7 @@ class _Calls:
 
     def may_be_it(self, function: PythonFunction) -> bool:
         """The function calls the method of an attribute that has the name under which an object keeps this one."""
-        names = _names_of(self._runtime, function.code)
+        names = names_of_code(self._runtime, function.code)
         members = names.members if names else ()
         return any(
             each.name in self.methods and each.kind is LoadKind.ATTRIBUTE and self._holders.have(each.owner)
@@ -477,7 +471,7 @@ class _Calls:
 
     def wanted(self, code: int) -> list[NamedMember]:
         """The methods that the code calls of something, and that are called as one of the object's."""
-        names = _names_of(self._runtime, code)
+        names = names_of_code(self._runtime, code)
         return [each for each in names.members if each.name in self.methods] if names else []
 
     def by_frame(self, frame: PythonFrame, wanted: Sequence[NamedMember]) -> bool:

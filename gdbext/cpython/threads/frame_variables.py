@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gdbext.cpython.objects.py_space import PySpace
-    from gdbext.cpython.threads.frame_reader import PythonFrame
 
 _LOCALS_LIMIT = 10_000
 _STACK_LIMIT = 1_000

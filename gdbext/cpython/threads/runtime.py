@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
     from typing import NoReturn, TypeVar
 
-    from gdbext.engine.glibc.pthread import PthreadTids
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.report.finding import Finding
     from gdbext.diagnosis.report.thread_report import ThreadReport
-    from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.targets.system.peer import ChildProcess

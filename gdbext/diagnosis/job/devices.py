@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.engine.targets.base_target import Target
-    from gdbext.engine.targets.system.nvidia import NvidiaFacts, NvidiaFigures
+    from gdbext.engine.targets.system.nvidia import NvidiaFigures
     from gdbext.engine.targets.system.procfs import ProcFs
     from gdbext.engine.vocabulary import Hexadecimal
 

@@ -108,7 +108,7 @@ class Slow(VerdictKind):
 
 
 class Starved(Slow):
-    """It starved, or is refused what it asks for: its CPU quota is used up, it is pinned to too few
+    """It gets too little CPU time, or is refused what it asks for: its CPU quota is used up, it is pinned to too few
     processors, or memory, pids or descriptors are at their limit."""
 
     value = "starved"

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.diagnosis.report.thread_report import Frame
-    from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, VanishedThread
     from gdbext.diagnosis.waits.add_ons import AddOns
     from gdbext.diagnosis.waits.function_tag import FunctionTag
-    from gdbext.diagnosis.waits.pool_table import PoolFunction, PoolIndex
+    from gdbext.diagnosis.waits.pool_table import PoolFunction
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import ModuleTable
     from gdbext.engine.process.symbolizer import Function, Symbolizer

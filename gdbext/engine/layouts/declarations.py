@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, ClassVar, Protocol, overload
 
-    from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
+    from gdbext.engine.process.memory import Memory
 
     class Shapes(Protocol):
         """The part of a layout that structures use."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Optional
 
-    from gdbext.engine.targets.rooted_paths import ActingUser, Answer
+    from gdbext.engine.targets.rooted_paths import Answer
 
     Ask = Callable[[Callable[[], bytes]], Optional[bytes]]
     """Has a child of ours do something; None where the kernel does not let it go on."""

@@ -18,7 +18,7 @@ from gdbext.hosts import opening
 from gdbext.hosts.cli.options import wants_color
 from gdbext.hosts.opening import Standstill, open_core, open_live, open_recording, open_running
 from gdbext.tools import running, table
-from gdbext.tools.outcome import Outcome, failure
+from gdbext.tools.outcome import Outcome, failure, interruption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,11 +34,10 @@ def run(options: Options) -> Outcome:
         with _silence(options.quiet and not options.program):
             outcome = _run_supervised(options)
     except (KeyboardInterrupt, SystemExit) as end:
-        why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
         from gdbext.engine.targets.live.debugger_guard import state_after_detach  # for Ctrl+C alone
 
         state = state_after_detach(options.pid) if options.pid else ""
-        raise GdbextError("interrupted", why=why, help=state) from end
+        raise interruption(end, state) from end
     if options.quiet and not outcome.status:
         outcome.error = ""
     if options.executable and (warning := _other_executable(options)):  # gdb's -q keeps it, too

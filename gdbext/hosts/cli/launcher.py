@@ -16,7 +16,7 @@ from gdbext.engine.vocabulary import DEBUGGERS, NO_DEBUGGER
 from gdbext.errors import GdbextError, HelpRequested, UsageError
 from gdbext.hosts.cli.options import Options, before_program, parse, spelled_out, wants_color, without_debugger
 from gdbext.tools import table
-from gdbext.tools.outcome import Outcome, failure, guard
+from gdbext.tools.outcome import Outcome, failure, guard, interruption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,8 +101,7 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
     except GdbextError as error:
         outcome = failure(options.command, ["--json"] if json_wanted else [], error)
     except (KeyboardInterrupt, SystemExit) as end:
-        why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
-        outcome = failure(options.command, ["--json"] if json_wanted else [], GdbextError("interrupted", why=why))
+        outcome = failure(options.command, ["--json"] if json_wanted else [], interruption(end))
     return deliver(outcome, typed, options.called)
 
 

@@ -27,9 +27,7 @@ from gdbext.tools.outcome import Outcome, failure
 from gdbext.torch.measure import measure_for_process
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
-    from gdbext.hosts.debugger.recorded_command import RecordedCommand
 
 __all__ = ["Job", "run"]
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target
     from gdbext.engine.terminal import CommandLine
     from gdbext.hosts.debugger.base_debugger import Debugger
-    from gdbext.hosts.debugger.frame_source import SummarySource
     from gdbext.live.breakpoint_setter import BreakpointSetter
     from gdbext.live.host import RunControl
 

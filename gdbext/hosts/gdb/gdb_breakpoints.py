@@ -36,8 +36,7 @@ if TYPE_CHECKING:
         StoppedThread,
         Trap,
     )
-    from gdbext.live.host import HookSpec
-    from gdbext.tools.probes.thread_stopper import ProbedHook, ProbeHooks
+    from gdbext.tools.probes.thread_stopper import ProbedHook
 
 _WORD = (1 << 64) - 1
 _NO_CONDITION = (

@@ -44,11 +44,9 @@ from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.samples import Pause, Watch
-    from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
     from gdbext.live.host import AddressHook
     from gdbext.live.timed_run import Work
-    from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 
 def pause_of(target: Target) -> Pause:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.finding import Finding
     from gdbext.engine.targets.base_target import Target
     from gdbext.engine.vocabulary import ErrorReport
-    from gdbext.hosts.library.threads import Python
-    from gdbext.hosts.library.torch_view import Torch
 
 
 class Answer:

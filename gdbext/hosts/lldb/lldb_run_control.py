@@ -36,12 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gdbext.diagnosis.samples import Pause, Watch
-    from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
     from gdbext.hosts.lldb.selection import Selection
     from gdbext.live.host import AddressHook, HookSpec
     from gdbext.live.timed_run import Work
-    from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 
 def pause_of(selection: Selection, target: Target) -> Pause:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.session import Session
     from gdbext.live.host import Host, RunControl
-    from gdbext.tools.breaks.break_set import BreakTable
 
 DESCRIPTION = """
 WHERE:

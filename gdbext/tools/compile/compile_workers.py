@@ -21,7 +21,6 @@ from gdbext.torch.compile import compile_section
 from gdbext.torch.compile import dynamo_names as names
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.system.peer import ChildProcess
 
 

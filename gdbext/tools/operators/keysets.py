@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.vocabulary import Hexadecimal
-    from gdbext.torch.values.key_names import KeyNames
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
-    from gdbext.engine.targets.live.unstopped import RunningProcess
-    from gdbext.live.timed_run import DeferredInterrupt, WatchedProcess
     from gdbext.render import Style
     from gdbext.torch.registry import Operator
 

@@ -33,8 +33,6 @@ from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import JobReport, RankReport, RankReports, RasAnswer
 
 if TYPE_CHECKING:
-    import socket
-
     from gdbext.tools.program import Dispatch
 
 DESCRIPTION = """\

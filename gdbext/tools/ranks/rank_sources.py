@@ -37,7 +37,6 @@ from gdbext.torch.measure import measure_for_process
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target
-    from gdbext.tools.ranks.collector import ProgressOfRanks
 
 
 _MOMENT, _MOMENTS = 0.05, 6

@@ -31,7 +31,6 @@ from gdbext.torch.values.value_text import nested_text
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.layouts.declarations import Member
-    from gdbext.tools.tensor.tensor_report import TensorReporter
 
     Summarize = Callable[[CppObject], TypeSummary]
 

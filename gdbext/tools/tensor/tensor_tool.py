@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.render import Style
     from gdbext.tools.tensor.python_variable import FoundVariable
-    from gdbext.tools.tensor.tensor_report import TensorReporter
 
 _EPILOG = """\
   dispatch-tensor 0x55d0c1a2b340        a TensorImpl, an at::Tensor or a Python object at that address

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gdbext.diagnosis.report import Ending, Report, TargetReport
-    from gdbext.diagnosis.session import Session
     from gdbext.live.host import Host
     from gdbext.live.timed_run import Work
     from gdbext.render import Style

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gdbext.torch.stack.call_arguments import CallSites
     from gdbext.torch.stack.dispatch_calls import DispatchCall
     from gdbext.torch.stack.kernel_match import KernelMatcher
-    from gdbext.torch.values.cpp_values import CppValues, Value
+    from gdbext.torch.values.cpp_values import CppValues
 
 _PYTHON_DISPATCHER = "PythonDispatcher"
 _KEYSET_ARGUMENTS = 3

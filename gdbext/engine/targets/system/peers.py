@@ -20,7 +20,6 @@ from gdbext.engine.targets.system.socket_table import SocketTables
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.host_files import HostFiles
-    from gdbext.engine.targets.system.socket_table import SocketTables
 
 _PROCESSES = 4096
 _DESCRIPTORS = 4096

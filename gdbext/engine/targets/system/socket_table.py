@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.targets.system import proc_files
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
 _TCP_STATES = (
