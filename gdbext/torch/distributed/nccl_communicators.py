@@ -183,7 +183,7 @@ class NcclRelease(NamedTuple):
 def release_of(version: str, architecture: str = "") -> NcclRelease | None:
     """The data of that release; None if it was not measured. Raises LayoutError: the data is damaged."""
     row = store.nccl_release(version, store.data_of(architecture) if architecture else store.DATA)
-    return row and NcclRelease(version, *(row[field] for field in NcclRelease._fields[1:]))
+    return None if row is None else NcclRelease(version, *(row[field] for field in NcclRelease._fields[1:]))
 
 
 class CommunicatorReader:
