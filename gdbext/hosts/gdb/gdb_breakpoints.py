@@ -1,11 +1,10 @@
-"""dispatch-break's breakpoints in gdb: ordinary ones, in ``info breakpoints``, with conditions that gdb evaluates.
+"""dispatch-break's breakpoints in gdb, set by address, so that gdb's own symbols are not needed.
 
-They are set by address, so that gdb's own symbols are not needed.
-
-Catchpoints for kernel probes, which stop a thread by a signal (thread_stopper.py). gdb is told of it by
-``catch signal``, whose condition is a function of ours: it looks what the thread was stopped for, and says whether gdb
-is to stop. Where it is not, gdb lets all run on and tells nobody, as after a breakpoint's stop(). gdb has no internal
-catchpoints: each takes a number of the user's.
+Breakpoints are ordinary ones, in ``info breakpoints``, with conditions that gdb evaluates. A kernel probe stops a
+thread by a signal (thread_stopper.py) and shows as a catchpoint: gdb hears of the stop by ``catch signal``, whose
+condition is a function of ours, which finds the probe and decides whether gdb stops. If it does not, gdb resumes all
+threads without a word, as after a breakpoint's stop(). gdb has no internal catchpoints: each takes a number of the
+user's.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import gdb
 
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.engine.unwind.frame_steps import CfaRule
-from gdbext.errors import MemoryFault, TargetError
-from gdbext.hosts.gdb.gdb_batch import stopped_target
+from gdbext.errors import TargetError
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
-from gdbext.hosts.gdb.gdb_target import execute
+from gdbext.hosts.gdb.gdb_printers import WORD
+from gdbext.hosts.gdb.gdb_target import execute, read_memory, stopped_target
 from gdbext.live.breakpoint_setter import Told, condition_text, holds
 from gdbext.live.host import HookSpec
 from gdbext.tools.probes.thread_stopper import ProbeHooks
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     )
     from gdbext.tools.probes.thread_stopper import ProbedHook
 
-_WORD = (1 << 64) - 1
 _NO_CONDITION = (
     "gdb takes no condition (condition N ...) for breakpoints of --continue: use --key or --has; or leave --continue "
     "out, and give the breakpoint the condition and, with commands N: continue"
@@ -51,45 +49,36 @@ class SelectedThread:
 
     @property
     def tid(self) -> int:
-        """Id that the kernel gave the thread."""
         return int(gdb.selected_thread().ptid[1])
 
     def register(self, name: str) -> int:
-        """A register of its innermost frame, unsigned. Raises TargetError."""
         try:
-            return int(gdb.parse_and_eval(f"${name}")) & _WORD
+            return int(gdb.parse_and_eval(f"${name}")) & WORD
         except gdb.error as error:
             raise TargetError(f"gdb cannot read the register {name}: {error}") from error
 
     def word(self, address: int) -> int:
-        """The 8 bytes at an address. Raises MemoryFault."""
-        try:
-            return int.from_bytes(gdb.selected_inferior().read_memory(address, 8), "little")
-        except (gdb.error, OverflowError) as error:
-            raise MemoryFault(address, 8) from error
+        return int.from_bytes(read_memory(address, 8), "little")
 
 
 class GdbBreakpoint(gdb.Breakpoint):  # type: ignore[misc]
     """A breakpoint that the user sees."""
 
     def is_alive(self) -> bool:
-        """The user has not deleted it."""
         return bool(self.is_valid())
 
     def switch_off(self) -> None:
-        """It may be the one that gdb is asking right now."""
         if self.is_valid():
             self.enabled = False
 
     def delete_later(self) -> None:
-        """It may be the one that gdb is asking right now."""
         if self.is_valid():
             self.switch_off()
             gdb.post_event(lambda: self.delete() if self.is_valid() else None)
 
 
 class GdbStop(GdbBreakpoint):
-    """One that stops. It has no stop() of its own: gdb allows no condition beside that."""
+    """A breakpoint that stops by a condition of gdb's, which allows none beside a stop() in Python."""
 
     def __init__(self, address: int, condition: str, reached: Reached) -> None:
         super().__init__(f"*{address:#x}")
@@ -98,58 +87,20 @@ class GdbStop(GdbBreakpoint):
             self.condition = condition
 
 
-class GdbToldStop(GdbBreakpoint):
-    """One that stops where a function of ours says so. gdb takes no condition beside that."""
+class GdbCallback(GdbBreakpoint):
+    """A breakpoint at which ``hit`` decides each time whether gdb stops."""
 
-    def __init__(self, address: int, told: Told, reached: Reached) -> None:
-        super().__init__(f"*{address:#x}")
-        self._told = told
-        self._reached = reached
-
-    def stop(self) -> bool:
-        """Called by gdb at each hit."""
-        thread = SelectedThread()
-        stops = self._told.ask(thread)
-        if stops:
-            self._reached(thread)
-        return stops
-
-
-class GdbCall(GdbBreakpoint):
-    """One that calls a function and goes on."""
-
-    def __init__(self, address: int, reached: Reached) -> None:
-        super().__init__(f"*{address:#x}")
-        self._reached = reached
+    def __init__(self, location: str, hit: Callable[[], bool]) -> None:
+        super().__init__(location)
+        self._hit = hit
 
     def stop(self) -> bool:
         """Called by gdb at each hit."""
-        self._reached(SelectedThread())
-        return False
-
-
-class GdbPending(GdbBreakpoint):
-    """One at a function that may not be there yet."""
-
-    def __init__(self, symbol: str, reached: Callable[[], bool]) -> None:
-        super().__init__(symbol)
-        self._reached = reached
-
-    def stop(self) -> bool:
-        """Called by gdb at each hit."""
-        return self._reached()
-
-
-class GdbPlaceholder(GdbBreakpoint):
-    """One that only stands in the list."""
-
-    def stop(self) -> bool:
-        """Called by gdb at each hit."""
-        return False
+        return self._hit()
 
 
 class GdbTrap(gdb.Breakpoint):  # type: ignore[misc]
-    """An internal breakpoint that calls a function and goes on."""
+    """An internal breakpoint that calls a function and resumes."""
 
     def __init__(self, address: int, reached: Reached) -> None:
         super().__init__(f"*{address:#x}", internal=True)
@@ -162,11 +113,9 @@ class GdbTrap(gdb.Breakpoint):  # type: ignore[misc]
         return False
 
     def enable(self, wanted: bool) -> None:
-        """Switch it on or off."""
         self.enabled = wanted
 
     def delete(self) -> None:
-        """Delete the breakpoint from gdb's list."""
         if self.is_valid():
             super().delete()
 
@@ -175,55 +124,58 @@ class GdbBreakpointSetter:
     """Sets breakpoints in gdb's selected inferior."""
 
     def __init__(self) -> None:
-        gdb.events.stop.connect(_stopped)
+        gdb.events.stop.connect(_call_reached)
         self._keep = BreakpointKeeper().keep
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
-        """One that stops where the condition holds. Raises TargetError, as all others do."""
+        def hit() -> bool:
+            assert isinstance(condition, Told)
+            thread = SelectedThread()
+            stops = condition.ask(thread)
+            if stops:
+                reached(thread)
+            return stops
+
         with _refusals():
             if isinstance(condition, Told):
-                return self._keep(GdbToldStop(address, condition, reached), address)
+                return self._keep(GdbCallback(f"*{address:#x}", hit), address)
             return self._keep(GdbStop(address, condition_text(condition), reached), address)
 
     def set_call(self, address: int, reached: Reached) -> Breakpoint:
-        """One that calls ``reached`` and goes on; gdb takes no condition for it."""
+        def hit() -> bool:
+            reached(SelectedThread())
+            return False
+
         with _refusals():
-            return self._keep(GdbCall(address, reached), address)
+            return self._keep(GdbCallback(f"*{address:#x}", hit), address)
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
-        """One at a function of a library that gdb may not have seen yet, if need be by a name that is not demangled."""
         with _refusals():
-            return GdbPending(symbol if gdb.parameter("demangle-style") == "none" else function, reached)
+            return GdbCallback(symbol if gdb.parameter("demangle-style") == "none" else function, reached)
 
     def set_placeholder(self, address: int) -> Breakpoint:
-        """Set a breakpoint that does nothing, for the user to see."""
         with _refusals():
-            return GdbPlaceholder(f"*{address:#x}")
+            return GdbCallback(f"*{address:#x}", lambda: False)
 
     def set_trap(self, address: int, reached: Reached) -> Trap:
-        """Set a breakpoint that the user does not see."""
         with _refusals():
             return self._keep(GdbTrap(address, reached), address)
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
-        """Conditions beside ``stop()``, and what gdb's settings make of ``continue``."""
         return ((_NO_CONDITION,) if go_on else ()) + breakpoint_notes()
 
     def text_of(self, condition: Condition) -> str:
-        """The condition as gdb's expression."""
         return condition_text(condition)
 
     def call_soon(self, action: Callable[[], None]) -> None:
-        """Call a function from gdb's event loop."""
         gdb.post_event(action)
 
     def by_probes(self) -> BreakpointSetter:
-        """One that has kernel probes stop the threads. Raises ProbesRefused."""
         check_probes()
         return ProbedSetter()
 
     def on_exit(self, action: Callable[[], None]) -> None:
-        """Not when gdb follows a forked child, whose addresses are the same, and lets the parent go."""
+        """Not when gdb follows a forked child, which has the same addresses, and detaches from the parent."""
 
         def exited(event: Any) -> None:
             if not any(other.pid for other in gdb.inferiors() if other.num != event.inferior.num):
@@ -240,10 +192,10 @@ def _refusals() -> Iterator[None]:
         raise TargetError(f"gdb cannot set the breakpoint: {error}") from error
 
 
-def _stopped(event: Any) -> None:
-    for each in getattr(event, "breakpoints", ()):
-        if isinstance(each, GdbStop):
-            each.reached(SelectedThread())
+def _call_reached(event: Any) -> None:
+    for breakpoint in getattr(event, "breakpoints", ()):
+        if isinstance(breakpoint, GdbStop):
+            breakpoint.reached(SelectedThread())
 
 
 _NAME = "_gdbext_stop"
@@ -254,99 +206,82 @@ class HitFunction(gdb.Function):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(_NAME)
-        self.given = 0
-        """Numbers that were given to catchpoints."""
+        self.last_key = 0
         self.reached: dict[int, Callable[[], bool]] = {}
+        """Key of a catchpoint → whether gdb stops now."""
 
-    def invoke(self, number: gdb.Value) -> int:
-        """Called by gdb for each catchpoint of ours where a thread has stopped by its signal."""
-        reached = self.reached.get(int(number))
+    def invoke(self, key: gdb.Value) -> int:
+        """Called by gdb for each catchpoint of ours when a thread has stopped by its signal."""
+        reached = self.reached.get(int(key))
         return int(reached is not None and reached())
 
 
-def _function() -> HitFunction:
+def _hit_function() -> HitFunction:
     """The one function, for gdb never forgets any: kept in gdb's own module, also when our commands are loaded anew."""
-    found: HitFunction | None = vars(gdb).get(_NAME)
-    if not found:
-        found = vars(gdb)[_NAME] = HitFunction()
-    return found
+    function: HitFunction | None = vars(gdb).get(_NAME)
+    if not function:
+        function = vars(gdb)[_NAME] = HitFunction()
+    return function
 
 
-class GdbCatch:
-    """A catchpoint for a signal, at which ``reached`` says whether gdb stops."""
+class ProbedCatch:
+    """A catchpoint for the signal of a probe, ``hook``; ``reached`` decides whether gdb stops."""
 
-    def __init__(self, signal: int, reached: Callable[[], bool]) -> None:
-        """Set the catchpoint, with a condition of ours. Raises TargetError."""
+    def __init__(self, signal: int, reached: Callable[[], bool], hook: ProbedHook | None) -> None:
+        """Raises TargetError."""
+        self._hook = hook
         execute(f'interpreter-exec console "catch signal {signal_name(signal)}"')  # MI would print it otherwise
         self.number = int(gdb.convenience_variable("bpnum"))
-        function = _function()
-        function.given += 1
-        self._key = function.given
+        function = _hit_function()
+        function.last_key += 1
+        self._key = function.last_key
         function.reached[self._key] = reached
         execute(f"condition {self.number} ${_NAME}({self._key})")
 
     def is_alive(self) -> bool:
-        """The user has not deleted it."""
         return f"${_NAME}({self._key})" in execute(f"info breakpoints {self.number}")
 
     def delete(self) -> None:
-        """Delete the catchpoint, and forget its function; idempotent."""
-        _function().reached.pop(self._key, None)
+        """Delete the catchpoint, and switch the probe off; idempotent."""
+        self.switch_off()
         if self.is_alive():
             execute(f"delete {self.number}")
+        if self._hook:
+            self._hook.remove()
 
     def switch_off(self) -> None:
-        """It may be the one that gdb is asking right now."""
-        _function().reached.pop(self._key, None)
+        _hit_function().reached.pop(self._key, None)
 
     def delete_later(self) -> None:
-        """It may be the one that gdb is asking right now."""
         self.switch_off()
         gdb.post_event(self.delete)
 
 
 class ProbedThread(SelectedThread):
-    """The thread that a probe has stopped: its registers as they were there."""
+    """The thread that a probe has stopped: its registers are those at the probe."""
 
     def __init__(self, hooks: ProbeHooks) -> None:
         self._hooks = hooks
 
     def register(self, name: str) -> int:
-        """A register of its innermost frame, unsigned. Raises TargetError."""
-        noted = self._hooks.register(name)
-        return super().register(name) if noted is None else noted
-
-
-class ProbedCatch(GdbCatch):
-    """A catchpoint for one probe, which goes with it."""
-
-    def __init__(self, signal: int, reached: Callable[[], bool], hook: ProbedHook | None) -> None:
-        self._hook = hook
-        super().__init__(signal, reached)
-
-    def delete(self) -> None:
-        """Delete the catchpoint, and switch the probe off; idempotent."""
-        super().delete()
-        if self._hook:
-            self._hook.remove()
+        value = self._hooks.register(name)
+        return super().register(name) if value is None else value
 
 
 class ProbedTrap:
-    """A probe that the user does not see. Whichever catchpoint gdb asks first has it called."""
+    """A probe that the user does not see. The first catchpoint that gdb evaluates calls it."""
 
     def __init__(self, hooks: ProbeHooks, spec: HookSpec) -> None:
         self._hooks, self._spec = hooks, spec
         self._hook: ProbedHook | None = hooks.place(spec)
 
     def enable(self, wanted: bool) -> None:
-        """Switch it on or off."""
         if wanted and not self._hook:
             self._hook = self._hooks.place(self._spec)
         elif not wanted:
             self.delete()
 
     def delete(self) -> None:
-        """Nobody stops there any more; idempotent."""
         if self._hook:
             self._hook.remove()
             self._hook = None
@@ -359,36 +294,38 @@ class ProbedSetter(GdbBreakpointSetter):
         self._hooks: ProbeHooks | None = None
         self._process = 0
         self._due: tuple[int, object] | None = None
-        """The thread that is to stop, and the key of the catchpoint to say so."""
+        """The thread that is to stop, and the key of the catchpoint that has to stop it."""
 
-    def _of_process(self) -> ProbeHooks:
+    def _current_hooks(self) -> ProbeHooks:
         """The hooks of the process that gdb has now. Raises ProbesRefused, TargetError."""
         target = stopped_target()
         if not self._hooks or self._hooks.is_spent or target.pid != self._process:
             if self._hooks:
                 self._hooks.close()
-            self._hooks = ProbeHooks(stopped_target, _memory)
+            self._hooks = ProbeHooks(stopped_target, read_memory)
             self._process = target.pid
         return self._hooks
 
     def _spec(self, address: int, called: Callable[[StoppedThread], object]) -> HookSpec:
-        hooks = self._of_process()
+        hooks = self._current_hooks()
         frame = CfaRule(hooks.stack_pointer, 0, 0)
         return HookSpec(address, frame, lambda *_: bool(called(ProbedThread(hooks))))
 
-    def _catch(self, address: int, called: Callable[[StoppedThread], bool]) -> ProbedCatch:
-        """A catchpoint that stops where ``called`` says so at the probe's place."""
-        hooks, key = self._of_process(), object()
+    def _catch(self, address: int, stops: Callable[[StoppedThread], bool]) -> ProbedCatch:
+        """A catchpoint for a probe at ``address``."""
+        hooks, key = self._current_hooks(), object()
 
         def hit(thread: StoppedThread) -> bool:
-            if called(thread):
+            if stops(thread):
                 self._due = (thread.tid, key)
             return False
 
         def reached() -> bool:
-            thread = SelectedThread().tid
-            hooks.handle(thread)
-            is_due, self._due = self._due == (thread, key), None if self._due == (thread, key) else self._due
+            tid = SelectedThread().tid
+            hooks.handle(tid)
+            is_due = self._due == (tid, key)
+            if is_due:
+                self._due = None
             return is_due
 
         hook = hooks.place(self._spec(address, hit))
@@ -396,42 +333,32 @@ class ProbedSetter(GdbBreakpointSetter):
         return ProbedCatch(hooks.signal, reached, hook)
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> ProbedCatch:
-        """One that stops where the condition holds. Raises TargetError, as all others do."""
+        def stops(thread: StoppedThread) -> bool:
+            is_met = holds(condition, thread)
+            if is_met:
+                reached(thread)
+            return is_met
 
-        def called(thread: StoppedThread) -> bool:
-            if not holds(condition, thread):
-                return False
-            reached(thread)
-            return True
-
-        return self._catch(address, called)
+        return self._catch(address, stops)
 
     def set_call(self, address: int, reached: Reached) -> ProbedCatch:
-        """One that calls ``reached`` and goes on."""
-
-        def called(thread: StoppedThread) -> bool:
+        def stops(thread: StoppedThread) -> bool:
             reached(thread)
             return False
 
-        return self._catch(address, called)
+        return self._catch(address, stops)
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
-        """The notes on gdb's settings. Catchpoints take conditions."""
+        """Catchpoints take conditions."""
         del go_on
         return breakpoint_notes()
 
     def set_placeholder(self, address: int) -> ProbedCatch:
-        """Set a catchpoint that stops for nothing, for the user to see."""
         del address
-        hooks = self._of_process()
+        hooks = self._current_hooks()
         return ProbedCatch(hooks.signal, lambda: hooks.handle(SelectedThread().tid), None)
 
     def set_trap(self, address: int, reached: Reached) -> ProbedTrap:
-        """Set a probe that the user does not see."""
-        trap = ProbedTrap(self._of_process(), self._spec(address, reached))
-        self._of_process().begin()
+        trap = ProbedTrap(self._current_hooks(), self._spec(address, reached))
+        self._current_hooks().begin()
         return trap
-
-
-def _memory(address: int, size: int) -> bytes:
-    return bytes(gdb.selected_inferior().read_memory(address, size))

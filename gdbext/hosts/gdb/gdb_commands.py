@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 
 
 class GdbCommand(gdb.Command):  # type: ignore[misc]
-    """One command of the registry. Its ``__doc__`` is what gdb's help shows; gdb copies it here and now."""
+    """One command of the table. gdb's help shows its ``__doc__``, which gdb copies at construction."""
 
-    def __init__(self, row: table.ToolRow, commands: GdbCommands, documentation: str, name: str = "") -> None:
-        """``name``: another one than the row's."""
+    def __init__(self, row: table.ToolRow, commands: GdbCommands, documentation: str, name: str) -> None:
         self._row = row
         self._commands = commands
         self.__doc__ = documentation
-        super().__init__(name or row.name, gdb.COMMAND_USER)
+        super().__init__(name, gdb.COMMAND_USER)
 
     def invoke(self, argument: str, from_tty: bool) -> None:
         """Called by gdb. Failures become gdb.GdbError, or with --json a document."""
         self.dont_repeat()
         argv = gdb.string_to_argv(argument)
-        outcome = self._commands.shell.execute(self._row, argv, _wants_color(from_tty))
+        is_terminal = from_tty and sys.__stdout__ is not None and sys.__stdout__.isatty()
+        color = is_terminal and bool(gdb.parameter("style enabled"))
+        outcome = self._commands.shell.execute(self._row, argv, color)
         width = 0 if "--json" in argv else gdb.parameter("width") or 0
         try:
             if outcome.output:
@@ -51,8 +52,8 @@ class GdbCommand(gdb.Command):  # type: ignore[misc]
         words = text.split()
         current = "" if not words or text[-1:].isspace() else words.pop()
         # gdb completes its own idea of the last word, which begins after the option's dashes.
-        dropped = len(current) - len(word) if current.endswith(word) else 0
-        return [name[dropped:] for name in self._commands.shell.completions(self._row, words, current)]
+        dashes = len(current) - len(word) if current.endswith(word) else 0
+        return [name[dashes:] for name in self._commands.shell.completions(self._row, words, current)]
 
 
 class GdbPrefix(gdb.Command):  # type: ignore[misc]
@@ -63,7 +64,7 @@ class GdbPrefix(gdb.Command):  # type: ignore[misc]
         super().__init__(table.PREFIX, gdb.COMMAND_USER, gdb.COMPLETE_NONE, True)
 
     def invoke(self, argument: str, from_tty: bool) -> None:
-        """Called by gdb where no word that it knows follows. Raises gdb.GdbError."""
+        """Called by gdb if no word that it knows follows. Raises gdb.GdbError."""
         if argument:
             raise gdb.GdbError(f'there is no "{table.PREFIX} {argument}"; help {table.PREFIX} lists what there is')
         try:
@@ -76,21 +77,21 @@ class GdbCommands:
     """All commands, from ``source gdbext/init.py`` until the next one."""
 
     def __init__(self) -> None:
-        """Define the commands, with a line of help each; the whole help follows with the first prompt, or at once where
+        """Define the commands, with a line of help each; the whole help follows with the first prompt, or at once if
         gdb's command line asks for help: with -batch there is no prompt.
 
-        Making it takes the import of every command (0.1 s), which nobody should pay who only runs one in a script.
+        The whole help takes the import of every command (0.1 s), which a script that runs one command must not pay.
         """
         GdbPrefix()
-        self._define(_whole_help if _help_comes_at_once() else lambda row: f"{row.summary}\nSee: {row.name} --help")
-        self._printers = PrinterRegistration(lambda found: self.shell.summaries.of(found))
+        self._define(_whole_help if _help_is_requested() else lambda row: f"{row.summary}\nSee: {row.name} --help")
+        self._printers = PrinterRegistration(lambda value: self.shell.summaries.of(value))
         self._awaits_prompt = hasattr(gdb.events, "before_prompt")
         if self._awaits_prompt:
             gdb.events.before_prompt.connect(self._complete_help)
 
     @cached_property
     def shell(self) -> Shell:
-        """Runs the commands. Imported when one is used: sourcing init.py takes half as long without it."""
+        """Runs the commands. Sourcing init.py takes half as long without this import."""
         from gdbext.hosts.gdb import gdb_debugger
 
         return gdb_debugger.shell()
@@ -109,11 +110,11 @@ class GdbCommands:
     def _define(self, documentation: Callable[[table.ToolRow], str]) -> None:
         for row in table.every_command():
             text = documentation(row)
-            GdbCommand(row, self, text)
+            GdbCommand(row, self, text, row.name)
             GdbCommand(row, self, text, f"{table.PREFIX} {table.short_name(row)}")
 
     def _forget_prompt(self) -> None:
-        """gdb 13 raises SystemError for what is not connected any more."""
+        """Disconnect once: gdb 13 raises SystemError for a function that is not connected."""
         if self._awaits_prompt:
             self._awaits_prompt = False
             gdb.events.before_prompt.disconnect(self._complete_help)
@@ -124,37 +125,18 @@ def _whole_help(row: table.ToolRow) -> str:
     return f"{row.summary}\n\n{table.help_text(row)}"
 
 
-_SCRIPT_SIZE = 1 << 16
-"""Bytes of a script of the command line in which a request for help is looked for."""
-
-
-_SCRIPT_OPTIONS = ("x", "command", "ix", "init-command")
-"""gdb's options that name a script to run, after one dash or two."""
-
-
-def _help_comes_at_once() -> bool:
-    """A command of gdb's command line, or a line of a script that it names (-x FILE), asks for help."""
+def _help_is_requested() -> bool:
+    """True if a command of gdb's command line, or a line of a script that it names (-x FILE), is "help"."""
     words = proc_files.text("/proc/self/cmdline").split("\0")
-    scripts = [word for option, word in zip(words, words[1:]) if option.lstrip("-") in _SCRIPT_OPTIONS]
-    scripts += [word.partition("=")[2] for word in words if word.lstrip("-").partition("=")[0] in _SCRIPT_OPTIONS]
-    return any(map(_asks_for_help, words)) or any(map(_script_asks_for_help, scripts))
-
-
-def _asks_for_help(line: str) -> bool:
-    return line.split()[:1] in (["help"], ["h"])
-
-
-def _script_asks_for_help(path: str) -> bool:
-    if not os.path.isfile(path):  # noqa: PTH113 - a pipe would wait for its writer
-        return False
-    with suppress(OSError), open(path, errors="replace") as script:
-        return any(map(_asks_for_help, script.read(_SCRIPT_SIZE).splitlines()))
-    return False
-
-
-def _wants_color(from_tty: bool) -> bool:
-    is_terminal = from_tty and sys.__stdout__ is not None and sys.__stdout__.isatty()
-    return is_terminal and bool(gdb.parameter("style enabled"))
+    options = ("x", "command", "ix", "init-command")  # that name a script to run, after one dash or two
+    scripts = [word for option, word in zip(words, words[1:]) if option.lstrip("-") in options]
+    scripts += [word.partition("=")[2] for word in words if word.lstrip("-").partition("=")[0] in options]
+    lines = list(words)
+    for path in scripts:
+        if os.path.isfile(path):  # noqa: PTH113 - a pipe would wait for its writer
+            with suppress(OSError), open(path, errors="replace") as script:
+                lines += script.read(1 << 16).splitlines()
+    return any(line.split()[:1] in (["help"], ["h"]) for line in lines)
 
 
 def _write(text: str, stream: int) -> None:

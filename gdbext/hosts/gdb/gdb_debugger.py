@@ -1,4 +1,7 @@
-"""gdb, as hosts/debugger/base_debugger.py asks for it."""
+"""gdb's part of the protocol in hosts/debugger/base_debugger.py, jobs of scripts/dispatch included.
+
+The gdb of a job reads no symbols at all, so that attaching takes milliseconds (gdb_launch.py).
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,25 @@ from typing import TYPE_CHECKING
 
 import gdb
 
+from gdbext import log
+from gdbext.engine.targets.core_target import open_core
 from gdbext.engine.terminal import shown
+from gdbext.errors import GdbextError, ProgramEnded, TargetError
 from gdbext.hosts.debugger.base_debugger import Debugger
 from gdbext.hosts.debugger.command_shell import Shell
-from gdbext.hosts.gdb.gdb_batch import current_target, let_go, open_target, stopped_target
 from gdbext.hosts.gdb.gdb_breakpoints import GdbBreakpointSetter
 from gdbext.hosts.gdb.gdb_frames import AddedFrameFilter
 from gdbext.hosts.gdb.gdb_run_control import GdbRunControl, pause_of
-from gdbext.hosts.gdb.gdb_target import interrupt_all, post_whole
+from gdbext.hosts.gdb.gdb_target import (
+    GdbCoreTarget,
+    attached_target,
+    brief_stop,
+    connection_type,
+    current_target,
+    interrupt_all,
+    post_whole,
+    stopped_target,
+)
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.samples import Pause
@@ -29,21 +43,16 @@ if TYPE_CHECKING:
     from gdbext.live.host import RunControl
 
 _CHANGES = (
-    "stop",
-    "cont",
-    "exited",
-    "memory_changed",
-    "register_changed",
-    "new_objfile",
-    "clear_objfiles",
-    "inferior_deleted",
-    "inferior_call",
+    *("stop", "cont", "exited", "memory_changed", "register_changed", "new_objfile", "clear_objfiles"),
+    *("inferior_deleted", "inferior_call"),
 )
-"""gdb's events after which what was read may be wrong. Older gdbs lack some."""
+"""gdb's events after which cached reads may be wrong. Older gdbs lack some."""
+_PASSED_ON = "SIGUSR1 SIGUSR2 SIGHUP SIGPIPE SIGTERM SIGQUIT SIGALRM SIGCHLD SIGCONT"
+"""Signals for which gdb stops by default, and which are the program's own affair in a gdb without a user."""
 
 
 class GdbDebugger(Debugger):
-    """Imports what is needed when it is: most commands only want a target."""
+    """The gdb in whose Python this runs."""
 
     name = "gdb"
 
@@ -55,19 +64,15 @@ class GdbDebugger(Debugger):
         self._changed = 0
 
     def target(self) -> Target:
-        """gdb's selected inferior, or its core."""
         return current_target()
 
     def stopped_target(self) -> Target:
-        """The selected inferior, also inside a breakpoint's stop()."""
         return stopped_target()
 
     def has_process(self) -> bool:
-        """The selected inferior has one."""
         return bool(gdb.selected_inferior().pid)
 
     def identity(self) -> Hashable:
-        """Inferior, process, connection, where files are looked for, and how often that has changed."""
         if self._changes:
             self._changes.clear()
             self._changed += 1
@@ -77,14 +82,13 @@ class GdbDebugger(Debugger):
         return inferior.num, inferior.pid, number, gdb.parameter("sysroot"), self._changed
 
     def thread_numbers(self) -> Sequence[int]:
-        """The numbers that ``info threads`` shows."""
         return [thread.num for thread in gdb.selected_inferior().threads()]
 
     def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Have ``identity`` know of all events of that kind; gives what ends that.
+        """Have ``identity`` count these events; ``action`` is not called.
 
         gdb calls a function of C: before the first line of one of Python's, KeyboardInterrupt may be raised there, gdb
-        drops it, and the Ctrl+C of whoever lets the process run would be lost.
+        drops it, and the Ctrl+C of a user who resumed the process would be lost.
         """
         del action
         noted = self._changes.append
@@ -99,19 +103,16 @@ class GdbDebugger(Debugger):
         return disconnect
 
     def run_control(self) -> RunControl:
-        """Give the object that runs the selected inferior."""
         return GdbRunControl()
 
     def pause(self, target: Target) -> Pause:
-        """Pause by gdb's own continue. Raises UsageError."""
         return pause_of(target)
 
     def breakpoint_setter(self) -> BreakpointSetter:
-        """Give the object that sets gdb's ordinary breakpoints."""
         return GdbBreakpointSetter()
 
     def write(self, text: str) -> None:
-        """Write text to gdb's standard output; from another thread than gdb's own: soon."""
+        """Write to gdb's standard output; from another thread than gdb's own: soon."""
         self._unwritten.append(shown(text))
         if threading.current_thread() is threading.main_thread():
             self._write_all()
@@ -123,30 +124,66 @@ class GdbDebugger(Debugger):
             gdb.write(self._unwritten.pop(0))
 
     def extend_stacks(self, source: FrameSource | None) -> None:
-        """Add frames to the stacks of gdb by a frame filter."""
         if self._filter:
             self._filter.remove()
-            self._filter = None
-        if source:
-            self._filter = AddedFrameFilter(source)
+        self._filter = AddedFrameFilter(source) if source else None
 
     def open(self, job: Job, live: bool) -> Target:
-        """Attach, load or start. Raises TargetError and its relatives."""
-        return open_target(job, live)
+        if live:
+            gdb.execute(f"handle {_PASSED_ON} nostop noprint pass", False, True)
+        if job.core:
+            open_core(job.core).close()  # our errors say more than gdb's
+            if connection_type(gdb.selected_inferior()) != "core":
+                raise TargetError(f"gdb cannot load the core {job.core}", help="--debugger none reads cores by itself")
+            return GdbCoreTarget(job.core, gdb.selected_inferior(), job.sysroot)
+        if job.pid:
+            return attached_target(job.pid) if live or job.record else brief_stop(job.pid)
+        try:
+            if live:
+                gdb.execute("starti", False, True)  # stop before the first instruction: the live commands run it
+            else:
+                gdb.events.new_thread.connect(_silence)
+                gdb.execute("run", False, False)  # until it stops: a crash, or Ctrl+C (or --timeout) in a hang
+        except KeyboardInterrupt:
+            if live:
+                raise
+        except gdb.error as error:
+            raise TargetError(f"gdb cannot run the program: {error}") from error
+        if not live and gdb.selected_inferior().pid == 0:
+            raise ProgramEnded(int(gdb.convenience_variable("_exitcode") or 0))
+        return current_target()
 
     def let_go(self, job: Job, runs_on: bool) -> None:
-        """Detach, or end the program."""
-        let_go(job, runs_on)
+        if job.core:
+            return
+        try:
+            if not job.pid and runs_on and gdb.selected_inferior().pid:
+                gdb.execute("continue", False, True)
+            if gdb.selected_inferior().pid:
+                gdb.execute("detach" if job.pid else "kill", False, True)
+        except KeyboardInterrupt:
+            gdb.execute("detach" if job.pid else "kill", False, True)
+        except (gdb.error, GdbextError):
+            return  # it is gone
 
     def leave(self, job: Job) -> None:
-        """End gdb without taking its Python apart, which is a fifth of the time of a look; where it holds nobody, and
-        no thread of ours is at work. What asked to be called at the end is called."""
-        is_free = bool(job.core) or (job.pid > 0 and not any(each.pid for each in gdb.inferiors()))
+        """Exit gdb without finalizing its Python, a fifth of an inspection's time, if it holds no process and no thread
+        of ours runs. Functions registered with atexit are called."""
+        is_free = bool(job.core) or (job.pid > 0 and not any(inferior.pid for inferior in gdb.inferiors()))
         if is_free and threading.active_count() == 1:
             atexit._run_exitfuncs()
             gdb.flush(gdb.STDOUT)
             gdb.flush(gdb.STDERR)
             os._exit(0)
+
+
+def _silence(_event: object) -> None:
+    """Discard what gdb prints on its own (``[Inferior 1 … exited with code 03]``): the terminal is the program's, which
+    has its own file descriptors from the moment on at which gdb knows of its first thread."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1,) if log.is_wanted() else (1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def debugger() -> Debugger:

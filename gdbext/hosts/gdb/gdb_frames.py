@@ -1,6 +1,6 @@
-"""gdb's own ``bt`` with more than native frames: a frame filter.
+"""The frame filter that adds our frames to gdb's ``bt``.
 
-Only gdb's frames are asked, for the program counter and the stack pointer: no symbol of any library is read for this.
+It reads gdb's frames only for the program counter and the stack pointer, which needs no symbols of any library.
 """
 
 from __future__ import annotations
@@ -14,39 +14,31 @@ import gdb
 from gdb.FrameDecorator import FrameDecorator
 
 from gdbext.hosts.debugger.frame_source import AddedFrame, Position, frame_function, frame_source, interleaved
+from gdbext.hosts.gdb.gdb_printers import WORD
 
 if TYPE_CHECKING:
     from gdbext.hosts.debugger.frame_source import FrameSource
 
-NAME = "dispatch-frames"
-_INDENT = "    "
-_WORD = (1 << 64) - 1
-_PRIORITY = 50
-"""A priority below the 100 of most filters, which then see gdb's own frames only."""
-
 
 class AddedDecorator(FrameDecorator):  # type: ignore[misc]
-    """Shows one added frame. It borrows a frame of gdb's, whose number gdb prints only once: for the frame itself."""
+    """Shows one added frame, with a frame of gdb's as its own; gdb prints that frame's number only once."""
 
-    def __init__(self, lender: gdb.Frame, added: AddedFrame) -> None:
-        super().__init__(lender)
+    def __init__(self, native: gdb.Frame, added: AddedFrame) -> None:
+        super().__init__(native)
         self._added = added
 
     def function(self) -> str:
-        """A Python function's name, or PyTorch's words for a pass through the dispatcher; below gdb's numbers."""
-        return _INDENT + frame_function(self._added.frame)
+        """Indented, to be below gdb's numbers."""
+        return f"    {frame_function(self._added.frame)}"
 
     def filename(self) -> str | None:
-        """The source file of a Python function."""
         return frame_source(self._added.frame)[0] or None
 
     def line(self) -> int | None:
-        """The current line of a Python function."""
         return frame_source(self._added.frame)[1] or None
 
     def address(self) -> int | None:
-        """None: there is no code of its own. gdb's DAP server takes no None (gdb 14 to 18) and gets the
-        native frame's."""
+        """None: there is no code of its own. gdb's DAP server does not accept None (gdb 14 to 18)."""
         return int(self.inferior_frame().pc()) if "gdb.dap" in sys.modules else None
 
     def frame_args(self) -> None:
@@ -57,11 +49,11 @@ class AddedDecorator(FrameDecorator):  # type: ignore[misc]
 
 
 class AddedFrameFilter:
-    """The filter, as gdb wants it; it stands in ``gdb.frame_filters`` while it is wanted."""
+    """The filter in gdb's form, in ``gdb.frame_filters`` until it is removed."""
 
     def __init__(self, source: FrameSource) -> None:
-        self.name = NAME
-        self.priority = _PRIORITY
+        self.name = "dispatch-frames"
+        self.priority = 50  # below the 100 of most filters, which then see gdb's own frames only
         self.enabled = True
         self._source = source
         gdb.frame_filters[self.name] = self
@@ -75,16 +67,15 @@ class AddedFrameFilter:
         return self._with_added(frames, lwp or pid)
 
     def _with_added(self, frames: Iterator[FrameDecorator], tid: int) -> Iterator[FrameDecorator]:
-        lender = gdb.newest_frame()
-        for each in interleaved(frames, _position, self._source.of(tid)):
-            if isinstance(each, AddedFrame):
-                yield AddedDecorator(lender, each)
+        native = gdb.newest_frame()
+        for frame in interleaved(frames, _position, self._source.of(tid)):
+            if isinstance(frame, AddedFrame):
+                yield AddedDecorator(native, frame)
             else:
-                lender = each.inferior_frame()
-                yield each
+                native = frame.inferior_frame()
+                yield frame
 
     def remove(self) -> None:
-        """Remove our frames: only native ones are shown then."""
         if gdb.frame_filters.get(self.name) is self:
             del gdb.frame_filters[self.name]
 
@@ -93,5 +84,5 @@ def _position(decorator: FrameDecorator) -> Position | None:
     frame = decorator.inferior_frame()
     with suppress(gdb.error):
         if frame.type() != gdb.INLINE_FRAME:
-            return frame.pc(), int(frame.read_register("sp")) & _WORD
+            return frame.pc(), int(frame.read_register("sp")) & WORD
     return None

@@ -1,4 +1,4 @@
-"""Start a gdb for one command of scripts/dispatch. Imports no gdb: this runs outside of it."""
+"""The command line of a gdb for one command of scripts/dispatch. Imports no gdb: this runs outside of it."""
 
 from __future__ import annotations
 
@@ -12,39 +12,9 @@ from gdbext.hosts.debugger.base_debugger import DebuggerLaunch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NO_SYMBOLS = (
-    "--readnever",
-    "-iex",
-    "set sysroot /nonexistent",
-    "-iex",
-    "set auto-solib-add off",
-    "-iex",
-    "set libthread-db-search-path /nonexistent",
-)
-"""Keeps gdb from reading any file of the target: attaching to torch takes 10 ms so, instead of 2.4 s.
 
-Without a program file it also needs no libthread_db; it finds the threads in /proc.
-"""
-LIVE_PROGRAM = (
-    "--readnever",
-    "-iex",
-    "set auto-solib-add off",
-    "-iex",
-    "set libthread-db-search-path /nonexistent",
-)
-"""The same for a program that gdb starts for a live command; it needs the program's file."""
-QUIET = (
-    "-iex",
-    "set debuginfod enabled off",
-    "-iex",
-    "set auto-load no",
-    "-iex",
-    "set confirm off",
-    "-iex",
-    "set pagination off",
-    "-iex",
-    "set print thread-events off",
-)
+def _settings(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("-iex", f"set {setting}")]
 
 
 class GdbLaunch(DebuggerLaunch):
@@ -66,17 +36,23 @@ class GdbLaunch(DebuggerLaunch):
         )
 
     def arguments(self, code: str, core: str, program: Sequence[str], live: bool) -> list[str]:
-        """gdb may read what symbols it likes only of a program in which it waits for a crash."""
-        what = ["-c", os.path.abspath(core)] if core else []  # noqa: PTH100
-        symbols = NO_SYMBOLS if not program else LIVE_PROGRAM if live else ()
+        """Of a program that gdb runs until it crashes gdb may read symbols. Otherwise it reads no file of the target:
+        attaching to torch then takes 10 ms instead of 2.4 s. Without a program file it also needs no libthread_db; it
+        finds the threads in /proc. A live command needs the program's file."""
+        loaded = ["-c", os.path.abspath(core)] if core else []  # noqa: PTH100
+        settings = _settings(
+            "debuginfod enabled off", "auto-load no", "confirm off", "pagination off", "print thread-events off"
+        )
+        if live or not program:
+            settings += ["--readnever", *([] if program else _settings("sysroot /nonexistent"))]
+            settings += _settings("auto-solib-add off", "libthread-db-search-path /nonexistent")
         started = ["--args", *program] if program else []
-        return [*what, "-nx", "-q", "-batch", *QUIET, *symbols, "-ex", f"python {code}", *started]
+        return [*loaded, "-nx", "-q", "-batch", *settings, "-ex", f"python {code}", *started]
 
     def relevant_output(self, output: str) -> str:
-        """The debugger's output without its notes on every thread."""
+        """The output without gdb's notes on every thread."""
         return "\n".join(line for line in output.splitlines() if line.strip() and not line.startswith("[New LWP"))
 
 
 def launch() -> DebuggerLaunch:
-    """Give the description of how gdb is started."""
     return GdbLaunch()

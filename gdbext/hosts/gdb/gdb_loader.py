@@ -1,33 +1,28 @@
-"""Breakpoints in the code of a running process: gdb's own one is kept out of it, and ours are kept in it.
+"""Breakpoint instructions in the code of a running process: gdb's own one in the dynamic loader is kept out of it, and
+ours are kept in it.
 
-gdb's own breakpoint in the dynamic loader is kept out of it while a command of ours lets the process run.
+gdb hears of libraries by a breakpoint that the loader runs into (enable_break, gdb/solib-svr4.c), for each one that is
+loaded or unloaded; no setting of gdb's avoids it. If gdb is killed while a thread is there, the thread gets the SIGTRAP
+and the process dies (ptrace_signal, kernel/signal.c); in a job that loads libraries all the time every second kill did
+that. So the instruction is restored as soon as gdb has replaced it, and gdb reads the list of libraries anew when the
+process has stopped again. gdb does not notice: at a stop it writes the original instruction once more.
 
-gdb hears of libraries by a breakpoint that the loader runs into (enable_break, gdb/solib-svr4.c), for each one that
-comes or goes. No setting of gdb's is without it. A thread that stands there when gdb is killed goes on with its SIGTRAP
-and ends the process (ptrace_signal, kernel/signal.c); in a job that loads libraries all the time that was every second
-kill. So the instruction is put back as soon as gdb has taken it away, and gdb reads the list of libraries anew when the
-process has stopped again. gdb takes no notice: at a stop it writes the original instruction once more.
-
-Ours are kept in it. Where the last kernel probe at a place of a file ends, the kernel puts the file's instruction back
-in all processes that map the file and had probes once (register_for_each_vma, kernel/events/uprobes.c), and does not
-ask who wrote the breakpoint instruction that it finds there: a trace of one rank takes out the breakpoints that gdb has
-in another one. gdb would not notice, and nobody would stop there any more.
-
-And what an editor asks of gdb's DAP server meanwhile: that handles one request after the other, and would handle none
-before the command has ended (Server.main_loop of gdb's package gdb.dap, in gdb 18).
+When the last kernel probe at an address of a file ends, the kernel restores the file's instruction in all processes
+that map the file and had probes once (register_for_each_vma, kernel/events/uprobes.c), whoever wrote the breakpoint
+instruction that it finds there: a trace of one rank removes the breakpoints that gdb has in another one. gdb would not
+notice, and no thread would stop there any more.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import gdb
 
@@ -36,139 +31,123 @@ from gdbext.engine.targets.live.proc_checks import ends_with_tracer, thread_stat
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import parse_maps, signals_held
 from gdbext.errors import TargetError
-from gdbext.hosts.gdb.gdb_target import connection_type, execute, interrupt_all, is_running, post_whole
+from gdbext.hosts.gdb.gdb_target import connection_type, execute, is_running, quietly
 from gdbext.log import logger
 
 _log = logger(__name__)
-_PAUSE, _AWAITED, _FIRST = 0.002, 0.1, -20
-"""Seconds between two looks: gdb puts its breakpoint back whenever it lets the process go on. And those in which it is
-awaited without a pause, when the process is about to run; and the thread's niceness (setpriority(2))."""
-_HEADER = re.compile(r"-?\d+ +(\S.*?) +(?:keep|del|dis|dstp) +[yn] +(0x[0-9a-f]+|<\w+>)?")
-_LOCATION = re.compile(r"-?\d+\.\d+ +\S+ +(0x[0-9a-f]+)")
-_LOADER = "shlib events"
-"""The type of such breakpoints in ``maint info breakpoints`` (bptype_description, gdb/breakpoint.c)."""
-_LISTENS = re.compile(r"<PENDING>|catchpoint .*load of ")
-"""A user's breakpoint that waits for a library, and his catchpoints for the loading of some."""
 
 
 @contextmanager
 def loader_unwatched() -> Iterator[Callable[[], None]]:
-    """gdb hears of no library while the process runs, and of all of them at the end. Nothing is done for a process that
-    ends together with gdb, or where the user waits for a library. What it gives is to be called before each
-    ``continue``."""
+    """Keep gdb's breakpoint out of the loader, and have gdb read the libraries at the end if they changed. The function
+    that it yields must be called before each ``continue``. Nothing is done for a process that is killed together with
+    gdb, or if the user waits for a library."""
     pid, own = gdb.selected_inferior().pid, architectures.own()
-    places = _places(pid, len(own.breakpoint_code)) if own else {}
-    memory = _memory(pid) if places else -1
+    originals = _loader_instructions(pid, len(own.breakpoint_code)) if own else {}
+    memory = -1
+    with suppress(OSError):  # refused
+        # this leads to the program that the process executes now: after an exec it leads nowhere
+        memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC) if originals else -1
     if not own or memory < 0:
-        yield _nothing
+        yield lambda: None
         return
-    before, keeper = _libraries(pid), _Keeper(memory, own.breakpoint_code, places)
+    before, restorer = _libraries(pid), _Restorer(memory, own.breakpoint_code, originals)
     try:
         with signals_held():  # or it could get a Ctrl+C that is gdb's
-            keeper.start()
-        yield keeper.expect
+            restorer.start()
+        yield restorer.expect
     finally:
-        keeper.end()
+        restorer.end()
         os.close(memory)
-        if _libraries(pid) != before:
-            _read_libraries()
+        if _libraries(pid) != before and gdb.selected_inferior().pid:
+            # told its sysroot once more, gdb reads new libraries (reload_shared_libraries, gdb/solib.c)
+            quietly(f"set sysroot {gdb.parameter('sysroot')}")
 
 
-def _places(pid: int, size: int) -> Mapping[int, bytes]:
-    """Address → original bytes, that many, of the instructions that gdb replaces in the loader."""
+def _loader_instructions(pid: int, size: int) -> Mapping[int, bytes]:
+    """Address → original bytes, ``size`` of them, of the instructions that gdb replaces in the loader."""
     if not pid or connection_type(gdb.selected_inferior()) != "native" or ends_with_tracer(pid):
         return {}
     try:
-        listed = execute("maint info breakpoints")
-        if gdb.parameter("stop-on-solib-events") or _LISTENS.search(listed):
+        listing = execute("maint info breakpoints")
+        # a user's breakpoint that waits for a library, and catchpoints for the loading of some
+        if gdb.parameter("stop-on-solib-events") or re.search(r"<PENDING>|catchpoint .*load of ", listing):
             return {}
-        return {place: bytes(gdb.selected_inferior().read_memory(place, size)) for place in loader_places(listed)}
+        inferior = gdb.selected_inferior()
+        return {address: bytes(inferior.read_memory(address, size)) for address in loader_addresses(listing)}
     except (TargetError, gdb.error, OverflowError) as error:
         _log.info("gdb's breakpoint in the loader stays: %s", error)
         return {}
 
 
-def loader_places(listed: str) -> set[int]:
-    """The addresses where gdb has breakpoints in the loader and nothing else, by its list of all breakpoints."""
-    kind, found, others = "", set[int](), set[int]()
-    for line in listed.splitlines():
+_HEADER = re.compile(r"-?\d+ +(\S.*?) +(?:keep|del|dis|dstp) +[yn] +(0x[0-9a-f]+|<\w+>)?")
+_LOCATION = re.compile(r"-?\d+\.\d+ +\S+ +(0x[0-9a-f]+)")
+
+
+def loader_addresses(listing: str) -> set[int]:
+    """The addresses where gdb has breakpoints in the loader and no others, by its list of all breakpoints."""
+    kind, loader, others = "", set[int](), set[int]()
+    for line in listing.splitlines():
         header = _HEADER.match(line)
         kind = header[1] if header else kind
-        place = _LOCATION.match(line) or header
-        address = place[place.lastindex or 0] if place else ""
+        location = _LOCATION.match(line) or header
+        address = location[location.lastindex or 0] if location else ""
         if address.startswith("0x"):
-            (found if kind == _LOADER else others).add(int(address, 16))
-    return found - others
+            # bptype_description, gdb/breakpoint.c
+            (loader if kind == "shlib events" else others).add(int(address, 16))
+    return loader - others
 
 
-def _memory(pid: int) -> int:
-    """A descriptor of the memory of the program that the process executes now: after an exec it leads nowhere. -1 where
-    that is refused."""
-    try:
-        return os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return -1
+class _Restorer(threading.Thread):
+    """Restores the original bytes wherever the breakpoint instruction, ``code``, is."""
 
-
-def _nothing() -> None:
-    """Expect nothing where nothing is kept out."""
-
-
-class _Keeper(threading.Thread):
-    """Puts the original bytes back wherever the breakpoint instruction, ``code``, stands."""
-
-    def __init__(self, memory: int, code: bytes, places: Mapping[int, bytes]) -> None:
+    def __init__(self, memory: int, code: bytes, originals: Mapping[int, bytes]) -> None:
         super().__init__(daemon=True)
         self._memory = memory
         self._code = code
-        self._places = places
-        self._awaited = 0.0
+        self._originals = originals
+        self._busy_until = 0.0
         self._over, self._expected = threading.Event(), threading.Event()
 
     def expect(self) -> None:
-        """gdb is about to let the process run: its breakpoint comes now."""
-        self._awaited = time.monotonic() + _AWAITED
+        """gdb is about to resume the process: check without a pause for 0.1 s, or until its breakpoint has come."""
+        self._busy_until = time.monotonic() + 0.1
         self._expected.set()
 
     def end(self) -> None:
-        """The process stands still for good."""
+        """The process has stopped for good."""
         self._over.set()
         self._expected.set()
         if self.ident is not None:
             self.join()
 
     def run(self) -> None:
-        """Look until it is over, before others have their turn: on a busy machine that makes the difference."""
-        with suppress(OSError):  # it takes root, as probes do
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _FIRST)
+        with suppress(OSError):  # it takes root, as probes do; on a busy machine it makes the difference
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
         while not self._over.is_set():
-            for address, original in self._places.items():
-                with suppress(OSError):  # the process has ended
+            for address, original in self._originals.items():
+                with suppress(OSError):  # the process has exited
                     if os.pread(self._memory, len(original), address) == self._code:
                         os.pwrite(self._memory, original, address)
-                        self._awaited = 0.0
-            if time.monotonic() > self._awaited:
+                        self._busy_until = 0.0
+            if time.monotonic() > self._busy_until:
                 self._expected.clear()
-                self._expected.wait(_PAUSE)
-
-
-_LOOK, _TRACED, _WRITES_RUNNING = 1.0, "t", 12
-"""Seconds between two looks; the state of a thread that gdb has stopped; the first gdb that writes to the memory of a
-process that runs."""
+                self._expected.wait(0.002)  # gdb writes its breakpoint again whenever it resumes the process
 
 
 _Breakpoint = TypeVar("_Breakpoint", bound=gdb.Breakpoint)
 
 
 class BreakpointKeeper:
-    """Has gdb put breakpoints of ours back that were taken out of the code while the process runs.
+    """Has gdb restore breakpoints of ours that were removed from the code while the process runs.
 
-    A thread of ours looks once a second, as long as there are any; gdb's own thread does the rest."""
+    A thread of ours checks once a second, as long as there are any; gdb's own thread does the rest."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[weakref.ref[gdb.Breakpoint], int]] = []
+        self._breakpoints: list[tuple[weakref.ref[gdb.Breakpoint], int]] = []
+        """(breakpoint, address)"""
         self._lock = threading.Lock()
-        """Guards the list, which both threads change, and whether there is a thread that looks."""
+        """Guards the list, which both threads change, and whether there is a thread that checks."""
         self._is_watched = False
         self._pid = 0
         self._code = b""
@@ -177,11 +156,11 @@ class BreakpointKeeper:
         """The breakpoint, which is kept in the code of the process that gdb has now until it is deleted."""
         pid = gdb.selected_inferior().pid
         if pid != self._pid:
-            self._pid, self._code = pid, _code_written_to(pid)
+            self._pid, self._code = pid, _code_written_while_running(pid)
         if not self._code:
             return breakpoint
         with self._lock:
-            self._kept.append((weakref.ref(breakpoint), address))
+            self._breakpoints.append((weakref.ref(breakpoint), address))
             begins, self._is_watched = not self._is_watched, True
         if begins:
             with signals_held():  # or it could get a Ctrl+C that is gdb's
@@ -189,51 +168,52 @@ class BreakpointKeeper:
         return breakpoint
 
     def _watch(self) -> None:
-        while self._some_are_left():
-            with suppress(OSError):  # the process has ended, or nobody may look
-                if _TRACED not in thread_states(self._pid).values() and self._missing():
-                    gdb.post_event(self._put_back)
-            time.sleep(_LOOK)
-
-    def _some_are_left(self) -> bool:
-        with self._lock:
-            self._kept = [each for each in self._kept if each[0]() is not None]
-            self._is_watched = bool(self._kept)
-            return self._is_watched
+        while True:
+            with self._lock:
+                self._breakpoints = [row for row in self._breakpoints if row[0]() is not None]
+                self._is_watched = bool(self._breakpoints)
+                if not self._is_watched:
+                    return
+            with suppress(OSError):  # the process has exited, or its memory may not be read
+                is_stopped_by_gdb = "t" in thread_states(self._pid).values()
+                if not is_stopped_by_gdb and self._missing():
+                    gdb.post_event(self._restore)
+            time.sleep(1.0)
 
     def _missing(self) -> set[int]:
         """The addresses where no breakpoint instruction is. Raises OSError."""
         size = len(self._code)
         with open(f"/proc/{self._pid}/mem", "rb", buffering=0) as memory:
-            there = {address: os.pread(memory.fileno(), size, address) for _, address in [*self._kept]}
-        return {address for address, code in there.items() if code != self._code}
+            codes = {address: os.pread(memory.fileno(), size, address) for _, address in [*self._breakpoints]}
+        return {address for address, code in codes.items() if code != self._code}
 
-    def _put_back(self) -> None:
-        """Switch those off and on that are missing: gdb writes a breakpoint where it is switched on."""
+    def _restore(self) -> None:
+        """Switch those off and on that are missing: gdb writes a breakpoint when it is switched on."""
         with self._lock:
-            self._kept = [each for each in self._kept if (one := each[0]()) is not None and one.is_valid()]
-            ours = [(each(), address) for each, address in self._kept]
+            rows = [(reference, reference(), address) for reference, address in self._breakpoints]
+            valid = [row for row in rows if row[1] is not None and row[1].is_valid()]
+            self._breakpoints = [(reference, address) for reference, _, address in valid]
         if gdb.selected_inferior().pid != self._pid or not is_running():
             return
         with suppress(OSError, gdb.error):
             missing = self._missing()
-            for each, address in ours:
-                if address in missing and each is not None and each.enabled:
+            for _, breakpoint, address in valid:
+                if address in missing and breakpoint is not None and breakpoint.enabled:
                     _log.info("a breakpoint at %#x was taken out of the code: put back", address)
-                    each.enabled = False
-                    each.enabled = True
+                    breakpoint.enabled = False
+                    breakpoint.enabled = True
 
 
-def _code_written_to(pid: int) -> bytes:
-    """The breakpoint instruction, where gdb writes it into a process of this machine also while that runs; else b""."""
+def _code_written_while_running(pid: int) -> bytes:
+    """The breakpoint instruction, if gdb writes it into a process of this machine also while that runs; else b""."""
     own = architectures.own()
-    writes = int(gdb.VERSION.partition(".")[0]) >= _WRITES_RUNNING
+    writes = int(gdb.VERSION.partition(".")[0]) >= 12
     is_here = bool(pid) and writes and connection_type(gdb.selected_inferior()) == "native"
     return own.breakpoint_code if own and is_here else b""
 
 
 def program_of(pid: int) -> str:
-    """A value that is different in every program that a process executes; "" where that is unknown (remote)."""
+    """A value that is different in every program that a process executes; "" if that is unknown (remote)."""
     try:
         return proc_files.read(f"/proc/{pid}/auxv").hex()  # the addresses of its program headers and entry
     except OSError:
@@ -241,112 +221,8 @@ def program_of(pid: int) -> str:
 
 
 def _libraries(pid: int) -> set[tuple[str, int]]:
-    """The files that are mapped as code, and where; none of a process that is gone."""
+    """(path, address) of the files that are mapped as code; empty for a process that is gone."""
     with suppress(OSError):
         mappings = parse_maps(proc_files.text(f"/proc/{pid}/maps"))
         return {(each.path, each.start) for each in mappings if "x" in each.permissions and each.inode}
     return set()
-
-
-def _read_libraries() -> None:
-    """Have gdb look which libraries there are: it does where it is told its sysroot once more
-    (reload_shared_libraries, gdb/solib.c), and reads those that are new."""
-    if gdb.selected_inferior().pid:
-        with suppress(gdb.error):
-            gdb.execute(f"set sysroot {gdb.parameter('sysroot')}", False, True)
-
-
-_QUEUES = ("_read_queue", "read_queue")
-"""The member of gdb's DAP server where the requests wait that it has read; its name in gdb 18, and before."""
-_CANCELLER, _IN_FLIGHT, _CANCEL = "canceller", "in_flight_gdb_thread", "cancel"
-"""Its member that cancels requests; there the number of the one that gdb's thread handles; and the function."""
-_ENDS_RUN = frozenset({"pause", "disconnect", "terminate"})
-"""The requests of DAP that are not to wait until the process stops by itself."""
-
-
-@contextmanager
-def editor_heard() -> Iterator[Callable[[], bool]]:
-    """Interrupt the process as soon as an editor wants it stopped, or is gone; what it gives says whether that has
-    come."""
-    server = getattr(sys.modules.get("gdb.dap.server"), "_server", None)
-    name = next((each for each in _QUEUES if hasattr(server, each)), "")
-    if not name:
-        yield _never
-        return
-    queue, canceller = getattr(server, name), getattr(server, _CANCELLER, None)
-    heard = HeardQueue(queue, canceller, lambda: post_whole(interrupt_all, interrupt_all))
-    setattr(server, name, heard)
-    is_cancelled = hasattr(canceller, _IN_FLIGHT)
-    if is_cancelled:
-        setattr(canceller, _CANCEL, heard.cancel)
-    try:
-        heard.look()
-        yield lambda: heard.came
-    finally:
-        if is_cancelled:
-            delattr(canceller, _CANCEL)
-        setattr(server, name, queue)
-        heard.end()
-
-
-def _never() -> bool:
-    """Say that nothing has come, where there is no such editor."""
-    return False
-
-
-class HeardQueue:
-    """The queue of requests, which another thread fills and nobody empties while a command runs.
-
-    A cancel of the command gets a road of its own: gdb.interrupt(), by which gdb 18 cancels, was lost, or had gdb
-    abort, in 3 of 8 of dispatch-values by probes.
-    """
-
-    def __init__(self, queue: Any, canceller: Any, interrupt: Callable[[], None]) -> None:
-        """``interrupt`` is called from that thread."""
-        self._queue = queue
-        self._canceller = canceller
-        self._interrupt = interrupt
-        self._lock = threading.Lock()
-        self._is_over = False
-        self.came = False
-        """There is a request that is to end the run."""
-
-    def put(self, request: Any) -> None:
-        """Take a request in, None for the end of all, and look at it."""
-        self._queue.put(request)
-        if _ends_run(request):
-            self._end_run()
-
-    def get(self) -> Any:
-        """Give the next request out, as the queue does."""
-        return self._queue.get()
-
-    def cancel(self, number: int) -> None:
-        """Cancel a request: the command that runs, or another one as gdb does."""
-        with self._canceller.lock:
-            if number != getattr(self._canceller, _IN_FLIGHT):
-                getattr(type(self._canceller), _CANCEL)(self._canceller, number)
-                return
-        self._end_run()
-
-    def _end_run(self) -> None:
-        with self._lock:
-            if not self.came and not self._is_over:
-                self._interrupt()
-            self.came = True
-
-    def look(self) -> None:
-        """Look at the requests that were there before."""
-        for _ in range(self._queue.qsize()):
-            request = self._queue.get()
-            self._queue.put(request)
-            self.came = self.came or _ends_run(request)
-
-    def end(self) -> None:
-        """The process has stopped: nobody is interrupted any more."""
-        with self._lock:
-            self._is_over = True
-
-
-def _ends_run(request: Any) -> bool:
-    return request is None or (isinstance(request, dict) and request.get("command") in _ENDS_RUN)

@@ -1,9 +1,9 @@
 """gdb's side of the live commands: breakpoints with a Python stop() that does next to nothing, and ``continue``.
 
 Measured with gdb 13.1 on this project's machine: a breakpoint with an empty stop() costs 160 to 290 µs a hit (two
-context switches, a step over the instruction), whatever stop() does comes on top. ``gdb.parse_and_eval`` of a register
-takes 6 µs without symbols and 22 µs with torch's symbols read; ``gdb.selected_frame()`` alone takes 14 and 128 µs,
-since it computes the frame's identity. So registers are read by parse_and_eval.
+context switches, a step over the instruction), plus the time of stop(). ``gdb.parse_and_eval`` of a register takes 6 µs
+without symbols and 22 µs with torch's symbols read; ``gdb.selected_frame()`` alone takes 14 and 128 µs, since it
+computes the frame's identity. So registers are read by parse_and_eval.
 
 ``continue`` is executed with its output, so that what is shown meanwhile reaches gdb's console in every interpreter:
 with to_string, gdb.write would write into that string, and MI would miss the ^running that is its result record.
@@ -24,18 +24,23 @@ from gdbext.diagnosis.tool import run_for
 from gdbext.engine.targets.live import ptrace
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.engine.targets.system.linux import signal_name
-from gdbext.errors import GdbextError, MemoryFault, TargetError
+from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.gdb import gdb_modes
-from gdbext.hosts.gdb.gdb_batch import brief_stop, stopped_target
-from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper, editor_heard, loader_unwatched, program_of
+from gdbext.hosts.gdb.gdb_editor import editor_heard
+from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper, loader_unwatched, program_of
+from gdbext.hosts.gdb.gdb_printers import WORD
+from gdbext.hosts.gdb.gdb_probes import ProbedThreads, stopping_for
 from gdbext.hosts.gdb.gdb_target import (
     GdbTarget,
+    brief_stop,
     connection_type,
     interrupt_all,
     is_running,
     low_word,
     post_whole,
     quietly,
+    read_memory,
+    stopped_target,
 )
 from gdbext.live.host import HookSpec
 from gdbext.live.timed_run import TimedRun, check_pause, ending_of_failure
@@ -50,12 +55,14 @@ if TYPE_CHECKING:
 
 
 def pause_of(target: Target) -> Pause:
-    """The object that lets the process run for some seconds. Raises UsageError where gdb would not let all of it run,
-    or could not stop it again."""
-    if isinstance(target, SnapshotTarget):
-        return partial(_look_again, target.pid)
-    alternative = f"look from outside: detach, then scripts/dispatch -p {target.pid} dispatch-diagnose --samples 5"
-    gdb_modes.check_pause_works(alternative)
+    """The function that lets the process run for some seconds. Raises UsageError if gdb would not resume all of it, or
+    could not stop it again."""
+    pid = target.pid  # not the target, which the next one replaces
+    alternative = f"look from outside: detach, then scripts/dispatch -p {pid} dispatch-diagnose --samples 5"
+
+    def look_again(seconds: float, watch: Watch) -> Target:
+        run_for(seconds, watch)  # the process runs already
+        return brief_stop(pid)
 
     def pause(seconds: float, watch: Watch) -> Target:
         selected, forks = gdb.selected_thread(), gdb_modes.Forks()
@@ -66,17 +73,13 @@ def pause_of(target: Target) -> Pause:
             selected.switch()
         return GdbTarget(gdb.selected_inferior())
 
+    if isinstance(target, SnapshotTarget):
+        return look_again
+    gdb_modes.check_pause_works(alternative)
     return pause
 
 
-def _look_again(pid: int, seconds: float, watch: Watch) -> Target:
-    """Look at the process again, which runs already."""
-    run_for(seconds, watch)
-    return brief_stop(pid)
-
-
 _log = logger(__name__)
-_WORD = (1 << 64) - 1
 _evaluate = gdb.parse_and_eval
 
 
@@ -90,58 +93,41 @@ class GdbHook(gdb.Breakpoint):  # type: ignore[misc]
         self._handler = spec.handler
         self._frame_register = f"${spec.frame.register}"
         self._offset = spec.frame.offset
-        self._value = value_expression(spec)
+        register = f"${spec.register}"
+        loaded = f"*(unsigned long*)((unsigned long){register} + {spec.load})"
+        self._value = "" if not spec.register else register if spec.load is None else loaded
 
     def stop(self) -> bool:
-        """Called by gdb at each hit; everything in it counts."""
+        """Called by gdb at each hit; its time counts."""
         if self._control.is_over:
             return True
         try:
-            cfa = (int(_evaluate(self._frame_register)) & _WORD) + self._offset
-            value = int(_evaluate(self._value)) & _WORD if self._value else 0
-            over = self._handler(gdb.selected_thread().ptid[1], cfa, value)
-            if over:
+            cfa = (int(_evaluate(self._frame_register)) & WORD) + self._offset
+            value = int(_evaluate(self._value)) & WORD if self._value else 0
+            stops = self._handler(gdb.selected_thread().ptid[1], cfa, value)
+            if stops:
                 self._control.asked = True
                 self.silent = False  # or MI's *stopped would have no frame
                 self._control.quiet.begin()
-            return over
+            return stops
         except (GdbextError, OSError, gdb.error, KeyboardInterrupt) as error:
             self._control.fail(error)
             return True
 
     def remove(self) -> None:
-        """Take the breakpoint away; idempotent."""
         if self.is_valid():
             self.delete()
 
 
-def value_expression(spec: HookSpec) -> str:
-    """The wanted value as gdb's expression."""
-    if not spec.register:
-        return ""
-    if spec.load is None:
-        return f"${spec.register}"
-    return f"*(unsigned long*)((unsigned long)${spec.register} + {spec.load})"
-
-
 class _Stop(NamedTuple):
-    """The part of gdb's event that matters. The event itself must not be kept: it holds the breakpoints, and Python's
-    collector does not see through gdb's objects, so that whatever a breakpoint's handler leads to would live for
-    ever."""
+    """The needed part of gdb's event. The event itself must not be kept: it holds the breakpoints, and Python's
+    collector does not see through gdb's objects, so that everything that a breakpoint's handler refers to would live
+    for ever."""
 
     signal: str = ""
     breakpoints: tuple[int, ...] = ()
     """The numbers of those that are not hooks of ours."""
     is_at_breakpoint: bool = False
-
-
-def _stop_of(event: Any) -> _Stop:
-    if isinstance(event, gdb.SignalEvent):
-        return _Stop(signal=event.stop_signal)
-    if isinstance(event, gdb.BreakpointEvent):
-        numbers = tuple(each.number for each in event.breakpoints if not isinstance(each, GdbHook))
-        return _Stop("SIGINT" if numbers and max(numbers) < 0 else "", numbers, True)  # a GdbTrap goes on by itself
-    return _Stop()
 
 
 class GdbRunControl:
@@ -157,19 +143,17 @@ class GdbRunControl:
         self._is_replaced = False
         self.quiet = gdb_modes.QuietConsole()
         self._probes: ProbeHooks | None = None
-        self._probed: gdb_modes.ProbedThreads | None = None
+        self._probed: ProbedThreads | None = None
         self._probed_thread = 0
         self._stops_anyway = False
         self.is_over = False
-        """No handler is called any more: gdb only takes an interrupt."""
+        """True: handlers are not called any more; gdb only takes an interrupt."""
 
     def use_probes(self) -> None:
-        """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
         gdb_modes.check_probes()
         self._probes = ProbeHooks(stopped_target, self.read)
 
     def place(self, spec: HookSpec) -> AddressHook:
-        """Watch an address in all threads. Raises TargetError."""
         if self._probes:
             return self._probes.place(spec)
         try:
@@ -181,24 +165,19 @@ class GdbRunControl:
         return hook
 
     def read(self, address: int, size: int) -> bytes:
-        """Memory as it is now. Raises MemoryFault."""
-        try:
-            return bytes(gdb.selected_inferior().read_memory(address, size))
-        except (gdb.error, OverflowError) as error:
-            raise MemoryFault(address, size) from error
+        return read_memory(address, size)
 
     def register(self, name: str) -> int:
-        """A register of the selected thread's innermost frame. Raises TargetError."""
-        noted = self._probes.register(name) if self._probes else None
-        if noted is not None:
-            return noted
+        """Raises TargetError."""
+        at_probe = self._probes.register(name) if self._probes else None
+        if at_probe is not None:
+            return at_probe
         try:
-            return int(_evaluate(f"${name}")) & _WORD
+            return int(_evaluate(f"${name}")) & WORD
         except gdb.error as error:
             raise TargetError(f"gdb cannot read the register {name}: {error}") from error
 
     def float_register(self, name: str) -> int:
-        """The low 8 bytes of a vector register of the selected thread's innermost frame. Raises TargetError."""
         if self._probes:
             self._probes.check_vectors()
             return ptrace.float_registers(self._probed_thread, stopped_target().architecture)[name]
@@ -208,11 +187,10 @@ class GdbRunControl:
             raise TargetError(f"gdb cannot read the register {name}: {error}") from error
 
     def fail(self, error: BaseException) -> None:
-        """A handler raised; the first error counts."""
+        """Keep the error of a handler; the first one counts."""
         self._failure = self._failure or error
 
     def start(self) -> None:
-        """Start the program and stop it before its first instruction. Raises TargetError."""
         try:
             gdb.execute("starti", False, True)
         except gdb.error as error:
@@ -221,11 +199,9 @@ class GdbRunControl:
             ) from error
 
     def session(self) -> Session:
-        """A fresh session of the stopped process, also inside a handler. Raises TargetError."""
         return Session(stopped_target())
 
     def close(self) -> None:
-        """Remove all hooks from the process."""
         hooks, self._hooks = self._hooks, []
         for hook in hooks:
             hook.remove()
@@ -236,12 +212,10 @@ class GdbRunControl:
 
     @property
     def can_run_beside(self) -> bool:
-        """gdb holds a process of this machine."""
         return connection_type(gdb.selected_inferior()) == "native"
 
     def run_beside(self, work: Work, by_probes: bool = True) -> Ending:
-        """Let the process run while another thread works, and interrupt it when that is done. ``by_probes``: the work
-        is to read what kernel probes see. Raises TargetError where gdb's settings are against it."""
+        """``by_probes``: the work is to read what kernel probes record."""
         if by_probes:
             gdb_modes.check_probes()
         refused = gdb_modes.refusal()
@@ -255,7 +229,6 @@ class GdbRunControl:
         return timed.ending(ending)
 
     def run(self) -> Ending:
-        """Let the process run until something ends that; signals that are its own affair are passed on."""
         refused = gdb_modes.refusal()
         if refused:
             return Ending(EndingKind.FAILED, refused.what, error=refused)
@@ -278,24 +251,24 @@ class GdbRunControl:
             self.quiet.end()
             if self._probes and ending and ending.kind in _STOPS:
                 with suppress(gdb.error):
-                    gdb.execute("frame", False, False)  # gdb was not to say more of its stops than of ours
+                    gdb.execute("frame", False, False)  # gdb's console was quiet about its own stops, too
             gdb.events.new_objfile.disconnect(self._loaded)
             gdb.events.stop.disconnect(self._stopped)
 
     @contextmanager
     def _catching(self) -> Iterator[None]:
-        """Probes stop threads meanwhile, where there are any. Raises TargetError."""
+        """Let the probes, if there are any, stop threads meanwhile. Raises TargetError."""
         if not self._probes:
             yield
             return
         self._probes.begin(arms=False)
         self.quiet.begin()
-        with gdb_modes.stopping_for(self._probes.signal) as self._stops_anyway:
-            self._probed = gdb_modes.ProbedThreads(self._probes, self._reached_probe, self.fail)
+        with stopping_for(self._probes.signal) as self._stops_anyway:
+            self._probed = ProbedThreads(self._probes, self._reached_probe, self.fail)
             yield
 
     def _reached_probe(self, tid: int) -> bool:
-        """A thread has stopped by the probes' signal: True where gdb is to stop there."""
+        """Handle a thread that has stopped by the probes' signal; True if gdb is to stop there."""
         assert self._probes
         self._probed_thread = tid
         try:
@@ -308,8 +281,8 @@ class GdbRunControl:
         return self.asked
 
     def _was_probed(self) -> bool:
-        """Handle whoever waits where gdb has stopped for the probes' signal; True where nobody else wants to know of
-        that stop."""
+        """Handle the waiting threads if gdb has stopped for the probes' signal; True if that stop is of no other
+        interest."""
         if not self._probes or not self._stop or self._stop.signal != signal_name(self._probes.signal):
             return False
         if self.asked or self._failure:
@@ -322,7 +295,7 @@ class GdbRunControl:
         return bool(waiting) or not self._stops_anyway
 
     def _continue(self, forks: gdb_modes.Forks) -> Ending | None:
-        """One run; None where the process is to go on."""
+        """One run; None if the process is to be resumed."""
         self._failure = self._stop = None
         self.asked = self._is_replaced = False
         self._ran = program_of(gdb.selected_inferior().pid)
@@ -343,38 +316,33 @@ class GdbRunControl:
         is_probe = self._was_probed()
         if self._failure:
             return ending_of_failure(self._failure, "gdb")
-        return None if is_probe and not self.asked else forks.ending or self._why_stopped()
+        return None if is_probe and not self.asked else forks.ending() or self._why_stopped()
 
     def _why_stopped(self) -> Ending | None:
         if self._is_replaced:
             return _REPLACED
         if self.asked:
-            self._select_probed()
+            # select the thread that was the last to reach a probe: gdb may have heard of another one first
+            for thread in gdb.selected_inferior().threads():
+                if self._probed_thread == thread.ptid[1] and thread != gdb.selected_thread():
+                    thread.switch()
             return Ending(EndingKind.ASKED, "")
-        stop = self._stop
-        if not stop:
-            return Ending(EndingKind.STOPPED, "gdb stopped the process")
+        stop = self._stop or _Stop()
+        if stop.signal == "SIGINT":
+            return _INTERRUPTED
         if stop.signal:
-            if stop.signal == "SIGINT":
-                return _INTERRUPTED
             return Ending(EndingKind.SIGNAL, f"the process got {stop.signal}")
         if stop.is_at_breakpoint:
             numbers = stop.breakpoints
             return Ending(EndingKind.STOPPED, f"breakpoint {numbers[0]}" if numbers else "a breakpoint")
         return Ending(EndingKind.STOPPED, "gdb stopped the process")
 
-    def _select_probed(self) -> None:
-        """Select the thread that was the last to get to a probe: gdb may have been told of another one first."""
-        for thread in gdb.selected_inferior().threads():
-            if self._probed_thread == thread.ptid[1] and thread != gdb.selected_thread():
-                thread.switch()
-
     def _is_another_program(self) -> bool:
-        """It is not the program that ran when the process was resumed."""
+        """True if the process executes another program than when it was resumed."""
         return program_of(gdb.selected_inferior().pid) not in ("", self._ran)
 
     def _loaded(self, event: Any) -> None:
-        """Called by gdb when it has read a file's symbols. In another program nothing is where it was: our breakpoints
+        """Called by gdb when it has read a file's symbols. In another program all addresses are others: our breakpoints
         must not be set there. (``catch exec`` would take a number of the user's, and show in the editor's list.)"""
         del event
         if not self._is_replaced and self._is_another_program():
@@ -384,7 +352,13 @@ class GdbRunControl:
                 gdb.post_event(lambda: quietly("interrupt"))
 
     def _stopped(self, event: Any) -> None:
-        self._stop = _stop_of(event)
+        self._stop = _Stop()
+        if isinstance(event, gdb.SignalEvent):
+            self._stop = _Stop(signal=event.stop_signal)
+        elif isinstance(event, gdb.BreakpointEvent):
+            numbers = tuple(each.number for each in event.breakpoints if not isinstance(each, GdbHook))
+            is_internal = bool(numbers) and max(numbers) < 0  # a GdbTrap resumes by itself
+            self._stop = _Stop("SIGINT" if is_internal else "", numbers, True)
 
 
 _STOPS = (EndingKind.STOPPED, EndingKind.SIGNAL, EndingKind.INTERRUPTED)

@@ -1,6 +1,6 @@
-"""A process or core inside gdb. gdb lends memory, registers and threads; nothing here runs, writes or reads symbols.
+"""A process or core inside gdb, which supplies memory, registers and threads, and gdb's commands as functions.
 
-Vector registers as gdb shows them: unions of arrays of what may be in them.
+Nothing here resumes the process, writes to it or reads symbols.
 """
 
 from __future__ import annotations
@@ -13,44 +13,20 @@ from typing import Any
 
 import gdb
 
-from gdbext.engine.arch import Architecture, architectures
-from gdbext.engine.targets.base_target import MemoryMapping, Signal, TargetThread
+from gdbext.engine.arch import architectures
+from gdbext.engine.formats.elf_core import is_core
+from gdbext.engine.targets.base_target import MemoryMapping, Signal, Target, TargetThread
+from gdbext.engine.targets.core_target import LentCore
+from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.local_process import LentProcess
+from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.engine.targets.system import linux
-from gdbext.errors import MemoryFault, TargetError, TargetGone
-from gdbext.hosts.gdb.gdb_printers import evaluated_address
+from gdbext.errors import MemoryFault, NotPermitted, TargetError, TargetGone
+from gdbext.hosts.gdb.gdb_printers import WORD, evaluated_address
 
-_AGGREGATES = (gdb.TYPE_CODE_UNION, gdb.TYPE_CODE_STRUCT)
-_WORD = 8
-
-
-def low_word(register: gdb.Value) -> int:
-    """The low 8 bytes of a register, by the first view of it as words (``v2_int64``, ``d.u``). Raises gdb.error."""
-    found = _word(register)
-    if found is None:
-        raise gdb.error("it cannot be read as words")
-    return int(found) & (1 << 8 * _WORD) - 1
-
-
-def _word(value: gdb.Value) -> gdb.Value | None:
-    kind = value.type.strip_typedefs()
-    if kind.code == gdb.TYPE_CODE_ARRAY:
-        element = kind.target().strip_typedefs()
-        return value[0] if (element.code, element.sizeof) == (gdb.TYPE_CODE_INT, _WORD) else None
-    if kind.code in _AGGREGATES:
-        return next((found for found in (_word(value[field]) for field in kind.fields()) if found is not None), None)
-    return None
-
-
-_TARGET_WORD = (1 << 64) - 1
 _MAPPING_LINE = re.compile(
     r"^\s*(0x[0-9a-f]+)\s+(0x[0-9a-f]+)\s+0x[0-9a-f]+\s+(0x[0-9a-f]+)(?:[ \t]+([r-][w-][x-][ps]))?[ \t]*(.*)$", re.M
 )
-_AUXV_LINE = re.compile(r'^(\d+)\s.*?(0x[0-9a-f]+|\d+)(?: ".*")?$', re.M)
-_NATIVE_LINE = re.compile(r"^\s*- (native|core|remote|extended-remote)\b", re.M)
-
-_CONSOLE_RECORD = re.compile(r'~".*"')
-_MI_ESCAPE = re.compile(r"\\([0-7]{3}|.)")
 
 
 class GdbThread(TargetThread):
@@ -74,39 +50,35 @@ class GdbThread(TargetThread):
     @property
     def signal(self) -> Signal | None:  # type: ignore[override]
         """The crash signal that gdb stopped this thread for. Raises TargetError (the thread runs), TargetGone."""
-        self._read()
+        self.registers()
         return self._signal
 
     @property
     def kernel_state(self) -> str | None:
-        """The state before the attach where scripts/dispatch looked; in gdb every thread is stopped, so None."""
+        """The state before the attach if scripts/dispatch read it; in gdb every thread is stopped, so None."""
         return self._state
 
     def registers(self) -> Mapping[str, int]:
-        """All that gdb has of the architecture's registers. Raises TargetError (the thread runs), TargetGone."""
-        self._read()
-        return self._registers or {}
-
-    def _read(self) -> None:
+        """Those of the architecture's registers that gdb has. Raises TargetError (the thread runs), TargetGone."""
         if self._registers is None:
             self._check()
             with _gdb_errors(self.tid):
                 self._owner.read_thread(self)
+        return self._registers or {}
 
     def is_selected(self) -> bool:
-        """It is the thread that gdb has selected."""
         selected = gdb.selected_thread()
         return selected is not None and selected.ptid == self._thread.ptid
 
     def read_selected(self) -> None:
-        """Select the thread and read its registers and signal, where it is stopped. Raises gdb.error."""
+        """Select the thread and read its registers and signal, if it is stopped. Raises gdb.error."""
         if self._registers is not None or not self._thread.is_valid() or self._thread.is_running():
             return
         if not self.is_selected():
             self._thread.switch()
         # Frame 0's registers are the thread's own: gdb has them without unwinding anything.
         frame = gdb.newest_frame()
-        registers = {name: int(frame.read_register(name)) & _TARGET_WORD for name in self._owner.register_names()}
+        registers = {name: int(frame.read_register(name)) & WORD for name in self._owner.register_names()}
         self._signal = _stop_signal()
         self._registers = registers
 
@@ -130,14 +102,18 @@ class GdbThread(TargetThread):
 class GdbTarget(LentProcess):
     """gdb's selected inferior, live and stopped. Raises ForeignArchitecture.
 
-    ``states`` gives each thread's state (tid to letter) as it was before the attach, where somebody looked.
+    ``states`` maps a tid to the thread's state letter before the attach, if it was read.
     """
 
     kind = "live"
     debugger = "gdb"
 
     def __init__(self, inferior: gdb.Inferior, states: Mapping[int, str] | None = None) -> None:
-        self.architecture = _architecture(inferior)
+        name = inferior.architecture().name()
+        architecture = architectures.by_gdb_name(name)
+        if not architecture:
+            raise architectures.foreign(f"process {inferior.pid} is of architecture {name}")
+        self.architecture = architecture
         self.pid = inferior.pid
         self.is_native = connection_type(inferior) == "native"
         self._inferior = inferior
@@ -147,10 +123,9 @@ class GdbTarget(LentProcess):
         self._register_names: tuple[str, ...] = ()
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
         if size == 0:
             return b""
-        if size < 0 or not 0 <= address <= _TARGET_WORD - size:
+        if size < 0 or not 0 <= address <= WORD - size:
             raise MemoryFault(address, size, "no such address")
         try:
             return bytes(self._inferior.read_memory(address, size))
@@ -164,36 +139,33 @@ class GdbTarget(LentProcess):
         return self._all_threads()
 
     def selected_thread(self) -> TargetThread | None:
-        """gdb's selected thread, asked anew each time."""
-        return selected_of(self._all_threads())
+        return _selected_of(self._all_threads())
 
     def selected_stack_pointer(self) -> int | None:
-        """That of gdb's selected frame."""
         frame = _outer_frame()
-        return None if frame is None else int(frame.read_register(self.architecture.stack_pointer)) & _TARGET_WORD
+        return None if frame is None else int(frame.read_register(self.architecture.stack_pointer)) & WORD
 
     def evaluate(self, expression: str) -> int | None:
-        """Evaluate by gdb's parser, in gdb's selected frame."""
         return evaluated_address(expression)
 
     def maps(self) -> Sequence[MemoryMapping]:
-        """/proc/PID/maps of a local process, else what "info proc mappings" prints. Raises TargetError."""
+        """/proc/PID/maps of a local process, else the output of "info proc mappings". Raises TargetError."""
         if self._maps is None and not self.is_native:
             self._maps = parse_mappings(execute("info proc mappings"))
         return super().maps()
 
     def auxv(self) -> Mapping[int, int]:
-        """/proc/PID/auxv of a local process, else what "info auxv" prints."""
+        """/proc/PID/auxv of a local process, else the output of "info auxv"."""
         if self.is_native:
             return super().auxv()
-        return {int(key): int(value, 0) for key, value in _AUXV_LINE.findall(execute("info auxv")) if key != "0"}
+        lines = re.findall(r'^(\d+)\s.*?(0x[0-9a-f]+|\d+)(?: ".*")?$', execute("info auxv"), re.M)
+        return {int(key): int(value, 0) for key, value in lines if key != "0"}
 
     def sysroot(self) -> str:
-        """The folder that gdb looks for the files of the process in."""
         return gdb_sysroot()
 
     def register_names(self) -> tuple[str, ...]:
-        """The architecture's registers that this target has; found once, in the selected thread. Raises gdb.error."""
+        """The architecture's registers that this target has, by the selected thread. Raises gdb.error."""
         if not self._register_names:
             frame = gdb.newest_frame()
             names = (*self.architecture.general_registers, *self.architecture.system_registers)
@@ -201,25 +173,109 @@ class GdbTarget(LentProcess):
         return self._register_names
 
     def read_thread(self, thread: GdbThread) -> None:
-        """Fill in one thread's registers and signal, and those of all others where coming back is dear.
+        """Read one thread's registers and signal, and those of all others if restoring the selection is expensive.
 
         Selecting another thread drops gdb's frames, and an outer frame that the user has selected has to be unwound
-        anew afterwards. So in that case all threads are read at one go. Raises gdb.error.
+        anew afterwards. So in that case all threads are read in one go. Raises gdb.error.
         """
         if thread.is_selected():
             thread.read_selected()
             return
-        with keeping_selection() as is_dear:
+        with keeping_selection() as is_expensive:
             thread.read_selected()
-            for other in self._all_threads() if is_dear else ():
-                with suppress(gdb.error):  # it costs that one only, when it is asked for
+            for other in self._all_threads() if is_expensive else ():
+                with suppress(gdb.error):  # it costs that thread only, when it is asked for
                     other.read_selected()
 
     def _all_threads(self) -> list[GdbThread]:
         if self._threads is None:
-            found = [GdbThread(self, each, self._states.get(each.ptid[1])) for each in self._inferior.threads()]
-            self._threads = sorted(found, key=lambda thread: thread.number or 0)
+            threads = [GdbThread(self, each, self._states.get(each.ptid[1])) for each in self._inferior.threads()]
+            self._threads = sorted(threads, key=lambda thread: thread.number or 0)
         return self._threads
+
+
+class GdbCoreTarget(LentCore):
+    """A core that gdb has loaded: read by CoreTarget, with gdb's thread numbers and selection.
+
+    ``sysroot`` None means gdb's own setting.
+    """
+
+    debugger = "gdb"
+
+    def __init__(self, path: str, inferior: gdb.Inferior, sysroot: str | None = None) -> None:
+        super().__init__(path, gdb_sysroot() if sysroot is None else sysroot)
+        self.program = getattr(inferior.progspace, "filename", None) or ""
+        self.number_threads({thread.ptid[1] or thread.ptid[0]: thread.num for thread in inferior.threads()})
+
+    def selected_thread(self) -> TargetThread | None:
+        return _selected_of(self.threads())
+
+
+def _selected_of(threads: Sequence[TargetThread]) -> TargetThread | None:
+    """gdb's selected thread, asked anew each time; the first if that is none of these."""
+    selected = gdb.selected_thread()
+    number = selected.num if selected is not None else None
+    return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
+
+
+def current_target(states: Mapping[int, str] | None = None) -> Target:
+    """The target of gdb's selected inferior. Raises TargetError naming the next step, BadCore, ForeignArchitecture."""
+    inferior = gdb.selected_inferior()
+    if connection_type(inferior) == "core":
+        return GdbCoreTarget(_core_path(inferior), inferior)
+    if inferior.pid == 0:
+        raise TargetError(
+            "gdb has no process and no core",
+            why="none was started or loaded yet, or it has ended",
+            help="attach PID   or   core-file CORE   or   run",
+        )
+    if is_running():
+        raise TargetError(
+            f"process {inferior.pid} is running",
+            why="it was continued in the background",
+            help="stop it first: interrupt   (then the command again)",
+        )
+    return GdbTarget(inferior, states)
+
+
+def stopped_target() -> GdbTarget:
+    """The selected process at this stop. Raises TargetGone.
+
+    Not current_target(): inside a breakpoint's stop() gdb says that the thread runs.
+    """
+    inferior = gdb.selected_inferior()
+    if inferior.pid == 0:
+        raise TargetGone("the process has ended")
+    return GdbTarget(inferior)
+
+
+def attached_target(pid: int) -> Target:
+    """Attach gdb to a process. Raises TargetGone, NotPermitted, ForeignArchitecture."""
+    try:
+        states = proc_checks.thread_states(pid)
+        gdb.execute(f"attach {pid}", False, True)
+    except OSError as error:
+        raise TargetGone.of(pid) from error
+    except gdb.error as error:
+        proc_checks.check_process(pid)
+        raise NotPermitted(f"gdb could not attach to process {pid}: {error}") from error
+    return current_target(states)
+
+
+def brief_stop(pid: int) -> SnapshotTarget:
+    """A process that gdb is attached to only while registers and stacks are copied. Raises as SnapshotTarget."""
+    return SnapshotTarget(pid, "gdb", lambda: attached_target(pid), lambda _: quietly("detach"))
+
+
+def _core_path(inferior: gdb.Inferior) -> str:
+    corefile = getattr(inferior, "corefile", None)  # gdb 17
+    if corefile is not None:
+        return str(corefile.filename)
+    # gdb translates its messages, so only the files themselves show which one is the core and which the program.
+    for path in re.findall(r"^\s*`(/.*)', ", execute("info files"), re.M):
+        if is_core(path):
+            return str(path)
+    raise TargetError("gdb does not say the path of its core file", help="use: scripts/dispatch -c CORE")
 
 
 def connection_type(inferior: gdb.Inferior) -> str:
@@ -227,8 +283,9 @@ def connection_type(inferior: gdb.Inferior) -> str:
     if hasattr(inferior, "connection"):
         connection = inferior.connection
         return str(connection.type) if connection is not None and connection.is_valid() else ""
-    found = _NATIVE_LINE.search(execute("maint print target-stack"))  # gdb 11 and older
-    return found.group(1) if found else ""
+    stack = execute("maint print target-stack")  # gdb 11 and older
+    kind = re.search(r"^\s*- (native|core|remote|extended-remote)\b", stack, re.M)
+    return kind.group(1) if kind else ""
 
 
 def gdb_sysroot() -> str:
@@ -239,11 +296,38 @@ def gdb_sysroot() -> str:
 
 def parse_mappings(text: str) -> list[MemoryMapping]:
     """Parse the output of "info proc mappings"; the permissions are there since gdb 12."""
-    found = []
+    mappings = []
     for start, end, offset, permissions, raw in _MAPPING_LINE.findall(text):
         path, deleted = linux.split_deleted(raw.strip())
-        found.append(MemoryMapping(int(start, 16), int(end, 16), int(offset, 16), path, permissions, deleted))
-    return sorted(found, key=lambda mapping: mapping.start)
+        mappings.append(MemoryMapping(int(start, 16), int(end, 16), int(offset, 16), path, permissions, deleted))
+    return sorted(mappings, key=lambda mapping: mapping.start)
+
+
+def read_memory(address: int, size: int) -> bytes:
+    """Memory of the selected inferior as it is now. Raises MemoryFault."""
+    try:
+        return bytes(gdb.selected_inferior().read_memory(address, size))
+    except (gdb.error, OverflowError) as error:
+        raise MemoryFault(address, size) from error
+
+
+def low_word(register: gdb.Value) -> int:
+    """The low 8 bytes of a vector register, which gdb shows as a union of arrays, by its first array of words
+    (``v2_int64``, ``d.u``). Raises gdb.error."""
+    word = _word(register)
+    if word is None:
+        raise gdb.error("it cannot be read as words")
+    return int(word) & WORD
+
+
+def _word(value: gdb.Value) -> gdb.Value | None:
+    kind = value.type.strip_typedefs()
+    if kind.code == gdb.TYPE_CODE_ARRAY:
+        element = kind.target().strip_typedefs()
+        return value[0] if (element.code, element.sizeof) == (gdb.TYPE_CODE_INT, 8) else None
+    if kind.code in (gdb.TYPE_CODE_UNION, gdb.TYPE_CODE_STRUCT):
+        return next((word for word in (_word(value[field]) for field in kind.fields()) if word is not None), None)
+    return None
 
 
 @contextmanager
@@ -261,7 +345,7 @@ def keeping_selection() -> Iterator[bool]:
 
 
 def _outer_frame() -> Any:
-    """The selected frame where it is not the innermost one, which selecting the thread selects by itself."""
+    """The selected frame unless it is the innermost one, which selecting the thread selects by itself."""
     try:
         frame = gdb.selected_frame()
         return frame if frame != gdb.newest_frame() else None
@@ -294,39 +378,25 @@ def _stop_signal() -> Signal | None:
     if number not in linux.CRASH_SIGNALS:
         return None
     code = int(information["si_code"])
-    address = int(information["_sifields"]["_sigfault"]["si_addr"]) & _TARGET_WORD
+    address = int(information["_sifields"]["_sigfault"]["si_addr"]) & WORD
     return Signal(number, linux.signal_name(number), code, linux.fault_address(number, code, address))
 
 
-def selected_of(threads: Sequence[TargetThread]) -> TargetThread | None:
-    selected = gdb.selected_thread()
-    number = selected.num if selected is not None else None
-    return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
+def post_whole(work: Callable[[], None], interrupted: Callable[[], None]) -> None:
+    """Have gdb's event loop call ``work``, and then ``interrupted`` if Ctrl+C came in between. From any thread.
 
-
-def _architecture(inferior: gdb.Inferior) -> Architecture:
-    name = inferior.architecture().name()
-    found = architectures.by_gdb_name(name)
-    if not found:
-        raise architectures.foreign(f"process {inferior.pid} is of architecture {name}")
-    return found
-
-
-def post_whole(work: Callable[[], None], cut: Callable[[], None]) -> None:
-    """Have gdb's event loop do it, and then ``cut`` where Ctrl+C came in between. From any thread.
-
-    Python raises KeyboardInterrupt where it likes, before the first line of a function too, and gdb would drop it. So
-    what looks afterwards is no function of Python's where all went well: none is begun by calling no ``cut``.
+    Python raises KeyboardInterrupt at any point, before the first line of a function too, and gdb would drop it. So
+    the check afterwards is no function of Python's if all went well: without an ``interrupted`` to call none begins.
     """
-    left = [cut]
+    to_call = [interrupted]
 
     def begin() -> None:
         with suppress(KeyboardInterrupt):
             work()
-            left.clear()
+            to_call.clear()
 
     gdb.post_event(begin)
-    gdb.post_event(partial(list, map(_called, left)))
+    gdb.post_event(partial(list, map(_called, to_call)))
 
 
 def _called(function: Callable[[], None]) -> None:
@@ -342,22 +412,22 @@ def execute(command: str) -> str:
 
 
 def plain_output(text: str) -> str:
-    """The output of a command as a console has it. gdb 18 gives it as MI's console records (~"...") where MI is the
+    """The output of a command as a console has it. gdb 18 gives it as MI's console records (~"...") if MI is the
     interpreter, as in editors."""
     lines = text.splitlines()
-    if not lines or not all(_CONSOLE_RECORD.fullmatch(line) for line in lines):
+    if not lines or not all(re.fullmatch(r'~".*"', line) for line in lines):
         return text
-    plain = "".join(_MI_ESCAPE.sub(_unescaped, line[2:-1]) for line in lines)
+
+    def unescaped(match: re.Match[str]) -> str:
+        letter = match.group(1)
+        return chr(int(letter, 8)) if letter.isdigit() else {"n": "\n", "t": "\t", "r": "\r"}.get(letter, letter)
+
+    plain = "".join(re.sub(r"\\([0-7]{3}|.)", unescaped, line[2:-1]) for line in lines)
     return plain.encode("latin-1", "replace").decode("utf-8", "surrogateescape")  # each byte was escaped by itself
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    text = found.group(1)
-    return chr(int(text, 8)) if text.isdigit() else {"n": "\n", "t": "\t", "r": "\r"}.get(text, text)
-
-
 def interrupt_all() -> None:
-    """Stop all threads, if there is one that runs: a SIGINT to a process that stands still would wait for it there."""
+    """Stop all threads, if one runs: a SIGINT to a stopped process would wait for it there."""
     if is_running():
         quietly("interrupt -a")
 
@@ -368,10 +438,7 @@ def is_running() -> bool:
     return thread is not None and thread.is_valid() and bool(thread.is_running())
 
 
-def quietly(command: str) -> bool:
-    """Run a command of gdb's without output; False where it fails."""
-    try:
+def quietly(command: str) -> None:
+    """Run a command of gdb's without output; its failure is no error."""
+    with suppress(gdb.error):
         gdb.execute(command, False, True)
-    except gdb.error:
-        return False
-    return True

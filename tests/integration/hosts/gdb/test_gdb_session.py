@@ -66,7 +66,7 @@ def test_the_selected_thread_and_frame_are_reported_and_stay_selected(plain: Pla
 
 def test_registers_are_right_whatever_is_selected(plain: Plain) -> None:
     code = (
-        f"python import sys; sys.path.append({str(ROOT)!r}); from gdbext.hosts.gdb.gdb_batch import current_target; "
+        f"python import sys; sys.path.append({str(ROOT)!r}); from gdbext.hosts.gdb.gdb_target import current_target; "
         "threads = ((t.tid, t.registers()) for t in current_target().threads()); "
         "print('REGS', sorted((tid, registers['rbx'], registers['fs_base']) for tid, registers in threads))"
     )
