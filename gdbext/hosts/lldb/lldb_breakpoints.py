@@ -6,24 +6,21 @@ them with its expression parser.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import lldb
 
 from gdbext.errors import MemoryFault, ProbesRefused, TargetError
+from gdbext.hosts.lldb.lldb_callbacks import Callback, attach_callback, drop_callback
 from gdbext.hosts.lldb.lldb_run_control import HookBreakpoint, register_of
 from gdbext.hosts.lldb.lldb_target import is_there, read_memory
-from gdbext.hosts.lldb.selection import Callback, attach_callback, drop_callback
 from gdbext.live.breakpoint_setter import condition_text, holds
 
 if TYPE_CHECKING:
     from gdbext.hosts.lldb.selection import Selection
     from gdbext.live.breakpoint_setter import BreakpointSetter, Condition, Reached
-
-_START = ("__libc_start_main", "libc.so.6")
-"""A function that each run of a program calls once, before any library of torch is used."""
 
 
 class StoppedAt:
@@ -32,15 +29,13 @@ class StoppedAt:
     def __init__(self, frame: lldb.SBFrame) -> None:
         self._frame = frame
         self.is_lost = False
-        """LLDB gave no register: it is about to let the process go (LLDB 22), which is to stand still for that."""
+        """True: LLDB could not read a register, since it is about to detach (LLDB 22), and must stop for that."""
 
     @property
     def tid(self) -> int:
-        """Id that the kernel gave the thread."""
         return int(self._frame.GetThread().GetThreadID())
 
     def register(self, name: str) -> int:
-        """A register of its innermost frame, unsigned. Raises TargetError."""
         try:
             return register_of(self._frame, name)
         except TargetError:
@@ -48,7 +43,6 @@ class StoppedAt:
             raise
 
     def word(self, address: int) -> int:
-        """The 8 bytes at an address. Raises MemoryFault."""
         data = read_memory(self._frame.GetThread().GetProcess(), address, 8)
         if not data:
             raise MemoryFault(address, 8)
@@ -57,7 +51,7 @@ class StoppedAt:
 
 class Deletions:
     """Deletes breakpoints when LLDB is not calling us, and not in the second run of a program in one LLDB: LLDB 19
-    crashes when it is resumed where some are deleted then. Until the program has ended they are off instead."""
+    crashes when it is resumed after that. Until the program has exited they are off instead."""
 
     def __init__(self, is_safe: Callable[[], bool]) -> None:
         self._is_safe = is_safe
@@ -74,12 +68,12 @@ class Deletions:
             self._calls -= 1
 
     def add(self, target: lldb.SBTarget, number: int, callback: str = "") -> None:
-        """Delete one, now or later, and forget what it calls then."""
+        """Delete a breakpoint and its callback, now or later."""
         self._waiting.append((target, number, callback))
         self.flush()
 
     def flush(self) -> None:
-        """Delete what waits for that, if it may be."""
+        """Delete the waiting ones, if that is safe now."""
         if self._waiting and not self._calls and self._is_safe():
             waiting, self._waiting = self._waiting, []
             for target, number, callback in waiting:
@@ -92,17 +86,17 @@ class LldbBreakpoint:
     """A breakpoint that the user sees."""
 
     def __init__(
-        self, target: lldb.SBTarget, found: lldb.SBBreakpoint, callback: Callback, deletions: Deletions
+        self, target: lldb.SBTarget, breakpoint: lldb.SBBreakpoint, callback: Callback, deletions: Deletions
     ) -> None:
-        if not found.IsValid():
+        if not breakpoint.IsValid():
             raise TargetError("lldb cannot set the breakpoint")
         self._target = target
-        self._breakpoint = found
+        self._breakpoint = breakpoint
         self._deletions = deletions
         self._is_deleted = False
-        self.number = int(found.GetID())
+        self.number = int(breakpoint.GetID())
         self._callback = callback
-        self._called = attach_callback(found, self._hit)
+        self._callback_name = attach_callback(breakpoint, self._hit)
 
     def _hit(self, frame: lldb.SBFrame) -> bool:
         if self._is_deleted:
@@ -111,63 +105,48 @@ class LldbBreakpoint:
             return self._callback(frame)
 
     def is_alive(self) -> bool:
-        """The user has not deleted it."""
         self._deletions.flush()
         return not self._is_deleted and bool(self._target.FindBreakpointByID(self.number).IsValid())
 
     def switch_off(self) -> None:
-        """It may be the one that LLDB is asking right now."""
         if self.is_alive():
             self._breakpoint.SetEnabled(False)
 
-    def enable(self, wanted: bool) -> None:
-        """Switch it on or off."""
-        if self.is_alive():
-            self._breakpoint.SetEnabled(wanted)
-
     def delete(self) -> None:
-        """Take it away; in a callback it is off at once, and goes with the next command."""
+        """In a callback it is off at once, and deleted with the next command."""
         if self.is_alive():
             self.switch_off()
             self._is_deleted = True
-            self._deletions.add(self._target, self.number, self._called)
+            self._deletions.add(self._target, self.number, self._callback_name)
 
     def delete_later(self) -> None:
-        """It may be the one that LLDB is asking right now."""
         self.delete()
 
 
 class LldbTrap:
-    """An address at which a function is called, and nobody stops."""
+    """An address at which a function is called, and no thread stops."""
 
-    def __init__(self, owner: LldbBreakpointSetter, address: int, reached: Reached) -> None:
-        self.address = address
+    def __init__(self, owner: LldbBreakpointSetter, address: int, hit: Callback) -> None:
         self._owner = owner
-        self._reached = reached
+        self._address = address
+        self._hit = hit
         self._is_on = False
 
-    def hit(self, frame: lldb.SBFrame) -> bool:
-        """Called by LLDB at each hit."""
-        return self._owner.handle(frame, self._reached)
-
     def enable(self, wanted: bool) -> None:
-        """Switch it on or off. Raises TargetError."""
+        """Raises TargetError."""
         if wanted != self._is_on:
             self._is_on = wanted
-            (self._owner.add_trap if wanted else self._owner.drop_trap)(self)
+            if wanted:
+                self._owner.trap_breakpoint().add(self._address, self, self._hit)
+            else:
+                self._owner.drop_trap(self._address, self)
 
     def delete(self) -> None:
-        """Switch it off for good; idempotent."""
         self.enable(False)
 
 
 class LldbBreakpointSetter:
     """Sets breakpoints in LLDB's target."""
-
-    def notes(self, go_on: bool) -> tuple[str, ...]:
-        """Nothing: breakpoints of both kinds take conditions, and LLDB lets all threads run."""
-        del go_on
-        return ()
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -179,20 +158,19 @@ class LldbBreakpointSetter:
         self._deletions = Deletions(lambda: self._runs == 1 or not is_there(self._selection.process()))
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> LldbBreakpoint:
-        """One that stops where the condition holds. Raises TargetError, as all others do."""
-
         def hit(frame: lldb.SBFrame) -> bool:
             thread = StoppedAt(frame)
-            if not _holds(condition, thread):
-                return False
-            reached(thread)
-            return True
+            try:
+                stops = holds(condition, thread)
+            except (TargetError, MemoryFault):
+                stops = True  # so that the user sees it
+            if stops:
+                reached(thread)
+            return stops
 
         return self._at(address, hit)
 
     def set_call(self, address: int, reached: Reached) -> LldbBreakpoint:
-        """One that calls ``reached`` and goes on."""
-
         def hit(frame: lldb.SBFrame) -> bool:
             thread = StoppedAt(frame)
             reached(thread)
@@ -201,52 +179,54 @@ class LldbBreakpointSetter:
         return self._at(address, hit)
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> LldbBreakpoint:  # noqa: ARG002
-        """One at a function of a library that LLDB may not have seen yet."""
         self._watch_runs()
-        return self._named((function,), lambda _: reached())
+        target = self._selection.target()
+        breakpoint = target.BreakpointCreateByName(function)
+        return LldbBreakpoint(target, breakpoint, lambda _: reached(), self._deletions)
 
     def set_placeholder(self, address: int) -> LldbBreakpoint:
-        """Set a breakpoint that does nothing, for the user to see."""
         return self._at(address, lambda _: False)
 
     def set_trap(self, address: int, reached: Reached) -> LldbTrap:
         """LLDB has no internal breakpoints for scripts: the user sees one for all of them."""
+
+        def hit(frame: lldb.SBFrame) -> bool:
+            thread = StoppedAt(frame)
+            with self._deletions.called():
+                reached(thread)
+            return thread.is_lost
+
         self._watch_runs()
-        trap = LldbTrap(self, address, reached)
+        trap = LldbTrap(self, address, hit)
         trap.enable(True)
         return trap
 
-    def handle(self, frame: lldb.SBFrame, reached: Reached) -> bool:
-        """Call a trap's function, and go on."""
-        thread = StoppedAt(frame)
-        with self._deletions.called():
-            reached(thread)
-        return thread.is_lost
-
-    def add_trap(self, trap: LldbTrap) -> None:
-        """Call the trap at its address. Raises TargetError."""
+    def trap_breakpoint(self) -> HookBreakpoint:
+        """The breakpoint of all traps. Raises TargetError."""
         if not self._traps or not self._traps.is_used:
             self._traps = HookBreakpoint(self._selection.target())
-        self._traps.add(trap.address, trap)
+        return self._traps
 
-    def drop_trap(self, trap: LldbTrap) -> None:
-        """Call the trap no more; with the last one the breakpoint goes."""
+    def drop_trap(self, address: int, trap: LldbTrap) -> None:
+        """Stop calling the trap; with the last one the breakpoint is deleted."""
         if self._traps:
-            self._traps.drop(trap.address, trap)
+            self._traps.drop(address, trap)
             if not self._traps.is_used:
                 self._traps.delete(self._deletions.add)
                 self._traps = None
 
+    def notes(self, go_on: bool) -> tuple[str, ...]:
+        """None: breakpoints of both kinds take conditions, and LLDB lets all threads run."""
+        del go_on
+        return ()
+
     def text_of(self, condition: Condition) -> str:
-        """The condition as an expression."""
         return condition_text(condition)
 
     def call_soon(self, action: Callable[[], None]) -> None:
-        """Call the function at once, which LLDB does not mind."""
         action()
 
     def by_probes(self) -> BreakpointSetter:
-        """Refuse: there are none for stops. Raises ProbesRefused."""
         raise ProbesRefused(
             "dispatch-break has none in LLDB",
             why="LLDB asks nobody whether a signal is to stop",
@@ -254,7 +234,7 @@ class LldbBreakpointSetter:
         )
 
     def on_exit(self, action: Callable[[], None]) -> None:
-        """LLDB tells nobody that a process has ended; it is noticed when the next one starts."""
+        """LLDB does not report that a process has exited; it is noticed when the next one starts."""
         self._on_exit.append(action)
 
     def _at(self, address: int, callback: Callback) -> LldbBreakpoint:
@@ -262,18 +242,16 @@ class LldbBreakpointSetter:
         target = self._selection.target()
         return LldbBreakpoint(target, target.BreakpointCreateByAddress(address), callback, self._deletions)
 
-    def _named(self, name: Sequence[str], callback: Callback) -> LldbBreakpoint:
-        """``name``: of the function, and of its module where only one is meant."""
-        target = self._selection.target()
-        return LldbBreakpoint(target, target.BreakpointCreateByName(*name), callback, self._deletions)
-
     def _watch_runs(self) -> None:
         """Addresses and conditions are for one run of the program, while LLDB's breakpoints outlive it."""
         process = self._selection.process()
         if process.IsValid():
             self._run = process.GetUniqueID()
         if not self._start or not self._start.is_alive():
-            self._start = self._named(_START, self._started)
+            # each run of a program calls this once, before any library of torch is used
+            target = self._selection.target()
+            breakpoint = target.BreakpointCreateByName("__libc_start_main", "libc.so.6")
+            self._start = LldbBreakpoint(target, breakpoint, self._started, self._deletions)
 
     def _started(self, frame: lldb.SBFrame) -> bool:
         run = frame.GetThread().GetProcess().GetUniqueID()
@@ -283,11 +261,3 @@ class LldbBreakpointSetter:
             for action in self._on_exit:
                 action()
         return False
-
-
-def _holds(condition: Condition, thread: StoppedAt) -> bool:
-    """True if the condition holds; what cannot be read stops the process, so that the user sees it."""
-    try:
-        return holds(condition, thread)
-    except (TargetError, MemoryFault):
-        return True

@@ -1,8 +1,15 @@
-"""The contents of ``command script import gdbext/lldb_init.py``: a command object per row of the table, the
-same as words of ``dispatch``, and printers of values."""
+"""The contents of ``command script import gdbext/lldb_init.py``: a command object for each row of the table, the same
+as words of ``dispatch``, and printers of values.
+
+LLDB 19 and later parses a command's line itself, so that it completes it: it asks for options and arguments when a
+command is added, and passes on options one by one, then the arguments. From LLDB 20 on it also asks for completions of
+a value or an argument. The words that the user may have typed are put together again, for the commands' own parser.
+"""
 
 from __future__ import annotations
 
+import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,16 +17,163 @@ from types import SimpleNamespace
 
 import lldb
 
-from gdbext.errors import TargetError
+from gdbext.diagnosis.tool_arguments import names_file, takes, takes_all
+from gdbext.engine.terminal import shown
+from gdbext.errors import TargetError, UsageError
 from gdbext.hosts.debugger.command_shell import Shell
 from gdbext.hosts.lldb.lldb_debugger import LldbDebugger
 from gdbext.hosts.lldb.lldb_printers import LldbTypePrinters
-from gdbext.hosts.lldb.parsed_command import LldbCommand, ParsedCommand, check_version
+from gdbext.hosts.lldb.selection import check_version, lldb_release, run_command
 from gdbext.tools import table
-from gdbext.tools.outcome import Outcome
+from gdbext.tools.outcome import Outcome, failure
 
-_NAMESPACE = "gdbext_commands"
-"""The name by which LLDB finds our classes, for as long as it takes to define the commands."""
+_ASKS_FOR_VALUES = 20
+"""The first LLDB that asks a command for completions of an argument (pull request 109062 of llvm-project); 19 was the
+first that asks for options (70734)."""
+
+
+class LldbCommand:
+    """One command of the table, for an LLDB that does not parse its line. LLDB makes the object and calls it."""
+
+    row: table.ToolRow
+    commands: LldbCommands
+
+    def __init__(self, debugger: lldb.SBDebugger, _: dict[str, object]) -> None:
+        del debugger
+
+    def __call__(
+        self, _: lldb.SBDebugger, words: str, context: lldb.SBExecutionContext, result: lldb.SBCommandReturnObject
+    ) -> None:
+        """Called by LLDB with the line as it was typed."""
+        try:
+            argv = shlex.split(words)
+        except ValueError as error:
+            name = self.row.name
+            _show(failure(name, [], UsageError(f"{name}: {error}", help=f"help {name}")), result)
+            return
+        self.answer(argv, context, result)
+
+    def answer(self, argv: Sequence[str], context: lldb.SBExecutionContext, result: lldb.SBCommandReturnObject) -> None:
+        """Run it. Failures become the command's error."""
+        try:
+            outcome = self.commands.execute(self.row, argv, context)
+        except KeyboardInterrupt:  # as the command ended
+            outcome = Outcome(1, "", "interrupted")
+        _show(outcome, result)
+
+    def get_short_help(self) -> str:
+        return self.row.summary
+
+    def get_long_help(self) -> str:
+        note = "This LLDB completes names of commands; options are completed from LLDB 19 on, operators from 20 on."
+        return f"{table.help_text(self.row)}\n{note}\n"
+
+
+def _show(outcome: Outcome, result: lldb.SBCommandReturnObject) -> None:
+    if outcome.output:
+        result.AppendMessage(shown(outcome.output).rstrip("\n"))
+    if outcome.error:
+        result.SetError(shown(outcome.error))
+    else:
+        result.SetStatus(lldb.eReturnStatusSuccessFinishResult)
+
+
+class ParsedCommand(LldbCommand):
+    """One command of the table, whose line LLDB parses. LLDB makes the object and calls its methods by their names."""
+
+    def __init__(self, debugger: lldb.SBDebugger, names: dict[str, object]) -> None:
+        super().__init__(debugger, names)
+        self._parser = table.parser_of(self.row)
+        self._options = {
+            next(name[2:] for name in option.option_strings if name.startswith("--")): option
+            for option in self._parser.options()
+        }
+        """Long name → option."""
+        self._given: list[tuple[argparse.Action, str]] = []
+        self._release = lldb_release(debugger) or _ASKS_FOR_VALUES
+
+    def get_flags(self) -> int:
+        """0: most commands check themselves what they need."""
+        return 0
+
+    def get_options_definition(self) -> dict[str, dict[str, object]]:
+        """Each option by its long name."""
+        return {name: _definition(option, number) for number, (name, option) in enumerate(self._options.items(), 1)}
+
+    def get_args_definition(self) -> list[list[dict[str, object]]]:
+        """Any number of arguments; a command that takes none refuses them with our words."""
+        return [[{"arg_type": lldb.eArgTypeValue, "repeat": "optional"}]]
+
+    def option_parsing_started(self) -> None:
+        """Called by LLDB before the options of a line."""
+        self._given = []
+
+    def set_option_value(self, _: lldb.SBExecutionContext, name: str, value: str | None) -> bool:
+        """Called by LLDB for each option of the line, by its long name, also if the user abbreviated it."""
+        self._given.append((self._options[name], value or ""))
+        return True
+
+    def __call__(
+        self,
+        debugger: lldb.SBDebugger,
+        arguments: lldb.SBStructuredData,
+        context: lldb.SBExecutionContext,
+        result: lldb.SBCommandReturnObject,
+    ) -> None:
+        """Called by LLDB to run the command."""
+        del debugger
+        # 64 KB: the most that an argument may have
+        words = [arguments.GetItemAtIndex(index).GetStringValue(1 << 16) for index in range(arguments.GetSize())]
+        options = []
+        # an option that takes all words after it is last, as LLDB has no such options
+        for option, value in sorted(self._given, key=lambda given: takes_all(given[0])):
+            name = option.option_strings[0]
+            options.append(f"{name}={value}" if _takes_one(option) else name)
+        dashes = ["--"] if any(word.startswith("-") for word in words) else []
+        self.answer([*options, *dashes, *words], context, result)
+
+    def handle_argument_completion(self, arguments: Sequence[str], index: int, cursor: int) -> dict[str, object] | bool:
+        """Called by LLDB 20: completions of the argument with the cursor."""
+        return self._completion(arguments[:index], arguments[index][:cursor] if index < len(arguments) else "")
+
+    def handle_option_argument_completion(self, name: str, cursor: int) -> dict[str, object] | bool:
+        """Called by LLDB 20: completions of the value of an option."""
+        value = self._given[-1][1] if self._given else ""
+        return self._completion([f"--{name}"], value[:cursor])
+
+    def _completion(self, words: Sequence[str], current: str) -> dict[str, object] | bool:
+        completions = self.commands.completions(self.row, words, current)
+        if len(completions) == 1 and completions[0].endswith("/"):
+            return {"completion": completions[0], "mode": "partial"}
+        return {"values": completions} if completions else True
+
+    def get_long_help(self) -> str:
+        """The part of the help that LLDB's own list of options leaves out."""
+        text = self._parser.format_arguments_help(self.row.summary)
+        note = "This LLDB completes options; operators, keys and other arguments are completed from LLDB 20 on."
+        return f"{text}\n{note}\n" if self._release < _ASKS_FOR_VALUES else text
+
+
+def _takes_one(option: argparse.Action) -> bool:
+    return takes(option) and not takes_all(option)
+
+
+def _definition(option: argparse.Action, number: int) -> dict[str, object]:
+    """The option as LLDB's OptionDefinition. LLDB tells options apart by a short name other than NUL: for an option
+    without one it is a control character."""
+    short = next((name[1] for name in option.option_strings if len(name) == 2), chr(number))
+    help_text = (option.help or option.dest).replace("%%", "%")
+    definition: dict[str, object] = {"short_option": short, "required": False, "help": help_text}
+    if option.choices is not None:
+        definition["enum_values"] = [[str(choice), ""] for choice in option.choices]
+    if _takes_one(option):
+        kind, completion = lldb.eArgTypeValue, lldb.eNoCompletion
+        if option.dest == "thread":
+            kind, completion = lldb.eArgTypeThreadIndex, lldb.eThreadIndexCompletion
+        elif names_file(option):
+            kind, completion = lldb.eArgTypeFilename, lldb.eDiskFileCompletion
+        definition["value_type"], definition["completion_type"] = kind, completion
+    return definition
 
 
 class LldbCommands:
@@ -31,66 +185,44 @@ class LldbCommands:
         self._debugger = debugger
         self._ours = LldbDebugger(debugger, names)
         self._shell = Shell(self._ours)
-        classes = names[_NAMESPACE] = SimpleNamespace()
+        namespace = "gdbext_commands"  # by which LLDB finds our classes while the commands are defined
+        classes = names[namespace] = SimpleNamespace()
+        parses = "--parsed" in (run_command(debugger, "help command script add").GetOutput() or "")
+        kind, option = (ParsedCommand, " --parsed") if parses else (LldbCommand, "")
         try:
             self._command(f'command container add -o -h "Explain what a PyTorch process is doing." {table.PREFIX}')
-            self._define(vars(classes))
+            for row in table.every_command():
+                name = row.name.replace("-", "_")
+                vars(classes)[name] = type(name, (kind,), {"row": row, "commands": self})
+                for words in (row.name, f"{table.PREFIX} {table.short_name(row)}"):
+                    self._command(f"command script add{option} -o -c {namespace}.{name} {words}")
         finally:
-            del names[_NAMESPACE]
+            del names[namespace]
         self._printers = LldbTypePrinters(self._ours.selection, self._shell.summaries)
 
-    def _define(self, classes: dict[str, object]) -> None:
-        kind, add = _kind_of_command(self._debugger)
-        for row in table.every_command():
-            name = row.name.replace("-", "_")
-            classes[name] = type(name, (kind,), {"row": row, "commands": self})
-            for words in (row.name, f"{table.PREFIX} {table.short_name(row)}"):
-                self._command(f"{add} -o -c {_NAMESPACE}.{name} {words}")
+    def _command(self, line: str) -> None:
+        result = run_command(self._debugger, line)
+        if not result.Succeeded():
+            raise TargetError(f"LLDB refuses {line!r}: {result.GetError()}")
 
     def execute(self, row: table.ToolRow, argv: Sequence[str], context: lldb.SBExecutionContext) -> Outcome:
-        """Run one command on what ``context`` says."""
-        with self._ours.selection.command(context), _api_lock(row, argv, context):
-            return self._shell.execute(row, argv, self._wants_color())
+        """Run one command on the process, thread and frame of ``context``."""
+        is_terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
+        color = is_terminal and bool(self._debugger.GetUseColor())
+        # No other thread resumes the process while a command reads it (LLDB 22); live commands resume it themselves.
+        target = context.GetTarget()
+        lock: AbstractContextManager[object] = nullcontext()
+        if row.mode == "stopped" and not row.runs_on(argv) and target.IsValid() and hasattr(target, "GetAPIMutex"):
+            lock = target.GetAPIMutex()
+        with self._ours.selection.command(context), lock:
+            return self._shell.execute(row, argv, color)
 
     def completions(self, row: table.ToolRow, words: Sequence[str], current: str) -> list[str]:
-        """The words that ``current`` may become behind ``words``."""
-        with self._ours.selection.session():
+        """The words that ``current`` may become after ``words``."""
+        with self._ours.selection.session_lock:
             return self._shell.completions(row, words, current)
 
     def unload(self) -> None:
         """Make room for a newer version of the commands."""
         self._printers.remove()
         self._shell.close()
-
-    def _wants_color(self) -> bool:
-        is_terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
-        return is_terminal and bool(self._debugger.GetUseColor())
-
-    def _command(self, line: str) -> None:
-        result = _run(self._debugger, line)
-        if not result.Succeeded():
-            raise TargetError(f"LLDB refuses {line!r}: {result.GetError()}")
-
-
-def _run(debugger: lldb.SBDebugger, line: str) -> lldb.SBCommandReturnObject:
-    result = lldb.SBCommandReturnObject()
-    debugger.GetCommandInterpreter().HandleCommand(line, result)
-    return result
-
-
-def _kind_of_command(debugger: lldb.SBDebugger) -> tuple[type[LldbCommand], str]:
-    """The class of our commands, and how they are added."""
-    if "--parsed" not in (_run(debugger, "help command script add").GetOutput() or ""):
-        return LldbCommand, "command script add"
-    return ParsedCommand, "command script add --parsed"
-
-
-def _api_lock(
-    row: table.ToolRow, argv: Sequence[str], context: lldb.SBExecutionContext
-) -> AbstractContextManager[object]:
-    """Nobody else resumes the process while a command reads it (LLDB 22); others resume it themselves."""
-    target = context.GetTarget()
-    if row.mode != "stopped" or row.runs_on(argv) or not target.IsValid() or not hasattr(target, "GetAPIMutex"):
-        return nullcontext()
-    lock: AbstractContextManager[object] = target.GetAPIMutex()
-    return lock

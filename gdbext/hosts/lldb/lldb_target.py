@@ -1,4 +1,4 @@
-"""A live process inside LLDB. LLDB lends memory, registers and threads; nothing here runs, writes or reads symbols.
+"""A process or core inside LLDB, which supplies memory, registers and threads; nothing here writes or reads symbols.
 
 Expressions are in the language of ``frame variable``: LLDB reads memory for them, and calls and writes nothing.
 """
@@ -6,58 +6,46 @@ Expressions are in the language of ``frame variable``: LLDB reads memory for the
 from __future__ import annotations
 
 import os
+import re
+import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import lldb
 
 from gdbext.engine.arch import Architecture, architectures
+from gdbext.engine.formats import elf_core
 from gdbext.engine.glibc.pthread import find_control_block, glibc_abi
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, Target, TargetThread
+from gdbext.engine.targets.core_target import LentCore
+from gdbext.engine.targets.live import proc_checks
+from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.live.proc_checks import parent, tracer
+from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.engine.targets.system import linux, proc_files
-from gdbext.errors import MemoryFault, TargetError, TargetGone, UsageError
-from gdbext.hosts.lldb.lldb_core_target import LldbCoreTarget
-from gdbext.hosts.lldb.selection import SelectedThread, no_thread, thread_of
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_handled
+from gdbext.errors import MemoryFault, NotPermitted, ProgramEnded, TargetError, TargetGone, UsageError
+from gdbext.hosts.lldb.selection import SelectedThread, no_thread, run_command, thread_of
 
-
-class LentRegisters:
-    """Registers of threads of which LLDB is making the stack: to ask for its frames would make LLDB lock that stack
-    twice."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, Mapping[str, int]] = {}
-
-    @contextmanager
-    def lend(self, tid: int, registers: Mapping[str, int]) -> Iterator[None]:
-        """Lend registers for as long as the stack of that thread is made."""
-        self._of[tid] = registers
-        try:
-            yield
-        finally:
-            del self._of[tid]
-
-    def of(self, tid: int) -> dict[str, int] | None:
-        """The registers, None where LLDB is to be asked."""
-        registers = self._of.get(tid)
-        return None if registers is None else dict(registers)
+LentRegisters = dict[int, Mapping[str, int]]
+"""Thread id → registers, while LLDB makes that thread's stack: to read frames would make it lock the stack twice."""
 
 
 def evaluated_address(frame: lldb.SBFrame, expression: str) -> int:
     """The value of a pointer or a number, else the address of the object. Raises UsageError."""
-    found = frame.GetValueForVariablePath(expression)
-    if not found.IsValid() or not found.GetError().Success():
+    value = frame.GetValueForVariablePath(expression)
+    if not value.IsValid() or not value.GetError().Success():
         raise UsageError(
             f"{expression!r} is not an address: the selected frame has no such variable",
             why="names with ., ->, [ ], * and & are understood, as by frame variable; nothing is called in the process",
             help="give an address, $REGISTER, *$REGISTER+8, --py NAME, or select the frame that has the variable",
         )
-    kind = found.GetType().GetCanonicalType()
+    kind = value.GetType().GetCanonicalType()
     if kind.IsReferenceType() or kind.IsPointerType() or not kind.IsAggregateType():
-        return int(found.GetValueAsUnsigned())
-    address = found.GetLoadAddress()
+        return int(value.GetValueAsUnsigned())
+    address = value.GetLoadAddress()
     if address == lldb.LLDB_INVALID_ADDRESS:
         raise UsageError(f"{expression!r} has no address", help="name an object in memory, or a pointer to it")
     return int(address)
@@ -66,8 +54,8 @@ def evaluated_address(frame: lldb.SBFrame, expression: str) -> int:
 _WORD = (1 << 64) - 1
 _STOPPED = (lldb.eStateStopped, lldb.eStateCrashed, lldb.eStateSuspended)
 _RUNNING = (lldb.eStateRunning, lldb.eStateStepping, lldb.eStateAttaching, lldb.eStateLaunching)
-_KEPT_BYTES = 1 << 26
-"""Bytes that are kept of what was read, so that it can be compared later. Beyond that it counts as changed."""
+_MAX_KEPT_BYTES = 1 << 26
+"""Bytes of memory that are kept to be compared later. Beyond that the memory counts as changed."""
 
 
 class LldbThread(TargetThread):
@@ -80,11 +68,11 @@ class LldbThread(TargetThread):
         self._thread = thread
         self._state = state
         self._registers: dict[str, int] | None = None
-        self._given: dict[str, int] = {}
+        self._lldb_registers: dict[str, int] = {}
 
     @property
     def name(self) -> str | None:  # type: ignore[override]
-        """The thread's name, as /proc/PID/task/TID/comm has it."""
+        """/proc/PID/task/TID/comm."""
         return str(self._thread.GetName()) if self._thread.IsValid() and self._thread.GetName() else None
 
     @property
@@ -95,32 +83,32 @@ class LldbThread(TargetThread):
 
     @property
     def kernel_state(self) -> str | None:
-        """The state before the attach where scripts/dispatch looked; in LLDB every thread is stopped, so None."""
+        """The state before the attach if scripts/dispatch read it; in LLDB every thread is stopped, so None."""
         return self._state
 
     def registers(self) -> Mapping[str, int]:
-        """All that is to be had of the architecture's registers. Raises TargetError (the process runs), TargetGone."""
+        """Those of the architecture's registers that can be read. Raises TargetError (the process runs), TargetGone."""
         if self._registers is None:
             self._owner.check_stopped()
-            self._given = self._owner.lldb_registers(self._thread)
-            self._registers = self._owner.completed(self.tid, self._given)
+            self._lldb_registers = self._owner.lldb_registers(self._thread)
+            self._registers = self._owner.completed(self.tid, self._lldb_registers)
         return self._registers
 
     def float_registers(self) -> Mapping[str, int]:
-        """Those of its innermost frame; none while LLDB makes the thread's stack."""
-        if self._owner.is_lent(self.tid):
+        """Those of its innermost frame; empty while LLDB makes the thread's stack."""
+        if self.tid in self._owner.lent:
             return {}
         frame = self._thread.GetFrameAtIndex(0)
-        found = {name: float_register(frame, name) for name in self._owner.architecture.float_argument_registers}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: float_register(frame, name) for name in self._owner.architecture.float_argument_registers}
+        return {name: value for name, value in values.items() if value is not None}
 
     def is_current(self) -> bool:
-        """Its registers, if they were asked for, are those that LLDB has now."""
-        return self._registers is None or self._given == self._owner.lldb_registers(self._thread)
+        """True if LLDB's registers are those that were read, if any."""
+        return self._registers is None or self._lldb_registers == self._owner.lldb_registers(self._thread)
 
 
 def float_register(frame: lldb.SBFrame, name: str) -> int | None:
-    """The low 8 bytes of a vector register; None where LLDB does not give it."""
+    """The low 8 bytes of a vector register; None if LLDB does not have it."""
     error = lldb.SBError()
     value = frame.FindRegister(name)
     number = value.GetData().GetUnsignedInt64(error, 0) if value.IsValid() else 0
@@ -128,11 +116,11 @@ def float_register(frame: lldb.SBFrame, name: str) -> int | None:
 
 
 def read_memory(process: lldb.SBProcess, address: int, size: int) -> bytes:
-    """Exactly that many bytes; b"" where they cannot be read.
+    """Exactly that many bytes; b"" if they cannot be read.
 
     SBProcess.ReadMemory takes the process's lock and then the API's, "process detach" the other way round: a callback
-    of ours, which another thread calls meanwhile, would wait for ever. Where LLDB lends the API's lock (since LLDB 21)
-    the callback has it (attach_callback); else SBTarget reads, which takes 15 µs longer, and its locks in order.
+    of ours, which another thread calls meanwhile, would wait for ever. If LLDB lends the API's lock (since LLDB 21) the
+    callback has it (attach_callback); else SBTarget reads, which takes 15 µs longer, and its locks in order.
     """
     error = lldb.SBError()
     if hasattr(lldb, "SBMutex") or threading.current_thread() is threading.main_thread():
@@ -146,8 +134,8 @@ def read_memory(process: lldb.SBProcess, address: int, size: int) -> bytes:
 class LldbTarget(LentProcess):
     """A process in LLDB, live and stopped. Raises ForeignArchitecture.
 
-    ``selected`` gives the thread that the user looks at; ``states`` each thread's state (tid to letter) as it was
-    before the attach, where somebody looked; ``lent`` registers that LLDB cannot be asked for.
+    ``selected`` returns the thread that the command is about; ``states`` maps a tid to the thread's state letter before
+    the attach, if it was read; ``lent`` are registers that LLDB cannot be asked for.
     """
 
     kind = "live"
@@ -166,14 +154,13 @@ class LldbTarget(LentProcess):
         self._process = process
         self._selected = selected
         self._states = states or {}
-        self._lent = lent or LentRegisters()
+        self.lent = {} if lent is None else lent
         self._threads: list[LldbThread] | None = None
         self._maps: list[MemoryMapping] | None = None
         self._kept: dict[tuple[int, int], bytes | None] = {}
-        self._left = _KEPT_BYTES
+        self._left = _MAX_KEPT_BYTES
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
         try:
             data = self._read(address, size)
         except MemoryFault:
@@ -185,17 +172,17 @@ class LldbTarget(LentProcess):
         return data
 
     def is_current(self) -> bool:
-        """All memory and registers that were read are as they were. LLDB tells nobody that the user wrote to them; to
-        compare them takes a tenth of the time that a report takes."""
+        """Compares all memory and registers that were read: LLDB does not report that the user wrote to them. It takes
+        a tenth of the time of a report."""
         if self._left < 0 or self._process.GetState() not in _STOPPED:
             return False
-        return all(map(LldbThread.is_current, self._threads or ())) and all(map(self._is_kept, self._kept))
+        return all(map(LldbThread.is_current, self._threads or ())) and all(map(self._is_unchanged, self._kept))
 
-    def _is_kept(self, where: tuple[int, int]) -> bool:
+    def _is_unchanged(self, area: tuple[int, int]) -> bool:
         try:
-            return self._read(*where) == self._kept[where]
+            return self._read(*area) == self._kept[area]
         except MemoryFault:
-            return self._kept[where] is None
+            return self._kept[area] is None
 
     def _read(self, address: int, size: int) -> bytes:
         if size == 0:
@@ -214,25 +201,20 @@ class LldbTarget(LentProcess):
         return self._all_threads()
 
     def selected_thread(self) -> TargetThread | None:
-        """The thread that the command is about, else LLDB's selected one, asked anew each time."""
         selected = thread_of(self._process, self._selected)
         number = selected.GetIndexID() if selected.IsValid() else None
         threads = self._all_threads()
         return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
 
     def selected_stack_pointer(self) -> int | None:
-        """That of the frame that is selected in the command's thread."""
         frame = thread_of(self._process, self._selected).GetSelectedFrame()
         return frame.GetSP() if frame.IsValid() and frame.GetFrameID() else None
 
     def evaluate(self, expression: str) -> int | None:
-        """Evaluate as ``frame variable`` would, in the frame that is selected in the command's thread."""
-
         return evaluated_address(thread_of(self._process, self._selected).GetSelectedFrame(), expression)
 
     def maps(self) -> Sequence[MemoryMapping]:
-        """/proc/PID/maps. Raises TargetError for a remote process, of whose files LLDB does not know which part is
-        mapped where."""
+        """Raises TargetError for a remote process: LLDB does not know which parts of files are mapped."""
         if not self.is_native:
             raise TargetError(
                 f"process {self.pid} is on another machine, or under a server that LLDB did not start",
@@ -242,75 +224,118 @@ class LldbTarget(LentProcess):
         return super().maps()
 
     def auxv(self) -> Mapping[int, int]:
-        """/proc/PID/auxv of a local process, else empty."""
         return super().auxv() if self.is_native else {}
 
     def check_stopped(self) -> None:
-        """Raises TargetError (it runs), TargetGone."""
+        """Raise TargetError if it runs, TargetGone."""
         state = self._process.GetState()
         if state in _RUNNING:
             raise running_error(self.pid)
         if state not in _STOPPED:
             raise TargetGone.of(self.pid)
 
-    def completed(self, tid: int, given: Mapping[str, int]) -> dict[str, int]:
-        """A thread's registers, with those that LLDB does not give. Raises TargetError."""
-        registers = dict(given)
+    def lldb_registers(self, thread: lldb.SBThread) -> dict[str, int]:
+        """The registers of a thread's innermost frame that LLDB has."""
+        lent = self.lent.get(thread.GetThreadID())
+        return registers_of(thread.GetFrameAtIndex(0), self.architecture) if lent is None else dict(lent)
+
+    def completed(self, tid: int, lldb_registers: Mapping[str, int]) -> dict[str, int]:
+        """A thread's registers, with those that LLDB lacks. Raises TargetError."""
+        registers = dict(lldb_registers)
         missing = [name for name in self.architecture.general_registers if name not in registers]
         if missing:
             raise TargetError(f"LLDB cannot read thread {tid}: it gives no {', '.join(missing)}")
-        self._add_call_number(registers, tid)
-        self._add_thread_pointer(registers, tid)
+        if not self.is_native:
+            return registers
+        call_number = self.architecture.syscall_register
+        if call_number and call_number not in registers:
+            # proc_pid_syscall(5): -1 in user code. Forbidden, or the thread ran: the other registers are still known.
+            with suppress(OSError, ValueError, IndexError):
+                text = proc_files.read(f"/proc/{self.pid}/task/{tid}/syscall")
+                registers[call_number] = int(text.split(maxsplit=1)[0]) & _WORD
+        thread_pointer = self.architecture.thread_register
+        if thread_pointer not in registers:  # LLDB has it since version 18; else search for the block
+            stack_pointer = registers[self.architecture.stack_pointer]
+            block = find_control_block(self.read, self.maps(), glibc_abi(self.architecture), tid, stack_pointer)
+            if block:
+                registers[thread_pointer] = block
         return registers
-
-    def is_lent(self, tid: int) -> bool:
-        """LLDB cannot be asked for that thread's frames now."""
-        return self._lent.of(tid) is not None
-
-    def lldb_registers(self, thread: lldb.SBThread) -> dict[str, int]:
-        """Those of a thread that LLDB gives: its innermost frame's."""
-        lent = self._lent.of(thread.GetThreadID())
-        return registers_of(thread.GetFrameAtIndex(0), self.architecture) if lent is None else lent
-
-    def _add_call_number(self, registers: dict[str, int], tid: int) -> None:
-        """LLDB leaves it out; the kernel tells it of a stopped thread (proc_pid_syscall(5)), -1 in user code."""
-        name = self.architecture.syscall_register
-        if not name or name in registers or not self.is_native:
-            return
-        try:
-            text = proc_files.read(f"/proc/{self.pid}/task/{tid}/syscall")
-            registers[name] = int(text.split(maxsplit=1)[0]) & _WORD
-        except (OSError, ValueError, IndexError):
-            return  # forbidden here, or the thread ran: what is known without it stays known
-
-    def _add_thread_pointer(self, registers: dict[str, int], tid: int) -> None:
-        """LLDB has the register since version 18 only. Without it the block that it points to is looked for."""
-        name = self.architecture.thread_register
-        if name in registers or not self.is_native:
-            return
-        stack_pointer = registers[self.architecture.stack_pointer]
-        found = find_control_block(self.read, self.maps(), glibc_abi(self.architecture), tid, stack_pointer)
-        if found:
-            registers[name] = found
 
     def _all_threads(self) -> list[LldbThread]:
         if self._threads is None:
             threads = [self._process.GetThreadAtIndex(index) for index in range(self._process.GetNumThreads())]
-            found = [LldbThread(self, each, self._states.get(each.GetThreadID())) for each in threads]
-            self._threads = sorted(found, key=lambda thread: thread.number or 0)
+            ours = [LldbThread(self, each, self._states.get(each.GetThreadID())) for each in threads]
+            self._threads = sorted(ours, key=lambda thread: thread.number or 0)
         return self._threads
 
 
+class LldbCoreTarget(LentCore):
+    """A core that LLDB has loaded: read by CoreTarget, with LLDB's thread numbers and selection.
+
+    ``sysroot`` None means that of LLDB's platform. Raises TargetError, BadCore, ForeignArchitecture.
+    """
+
+    debugger = "lldb"
+
+    def __init__(
+        self,
+        process: lldb.SBProcess,
+        selected: SelectedThread = no_thread,
+        path: str | None = None,
+        sysroot: str | None = None,
+    ) -> None:
+        path = _core_path(process) if path is None else path
+        super().__init__(path, sysroot_of(process) if sysroot is None else sysroot)
+        self._process = process
+        self._selected = selected
+        self.program = process.GetTarget().GetExecutable().fullpath
+        threads = [process.GetThreadAtIndex(index) for index in range(process.GetNumThreads())]
+        self.number_threads({thread.GetThreadID(): thread.GetIndexID() for thread in threads})
+
+    def selected_thread(self) -> TargetThread | None:
+        selected = thread_of(self._process, self._selected)
+        tid = selected.GetThreadID() if selected.IsValid() else None
+        threads = self.threads()
+        return next((thread for thread in threads if thread.tid == tid), next(iter(threads), None))
+
+
+def _core_path(process: lldb.SBProcess) -> str:
+    if process.GetPluginName() != "elf-core":
+        raise TargetError(
+            f"LLDB's {process.GetPluginName()} processes cannot be read",
+            why="only live processes and ELF cores are supported",
+            help="take a core of the process: gcore PID",
+        )
+    if hasattr(process, "GetCoreFile"):  # LLDB 18
+        path = process.GetCoreFile().fullpath
+        if path:
+            return str(path)
+    # LLDB keeps the core mapped.
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        paths = {linux.split_deleted(mapping.path)[0] for mapping in linux.parse_maps(file.read())}
+    cores = [path for path in sorted(paths) if path.startswith("/") and elf_core.is_core(path)]
+    if len(cores) != 1:
+        raise TargetError("LLDB does not say the path of its core file", help="use: scripts/dispatch -c CORE")
+    return cores[0]
+
+
+def sysroot_of(process: lldb.SBProcess) -> str:
+    """The sysroot of LLDB's platform as a folder of this machine, "" for none."""
+    status = run_command(process.GetTarget().GetDebugger(), "platform status").GetOutput() or ""
+    match = re.search(r"^\s*Sysroot: (/.*)$", status, re.MULTILINE)
+    return match.group(1).strip() if match else ""
+
+
 def registers_of(frame: lldb.SBFrame, architecture: Architecture) -> dict[str, int]:
-    """Those of a frame that LLDB knows."""
-    found: dict[str, int] = {}
+    """The registers of a frame that LLDB has."""
+    registers: dict[str, int] = {}
     error = lldb.SBError()
     for name in (*architecture.general_registers, *architecture.system_registers):
         value = frame.FindRegister(name)
         number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
         if value.IsValid() and error.Success():
-            found[name] = number & _WORD
-    return found
+            registers[name] = number & _WORD
+    return registers
 
 
 def current_target(
@@ -333,13 +358,61 @@ def current_target(
     return LldbTarget(process, selected, states, lent)
 
 
+def attached_target(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget | None = None) -> Target:
+    """Attach LLDB to a process. ``target``: the one of LLDB that knows its libraries from an earlier attach. Raises
+    TargetGone, NotPermitted, ForeignArchitecture."""
+    try:
+        states = proc_checks.thread_states(pid)
+    except OSError as error:
+        raise TargetGone.of(pid) from error
+    target = target or debugger.CreateTarget("")
+    failure = lldb.SBError()
+    # LLDB's server inherits this: else it would exit, and leave the breakpoints in the process
+    with signals_handled(ENDING_SIGNALS, signal.SIG_IGN):
+        process = target.AttachToProcessWithID(debugger.GetListener(), pid, failure)
+    if failure.Fail() or not process.IsValid():
+        proc_checks.check_process(pid)
+        raise NotPermitted(f"lldb could not attach to process {pid}: {failure.GetCString()}")
+    return current_target(process, states=states)
+
+
+def brief_stop(debugger: lldb.SBDebugger, pid: int) -> SnapshotTarget:
+    """A process that LLDB is attached to only while registers and stacks are copied. Of use only if attaching is quick:
+    else it takes longer than the whole analysis, and is repeated if threads ran meanwhile. Raises TargetError."""
+    target = debugger.CreateTarget("")
+    guards = DebuggerGuards()
+
+    def stop() -> Target:
+        guards.watch_over(pid)  # from before LLDB puts its breakpoint into the dynamic loader
+        return attached_target(debugger, pid, target)
+
+    def detach(_: object) -> None:
+        target.GetProcess().Detach()
+        guards.close()
+
+    return SnapshotTarget(pid, "lldb", stop, detach)
+
+
+def start_program(target: lldb.SBTarget, live: bool) -> lldb.SBProcess:
+    """Start LLDB's program: ``live``: stopped before its first instruction; else it runs until it stops: a crash, or
+    Ctrl+C (or --timeout) in a hang. Raises TargetError, TargetGone: it exited."""
+    information = target.GetLaunchInfo()
+    information.SetLaunchFlags(information.GetLaunchFlags() | (lldb.eLaunchFlagStopAtEntry if live else 0))
+    error = lldb.SBError()
+    process = target.Launch(information, error)
+    if error.Fail() or not process.IsValid():
+        raise TargetError(f"lldb cannot run the program: {error.GetCString()}")
+    if not is_there(process):
+        raise ProgramEnded(process.GetExitStatus())
+    return process
+
+
 def is_there(process: lldb.SBProcess) -> bool:
-    """It is a process that has not ended, or a core."""
+    """True for a process that has not exited, and for a core."""
     return bool(process.GetState() in _STOPPED + _RUNNING)
 
 
 def running_error(pid: int) -> TargetError:
-    """The error for a process that is not stopped."""
     return TargetError(
         f"process {pid} is running",
         why="it was continued in the background",
@@ -348,14 +421,14 @@ def running_error(pid: int) -> TargetError:
 
 
 def is_core(process: lldb.SBProcess) -> bool:
-    """It is a core that LLDB has loaded, of whatever format."""
+    """True for a core that LLDB has loaded, in any format."""
     return bool(process.GetPluginName() != "gdb-remote")
 
 
 def is_native(pid: int) -> bool:
-    """The process is one of this machine: its tracer is the server that this LLDB has started."""
-    found = tracer(pid, pid)
-    return found != 0 and os.getpid() in (found, parent(found))
+    """True for a process of this machine: its tracer is the server that this LLDB has started."""
+    server = tracer(pid, pid)
+    return server != 0 and os.getpid() in (server, parent(server))
 
 
 def architecture_of(process: lldb.SBProcess) -> Architecture:

@@ -1,46 +1,32 @@
-"""The process that a command in LLDB is about, which the user looks at, and how it is let go.
-
-Ctrl+C while a command of ours runs.
-
-LLDB only notes it and leaves it to the command to ask, which it must do in its own thread (LLDB 17), and that is busy.
-So for as long as a command runs the signal is Python's: a command that reads is ended by KeyboardInterrupt, as in gdb;
-one that lets the process run has it stopped.
-
-Functions and classes of ours that LLDB calls at breakpoints and for values. LLDB takes them by name, which it looks up
-in the user's namespace for scripts. That namespace is to stay as it is, and has LLDB's own module: so they are kept in
-there, also while our commands are loaded anew.
-"""
+"""The process, thread and target that a command in LLDB is about, and Ctrl+C while it runs."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from types import FrameType, SimpleNamespace
+from contextlib import ExitStack, contextmanager
+from types import FrameType
 
 import lldb
 
 from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, signals_held
 from gdbext.errors import TargetError
 
-_TURN = 0.1
-"""Seconds between two looks whether an editor has cancelled the command."""
 AGAIN = 1.0
 """Seconds after which a process that did not stop is interrupted once more."""
 
-_FOLLOWS = "target.process.follow-fork-mode"
-_CONTINUES = re.compile(r"State: enabled\s+AutoContinue on")
-"""The words of LLDB's list for a stop hook that was added with --auto-continue (Target::StopHook::GetDescription)."""
-
 
 class Interruption:
-    """Takes SIGINT for the duration of a command. Elsewhere than in the thread that Python handles signals in, as in an
-    editor, there is no Ctrl+C, and nothing is taken."""
+    """Takes SIGINT for the duration of a command: one that reads is ended by KeyboardInterrupt, as in gdb; one that
+    runs the process has it stopped.
+
+    LLDB itself only notes the signal and leaves it to the command to ask, in its own thread (LLDB 17), which is busy.
+    In a thread in which Python does not handle signals, as in an editor, there is no Ctrl+C, and nothing is taken.
+    """
 
     def __init__(self) -> None:
         self.happened = False
@@ -48,7 +34,7 @@ class Interruption:
         self._stop: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """Note that a command begins."""
+        """A command begins."""
         self.happened = False
         with ExitStack() as taken:
             taken.enter_context(actions_restored((signal.SIGINT,)))  # LLDB's own, which Python does not know
@@ -71,31 +57,49 @@ class Interruption:
 
     @contextmanager
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Call ``stop`` from another thread while LLDB lets the process run, when no Python runs in this one."""
+        """Call ``stop`` from another thread on a signal while LLDB runs the process: no Python runs in this one."""
         if not self._taken:
             yield
             return
-        ours, theirs = os.pipe()
-        os.set_blocking(theirs, False)
-        thread = threading.Thread(target=self._wait, args=(ours, stop), daemon=True)
+
+        def wait_for_signal() -> None:
+            while number := os.read(reading, 1):
+                if number[0] in (signal.SIGINT, *ENDING_SIGNALS):
+                    self.happened = True
+                    stop()
+
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        thread = threading.Thread(target=wait_for_signal, daemon=True)
         self._stop = stop
-        wakeup = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+        wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         thread.start()
         try:
             yield
         finally:
             signal.set_wakeup_fd(wakeup)
-            os.close(theirs)
+            os.close(writing)
             thread.join()
-            os.close(ours)
+            os.close(reading)
             self._stop = None
 
     @contextmanager
     def watching(self, debugger: lldb.SBDebugger, stop: Callable[[], None]) -> Iterator[None]:
         """Call ``stop`` from another thread as soon as an editor wants to cancel the command (lldb-dap, since 21); and
-        again, where the process does not stop: LLDB loses what comes before it has let that go."""
+        again, until the process stops: LLDB loses an interrupt that comes before it has resumed the process."""
         over = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(debugger, over, stop), daemon=True)
+
+        def watch() -> None:
+            is_requested, due = getattr(debugger, "InterruptRequested", bool), 0.0
+            while not over.wait(0.1):
+                if is_requested():
+                    debugger.CancelInterruptRequest()
+                    self.happened, due = True, 0.0
+                if self.happened and time.monotonic() >= due:
+                    stop()
+                    due = time.monotonic() + AGAIN
+
+        thread = threading.Thread(target=watch, daemon=True)
         with signals_held():  # a Ctrl+C is for the thread that runs the command
             thread.start()
         try:
@@ -104,36 +108,17 @@ class Interruption:
             over.set()
             thread.join()
 
-    def _watch(self, debugger: lldb.SBDebugger, over: threading.Event, stop: Callable[[], None]) -> None:
-        is_asked, due = getattr(debugger, "InterruptRequested", bool), 0.0
-        while not over.wait(_TURN):
-            if is_asked():
-                debugger.CancelInterruptRequest()
-                self.happened, due = True, 0.0
-            if self.happened and time.monotonic() >= due:
-                stop()
-                due = time.monotonic() + AGAIN
-
-    def _wait(self, signals: int, stop: Callable[[], None]) -> None:
-        while True:
-            number = os.read(signals, 1)
-            if not number:
-                return
-            if number[0] in (signal.SIGINT, *ENDING_SIGNALS):
-                self.happened = True
-                stop()
-
 
 SelectedThread = Callable[[], "lldb.SBThread | None"]
-"""Gives the thread that the command is about, None where LLDB's selected one is meant."""
+"""Returns the thread that a command is about, None for LLDB's selected one."""
 
 
 def no_thread() -> None:
-    """Nobody says which one: LLDB's selected one is meant."""
+    """The ``SelectedThread`` for LLDB's selected one."""
 
 
 def thread_of(process: lldb.SBProcess, selected: SelectedThread) -> lldb.SBThread:
-    """The thread that the command is about, else LLDB's selected one; invalid where there is none."""
+    """The thread that the command is about, else LLDB's selected one; invalid if there is none."""
     thread = selected()
     return thread if thread is not None and thread.IsValid() else process.GetSelectedThread()
 
@@ -145,30 +130,24 @@ class Selection:
         self.debugger = debugger
         self.interruption = Interruption()
         self._context: lldb.SBExecutionContext | None = None
-        self._session = threading.RLock()
-
-    @contextmanager
-    def session(self) -> Iterator[None]:
-        """The session that commands share, for this thread alone. LLDB runs commands in one thread, and shows stops
-        and what is in them in another one."""
-        with self._session:
-            yield
+        self.session_lock = threading.RLock()
+        """Guards the session that commands share. LLDB runs commands in one thread, and shows stops and values in
+        another one."""
 
     @contextmanager
     def session_if_free(self) -> Iterator[bool]:
-        """The same for those who cannot wait; False where another thread has it."""
-        is_free = self._session.acquire(blocking=False)
+        """Hold the lock of the session, without waiting for it; False if another thread has it."""
+        is_free = self.session_lock.acquire(blocking=False)
         try:
             yield is_free
         finally:
             if is_free:
-                self._session.release()
+                self.session_lock.release()
 
     @contextmanager
     def command(self, context: lldb.SBExecutionContext) -> Iterator[None]:
-        """The selection while a command runs: the editor's target, thread and frame need not be the selected
-        ones."""
-        with self.session():
+        """The selection while a command runs: an editor's target, thread and frame need not be the selected ones."""
+        with self.session_lock:
             before, self._context = self._context, context
             self.interruption.begin()
             try:
@@ -178,13 +157,13 @@ class Selection:
                 self._context = before
 
     def process(self) -> lldb.SBProcess:
-        """The command's process, else the selected one; invalid where there is none."""
+        """The command's process, else the selected one; invalid if there is none."""
         if self._context is not None and self._context.GetProcess().IsValid():
             return self._context.GetProcess()
         return self.debugger.GetSelectedTarget().GetProcess()
 
     def thread(self) -> lldb.SBThread | None:
-        """The command's thread; None where no command runs."""
+        """The command's thread; None while no command runs."""
         return self._context.GetThread() if self._context is not None else None
 
     def target(self) -> lldb.SBTarget:
@@ -195,17 +174,18 @@ class Selection:
         return target
 
     def refusal(self) -> TargetError | None:
-        """The reason why the process must not run, None where all is well."""
-        found = lldb.SBDebugger.GetInternalVariableValue(_FOLLOWS, self.debugger.GetInstanceName())
-        if found.GetSize() and found.GetStringAtIndex(0) == "child":
+        """The reason why the process must not run, None if it may."""
+        setting = "target.process.follow-fork-mode"
+        mode = lldb.SBDebugger.GetInternalVariableValue(setting, self.debugger.GetInstanceName())
+        if mode.GetSize() and mode.GetStringAtIndex(0) == "child":
             return TargetError(
                 f"LLDB would leave process {self.process().GetProcessID()} for the first child that it forks",
-                why=f"{_FOLLOWS} is child, and LLDB does not say which process it has then",
-                help=f"settings set {_FOLLOWS} parent",
+                why=f"{setting} is child, and LLDB does not say which process it has then",
+                help=f"settings set {setting} parent",
             )
-        result = lldb.SBCommandReturnObject()
-        self.debugger.GetCommandInterpreter().HandleCommand("target stop-hook list", result)
-        if _CONTINUES.search(result.GetOutput() or ""):
+        # LLDB's words for a stop hook that was added with --auto-continue (Target::StopHook::GetDescription)
+        hooks = run_command(self.debugger, "target stop-hook list").GetOutput() or ""
+        if re.search(r"State: enabled\s+AutoContinue on", hooks):
             return TargetError(
                 "a stop hook of yours lets the process go on whenever it stops",
                 why="nobody could stop it again: the command would never end",
@@ -215,7 +195,7 @@ class Selection:
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:
-        """Run synchronously: calls that let the process run come back when it has stopped."""
+        """Calls that resume the process return when it has stopped."""
         before = self.debugger.GetAsync()
         self.debugger.SetAsync(False)
         try:
@@ -224,65 +204,25 @@ class Selection:
             self.debugger.SetAsync(before)
 
 
-Callback = Callable[[lldb.SBFrame], bool]
-"""Called with the innermost frame of the thread that got there; True where the process is to stop."""
-
-_KEPT = "callbacks_of_gdbext"
-
-
-def keep_callback(what: object) -> str:
-    """The name by which LLDB finds it."""
-    kept = vars(vars(lldb).setdefault(_KEPT, SimpleNamespace(count=0)))
-    kept["count"] += 1  # a name is never used twice
-    name = f"at_{kept['count']}"
-    kept[name] = what
-    return f"lldb.{_KEPT}.{name}"
+def run_command(debugger: lldb.SBDebugger, line: str) -> lldb.SBCommandReturnObject:
+    result = lldb.SBCommandReturnObject()
+    debugger.GetCommandInterpreter().HandleCommand(line, result)
+    return result
 
 
-def drop_callback(name: str) -> None:
-    """Forget what LLDB calls no more; ``name`` is what ``keep_callback`` gave."""
-    vars(vars(lldb)[_KEPT]).pop(name.rpartition(".")[2], None)
+def lldb_release(debugger: lldb.SBDebugger) -> int | None:
+    """The major release of LLDB; None for Apple's, which numbers its own differently ("lldb-1500.0.404.7")."""
+    match = re.match(r"lldb version (\d+)", debugger.GetVersionString())
+    return int(match.group(1)) if match else None
 
 
-def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
-    """Call the function at each hit; gives the name to ``drop_callback`` when the breakpoint is gone. Raises
-    TargetError.
-
-    LLDB's lock is taken for all of a call: SBProcess.ReadMemory takes that of the process first and then waits for
-    this, which "process detach" has, and which waits for the other one. LLDB before 21 lends no lock: see read_memory.
-    """
-    target = breakpoint.GetTarget()
-    lock = target.GetAPIMutex() if hasattr(target, "GetAPIMutex") else nullcontext()
-
-    def called(frame: lldb.SBFrame, _location: lldb.SBBreakpointLocation, names: dict[str, object]) -> bool:
-        try:
-            with lock:
-                return callback(frame) or _is_awaited(frame)
-        finally:
-            _admit(names, sys._getframe(1).f_globals)
-
-    name = keep_callback(called)
-    error = breakpoint.SetScriptCallbackFunction(name)
-    if error is not None and error.Fail():
-        raise TargetError(f"LLDB takes no callback: {error.GetCString()}")
-    return name
-
-
-def _is_awaited(frame: lldb.SBFrame) -> bool:
-    """A command waits for the process to stand still: LLDB hands the stop to its thread, not to the one that handles
-    events. Where we let it go on, LLDB 22 would forget that, and "process detach" never end."""
-    kept = vars(vars(lldb)[_KEPT])
-    if threading.get_ident() != threading.main_thread().ident:
-        kept["has_handler"] = True
-        return False
-    return "has_handler" in kept and bool(frame.GetThread().GetProcess().GetTarget().GetDebugger().GetAsync())
-
-
-def _admit(names: dict[str, object], others: dict[str, object]) -> None:
-    """Admit the wrapper of another such breakpoint, which a callback has set and which is new in ``names``.
-
-    The wrapper that LLDB has made around ours (ScriptInterpreterPython.cpp, GenerateFunction, 16 to 22) copies every
-    name back from its own globals, and fails for one that is not there.
-    """
-    for name in names:
-        others.setdefault(name, names[name])
+def check_version(debugger: lldb.SBDebugger) -> None:
+    """Raise TargetError if LLDB is older than 16, the oldest that the tests run in: Debian 12's package of 14 has a
+    Python module that does not load."""
+    release = lldb_release(debugger)
+    if release is not None and release < 16:
+        raise TargetError(
+            f"this is LLDB {release}; 16 or later is needed",
+            why="older ones have not been tried",
+            help="apt-get install lldb-16 or later, and name it in $LLDB; or use --debugger none",
+        )

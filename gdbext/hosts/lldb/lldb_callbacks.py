@@ -1,0 +1,76 @@
+"""Functions and classes of ours that LLDB calls at breakpoints and for values.
+
+LLDB takes them by name, which it looks up in the user's namespace for scripts. That namespace stays as it is, and has
+LLDB's own module: so they are kept in there, also while our commands are loaded anew.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import lldb
+
+from gdbext.errors import TargetError
+
+Callback = Callable[[lldb.SBFrame], bool]
+"""Called with the innermost frame of the thread at a breakpoint; True if the process is to stop."""
+
+_MEMBER = "callbacks_of_gdbext"
+"""The member of LLDB's module that has the callbacks by name."""
+
+
+def keep_callback(callback: object) -> str:
+    """The name by which LLDB finds the function or class."""
+    members = vars(vars(lldb).setdefault(_MEMBER, SimpleNamespace(count=0)))
+    members["count"] += 1  # a name is never used twice
+    name = f"at_{members['count']}"
+    members[name] = callback
+    return f"lldb.{_MEMBER}.{name}"
+
+
+def drop_callback(name: str) -> None:
+    """Forget the callback with the name that ``keep_callback`` returned."""
+    vars(vars(lldb)[_MEMBER]).pop(name.rpartition(".")[2], None)
+
+
+def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
+    """Call the function at each hit; returns the name for ``drop_callback`` when the breakpoint is gone. Raises
+    TargetError.
+
+    LLDB's lock is held during a call: SBProcess.ReadMemory takes the lock of the process first and then waits for this
+    one, which "process detach" holds while it waits for the other. LLDB before 21 lends no lock: see read_memory.
+    """
+    target = breakpoint.GetTarget()
+    lock = target.GetAPIMutex() if hasattr(target, "GetAPIMutex") else nullcontext()
+
+    def called(frame: lldb.SBFrame, _location: lldb.SBBreakpointLocation, names: dict[str, object]) -> bool:
+        try:
+            with lock:
+                return callback(frame) or _is_awaited(frame)
+        finally:
+            # LLDB's wrapper around ours (ScriptInterpreterPython.cpp, GenerateFunction, 16 to 22) copies every name
+            # back from its own globals, and fails for one that is not there: the wrapper of another such breakpoint,
+            # which the callback has set, is new in ``names``.
+            wrapper_globals = sys._getframe(1).f_globals
+            for name in names:
+                wrapper_globals.setdefault(name, names[name])
+
+    name = keep_callback(called)
+    error = breakpoint.SetScriptCallbackFunction(name)
+    if error is not None and error.Fail():
+        raise TargetError(f"LLDB takes no callback: {error.GetCString()}")
+    return name
+
+
+def _is_awaited(frame: lldb.SBFrame) -> bool:
+    """True if a command waits for the process to stop: LLDB passes the stop to its thread, not to the one that handles
+    events. If we resumed the process, LLDB 22 would forget that, and "process detach" never return."""
+    members = vars(vars(lldb)[_MEMBER])
+    if threading.get_ident() != threading.main_thread().ident:
+        members["has_handler"] = True
+        return False
+    return "has_handler" in members and bool(frame.GetThread().GetProcess().GetTarget().GetDebugger().GetAsync())
