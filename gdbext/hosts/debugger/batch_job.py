@@ -1,6 +1,6 @@
-"""One command in a debugger of our own, started by cli/: attach or load, run, hand the result over, let go.
+"""One command in a debugger of our own, started by cli/: attach or load, run, return the outcome, detach.
 
-The result travels through a file descriptor of its own: nothing that the debugger or the program prints can get into
+The outcome travels through a file descriptor of its own: nothing that the debugger or the program prints can get into
 it. People wait while the debugger's Python imports this: it imports what each job needs, and nothing more.
 """
 
@@ -18,12 +18,12 @@ from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
 from gdbext.engine.targets.system.linux import signals_held
 from gdbext.engine.terminal import CommandLine
 from gdbext.hosts.debugger import base_debugger
-from gdbext.hosts.debugger.base_debugger import Debugger, Job
+from gdbext.hosts.debugger.base_debugger import Job
 from gdbext.hosts.debugger.command_shell import DebuggerHost
 from gdbext.hosts.debugger.recorded_command import RecordedCommand
 from gdbext.live.end_requests import EndRequests
 from gdbext.tools import running, table
-from gdbext.tools.outcome import Outcome, failure
+from gdbext.tools.outcome import failure
 from gdbext.torch.measure import measure_for_process
 
 if TYPE_CHECKING:
@@ -33,16 +33,20 @@ __all__ = ["Job", "run"]
 
 
 def run(name: str, job: Job) -> None:
-    """Do the job in the debugger of that name, inside which this runs, and write its outcome to ``job.result``."""
+    """Do the job in the debugger of that name, in whose Python this runs, and write its outcome to ``job.result``."""
     raise_gc_threshold()
-    _keep_descriptors(job)
+    for descriptor in (job.result, job.output, job.terminal, job.launcher):
+        if descriptor is not None and descriptor >= 0:
+            # a program that the debugger starts must not get the pipe that its own report goes through
+            os.set_inheritable(descriptor, False)
     debugger = base_debugger.debugger(name)
     called = CommandLine(job.program, job.source) if job.program else None
     host = DebuggerHost(debugger, output=job.output, called=called)
     host.end_requests = EndRequests(job.launcher)
-    row, recorded = table.find(job.command), _recorded(job)
+    row = table.find(job.command)
+    recorded = RecordedCommand(job.command, job.argv, job.record) if job.record else None
     live = row.resumes and not job.core
-    if live or job.pid:  # the launcher ends any other debugger by SIGTERM
+    if live or job.pid:  # the launcher kills any other debugger by SIGTERM
         host.end_requests.hold()
     was_stopped = is_stopped(job.pid)
     watched = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
@@ -54,47 +58,23 @@ def run(name: str, job: Job) -> None:
         watched.begin()
         return target
 
-    def open_session() -> Session:
-        return Session(open_target())
-
     try:
         if recorded:
             outcome = recorded.run(open_target, job.color, host)
         else:
-            outcome = running.execute(job.command, job.argv, open_session, job.color, host)
+            outcome = running.execute(job.command, job.argv, lambda: Session(open_target()), job.color, host)
         watched.end()
     except MemoryIsUp:
         outcome = failure(job.command, job.argv, memory_error())
         recorded = None
     finally:
-        _let_go(debugger, job, host)
+        with signals_held((signal.SIGINT,)) if job.pid else nullcontext():
+            debugger.let_go(job, host.lets_finish)
+        host.end_guard()
         if live and job.pid and not was_stopped:
             undo_stop(job.pid)
     if recorded:
         recorded.save(outcome)
-    _write(outcome, job.result)
+    with open(job.result, "wb") as stream:
+        stream.write(outcome.encode())
     debugger.leave(job)
-
-
-def _let_go(debugger: Debugger, job: Job, host: DebuggerHost) -> None:
-    with signals_held((signal.SIGINT,)) if job.pid else nullcontext():
-        debugger.let_go(job, host.lets_finish)
-    host.end_guard()
-
-
-def _write(outcome: Outcome, descriptor: int) -> None:
-    with open(descriptor, "wb") as file:
-        file.write(outcome.encode())
-
-
-def _keep_descriptors(job: Job) -> None:
-    """A program that the debugger starts must not get the pipe that its own report goes through."""
-    for descriptor in (job.result, job.output, job.terminal, job.launcher):
-        if descriptor is not None and descriptor >= 0:
-            os.set_inheritable(descriptor, False)
-
-
-def _recorded(job: Job) -> RecordedCommand | None:
-    if not job.record:
-        return None
-    return RecordedCommand(job.command, job.argv, job.record)

@@ -1,5 +1,5 @@
-"""gdbext's commands inside a user's debugger, as far as they are the same in all debuggers: one session while the
-target stands still, the host of live commands, and the completion of words.
+"""gdbext's commands inside a user's debugger, as far as they are the same in all debuggers: one session for each stop
+of the target, the host of live commands, and the completion of words.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class DebuggerHost(Host):
-    """Lends what the debugger can."""
+    """The host of commands inside a debugger."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class DebuggerHost(Host):
         session: Callable[[float], Session] | None = None,
         called: CommandLine | None = None,
     ) -> None:
-        """``session``: the one that commands share; None in a debugger of our own, which runs one command only."""
+        """``session`` returns the one that commands share; None in a debugger of our own, which runs one command."""
         super().__init__(session is None, output, called)
         self.name = debugger.name
         self._session = session
@@ -58,15 +58,13 @@ class DebuggerHost(Host):
         return self._debugger.run_control()
 
     def breakpoint_setter(self) -> BreakpointSetter:
-        """Ask the debugger for its breakpoints."""
         return self._debugger.breakpoint_setter()
 
     def stopped_session(self) -> Session:
-        """A session of the process that the debugger has stopped."""
         return Session(self._debugger.stopped_target())
 
     def pause(self, target: Target) -> Pause:
-        """Pause the process as the debugger does it; a request to end interrupts the pause. Raises UsageError."""
+        """The debugger's own pause, which a request to end interrupts. Raises UsageError."""
         if not self.is_batch:
             self.guard(self._run_control(), target.pid)
         pause = self._debugger.pause(target)
@@ -78,13 +76,10 @@ class DebuggerHost(Host):
         return heard
 
     def show_frames(self, shown: bool) -> None:
-        """Show our frames in the debugger's ``bt``. Raises UsageError where that cannot be."""
         if not self._session:
             super().show_frames(shown)
-        elif shown:
-            self._debugger.extend_stacks(FrameSource(self._session))
         else:
-            self._debugger.extend_stacks(None)
+            self._debugger.extend_stacks(FrameSource(self._session) if shown else None)
 
     def show(self, text: str) -> None:
         """Write to the standard output of scripts/dispatch, or where the debugger shows text."""
@@ -98,7 +93,7 @@ _log = logger(__name__)
 
 
 class SessionCache:
-    """Keeps the session until the debugger says that the process ran or was changed."""
+    """Keeps the session until the debugger reports that the process ran or was changed."""
 
     def __init__(self, debugger: Debugger) -> None:
         self._debugger = debugger
@@ -108,9 +103,9 @@ class SessionCache:
         self._disconnect: Callable[[], None] | None = None
 
     def get(self, age: float = 0) -> Session:
-        """The session of what the user has selected in the debugger. ``age``: how many seconds ago it may have been
-        compared with the process at this stop, for those who ask many times in a row. Raises TargetError and its
-        relatives."""
+        """The session of the process that the user has selected in the debugger. ``age``: how many seconds ago it may
+        have been compared with the process at this stop, for callers that ask many times in a row. Raises TargetError
+        and its relatives."""
         if not self._disconnect:
             self._disconnect = self._debugger.on_change(self.forget)
         identity = self._debugger.identity()
@@ -129,19 +124,18 @@ class SessionCache:
         return is_current
 
     def forget(self) -> None:
-        """Drop everything that was read so far."""
         session, self._session = self._session, None
         if session:
             _log.debug("the session is dropped")
             session.target.close()
 
     def forget_what_changed(self) -> None:
-        """Drop the session where it is not that of today's process, as after a run."""
+        """Drop the session if it is not that of the current stop, as after a run."""
         if self._session and self._debugger.identity() != self._identity:
             self.forget()
 
     def close(self) -> None:
-        """Drop it, and listen to the debugger no more."""
+        """Drop the session, and stop listening to the debugger."""
         self.forget()
         if self._disconnect:
             self._disconnect()
@@ -152,7 +146,7 @@ _OUTSIDE = "look from outside of the debugger, with more: scripts/dispatch -c CO
 
 
 class Shell:
-    """Runs the commands that a debugger defines. One of it lives as long as the commands do."""
+    """Runs the commands that a debugger defines, for as long as they are defined."""
 
     def __init__(self, debugger: Debugger) -> None:
         self._debugger = debugger
@@ -160,12 +154,16 @@ class Shell:
         self._sessions: SessionCache | None = None
 
     def execute(self, row: table.ToolRow, argv: Sequence[str], color: bool) -> Outcome:
-        """Run one command on what the user has selected."""
+        """Run one command on the process that the user has selected."""
         runs_on = row.runs_on(argv)
         watched = BudgetWatch(0, 0) if runs_on else BudgetWatch()
 
         def open_session() -> Session:
-            session = self._session(row)
+            # a live command or a setting may come before the program was started
+            if row.mode in ("resumes", "setting") and not self._debugger.has_process():
+                session = Session(NoProcess(self._debugger.name))
+            else:
+                session = self._current()
             watched.begin()
             return session
 
@@ -174,7 +172,7 @@ class Shell:
                 return running.execute(row.name, argv, open_session, color, self._host)
             finally:
                 watched.end()
-                if runs_on:  # its sessions are circles: each keeps a descriptor of every mapped library until then
+                if runs_on:  # its sessions are reference cycles: each has a file descriptor of every mapped library
                     if self._sessions:
                         self._sessions.forget_what_changed()
                     gc.collect()
@@ -184,50 +182,7 @@ class Shell:
             return failure(row.name, argv, memory_error(_OUTSIDE))
 
     def completions(self, row: table.ToolRow, words: Sequence[str], current: str) -> list[str]:
-        """The words that ``current`` may become behind ``words``."""
-
-        return Completer(self._debugger.thread_numbers, self._current).completions(row, words, current)
-
-    @cached_property
-    def summaries(self) -> SummarySource:
-        """Summaries of values that the debugger shows."""
-        return SummarySource(self._current)
-
-    def close(self) -> None:
-        """Stop listening to the debugger, and add nothing to its stacks. Breakpoints stay: they are the user's."""
-        self._debugger.extend_stacks(None)
-        if self._sessions:
-            self._sessions.close()
-
-    def _session(self, row: table.ToolRow) -> Session:
-        """The current session; a live command or a setting may come before the program was started."""
-        if row.mode in ("resumes", "setting") and not self._debugger.has_process():
-            return Session(NoProcess(self._debugger.name))
-        return self._current()
-
-    def _current(self, age: float = 0) -> Session:
-        if not self._sessions:
-            self._sessions = SessionCache(self._debugger)
-        return self._sessions.get(age)
-
-
-_OPERATORS = frozenset({"op"})
-_KEYS = frozenset({"key", "has"})
-_KEYSETS = frozenset({"keyset", "value"})
-_THREADS = frozenset({"thread"})
-"""Arguments by their name in the parsers, where what they may be is for the target to say."""
-
-
-class Completer:
-    """Asks the target only where nothing else knows: ``thread_numbers`` gives the debugger's, ``session`` the current
-    session, and may raise GdbextError."""
-
-    def __init__(self, thread_numbers: Callable[[], Sequence[int]], session: Callable[[], Session]) -> None:
-        self._thread_numbers = thread_numbers
-        self._session = session
-
-    def completions(self, row: table.ToolRow, words: Sequence[str], current: str) -> list[str]:
-        """The words that ``current`` may become behind ``words``, in order; nothing where the target does not say."""
+        """The words that ``current`` may become after ``words``, in order; empty if the target does not say."""
         parser = table.parser_of(row)
         action = parser.awaited(words)
         options = [] if action and action.option_strings else parser.option_names()
@@ -237,6 +192,7 @@ class Completer:
         return values if current else [*values, *options]
 
     def _values(self, row: table.ToolRow, action: Action | None, current: str) -> Iterable[str]:
+        """The values that an option or argument may have; the target is asked only if nothing else knows."""
         if not action:
             return ()
         if action.choices is not None:
@@ -245,25 +201,33 @@ class Completer:
         if fixed is not None:
             return tuple(fixed)
         if names_file(action):
-            return _files(current)
+            paths = glob.glob(f"{glob.escape(current)}*")  # noqa: PTH207
+            return (f"{path}/" if os.path.isdir(path) else path for path in paths)  # noqa: PTH112
         try:
-            return self._of_the_target(action.dest, current)
+            if action.dest == "thread":
+                return map(str, self._debugger.thread_numbers())
+            if action.dest == "op" and current:
+                return continuations(self._current().dispatcher.names, current)
+            if action.dest in ("key", "has"):
+                return self._current().dispatch_keys.runtime_keys
+            if action.dest in ("keyset", "value") and current:
+                others = current[: current.rfind(",") + 1]
+                return [others + key for key in self._current().dispatch_keys.runtime_keys]
         except GdbextError:
-            return ()
-
-    def _of_the_target(self, dest: str, current: str) -> Iterable[str]:
-        if dest in _THREADS:
-            return map(str, self._thread_numbers())
-        if dest in _OPERATORS and current:
-            return continuations(self._session().dispatcher.names, current)
-        if dest in _KEYS:
-            return self._session().dispatch_keys.runtime_keys
-        if dest in _KEYSETS and current:
-            others = current[: current.rfind(",") + 1]
-            return (others + key for key in self._session().dispatch_keys.runtime_keys)
+            pass
         return ()
 
+    @cached_property
+    def summaries(self) -> SummarySource:
+        return SummarySource(self._current)
 
-def _files(current: str) -> Iterable[str]:
-    for path in glob.glob(f"{glob.escape(current)}*"):  # noqa: PTH207
-        yield f"{path}/" if os.path.isdir(path) else path  # noqa: PTH112
+    def close(self) -> None:
+        """Stop listening to the debugger and adding frames to its stacks. Breakpoints stay: they are the user's."""
+        self._debugger.extend_stacks(None)
+        if self._sessions:
+            self._sessions.close()
+
+    def _current(self, age: float = 0) -> Session:
+        if not self._sessions:
+            self._sessions = SessionCache(self._debugger)
+        return self._sessions.get(age)

@@ -1,6 +1,4 @@
-"""The views that a debugger gets from us: the frames that its stack lacks, in its own words, and summaries of C++
-objects.
-"""
+"""The frames of ours that a debugger adds to its stacks, and the summaries of C++ objects that it shows."""
 
 from __future__ import annotations
 
@@ -27,18 +25,18 @@ Native = TypeVar("Native")
 
 
 class AddedFrame(NamedTuple):
-    """``frame`` stands in front of the native frame at ``position``, which opens or evaluates it."""
+    """``frame`` is shown before the native frame at ``position``, which opens or evaluates it."""
 
     position: Position
     frame: DispatchFrame | Frame
 
 
 def added_frames(snapshot: ThreadSnapshot) -> Sequence[AddedFrame]:
-    """Those of a thread, innermost first, in the order of ``dispatch-bt``."""
-    found: list[DispatchFrame | Frame] = [*snapshot.dispatch, *snapshot.python]
-    found.sort(key=lambda frame: frame.level)  # the dispatch first where both stand at one frame: sorting is stable
+    """The frames of a thread, innermost first, in the order of ``dispatch-bt``."""
+    frames: list[DispatchFrame | Frame] = [*snapshot.dispatch, *snapshot.python]
+    frames.sort(key=lambda frame: frame.level)  # stable: the dispatch is first if both are at one native frame
     natives = snapshot.frames
-    return [AddedFrame((natives[frame.level].pc, natives[frame.level].sp), frame) for frame in found]
+    return [AddedFrame((natives[frame.level].pc, natives[frame.level].sp), frame) for frame in frames]
 
 
 def interleaved(
@@ -46,15 +44,15 @@ def interleaved(
 ) -> Iterator[Native | AddedFrame]:
     """The debugger's frames, innermost first, with the added ones in their places.
 
-    The innermost native frame stays the first, whatever belongs in front of it: it is the one that has the thread's
-    registers. What belongs to a frame that the debugger did not find comes in front of the next one that it did, or
-    last. ``position``: None for a frame that is inlined into the next one.
+    The innermost native frame stays the first, even if added ones belong before it: it has the thread's registers.
+    Frames that belong to a native one that the debugger did not find come before the next one that it did, or last.
+    ``position`` returns None for a frame that is inlined into the next one.
     """
-    places = {each.position: index for index, each in enumerate(added)}
+    last_index = {frame.position: index for index, frame in enumerate(added)}
     done = 0
     for count, native in enumerate(natives):
-        where = position(native)
-        end = max(done, places.get(where, -1) + 1) if where else done
+        native_position = position(native)
+        end = max(done, last_index.get(native_position, -1) + 1) if native_position else done
         if count == 0:
             yield native
         yield from added[done:end]
@@ -66,34 +64,29 @@ def interleaved(
 
 def frame_function(frame: DispatchFrame | Frame) -> str:
     """The text in the place of the function's name: a Python function's own, or PyTorch's words for a dispatch."""
-    if not isinstance(frame, DispatchFrame):
-        return escape(frame.function)
-    return dispatch_words(frame)
+    return dispatch_words(frame) if isinstance(frame, DispatchFrame) else escape(frame.function)
 
 
 def frame_source(frame: DispatchFrame | Frame) -> tuple[str, int]:
-    """File and line of a Python function, ("", 0) where there are none."""
+    """File and line of a Python function, ("", 0) if there are none."""
     return ("", 0) if isinstance(frame, DispatchFrame) else (escape(frame.file), frame.line or 0)
 
 
 _log = logger(__name__)
-_BURST = 0.2
-"""Seconds: a debugger that shows all stacks asks for one after the other."""
 
 
 class FrameSource:
-    """Reads them in the session that the commands share, so that each stack is unwound once at a stop."""
+    """Reads added frames in the session that the commands share, so that each stack is unwound once at a stop."""
 
     def __init__(self, session: Callable[[float], Session]) -> None:
-        """``session`` gives the current one, compared with the process so many seconds ago at most. It may raise
+        """``session`` returns the current one, compared with the process so many seconds ago at most. It may raise
         TargetError and its relatives."""
         self._session = session
 
     def of(self, tid: int) -> Sequence[AddedFrame]:
-        """Those of a thread; none where they cannot be read: the debugger's stack is shown whatever becomes of ours."""
-
+        """The added frames of a thread; empty if they cannot be read: the debugger shows its stack in any case."""
         try:
-            session = self._session(_BURST)
+            session = self._session(0.2)  # a debugger that shows all stacks asks for one after the other
             thread = next((thread for thread in session.target.threads() if thread.tid == tid), None)
             return added_frames(session.threads.of(thread)) if thread else ()
         except GdbextError as error:
@@ -101,22 +94,19 @@ class FrameSource:
             return ()
 
 
-_KEPT = 1000
-"""Summaries: a debugger asks for one again for the parts of its object."""
-
-
 class SummarySource:
-    """Keeps what it read as long as the session lasts. Nothing is called in the process."""
+    """Makes summaries of objects, and keeps them during a session: a debugger asks again for the parts of an object.
+    Nothing is called in the process."""
 
     def __init__(self, session: Callable[[], Session]) -> None:
-        """``session`` gives the current one; it raises where there is no process."""
+        """``session`` returns the current one; it raises if there is no process."""
         self._current = session
         self._session: Session | None = None
         self._summaries: TypeSummaries | None = None
         self._known: dict[CppObject, TypeSummary | None] = {}
 
-    def of(self, found: CppObject) -> TypeSummary | None:
-        """None where the debugger has to show the object itself: no process, no PyTorch, no layout, another type."""
+    def of(self, cpp_object: CppObject) -> TypeSummary | None:
+        """None if the debugger has to show the object itself: no process, no PyTorch, no layout, another type."""
         try:
             session = self._current()
             if not self._summaries or session is not self._session:
@@ -124,8 +114,8 @@ class SummarySource:
                 self._known.clear()
         except GdbextError:
             return None
-        if found not in self._known:
-            if len(self._known) >= _KEPT:
+        if cpp_object not in self._known:
+            if len(self._known) >= 1000:
                 self._known.clear()
-            self._known[found] = self._summaries.of(found)
-        return self._known[found]
+            self._known[cpp_object] = self._summaries.of(cpp_object)
+        return self._known[cpp_object]

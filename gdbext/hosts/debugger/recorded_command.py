@@ -1,4 +1,4 @@
-"""Runs a command on a target while everything that is read of it is written down (``--record FILE``)."""
+"""Runs a command on a target and records everything that is read of it (``--record FILE``)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _INCOMPLETE = (
 
 
 class RecordedCommand:
-    """One command and its recording: ``run`` while the target is stopped, ``save`` when it goes on again."""
+    """One command and its recording: ``run`` while the target is stopped, ``save`` when it runs again."""
 
     def __init__(self, name: str, argv: Sequence[str], path: str) -> None:
-        """Raises UsageError where nothing can be written to ``path``, or the command lets the process run."""
+        """Raises UsageError if ``path`` cannot be written, or the command lets the process run."""
         self._name = name
         self._argv = argv
         self._path = path
@@ -36,37 +36,40 @@ class RecordedCommand:
         self._seconds = 0.0
         if table.find(name).runs_on(argv):
             raise UsageError(f"--record keeps one moment, and {name} lets the process run")
-        check_place(path)
+        # a path like /proc/self/fd/N is a file descriptor that another program has opened for us
+        if not path.startswith("/proc/self/fd/"):
+            folder = os.path.dirname(path) or "."  # noqa: PTH120 - pathlib takes 10 ms to import
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise UsageError(f"--record: {folder} is not a folder that can be written to")
+            if os.path.lexists(path) and not os.path.isfile(path):  # noqa: PTH113
+                raise UsageError(f"--record: {path} is there already, and is not a file")
 
     def run(self, open_target: Callable[[], Target], color: bool, host: ToolHost | None = None) -> Outcome:
-        """Run the command and give its outcome."""
-        opened: list[Session] = []
+        """Run the command, then read everything else that a bug report needs."""
+        sessions: list[Session] = []
+        targets: list[RecordingTarget] = []
 
         def open_session() -> Session:
-            opened.append(Session(RecordingTarget(open_target())))
-            return opened[0]
+            targets.append(RecordingTarget(open_target()))
+            sessions.append(Session(targets[0]))
+            return sessions[0]
 
         outcome = running.execute(self._name, self._argv, open_session, color, host)
-        if opened:
+        if sessions:
             started = perf_counter()
-            self._recording = self._complete(opened[0])
+            for row in table.commands():
+                for options in row.recorded:
+                    running.execute(row.name, options, lambda: sessions[0])  # as text: only that shows lines of source
+            self._is_complete = targets[0].is_complete
+            try:
+                self._recording = targets[0].recording(" ".join((self._name, *self._argv)))
+            except GdbextError as error:
+                self._recording = error
             self._seconds = perf_counter() - started
         return outcome
 
-    def _complete(self, session: Session) -> Recording | GdbextError:
-        """The recording, after everything was read that a bug report needs."""
-        for row in table.commands():
-            for options in row.recorded:
-                running.execute(row.name, options, lambda: session)  # as text: only that shows lines of source
-        assert isinstance(session.target, RecordingTarget)
-        self._is_complete = session.target.is_complete
-        try:
-            return session.target.recording(" ".join((self._name, *self._argv)))
-        except GdbextError as error:
-            return error
-
     def save(self, outcome: Outcome) -> None:
-        """Write the file, and say on the outcome's standard error what is in it, or why there is none."""
+        """Write the file, and add to the outcome's standard error what is in it, or why there is none."""
         if not self._recording:
             return
         try:
@@ -74,7 +77,7 @@ class RecordedCommand:
                 raise self._recording
             data = recorder.encode(self._recording)
             container.write(self._path, data)
-            note = summary(self._recording, self._path, len(data), self._seconds)
+            note = _summary(self._recording, self._path, len(data), self._seconds)
             note += "" if self._is_complete else _INCOMPLETE
         except (GdbextError, OSError) as error:
             outcome.status = outcome.status or 1
@@ -83,19 +86,8 @@ class RecordedCommand:
         outcome.error = f"{outcome.error}\n{note}".lstrip()
 
 
-def check_place(path: str) -> None:
-    """Raises UsageError where ``path`` cannot become a file of ours."""
-    if path.startswith("/proc/self/fd/"):
-        return  # a descriptor that somebody has opened for us
-    folder = os.path.dirname(path) or "."  # noqa: PTH120 - pathlib takes 10 ms to import
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"--record: {folder} is not a folder that can be written to")
-    if os.path.lexists(path) and not os.path.isfile(path):  # noqa: PTH113
-        raise UsageError(f"--record: {path} is there already, and is not a file")
-
-
-def summary(recording: Recording, path: str, size: int, seconds: float) -> str:
-    """A summary for people: the file's contents, and what they took."""
+def _summary(recording: Recording, path: str, size: int, seconds: float) -> str:
+    """The file's contents, ``size`` in bytes, and the ``seconds`` that the process was stopped for them."""
     longer = "" if recording.kind == "core" else f"; the process stood still {seconds:.2f} s longer for it"
     files, answers = counted(len(recording.files), "library"), counted(len(recording.facts), "answer")
     parts = f"{byte_size(len(recording.memory))} of memory, parts of {files} and programs"
