@@ -4,14 +4,14 @@
     debug_server.register()                                   # in each rank
     start_debug_server(handlers=[*default_handlers(), debug_server.DiagnosisHandler()])
 
-The server asks each rank's own worker server, where a child process looks at the rank. That needs the rank's GIL; the
-verdict on the job below comes from outside of the ranks.
+The server asks each rank's own worker server, where a child process examines the rank. That needs the rank's GIL; the
+verdict on the job below is made from outside the ranks.
 
-PyTorch's servers listen at all addresses and ask nobody who they are. The page is shown to processes of this machine
-that are the server's user's or root's, which the kernel says of a connection; from elsewhere: ssh -L. A rank's worker
-server does not tell its handlers about the connection, so a rank answers whoever has the job's token, which is made for
-each job and kept in its store: to read that is to be a part of the job. One process looks at a time, and its answer is
-everybody's for some seconds.
+PyTorch's servers listen at all addresses without authentication. The page is shown to processes of this machine that
+belong to the server's user or root, as the kernel says of a connection; from elsewhere: ssh -L. A rank's worker server
+does not tell its handlers about the connection, so a rank answers requests with the job's token, which is made for each
+job and kept in its store: a process that can read it is part of the job. One inspection runs at a time, and its answer
+is reused for some seconds.
 
 Interfaces: torch/distributed/debug/_frontend.py (DebugHandler, Route, NavLink, fetch_all) and tcpstore_client of
 PyTorch 2.13; torch/csrc/distributed/c10d/control_plane/Handlers.hpp (Request, Response).
@@ -40,20 +40,13 @@ from gdbext.tools.family import is_rank
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-NAME = "gdbext_diagnosis"
-"""The name of the page, and of the answer of each rank."""
+_NAME = "gdbext_diagnosis"
+"""The name of each rank's handler."""
 _TOKEN = "gdbext_token"
-"""The key in the job's store, and the parameter of a question to a rank."""
-_SECONDS = 60
-_FRESH_SECONDS = 5.0
+"""The key in the job's store, and the parameter of a request to a rank."""
 _REFUSED = (
     "The diagnosis is shown to processes of this job's user, and of root, on the server's machine. From another "
     "machine: ssh -L 25999:localhost:25999 MACHINE (or the server's own port), then http://localhost:25999/gdbext"
-)
-_ROOT = str(Path(__file__).parents[2])
-_CODE = (
-    "import sys; sys.path.append(sys.argv.pop(1)); "
-    "from gdbext.hosts.cli.launcher import leave, main; leave(main(sys.argv[1:]))"
 )
 _PAGE = """{% extends "base.html" %}
 {% block header %}<h1>{% block title %}gdbext: why does it hang?{% endblock %}</h1>{% endblock %}
@@ -63,8 +56,12 @@ _PAGE = """{% extends "base.html" %}
 
 def diagnosis(*words: str) -> str:
     """The text that scripts/dispatch prints with these words, from a process of its own."""
+    code = (
+        "import sys; sys.path.append(sys.argv.pop(1)); "
+        "from gdbext.hosts.cli.launcher import leave, main; leave(main(sys.argv[1:]))"
+    )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _CODE, _ROOT, *words, "--timeout", str(_SECONDS)],
+        [sys.executable, "-I", "-S", "-c", code, str(Path(__file__).parents[2]), *words, "--timeout", "60"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -74,7 +71,7 @@ def diagnosis(*words: str) -> str:
 
 
 class SharedAnswer:
-    """The result of ``make``, called by one thread at a time; threads that waited, or ask soon after, get it."""
+    """The result of ``make``, called by one thread at a time; threads that waited, or ask soon after, get the same."""
 
     def __init__(self, make: Callable[[], str]) -> None:
         self._make = make
@@ -82,23 +79,23 @@ class SharedAnswer:
         self._text, self._until = "", 0.0
 
     def get(self) -> str:
-        """The answer of the last seconds, else a new one."""
+        """The answer of the last 5 s, else a new one."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._text = self._make()
-                self._until = time.monotonic() + _FRESH_SECONDS
+                self._until = time.monotonic() + 5.0
             return self._text
 
 
 def token() -> str:
-    """The job's, from its store; made by who asks first. Raises RuntimeError where there is no store."""
-    made: bytes = tcpstore_client().compare_set(_TOKEN, "", secrets.token_hex(16))
-    return made.decode()
+    """The job's token, from its store; the first caller makes it. Raises RuntimeError if there is no store."""
+    stored: bytes = tcpstore_client().compare_set(_TOKEN, "", secrets.token_hex(16))
+    return stored.decode()
 
 
 def register() -> None:
-    """Let this rank's worker server answer with the diagnosis of this rank, if the question has the job's token. A
-    child process looks."""
+    """Have this rank's worker server answer requests that have the job's token with the diagnosis of this rank, which a
+    child process makes."""
     shared = SharedAnswer(lambda: diagnosis("-p", str(os.getpid())))
 
     def answer(request: Any, response: Any) -> None:
@@ -106,7 +103,7 @@ def register() -> None:
         response.set_content(shared.get() if is_known else _REFUSED, "text/plain; charset=utf-8")
         response.set_status(200 if is_known else 403)
 
-    _distributed_c10d._register_handler(NAME, answer)
+    _distributed_c10d._register_handler(_NAME, answer)
 
 
 class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defined, unused-ignore]
@@ -119,15 +116,13 @@ class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defin
         return type(self), ()
 
     def routes(self) -> list[Any]:
-        """The one path that is answered."""
         return [_frontend.Route("/gdbext", self._handle)]
 
     def nav_links(self) -> list[Any]:
-        """The link in the head of each page."""
         return [_frontend.NavLink("/gdbext", "gdbext")]
 
     def templates(self) -> dict[str, str]:
-        """The page's frame, into which text is put that is escaped already."""
+        """The page's frame for text that is escaped already."""
         return {"gdbext.html": _PAGE}
 
     def dump(self) -> str:
@@ -135,7 +130,6 @@ class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defin
         return "\n".join(f"=== {title} ===\n{text}" for title, text in self._parts())
 
     def dump_filename(self) -> str:
-        """The beginning of the name of those files."""
         return "gdbext"
 
     def _handle(self, request: Any) -> bytes:
@@ -148,7 +142,7 @@ class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defin
         return "".join(f"<h2>{escape(title)}</h2><pre>{escape(text)}</pre>" for title, text in self._parts())
 
     def _parts(self) -> Iterator[tuple[str, str]]:
-        addresses, answers = _frontend.fetch_all(NAME, f"{_TOKEN}={token()}", timeout=self.fetch_timeout)
+        addresses, answers = _frontend.fetch_all(_NAME, f"{_TOKEN}={token()}", timeout=self.fetch_timeout)
         for number, (address, answer) in enumerate(zip(addresses, answers)):
             failed = f"it does not answer ({answer.status_code}); the verdict on the job below is from outside of it"
             yield f"Rank {number}: {address.partition('?')[0]}", answer.text if answer.status_code == 200 else failed

@@ -1,4 +1,4 @@
-"""The page of memory by which the process of a test run tells its watcher which test runs, and since when.
+"""The page of shared memory in which a test run notes which test runs, and its watcher which one it examined.
 
 Imported into the process of the test run, so it imports next to nothing.
 """
@@ -18,36 +18,34 @@ _NUMBER, _START_AND_LENGTH = struct.Struct("<Q"), struct.Struct("<dI")
 """The same in two parts: the number is written last, when the rest is that of its test."""
 _NAME = _RUNNING.size
 _now = time.monotonic
-_LOOKED = struct.Struct("<QQI")
-"""Numbers of the tests that the watcher began to examine and has examined, length of the name of the file."""
-_LOOKED_LENGTH = struct.calcsize("<QQ")
-_LOOKS_AT = mmap.PAGESIZE
+_EXAMINED = struct.Struct("<QQI")
+"""Numbers of the tests that the watcher began to examine and has examined, length of the name of the file, which
+follows."""
+_EXAMINED_AT = mmap.PAGESIZE
 _LONGEST = 3000
-"""Bytes of a name that are told."""
+"""Most bytes of a name."""
 SIGNAL = 62
-"""The signal by which a test is asked to fail, SIGRTMAX - 2; real-time signals are rarely used."""
+"""The signal that makes a test fail, SIGRTMAX - 2; real-time signals are rarely used."""
 
 
 class TestBoard:
     """The shared page. The test's process writes the first half, the watcher the second."""
 
     __test__ = False
-    """pytest shall not take it for a test."""
+    """Not a test, for pytest."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE)
         self._note, self._publish = _START_AND_LENGTH.pack_into, _NUMBER.pack_into
         self.number = 0
-        """The number of the test that runs (odd), or one more than that of the one that ran last."""
+        """The number of the test that runs (odd), or one more than the number of the last one."""
 
-    @property
-    def looks_at(self) -> tuple[mmap.mmap, int]:
-        """The page, and the place of a byte in it that is not zero once the watcher has looked at any test: the lowest
+    def examined_byte(self) -> tuple[mmap.mmap, int]:
+        """The page, and the index of a byte in it that is not zero once the watcher has examined any test: the lowest
         byte of an odd number."""
-        return self._page, _LOOKS_AT
+        return self._page, _EXAMINED_AT
 
     def begin(self, name: str) -> None:
-        """Note that a test begins now."""
         encoded = name.encode("utf-8", "backslashreplace")[:_LONGEST]
         length = len(encoded)
         self.number = number = (self.number + 1) | 1
@@ -61,64 +59,61 @@ class TestBoard:
         _RUNNING.pack_into(self._page, 0, self.number, 0.0, 0)
 
     def running(self) -> tuple[int, float, str] | None:
-        """Number, start and name of the test that runs; None where none does."""
+        """Number, start (monotonic clock) and name of the test that runs; None if none runs."""
         number, began, length = _RUNNING.unpack_from(self._page, 0)
         name = self._page[_RUNNING.size : _RUNNING.size + min(length, _LONGEST)]
         if number % 2 == 0 or _RUNNING.unpack_from(self._page, 0)[0] != number:
             return None
         return number, began, name.decode("utf-8", "replace")
 
-    def looks(self) -> bool:
-        """The watcher has begun to look at the test that runs, or that ran last."""
-        if not self._page[_LOOKS_AT]:
+    def is_examined(self) -> bool:
+        """True if the watcher has begun to examine the test that runs, or the last one."""
+        if not self._page[_EXAMINED_AT]:
             return False
-        begun: int = _LOOKED.unpack_from(self._page, _LOOKS_AT)[0]
-        return self.number != 0 and begun == (self.number | 1) - (2 if self.number % 2 == 0 else 0)
+        begun: int = _EXAMINED.unpack_from(self._page, _EXAMINED_AT)[0]
+        return self.number != 0 and begun == self.number - (self.number % 2 == 0)
 
     def file(self, patience: float) -> str:
-        """The file with the verdict on that test, which may still be made; "" where none comes."""
+        """The file with the verdict on that test, "" if none is written within ``patience`` seconds."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
-            begun, done, length = _LOOKED.unpack_from(self._page, _LOOKS_AT)
+            begun, done, length = _EXAMINED.unpack_from(self._page, _EXAMINED_AT)
             if begun == done:
-                start = _LOOKS_AT + _LOOKED.size
+                start = _EXAMINED_AT + _EXAMINED.size
                 return os.fsdecode(self._page[start : start + length])
             time.sleep(0.02)
         return ""
 
-    def tell(self, begun: int, done: int, file: str = "") -> None:
-        """Write which test the watcher has begun to examine, which it has examined, and the file with its verdict."""
+    def note_examined(self, begun: int, done: int, file: str = "") -> None:
+        """Write the numbers of the tests that the watcher began to examine and has examined, and the verdict's file."""
         encoded = os.fsencode(file)[:_LONGEST]
-        start = _LOOKS_AT + _LOOKED.size
+        start = _EXAMINED_AT + _EXAMINED.size
         self._page[start : start + len(encoded)] = encoded
-        struct.pack_into(
-            "<I", self._page, _LOOKS_AT + _LOOKED_LENGTH, len(encoded)
-        )  # before the numbers that vouch for it
-        struct.pack_into("<QQ", self._page, _LOOKS_AT, begun, done)
+        # the length, too, before the numbers, which make both valid
+        struct.pack_into("<I", self._page, _EXAMINED_AT + struct.calcsize("<QQ"), len(encoded))
+        struct.pack_into("<QQ", self._page, _EXAMINED_AT, begun, done)
 
 
 def is_alive(pid: int) -> bool:
-    """The process has not ended."""
     from gdbext.engine.targets.system import linux  # for kernels before 5.3 alone
 
     return linux.is_alive(pid)
 
 
-def has_ended(pid: int, patience: float) -> bool:
-    """Wait until a process has ended, for ``patience`` seconds at most."""
+def wait_for_exit(pid: int, patience: float) -> None:
+    """Wait until a process has exited, for ``patience`` seconds at most."""
     descriptors = process_descriptor(pid)
-    deadline = time.monotonic() + patience
     if descriptors:
-        ended = bool(select.select(descriptors, [], [], patience)[0])
+        select.select(descriptors, [], [], patience)
         os.close(descriptors[0])
-        return ended
+        return
+    deadline = time.monotonic() + patience
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.002)
-    return not is_alive(pid)
 
 
 def process_descriptor(pid: int) -> list[int]:
-    """A descriptor that can be read when the process has ended; none on a Linux before 5.3."""
+    """A file descriptor that is readable when the process has exited; empty on a Linux before 5.3."""
     try:
         return [os.pidfd_open(pid)]
     except (OSError, AttributeError):

@@ -1,8 +1,7 @@
-"""The watcher of a test run: a process of its own, which explains a test that takes too long, and may end it.
+"""The watcher of a test run: a process of its own, which explains a test that takes too long, and may kill it.
 
-The test's process tells it by a page of shared memory (``TestBoard``), so that a test costs two stores there and no
-call of the kernel, and a process that is stopped, or holds the GIL, is watched like any other. What a look needs is
-hanging_tests.py.
+The test's process notes the test that runs in a page of shared memory (``TestBoard``), so that a test costs two stores
+there and no system call, and a process that is stopped, or holds the GIL, is watched like any other.
 """
 
 from __future__ import annotations
@@ -18,12 +17,9 @@ from gdbext.hosts.hang_board import SIGNAL, TestBoard, is_alive, process_descrip
 if TYPE_CHECKING:
     from gdbext.hosts.hanging_tests import HangingTests
 
-_POLL = 0.25
-"""Seconds between two looks at the board."""
-
 
 class HangWatcher:
-    """Watches one process of a test run until it ends."""
+    """Watches one process of a test run until it exits."""
 
     def __init__(self, pid: int, board: TestBoard, threshold: float, folder: str, kills: bool) -> None:
         self._pid = pid
@@ -33,45 +29,37 @@ class HangWatcher:
         self._kills = kills
 
     def run(self) -> None:
-        """Watch until the process ends, or something can be read from standard input."""
+        """Watch until the process exits, or standard input becomes readable."""
         handled = prepared = 0
-        waits = [0, *process_descriptor(self._pid)]
-        while self._goes_on(waits, handled):
-            test = self._board.running()
-            if not test or test[0] == handled:
+        descriptors = [0, *process_descriptor(self._pid)]
+        pause = 0.01
+        while not select.select(descriptors, [], [], pause)[0] and (len(descriptors) > 1 or is_alive(self._pid)):
+            pause = 0.25
+            number, began, name = self._board.running() or (handled, 0.0, "")
+            if number == handled:
                 continue
-            if prepared != test[0] and time.monotonic() - test[1] > self._threshold / 2:
-                prepared = test[0]
+            if prepared != number and time.monotonic() - began > self._threshold / 2:
+                prepared = number
                 self._hanging_tests.prepare()
-            if time.monotonic() - test[1] >= self._threshold:
-                handled = test[0]
-                self._hanging_tests.explain(handled, test[2])
-                if self._kills:
-                    self._hanging_tests.end(handled, test[1], SIGNAL)
+            remaining = began + self._threshold - time.monotonic()
+            if remaining > 0:
+                pause = min(pause, max(0.01, remaining))
+                continue
+            handled = number
+            self._hanging_tests.explain(handled, name)
+            if self._kills:
+                self._hanging_tests.end(handled, began, SIGNAL)
 
     @cached_property
     def _hanging_tests(self) -> HangingTests:
-        """Imported when a test takes long: most watchers never look, and each process of a test run has one."""
+        """Imported when a test takes long: most watchers never need it, and each process of a test run has one."""
         from gdbext.hosts.hanging_tests import HangingTests
 
         return HangingTests(self._pid, self._board, self._threshold, self._folder)
 
-    def _goes_on(self, waits: list[int], handled: int) -> bool:
-        """Wait until the board is to be looked at again; false where the process or its run has ended."""
-        if select.select(waits, [], [], self._pause(handled))[0]:
-            return False
-        return len(waits) > 1 or is_alive(self._pid)
-
-    def _pause(self, handled: int) -> float:
-        """Seconds until the board is looked at again: at the latest when the test that runs exceeds its time."""
-        test = self._board.running()
-        if not test or test[0] == handled:
-            return _POLL
-        return min(_POLL, max(0.01, test[1] + self._threshold - time.monotonic()))
-
 
 def main() -> None:
-    """Watch process ``argv[1]``, whose board is descriptor ``argv[2]``, until it ends."""
+    """Watch process ``argv[1]``, with the file descriptor ``argv[2]`` of its board, until it exits."""
     pid, board, threshold, folder, kills = sys.argv[1:6]
     watcher = HangWatcher(int(pid), TestBoard(int(board)), float(threshold), folder, bool(kills))
     watcher.run()

@@ -1,4 +1,4 @@
-"""Explains and ends the tests of a test run that take too long, in the process of their watcher."""
+"""Explains and kills the tests of a test run that take too long, in the process of their watcher."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ from gdbext.tools import family
 
 if TYPE_CHECKING:
     from gdbext.hosts.hang_board import TestBoard
-    from gdbext.tools.family import FamilyEvidence
 
 _PATIENCE = 2.0
-"""Seconds that each way to end a test gets: a signal that fails it, the end of its children."""
-_STEM = 120
-"""Bytes of a test's name in names of files: a file's may have 255 (NAME_MAX, linux/limits.h)."""
+"""Seconds to wait after each attempt to end a test: a signal that fails it, a kill of its children."""
 
 
 class HangingTests:
@@ -40,27 +37,31 @@ class HangingTests:
         self._folder = folder
 
     def prepare(self) -> None:
-        """Load what a look needs, before the test has exceeded its time."""
+        """Load the modules, before the test has exceeded its time."""
         family.prepare()
 
     def explain(self, number: int, name: str) -> None:
         """Say why the test hangs, and keep the evidence."""
-        self._board.tell(number, 0)
+        self._board.note_examined(number, 0)
         self._print(f"{name} has run for {self._threshold:g} s", "\n")
         file = ""
         try:
-            stem = re.sub(r"[^\w.-]+", "_", name).encode("utf-8", "replace")[-_STEM:].decode("utf-8", "ignore")
+            # 120 bytes: a file's name may have 255 (NAME_MAX, linux/limits.h)
+            stem = re.sub(r"[^\w.-]+", "_", name).encode("utf-8", "replace")[-120:].decode("utf-8", "ignore")
             stem = stem.strip("._") or "test"
-            found = family.look_at_family(self._pid, self._place(), stem, launcher.main, tell=self._print)
-            text = found.text
-            file = self._keep(name, found)
+            evidence = family.look_at_family(self._pid, self._place(), stem, launcher.main, tell=self._print)
+            text = evidence.text
+            document = {"test": name, "summary": escape(evidence.summary), "text": text, "files": f"{evidence.start}-*"}
+            path = f"{evidence.start}.hang.json"
+            whole_file.write(path, json.dumps(document).encode(), whole_file.PRIVATE)  # as the plugin reads it
+            file = path
         except (GdbextError, OSError) as error:
             text = f"nothing can be said: {error.what if isinstance(error, GdbextError) else error}\n"
         self._print(f"{name}, in full:\n{text}", "\n")
-        self._board.tell(number, number, file)
+        self._board.note_examined(number, number, file)
 
     def _place(self) -> str:
-        """The folder for what is kept: the user's, or a new one where nothing can be written there."""
+        """The folder for verdicts and recordings: the user's, or a new one if that cannot be written to."""
         try:
             Workplace(self._folder).close()
         except GdbextError as error:
@@ -68,37 +69,32 @@ class HangingTests:
             self._print(f"{error.what}: kept in {self._folder}")
         return self._folder
 
-    def _keep(self, name: str, found: FamilyEvidence) -> str:
-        """Write the verdict as the plugin reads it. Raises TargetError."""
-        document = {"test": name, "summary": escape(found.summary), "text": found.text, "files": f"{found.start}-*"}
-        path = f"{found.start}.hang.json"
-        whole_file.write(path, json.dumps(document).encode(), whole_file.PRIVATE)
-        return path
-
     def _print(self, text: str, start: str = "") -> None:
         lines = "".join(f"gdbext: {line}\n" for line in text.rstrip().split("\n"))
-        try:
+        with suppress(OSError):
             write(2, f"{start}{lines}")
-        except OSError:
-            return
 
     def end(self, number: int, began: float, request: int) -> None:
-        """Fail the test; failing that, end the children that it started, and at last its process. None is left."""
-        started = _started_since(began, self._others())  # not later, when the next test has started its own
-        for number_of_signal in (request, signal.SIGCONT):
-            with suppress(ProcessLookupError):  # it has ended meanwhile
-                os.kill(self._pid, number_of_signal)
-        has_ended = self._has_ended(number)
+        """Fail the test by the signal ``request`` and kill the children that it started; if it does not end, kill its
+        process."""
+        # Processes that were started since the test began, or less than a tick of the kernel's before; not later, when
+        # the next test has started its own.
+        since = began + time.time() - time.monotonic() - 1 / os.sysconf("SC_CLK_TCK")
+        started = [pid for pid in self._others() if (start := started_at(pid)) is not None and start >= since]
+        for signal_number in (request, signal.SIGCONT):
+            with suppress(ProcessLookupError):  # it has exited meanwhile
+                os.kill(self._pid, signal_number)
+        has_ended = self._wait_for_end(number)
         family.end_processes(started, 0.0, signal.SIGKILL)
-        if has_ended or self._has_ended(number):
+        if has_ended or self._wait_for_end(number):
             return
         self._print("the test cannot be failed: its process is ended", "\n")
         family.end_processes([self._pid, *self._others()], 0.0, signal.SIGKILL)
 
     def _others(self) -> list[int]:
-        return [each for each in family.descendants(self._pid) if each != os.getpid()]
+        return [pid for pid in family.descendants(self._pid) if pid != os.getpid()]
 
-    def _has_ended(self, number: int) -> bool:
+    def _wait_for_end(self, number: int) -> bool:
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             test = self._board.running()
@@ -106,10 +102,3 @@ class HangingTests:
                 return True
             time.sleep(0.02)
         return False
-
-
-def _started_since(moment: float, pids: list[int]) -> list[int]:
-    """Those that were started since that moment of the monotonic clock, or less than a tick of the kernel's before."""
-
-    since = moment + time.time() - time.monotonic() - 1 / os.sysconf("SC_CLK_TCK")
-    return [pid for pid in pids if (began := started_at(pid)) is not None and began >= since]

@@ -1,8 +1,8 @@
 """``gdbext mcp``: the Model Context Protocol on standard input and output, for agents that debug.
 
-By the official package ``mcp``, an optional extra. Each tool runs scripts/dispatch in a process of its own, with its
-limits of time and memory; answers are short, the strongest first, with the commands that say more. A running process is
-looked at only where the server was started with --allow-attach.
+It uses the official package ``mcp``, an optional extra. Each tool runs scripts/dispatch in a process of its own, with
+its limits of time and memory; answers are short, the strongest first, with the commands that say more. A running
+process is examined only if the server was started with --allow-attach.
 """
 
 from __future__ import annotations
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 
 _LONGEST = 6000
 """Most characters of an answer."""
-_FINDINGS, _ADVICE = 5, 6
-_ROOT = str(Path(__file__).parents[2])
-_CODE = (
-    "import sys; sys.path.append(sys.argv.pop(1)); "
-    "from gdbext.hosts.cli.launcher import leave, main; leave(main(sys.argv[1:]))"
-)
 _INSTRUCTIONS = """\
 Explains hung, crashed and slow PyTorch processes from their memory. Start with diagnose; its answer names what to ask
 next. A target is one of: recording (a file that --record made), core (a core dump), pid (a running process, only where
@@ -55,7 +49,6 @@ class McpProgram(Program):
     summary = "Serve diagnoses to agents by the Model Context Protocol on standard input and output."
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the one permission that the server may have."""
         parser.epilog = _EPILOG
         parser.add_argument("--allow-attach", action="store_true", help="also look at running processes")
 
@@ -77,26 +70,44 @@ def server(may_attach: bool) -> Any:
             help="pip install 'gdbext[mcp]', then: gdbext mcp",
         ) from error
     kind = getattr(mcp_server, "MCPServer", None) or vars(mcp_server)["FastMCP"]  # the name in versions 2 and 1
-    made = kind("gdbext", instructions=_INSTRUCTIONS)
-    for tool in McpTools(may_attach).every():
-        made.tool()(tool)
-    return made
+    result = kind("gdbext", instructions=_INSTRUCTIONS)
+    for tool in McpTools(may_attach).all():
+        result.tool()(tool)
+    return result
 
 
 class McpTools:
-    """The tools; the text of each function is what an agent reads of it."""
+    """The tools; agents read the docstring of each."""
 
     def __init__(self, may_attach: bool) -> None:
         self._may_attach = may_attach
 
-    def every(self) -> tuple[Callable[..., str], ...]:
+    def all(self) -> tuple[Callable[..., str], ...]:
         """All tools, the first to use first."""
         tools = (self.diagnose, self.threads, self.backtrace, self.operator, self.lookup, self.ranks, self.known)
         return (*tools, self.replay)
 
     def diagnose(self, recording: str = "", core: str = "", pid: int = 0) -> str:
         """Say why a process hangs or crashed: the verdict, the strongest findings, what to try next."""
-        return self._diagnosis(self._target(recording, core, pid))
+        target = self._target(recording, core, pid)
+        if isinstance(target, str):
+            return target
+        try:
+            report = json_report.parse(_run([*target, "--json", "dispatch-diagnose"]).encode(), "it", KnownBugsSection)
+        except GdbextError:
+            return "No report was made."
+        verdict, known = report.verdict, report.find_section(KnownBugsSection)
+        if not verdict:
+            return _cut("\n".join(escape(f"error: {error.what}; {error.help}") for error in report.errors))
+        findings = [each for each in report.findings if (each.kind, each.threads) != (verdict.kind, verdict.threads)]
+        lines = [
+            f"{verdict.kind.value}: {verdict.summary}",
+            *(f"known bug: {bug.title} ({bug.url}); {bug.cure}" for bug in (known.reports if known else ())),
+            *(f"also: {finding.kind.value}: {finding.summary}" for finding in findings[:5]),
+            *(f"next: {advice}" for advice in verdict.advice[:6]),
+            *(f"not read: {error.what}" for error in report.errors[:5]),
+        ]
+        return _cut("\n".join(map(escape, lines)))
 
     def threads(self, recording: str = "", core: str = "", pid: int = 0, stacks: bool = False) -> str:
         """List the threads: what each does and waits for, who holds that. stacks: with their native stacks."""
@@ -122,14 +133,14 @@ class McpTools:
         """Say which rank of a distributed job the others wait for: by the pid of one, or folders of reports (JSON) or
         recordings."""
         chosen = {"--reports": reports, "--recordings": recordings, "-p": str(pid) if pid else ""}
-        words = [each for option, value in chosen.items() if value for each in (option, _word(value))]
+        words = [word for option, value in chosen.items() if value for word in (option, _word(value))]
         if not words:
             return "Name one of pid, reports and recordings."
-        return self._attach_refusal(pid) or self._cut(_run(["ranks", *words]))
+        return self._attach_refusal(pid) or _cut(_run(["ranks", *words]))
 
     def known(self, words: str = "", report: str = "") -> str:
         """Compare a report (JSON) or a recording with known bugs of other projects, or list those with these words."""
-        return self._cut(_run(["known", _word(report)] if report else ["known", "--list", *map(_word, words.split())]))
+        return _cut(_run(["known", _word(report)] if report else ["known", "--list", *map(_word, words.split())]))
 
     def replay(self, recording: str, command: str = "dispatch-diagnose") -> str:
         """Run any reading command with its options on a recording: "dispatch-info --settings"."""
@@ -141,10 +152,8 @@ class McpTools:
             return f"{escape(wrong[0])} is refused: this server says what is examined, how, and for how long."
         return self._text(["-r", _word(recording)], words)
 
-    # --- answers ---------------------------------------------------------------------------------
-
     def _target(self, recording: str, core: str, pid: int) -> list[str] | str:
-        """The words for a target, or why there is none."""
+        """The words for a target, or the reason why there is none."""
         chosen = [["-r", _word(recording)]] if recording else []
         chosen += [["-c", _word(core)]] if core else []
         chosen += [["-p", str(pid)]] if pid else []
@@ -161,45 +170,29 @@ class McpTools:
         )
 
     def _text(self, target: list[str] | str, words: list[str]) -> str:
-        return target if isinstance(target, str) else self._cut(_run([*target, *words]))
+        return target if isinstance(target, str) else _cut(_run([*target, *words]))
 
-    def _diagnosis(self, target: list[str] | str) -> str:
-        if isinstance(target, str):
-            return target
-        try:
-            report = json_report.parse(_run([*target, "--json", "dispatch-diagnose"]).encode(), "it", KnownBugsSection)
-        except GdbextError:
-            return "No report was made."
-        verdict, known = report.verdict, report.find_section(KnownBugsSection)
-        if not verdict:
-            lines = [f"error: {error.what}; {error.help}" for error in report.errors]
-            return self._cut("\n".join(map(escape, lines)))
-        lines = [f"{verdict.kind.value}: {verdict.summary}"]
-        for bug in known.reports if known else ():
-            lines.append(f"known bug: {bug.title} ({bug.url}); {bug.cure}")
-        findings = [each for each in report.findings if (each.kind, each.threads) != (verdict.kind, verdict.threads)]
-        lines += [f"also: {each.kind.value}: {each.summary}" for each in findings[:_FINDINGS]]
-        lines += [f"next: {each}" for each in verdict.advice[:_ADVICE]]
-        lines += [f"not read: {error.what}" for error in report.errors[:_FINDINGS]]
-        return self._cut("\n".join(map(escape, lines)))
 
-    @staticmethod
-    def _cut(text: str) -> str:
-        if len(text) <= _LONGEST:
-            return text
-        return f"{text[:_LONGEST]}\n… cut: {len(text)} characters in all; ask for one thread or operator"
+def _cut(text: str) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}\n… cut: {len(text)} characters in all; ask for one thread or operator"
 
 
 def _word(text: str) -> str:
-    """An argument that is no option, whatever it begins with."""
+    """An argument that cannot be taken for an option."""
     return f"./{text}" if text.startswith("-") else text
 
 
 def _run(words: list[str]) -> str:
-    """Standard output of scripts/dispatch with these words, its errors where that is empty. Options that write files
-    are refused: an agent may have them from a text of the examined program."""
+    """Standard output of scripts/dispatch with these words, its errors if that is empty. Options that write files are
+    refused: an agent may have them from a text of the examined program."""
+    code = (
+        "import sys; sys.path.append(sys.argv.pop(1)); "
+        "from gdbext.hosts.cli.launcher import leave, main; leave(main(sys.argv[1:]))"
+    )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _CODE, _ROOT, *words],
+        [sys.executable, "-I", "-S", "-c", code, str(Path(__file__).parents[2]), *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

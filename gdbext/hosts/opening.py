@@ -1,11 +1,12 @@
 """Opens a process, a core or a recording without a debugger, for scripts/dispatch and the library.
 
-A look that the kernel may never answer is supervised (engine/targets/live/supervision.py).
+An inspection that the kernel may never answer is supervised (engine/targets/live/supervision.py).
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,11 @@ from gdbext.torch.measure import measure_for_process
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gdbext.engine.targets.base_target import Readings, Target
+    from gdbext.engine.targets.base_target import Target
 
 
 class Standstill(Enum):
-    """The choice whether a live process stands still while it is looked at."""
+    """The choice whether a live process is stopped while it is examined."""
 
     BRIEF = "is not stopped where all of its threads sleep, else for some milliseconds"
     ASLEEP = "is not stopped where all of its threads sleep, else stands still until it is closed"
@@ -35,7 +36,7 @@ class Standstill(Enum):
 
 
 def open_recording(path: str) -> Target:
-    """Open a recording. Raises BadRecording."""
+    """Raises BadRecording."""
     from gdbext.engine.targets.recording.replay_target import ReplayTarget  # 4 ms, for recordings
 
     return ReplayTarget.load(path)
@@ -43,7 +44,7 @@ def open_recording(path: str) -> Target:
 
 def open_core(path: str, sysroot: str = "") -> Target:
     """A core dump, by its name, compressed or not, or of systemd's store; or a process while the kernel dumps it.
-    ``sysroot`` is where the files of its machine are. Raises BadCore."""
+    ``sysroot`` is the folder with the files of its machine. Raises BadCore."""
     from gdbext.engine.targets import core_sources  # 8 ms, for cores alone
 
     return core_sources.open_source(path, sysroot)
@@ -54,19 +55,18 @@ def other_program(pid: int, named: str) -> str:
     unknown."""
     link = f"/proc/{pid}/exe"
     try:
-        actual, theirs = os.readlink(link), os.stat(link)  # noqa: PTH115, PTH116
+        actual, status = os.readlink(link), os.stat(link)  # noqa: PTH115, PTH116
     except OSError:
         return ""
     try:
-        ours = os.stat(named)  # noqa: PTH116
+        return "" if os.path.samestat(os.stat(named), status) else actual  # noqa: PTH116
     except OSError:
         return actual
-    return "" if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino) else actual
 
 
 def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
-    """A running process; an unknown PyTorch in it is measured first. One that somebody else traces, and nobody can stop
-    therefore, is read as its threads sleep or stand. Raises TargetError."""
+    """A running process; an unknown PyTorch in it is measured first. A process that another one traces, which cannot be
+    stopped, is read as it is. Raises TargetError."""
     _measure(pid)
     if standstill is Standstill.BRIEF:
         return brief_look(pid)
@@ -76,37 +76,29 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
 
 
 def _held(pid: int) -> Target:
-    """Process ``pid``, stopped; as it sleeps where nobody can stop one of its threads, and all of them sleep. Else
-    those that cannot be stopped are read as they sleep, beside the others."""
-    before = _readings(pid)
+    """The stopped process. If one of its threads cannot be stopped and all sleep, it is not stopped; if not all sleep,
+    the threads that cannot be stopped are read as they sleep."""
+    readings = None
+    with suppress(OSError):
+        if "R" in proc_checks.thread_states(pid).values():  # counters of its surroundings, which change while it runs
+            from gdbext.engine.targets.system.surroundings import readings_ahead  # 2 ms, for --no-stop
+
+            readings = readings_ahead(pid)
     target = ProcTarget(pid)
-    target.readings = before
+    target.readings = readings
     if target.is_stopped:
         return target
-    asleep = unstopped(pid)
-    if asleep.is_asleep():
+    sleeping = unstopped(pid)
+    if sleeping.is_asleep():
         target.close()
-        return asleep
-    target.add_sleepers(asleep.threads())
-    asleep.close()
+        return sleeping
+    target.add_sleepers(sleeping.threads())
+    sleeping.close()
     return target
 
 
-def _readings(pid: int) -> Readings | None:
-    """The surroundings of a process that runs; while it stands still, nothing of it moves."""
-    try:
-        runs = "R" in proc_checks.thread_states(pid).values()
-    except OSError:
-        return None
-    if not runs:
-        return None
-    from gdbext.engine.targets.system.surroundings import readings_ahead  # 2 ms, for --no-stop
-
-    return readings_ahead(pid)
-
-
 def open_running(pid: int) -> RunningProcess:
-    """A running process, its memory alone: for what lets it run and watches. Raises TargetError."""
+    """The memory of a running process, for commands that watch it. Raises TargetError."""
     _measure(pid)
     return RunningProcess(pid)
 
@@ -117,8 +109,8 @@ def _measure(pid: int) -> None:
 
 
 def supervised(pid: int, look: Callable[[], Outcome], without_memory: Callable[[], Outcome]) -> Outcome:
-    """The outcome of ``look``, made by a child; where the kernel keeps that one, of ``without_memory``. Raises
-    TargetError: nothing can be said but how the threads of the process sleep."""
+    """The outcome of ``look``, made by a child process; if that one hangs in the kernel, of ``without_memory``. Raises
+    TargetError, which says how the threads of the process sleep."""
     data = supervision.by_child(lambda: look().encode(), supervision.STUCK_SECONDS)
     if data is None:
         data = supervision.by_child(lambda: without_memory().encode(), supervision.SECOND_SECONDS)

@@ -1,7 +1,7 @@
 """The pytest plugin: explains each test that runs longer than ``--gdbext-threshold``, with its children and ranks.
 
-Off until that option is given. Another process (hosts/hang_watcher.py) does the looking, so that neither a held GIL nor
-a stopped process is in its way. Works in each worker of pytest-xdist.
+Off until that option is given. Another process (hosts/hang_watcher.py) examines the tests, so that neither a held GIL
+nor a stopped process prevents it. Works in each worker of pytest-xdist.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Generator
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,23 +31,17 @@ if TYPE_CHECKING:
     from gdbext.hosts.hang_board import TestBoard
 
 NAME = "gdbext-hangs"
-"""The plugin's name in pytest, and the default folder of what it keeps."""
+"""The plugin's name in pytest, and the default folder for verdicts and recordings."""
 SECTION = "gdbext: ran longer than --gdbext-threshold"
-_SET_PTRACER = 0x59616D61
-"""The option PR_SET_PTRACER (linux/prctl.h): with Yama, a process names who may look at it."""
-_YAMA = Path("/proc/sys/kernel/yama")
-"""Is there where the kernel has Yama."""
 _AT_ONCE = 'exec 3<&0; "$@" <&3 3<&- >/dev/null & echo $!'
-"""Starts the watcher as nobody's child: tests that wait for any child, or count them, shall not meet it."""
+"""Starts the watcher, not as a child of pytest's process: tests may wait for any child, or count them."""
 _LATER = 'exec 3<&0; { sleep "$0"; exec "$@"; } <&3 3<&- >/dev/null & echo $!'
 """The same, but it becomes a Python process after $0 seconds only: short runs never pay for one."""
-_LONGEST_START = 5
-"""Seconds until then at most, of thresholds of four times as many; with those below four seconds it starts at once."""
 _START = (
     "import sys; sys.path.append(sys.argv.pop(1)); from gdbext.hosts import hang_watcher as watcher; watcher.main()"
 )
-_LOOK_PATIENCE = 20.0
-"""Seconds that a test which has just ended waits for the look at it to end."""
+_PATIENCE = 20.0
+"""Seconds to wait for the watcher when it examines a test that has just ended."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the plugin's hooks where a threshold is given: without one, nothing of it costs anything."""
+    """Register the plugin's hooks if a threshold is given: without one, the plugin costs nothing."""
     threshold = config.getoption("--gdbext-threshold")
     if threshold is None:
         return
@@ -81,7 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
     plugin = HangPlugin(config, threshold)
     config.pluginmanager.register(plugin, NAME)
     if hasattr(config, "workerinput"):
-        config.pluginmanager.register(_WorkerHooks(plugin))
+        # a worker of pytest-xdist may wait for others after a test
+        config.pluginmanager.register(SimpleNamespace(pytest_runtest_logfinish=plugin.pause))
 
 
 class HangPlugin:
@@ -104,17 +100,17 @@ class HangPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
-        """Have the shell that started the watcher gone before a test can meet it as a child."""
+        """Wait for the shell that started the watcher: no test must meet it as a child."""
         self._finish_start()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        """Tell the watcher that a test begins. Wrappers of hooks would cost more than all the rest."""
+        """Note that a test begins. Wrappers of hooks would cost more than all the rest."""
         (self._board or self._start()).begin(item.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Tell it that the last test has ended, the others end when the next one begins; and that it is to end, so that
-        nobody has to wait for it later."""
+        """Note that the last test has ended (the others end when the next one begins), and tell the watcher to exit, so
+        that nothing has to wait for it later."""
         self.pause()
         if self._board and self._pid == os.getpid():
             self._end_watcher()
@@ -126,7 +122,7 @@ class HangPlugin:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, None]:
-        """Tell it of the import of a test's file, which may hang as well."""
+        """Note the import of a test's file, which may hang as well."""
         board = self._board or self._start()
         board.begin(collector.nodeid or "collection")
         yield
@@ -138,18 +134,18 @@ class HangPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
-        """Add the verdict on a test that took its worker of pytest-xdist with it."""
+        """Add the verdict on a test that killed its worker of pytest-xdist."""
         files = sorted(Path(self._folder).glob("*.hang.json"), key=lambda file: file.stat().st_mtime)
-        new = [found for file in files if file.stat().st_mtime >= self._began and (found := _read(str(file)))]
-        for found in [each for each in new if each["test"] == crashitem][-1:]:
-            report.sections.append((SECTION, found["text"]))
-            report.longrepr = f"{report.longrepr}\n{found['summary']}\nkept: {found['files']}"
+        new = [verdict for file in files if file.stat().st_mtime >= self._began and (verdict := _read(str(file)))]
+        for verdict in [verdict for verdict in new if verdict["test"] == crashitem][-1:]:
+            report.sections.append((SECTION, verdict["text"]))
+            report.longrepr = f"{report.longrepr}\n{verdict['summary']}\nkept: {verdict['files']}"
 
     def pytest_unconfigure(self) -> None:
-        """Wait until the watcher has gone."""
+        """Wait until the watcher has exited."""
         if self._board and self._pid == os.getpid():
             self._end_watcher()
-            _board_module().has_ended(self._watcher, _LOOK_PATIENCE)
+            _board_module().wait_for_exit(self._watcher, _PATIENCE)
             os.close(self._orders)
             self._board = None
         os.close(self._errors)
@@ -163,7 +159,7 @@ class HangPlugin:
         root = str(Path(__file__).resolve().parents[2])
         words = [sys.executable, "-I", "-S", "-c", _START, root, str(self._pid), str(board)]
         words += [str(self._threshold), self._folder, "1" if self._kills else ""]
-        pause = int(min(self._threshold / 4, _LONGEST_START))
+        pause = int(min(self._threshold / 4, 5))
         self._watches_from = time.monotonic() + pause
         script = [_LATER, str(pause)] if pause else [_AT_ONCE, "sh"]
         self._starter = subprocess.Popen(
@@ -179,14 +175,18 @@ class HangPlugin:
         os.close(board)
         os.close(orders)
         if self._kills:
-            self._heed(hang_board.SIGNAL)
-        if _YAMA.exists():
+            try:
+                signal.signal(hang_board.SIGNAL, self._fail)  # by which the watcher fails the test that runs
+            except ValueError as error:
+                raise pytest.UsageError("--gdbext-kill needs pytest to run in the main thread") from error
+        if Path("/proc/sys/kernel/yama").exists():
             self._finish_start()
-            self._let_look()
+            # PR_SET_PTRACER (linux/prctl.h): with Yama, a process names the one that may trace it
+            libc.prctl(0x59616D61, self._watcher)
         return self._board
 
     def _end_watcher(self) -> None:
-        """Have the watcher end, or what has not yet become one."""
+        """Have the watcher exit; before it has become a Python process, kill it."""
         self._finish_start()
         with contextlib.suppress(OSError):
             if time.monotonic() < self._watches_from and os.getpgid(self._watcher) == self._group:
@@ -198,44 +198,27 @@ class HangPlugin:
         """Wait for the shell that starts the watcher."""
         if not self._starter:
             return
-        told, _ = self._starter.communicate()
+        output, _ = self._starter.communicate()
         self._group, self._starter = self._starter.pid, None
-        if not told:
+        if not output:
             raise pytest.UsageError("--gdbext-threshold: /bin/sh cannot start the watcher")
-        self._watcher = int(told)
-
-    def _let_look(self) -> None:
-        libc.prctl(_SET_PTRACER, self._watcher)
-
-    def _heed(self, number: int) -> None:
-        """Let the watcher fail the test that runs, by a signal."""
-        try:
-            signal.signal(number, self._fail)
-        except ValueError as error:
-            raise pytest.UsageError("--gdbext-kill needs pytest to run in the main thread") from error
+        self._watcher = int(output)
 
     def _fail(self, *_: object) -> None:
-        if self._board and self._board.looks() and self._board.running():
+        if self._board and self._board.is_examined() and self._board.running():
             pytest.fail(f"ran longer than {self._threshold:g} s (--gdbext-threshold)")
 
 
-class _WorkerHooks:
-    """A worker of pytest-xdist may wait for others after a test."""
-
-    def __init__(self, plugin: HangPlugin) -> None:
-        self.pytest_runtest_logfinish = plugin.pause
-
-
 class _Phases:
-    """Notes at the end of each phase of a test whether the watcher has looked: called three times a test, it takes no
-    argument and reads one byte."""
+    """Checks at the end of each phase of a test whether the watcher has examined any: called three times a test, it
+    takes no argument and reads one byte."""
 
     def __init__(self, plugins: pytest.PytestPluginManager, board: TestBoard) -> None:
-        page, place = board.looks_at
+        page, index = board.examined_byte()
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_makereport() -> None:
-            if page[place]:
+            if page[index]:
                 plugins.unregister(self)
                 plugins.register(_ReportedVerdicts(board))
 
@@ -243,32 +226,33 @@ class _Phases:
 
 
 class _ReportedVerdicts:
-    """Adds verdicts to the reports of tests that were looked at. There from the first look on."""
+    """Adds verdicts to the reports of tests that were examined. Registered after the first one."""
 
     def __init__(self, board: TestBoard) -> None:
         self._board = board
-        self._told = 0
+        self._reported = 0
+        """The number of the last test with a verdict."""
         self._properties: list[tuple[str, object]] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the section to the first report of the test after the look, and the properties to those behind it, too,
-        before anybody shows the report or sends it to another process."""
-        if not self._board.looks():
+        """Add the section to the test's first report after the examination, and the properties also to later ones,
+        before another plugin shows a report or sends it to another process."""
+        if not self._board.is_examined():
             return
-        if self._board.number != self._told:
-            found = _read(self._board.file(_LOOK_PATIENCE))
-            if found is None:
+        if self._board.number != self._reported:
+            verdict = _read(self._board.file(_PATIENCE))
+            if verdict is None:
                 return
-            self._told = self._board.number
-            self._properties = [("gdbext-verdict", found["summary"]), ("gdbext-files", found["files"])]
-            report.sections.append((SECTION, found["text"]))
+            self._reported = self._board.number
+            self._properties = [("gdbext-verdict", verdict["summary"]), ("gdbext-files", verdict["files"])]
+            report.sections.append((SECTION, verdict["text"]))
         report.user_properties += self._properties
 
 
 def _board_module() -> ModuleType:
-    """hosts/hang_board.py by Python's own loader: pytest's, which has every module of a plugin's package to rewrite,
-    compiles it in each run where nothing is cached, as in a fresh container."""
+    """hosts/hang_board.py by Python's own loader: pytest's, which rewrites every module of a plugin's package, compiles
+    it in each run without a cache, as in a fresh container."""
     name = "gdbext.hosts.hang_board"
     if name not in sys.modules:
         spec = PathFinder.find_spec(name, gdbext.hosts.__path__)
@@ -280,9 +264,9 @@ def _board_module() -> ModuleType:
 
 
 def _read(path: str) -> dict[str, str] | None:
-    """Read what the watcher wrote; None where it has written nothing."""
+    """The verdict in a file of the watcher's; None if there is none."""
     try:
-        found = json.loads(Path(path).read_text())
-        return {name: str(found[name]) for name in ("test", "summary", "text", "files")}
+        document = json.loads(Path(path).read_text())
+        return {name: str(document[name]) for name in ("test", "summary", "text", "files")}
     except (OSError, ValueError, LookupError, TypeError):
         return None
