@@ -1,7 +1,7 @@
-"""``gdbext-py-spy``: answers ``py-spy dump`` in the words of py-spy 0.4, for whoever calls that by its name.
+"""``gdbext-py-spy``: ``py-spy dump`` in the words of py-spy 0.4, for users who call that by its name.
 
-The text, the members of the JSON and their order are those that py-spy 0.4.3 prints. Only ``dump`` is answered: for
-sampling there are dispatch-top and dispatch-trace.
+The text, the members of the JSON and their order are those of py-spy 0.4.3. Only ``dump`` is supported: for sampling
+there are dispatch-top and dispatch-trace.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,17 +37,13 @@ from gdbext.tools.family import descendants
 from gdbext.tools.outcome import Outcome, guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gdbext.engine.targets.base_target import Target
 
-VERSION = "py-spy 0.4.3"
-"""The version whose words these are."""
 _SECONDS = 60.0
-_LINE = "-" * 80
 _LONGEST = 128
 """Most characters of a value (py-spy, format_variable)."""
-_DEPTH = 3
 
 
 class DumpedProcess:
@@ -56,7 +53,8 @@ class DumpedProcess:
         """Read its threads, of one moment. Raises GdbextError."""
         self._options = options
         self.pid = target.pid
-        self.command = _command(target)
+        is_core = target.is_core
+        self.command = getattr(target, "command", "") if is_core else command_text(read_command(target.pid))
         session, self._inspected = Session(target).settled(inspect_threads)
         self._session = session
         table = session.python_threads
@@ -69,15 +67,15 @@ class DumpedProcess:
 
     @cached_property
     def traces(self) -> list[dict[str, Any]]:
-        """A stack for each thread of the interpreter that runs Python, as py-spy's JSON has it."""
-        found = [self._trace(state) for state in self._runtime.thread_states()]
-        return [trace for trace in found if trace["frames"]]
+        """A stack for each thread of the interpreter that runs Python, as in py-spy's JSON."""
+        traces = map(self._trace, self._runtime.thread_states())
+        return [trace for trace in traces if trace["frames"]]
 
     def _trace(self, state: Any) -> dict[str, Any]:
         tid = self._tids.get(state.address)
-        report = next((each for each in self._inspected.threads if each.tid == tid), None)
+        report = next((thread for thread in self._inspected.threads if thread.tid == tid), None)
         groups = self._runtime.frames.groups([state])
-        frames = [each for group in groups for each in self._frames(group, group is groups[-1])]
+        frames = [frame for group in groups for frame in self._frames(group, group is groups[-1])]
         if self._options.native and tid is not None:
             frames = self._with_native(tid, frames)
         return {
@@ -86,30 +84,29 @@ class DumpedProcess:
             "thread_name": report.python_name if report else None,
             "os_thread_id": tid,
             "active": report is not None and report.state is RunState.RUNNING,
-            "owns_gil": report is not None and any(each.kind is WaitKind.GIL for each in report.holds),
+            "owns_gil": report is not None and any(held.kind is WaitKind.GIL for held in report.holds),
             "frames": frames,
             "process_info": None,
         }
 
     def _frames(self, group: Any, is_last: bool) -> Iterator[dict[str, Any]]:
-        """py-spy's marks of the frames by which an evaluation loop was entered: before 3.11 that is each of them, since
-        3.12 a shim frame below it."""
+        """The frames of one evaluation loop; ``is_last``: the outermost loop. py-spy marks the frames that entered a
+        loop: before 3.11 each of them, in 3.11 those that say so, since 3.12 a shim frame below them."""
         form = self._runtime.layout.abi.frames
         by_shim = isinstance(form, InterpreterFrames) and bool(form.codeless_owners)
-        for number, frame in enumerate(group):
-            ends = number == len(group) - 1
-            is_entry = isinstance(form, FrameObjects) or (not by_shim and self._was_entered(frame, ends))
-            marks = (False, ends) if by_shim else (is_entry, ends and is_last)
+        for frame in group:
+            is_outermost = frame is group[-1]
+            is_entry = isinstance(form, FrameObjects)
+            if not is_entry and not by_shim:
+                # In 3.11 is_entry is the byte before owner (pycore_frame.h). A coroutine through which an exception was
+                # thrown has it from its last run, though no loop evaluates it now.
+                offset = PyInterpreterFrame.owner.offset(self._runtime.space) - 1
+                try:
+                    is_entry = self._session.memory.u8(frame.address + offset) != 0
+                except GdbextError:
+                    is_entry = is_outermost
+            marks = (False, is_outermost) if by_shim else (is_entry, is_outermost and is_last)
             yield self._frame(frame.function, frame.file, frame.line or 0, self._locals(frame), *marks)
-
-    def _was_entered(self, frame: Any, ends: bool) -> bool:
-        """Ask the frame itself, in 3.11: ``is_entry`` is the byte before ``owner`` (pycore_frame.h). A coroutine
-        through which an exception was thrown has it from its last run, though no loop evaluates it now."""
-        at = PyInterpreterFrame.owner.offset(self._runtime.space) - 1
-        try:
-            return self._session.memory.u8(frame.address + at) != 0
-        except GdbextError:
-            return ends
 
     def _frame(
         self, name: str, file: str, line: int, variables: Any = None, is_entry: bool = False, is_last: bool = False
@@ -128,33 +125,33 @@ class DumpedProcess:
     def _locals(self, frame: Any) -> list[dict[str, Any]] | None:
         if not self._options.locals:
             return None
-        code, found = PyRef(self._runtime, frame.code).code, PyStack(self._runtime).locals(frame)
-        if not code or found.fault:
+        code, values = PyRef(self._runtime, frame.code).code, PyStack(self._runtime).locals(frame)
+        if not code or values.fault:
             return []
         try:
             count, names = code.argument_count, code.local_names()
         except GdbextError:
             return []
         return [
-            {"name": name, "addr": found[name].address, "arg": at < count, "repr": _value(found[name])}
-            for at, name in enumerate(names)
-            if name in found
+            {"name": name, "addr": values[name].address, "arg": index < count, "repr": _value(values[name])}
+            for index, name in enumerate(names)
+            if name in values
         ]
 
     def _with_native(self, tid: int, python: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The stack with its native frames; those of the interpreter's own evaluation are the Python frames."""
-        thread = next((each for each in self._session.target.threads() if each.tid == tid), None)
+        """The stack with its native frames; those of the interpreter's own evaluation are replaced by Python frames."""
+        thread = next((thread for thread in self._session.target.threads() if thread.tid == tid), None)
         if not thread:
             return python
-        left, merged = list(python), []
+        remaining, merged = list(python), []
         for frame in all_frames(self._session, self._session.threads.of(thread)):
             if frame.kind is FrameKind.PYTHON:
-                merged += left[:1]
-                del left[:1]
+                merged += remaining[:1]
+                del remaining[:1]
             elif not frame.function.startswith(("_Py", "Py", "_PyEval", "method_", "cfunction_", "object_")):
                 name = f"{frame.pc or 0:#x}" if frame.function in ("", "??") else frame.function
                 merged.append(self._frame(name, os.path.basename(frame.module), 0))  # noqa: PTH119
-        return merged + left
+        return merged + remaining
 
     def _short(self, file: str) -> str:
         """The part of a path from its outermost package on: ``torch/nn/modules/module.py``."""
@@ -168,8 +165,14 @@ class DumpedProcess:
 
     def text(self, parent: DumpedProcess | None) -> Iterator[str]:
         """The lines of the process and of its threads, the oldest first."""
+        target, executable = self._session.target, "?"
+        if target.is_core:
+            executable = str(target.executable()) if hasattr(target, "executable") else "?"
+        else:
+            with suppress(OSError):
+                executable = os.readlink(f"/proc/{target.pid}/exe")  # noqa: PTH115
         yield f"Process {self.pid}: {self.command}"
-        yield f"Python v{self.version} ({_executable(self._session.target)})"
+        yield f"Python v{self.version} ({executable})"
         if parent:
             yield f"Parent Process {parent.pid}: {parent.command}"
         yield ""
@@ -178,35 +181,13 @@ class DumpedProcess:
             state = ("active+gil" if trace["owns_gil"] else "active") if trace["active"] else "idle"
             yield f"Thread {identity} ({state})" + (f': "{trace["thread_name"]}"' if trace["thread_name"] else "")
             for frame in trace["frames"]:
-                place = frame["short_filename"] + (f":{frame['line']}" if frame["line"] else "")
-                yield f"    {frame['name']} ({place})"
-                yield from _variables(frame["locals"] or ())
-
-
-def _variables(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    for title, is_argument in (("Arguments", True), ("Locals", False)):
-        some = [each for each in found if each["arg"] is is_argument]
-        if some:
-            yield f"        {title}:"
-        yield from (f"            {each['name']}: {each['repr']}" for each in some)
-
-
-def _command(target: Target) -> str:
-    if target.is_core:
-        return str(getattr(target, "command", ""))
-    return command_text(read_command(target.pid))
-
-
-def _executable(target: Target) -> str:
-    if target.is_core:
-        return str(target.executable()) if hasattr(target, "executable") else "?"
-    try:
-        return os.readlink(f"/proc/{target.pid}/exe")  # noqa: PTH115
-    except OSError:
-        return "?"
-
-
-# --- values --------------------------------------------------------------------------------------
+                source = frame["short_filename"] + (f":{frame['line']}" if frame["line"] else "")
+                yield f"    {frame['name']} ({source})"
+                for title, is_argument in (("Arguments", True), ("Locals", False)):
+                    variables = [each for each in frame["locals"] or () if each["arg"] is is_argument]
+                    if variables:
+                        yield f"        {title}:"
+                    yield from (f"            {variable['name']}: {variable['repr']}" for variable in variables)
 
 
 def _value(value: PyRef) -> str:
@@ -219,36 +200,28 @@ def _value(value: PyRef) -> str:
 
 
 def _text(value: PyRef, depth: int, room: int) -> str:
-    """The text of a value; of a container only as many items are read as fill ``room`` characters. Raises
-    GdbextError."""
+    """The text of a value at a ``depth`` of containers; of a container only as many items are read as fill ``room``
+    characters. Raises GdbextError."""
     kind = value.read(type_name)
     if kind in ("NoneType", "bool", "int", "float"):
         return repr(value.plain())
     if kind == "str":
         return '"{}"'.format(str(value.plain(_LONGEST)).replace("\n", "\\n"))
-    if depth < _DEPTH and value.is_dict:
-        pairs = value.items(_LONGEST).checked()
-        return f"{{{_joined(pairs, room, lambda pair, left: _pair(pair, depth + 1, left))}}}"
-    if depth < _DEPTH and kind in ("list", "tuple"):
-        found = value.elements(_LONGEST).checked()
-        inside = _joined(found, room, lambda item, left: _text(item, depth + 1, left))
-        return f"[{inside}]" if kind == "list" else f"({inside})"
-    return f"<{kind} at {value.address:#x}>"
-
-
-def _pair(pair: tuple[PyRef, PyRef], depth: int, room: int) -> str:
-    return ": ".join(_text(each, depth, room) for each in pair)
-
-
-def _joined(items: Sequence[Any], room: int, text: Callable[[Any, int], str]) -> str:
-    """The texts of the items, with commas between, until the room is used up."""
-    found: list[str] = []
+    is_sequence = kind in ("list", "tuple")
+    if depth >= 3 or not (value.is_dict or is_sequence):
+        return f"<{kind} at {value.address:#x}>"
+    # items of one value, or of key and value
+    items: Sequence[tuple[PyRef, ...]] = value.items(_LONGEST).checked() if value.is_dict else ()
+    if is_sequence:
+        items = [(item,) for item in value.elements(_LONGEST).checked()]
+    texts: list[str] = []
     for item in items:
         if room <= 0:
             break
-        found.append(text(item, room))
-        room -= len(found[-1]) + 2
-    return ", ".join(found)
+        texts.append(": ".join(_text(part, depth + 1, room) for part in item))
+        room -= len(texts[-1]) + 2
+    start, end = {"list": ("[", "]"), "tuple": ("(", ")")}.get(kind, ("{", "}"))
+    return f"{start}{', '.join(texts)}{end}"
 
 
 # --- the command line ----------------------------------------------------------------------------
@@ -256,7 +229,7 @@ def _joined(items: Sequence[Any], room: int, text: Callable[[Any, int], str]) ->
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="py-spy", description="Prints Python stacks as py-spy does, by gdbext.")
-    parser.add_argument("--version", "-V", action="version", version=f"{VERSION} (gdbext)")
+    parser.add_argument("--version", "-V", action="version", version="py-spy 0.4.3 (gdbext)")
     dump = parser.add_subparsers(dest="command", required=True).add_parser("dump", help="stacks of a running program")
     what = dump.add_mutually_exclusive_group(required=True)
     what.add_argument("--pid", "-p", type=lambda text: integer(text, 0), metavar="PID", help="the process")
@@ -271,7 +244,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _dumped(options: argparse.Namespace) -> Iterator[tuple[DumpedProcess, DumpedProcess | None]]:
-    """The process, then its children that run Python."""
+    """(process, parent) of the process, then of its children that run Python."""
     standstill = opening.Standstill.NONE if options.nonblocking else opening.Standstill.BRIEF
     if options.core:
         yield DumpedProcess(opening.open_core(options.core, "/"), options), None
@@ -280,31 +253,29 @@ def _dumped(options: argparse.Namespace) -> Iterator[tuple[DumpedProcess, Dumped
     first = DumpedProcess(opening.open_live(options.pid, standstill), options)
     yield first, None
     for pid in descendants(options.pid) if options.subprocesses else ():
-        try:
+        with suppress(GdbextError):  # no Python, or it has exited
             yield DumpedProcess(opening.open_live(pid, standstill), options), first
-        except GdbextError:
-            continue  # no Python, or it has ended
 
 
 def main(argv: Sequence[str]) -> int:
-    """Answer a command line of py-spy's; the exit status."""
+    """Run a command line of py-spy's; returns the exit status."""
     options = _parser().parse_args(list(argv))
     try:
         with budget.MemoryLimit(budget.MEMORY), budget.TimeLimit(_SECONDS):
-            outcome = guard("py-spy", argv, lambda: _answered(options))
+            outcome = guard("py-spy", argv, lambda: _dump(options))
     except budget.TimeIsUp:
         outcome = _failed(budget.time_error(_SECONDS))
     return launcher.deliver(outcome, "Error")
 
 
-def _answered(options: argparse.Namespace) -> Outcome:
+def _dump(options: argparse.Namespace) -> Outcome:
     try:
-        found = list(_dumped(options))
+        processes = list(_dumped(options))
         if options.json:
-            traces = [trace for each, _ in found for trace in each.traces]
+            traces = [trace for process, _ in processes for trace in process.traces]
             return Outcome(0, shown_json(json.dumps(traces, indent=2)) + "\n")
-        texts = ["".join(f"{escape(line)}\n" for line in each.text(parent)) for each, parent in found]
-        return Outcome(0, f"\n{_LINE}\n".join(texts))
+        texts = ["".join(f"{escape(line)}\n" for line in process.text(parent)) for process, parent in processes]
+        return Outcome(0, f"\n{'-' * 80}\n".join(texts))
     except GdbextError as error:
         return _failed(error)
 
@@ -317,5 +288,5 @@ def _failed(error: GdbextError) -> Outcome:
 
 
 def run() -> None:
-    """Answer this process's own command line, and end it."""
+    """Run this process's own command line, and exit."""
     sys.exit(main(sys.argv[1:]))
