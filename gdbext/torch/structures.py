@@ -1,8 +1,8 @@
 """The structures of PyTorch that are read: dispatcher, tensors, autograd.
 
-Each class says the name of a C++ class as the layout documents have it, and the members that readers want; those that
-some release lacks are asked for with ``has`` first. ``cpp`` is the type that is measured (torch/measure), where it has
-another name. Sources: c10/core/, ATen/core/, torch/csrc/autograd/ of 2.0 to 2.15, the file beside each group.
+Each class has the name of a C++ class in the layout documents, and the members that are read; those that some release
+lacks are checked with ``has`` first. ``cpp`` is the measured type (torch/measure), if it has another name. Sources:
+c10/core/, ATen/core/, torch/csrc/autograd/ of 2.0 to 2.15, the files beside each group.
 """
 
 from __future__ import annotations
@@ -42,29 +42,25 @@ class BoxedKernel(Struct, of="c10::BoxedKernel"):
 
 
 class KernelFunctionStruct(Struct, of="c10::KernelFunction"):
-    """An entry of a dispatch table."""
-
     boxed_kernel_func_ = Inner(lambda: BoxedKernel, required=True)
     unboxed_kernel_func_ = U64(required=True)
     sym_unboxed_kernel_func_ = U64()
 
 
 class AnnotatedKernel(Struct, of="c10::impl::AnnotatedKernel"):
-    """A registered kernel, and where it was registered."""
-
     kernel = Inner(lambda: KernelFunctionStruct)
     inferred_function_schema = U64()
     debug = Place()
 
 
 class AnnotatedSchema(Struct, of="c10::impl::AnnotatedSchema"):
-    """A schema (first), and where it was registered."""
+    """The schema is the first member."""
 
     debug = Place()
 
 
 class DispatchKeyExtractor(Struct, of="c10::DispatchKeyExtractor"):
-    """The rule which arguments give their keys to a call, and which keys fall through."""
+    """The arguments whose keys count for a call, and the keys that do not fall through."""
 
     dispatch_arg_indices_reverse_ = U64()
     nonFallthroughKeys_ = U64()
@@ -80,7 +76,7 @@ class KernelMap(Struct, of="c10::impl::OperatorEntry::kernels_.map", cpp="gdbext
 
 
 class CppSignature(Struct, of="c10::impl::OperatorEntry::CppSignatureWithDebug"):
-    """The C++ type of an operator's kernels: a ``std::type_index``, which is a pointer to a type_info (CppSignature.h,
+    """The C++ type of an operator's kernels: a ``std::type_index``, a pointer to a type_info (CppSignature.h,
     <typeindex>)."""
 
     signature = U64()
@@ -100,32 +96,28 @@ class OperatorEntry(Struct, of="c10::impl::OperatorEntry"):
 
 
 class OperatorDef(Struct, of="c10::Dispatcher::OperatorDef"):
-    """An element of the dispatcher's list of operators."""
-
     op = Inner(lambda: OperatorEntry, required=True)
 
 
 class OperatorNode(Struct, of="std::_List_node<c10::Dispatcher::OperatorDef>"):
-    """A node of that list: links to the next and to the previous one, then the value."""
+    """A node of the list of operators: links to the next and the previous one, then the value."""
 
     _M_storage = Inner(lambda: OperatorDef)
 
 
 class LookupTable(Struct, of="c10::Dispatcher::operatorLookupTable_", cpp="gdbext::Lookup"):
-    """A c10::LeftRight: two copies of a table, of which readers use one (c10/util/LeftRight.h)."""
+    """A c10::LeftRight: two copies of a table; readers use the foreground one (c10/util/LeftRight.h)."""
 
     _foregroundDataIndex = U8()
     _data = Place()
 
 
 class LookupMap(Struct, of="c10::Dispatcher::operatorLookupTable_.map", cpp="gdbext::LookupMap"):
-    """One of the copies, from name to operator."""
-
     num_elements = U64()
 
 
 class DispatcherStruct(Struct, of="c10::Dispatcher"):
-    """The singleton. ``guard_`` leads to the lock of registrations, ``mutex_`` is it (before 2.0)."""
+    """``guard_`` leads to the lock of registrations, ``mutex_`` is that lock (before 2.0)."""
 
     operators_ = Place(required=True)
     operatorLookupTable_ = Inner(lambda: LookupTable)
@@ -135,8 +127,6 @@ class DispatcherStruct(Struct, of="c10::Dispatcher"):
 
 
 class OperatorHandle(Struct, of="c10::OperatorHandle"):
-    """The pointer to an operator that callers hold."""
-
     operatorDef_ = U64(required=True)
 
 
@@ -145,16 +135,15 @@ class OperatorKernel(Struct, of="c10::OperatorKernel"):
 
 
 class SafePyObject(Struct, of="c10::SafePyObject"):
-    """A Python object, and the interpreter that it is of (c10/core/SafePyObject.h)."""
-
     data_ = U64()
 
 
-# --- tensors: c10/core/TensorImpl.h, StorageImpl.h, ATen/core/NamedTensor.h -------------------------------------------
+# --- tensors: c10/core/TensorImpl.h, StorageImpl.h, impl/SizesAndStrides.h, ATen/core/NamedTensor.h; of ATen:
+# SparseTensorImpl.h, SparseCsrTensorImpl.h, NestedTensorImpl.h, FunctionalTensorWrapper.h, quantized/QTensorImpl.h
 
 
 class SizesAndStrides(Struct, of="c10::impl::SizesAndStrides"):
-    """Up to five dimensions inline, more in a block of their own (c10/core/impl/SizesAndStrides.h)."""
+    """Up to five dimensions inline, more in a block of their own."""
 
     size_ = U64()
     inlineStorage_ = Place()
@@ -168,8 +157,6 @@ class PyObjectSlot(Struct, of="c10::impl::PyObjectSlot"):
 
 
 class VersionCounter(Struct, of="c10::VariableVersion::VersionCounter"):
-    """The number of changes in place, which views share."""
-
     version_ = U32()
 
 
@@ -188,8 +175,6 @@ class StorageImpl(Struct, of="c10::StorageImpl"):
 
 
 class SymbolicShapeMeta(Struct, of="c10::SymbolicShapeMeta"):
-    """Sizes and strides that may be expressions."""
-
     sizes_ = Inner(lambda: SmallVector)
     strides_ = Inner(lambda: SmallVector)
 
@@ -201,15 +186,11 @@ class NamedTensorMeta(Struct, of="at::NamedTensorMeta"):
 
 
 class Dimname(Struct, of="at::Dimname"):
-    """One of these names: a ``c10::Symbol``, or none."""
-
     type_ = U8()
     name_ = U32()
 
 
 class ExtraMeta(Struct, of="c10::ExtraMeta"):
-    """The members that few tensors have."""
-
     symbolic_shape_meta_ = Link(lambda: SymbolicShapeMeta)
     named_tensor_meta_ = Link(lambda: NamedTensorMeta)
     fake_device_ = Place()
@@ -238,8 +219,6 @@ class TensorImpl(Struct, of="c10::TensorImpl"):
 
 
 class SparseTensor(Struct, of="at::SparseTensorImpl"):
-    """A tensor of coordinates (ATen/SparseTensorImpl.h)."""
-
     indices_ = U64()
     values_ = U64()
 
@@ -254,47 +233,33 @@ class SparseRowTensor(Struct, of="at::SparseCsrTensorImpl"):
 
 
 class NestedTensor(Struct, of="at::native::NestedTensorImpl"):
-    """Tensors of several sizes in one (ATen/NestedTensorImpl.h)."""
-
     nested_sizes_ = U64()
     nested_strides_ = U64()
     storage_offsets_ = U64()
 
 
 class BatchedTensor(Struct, of="at::functorch::BatchedTensorImpl"):
-    """A tensor of which vmap sees one at a time."""
-
     value_ = U64()
 
 
 class GradTensor(Struct, of="at::functorch::TensorWrapper"):
-    """A tensor that functorch differentiates."""
-
     value_ = U64()
 
 
 class FunctionalTensor(Struct, of="at::FunctionalTensorWrapper"):
-    """A tensor whose changes are recorded (ATen/FunctionalTensorWrapper.h)."""
-
     value_ = U64()
 
 
 class QuantizedTensor(Struct, of="at::QTensorImpl"):
-    """A tensor of numbers that stand for others (ATen/quantized/QTensorImpl.h)."""
-
     quantizer_ = U64()
 
 
 class PerTensorQuantizer(Struct, of="at::PerTensorAffineQuantizer"):
-    """One scale for all of them (ATen/quantized/Quantizer.h)."""
-
     scale_ = F64()
     zero_point_ = I64()
 
 
 class PerChannelQuantizer(Struct, of="at::PerChannelAffineQuantizer"):
-    """Tensors of scales and zero points, along a dimension."""
-
     scales_ = U64()
     zero_points_ = U64()
     axis_ = I64()
@@ -319,19 +284,15 @@ class Node(Struct, of="torch::autograd::Node"):
 
 
 class AnomalyMetadata(Struct, of="torch::autograd::AnomalyMetadata"):
-    """The base of where anomaly mode keeps the lines that made a node."""
+    """The base of the class in which anomaly mode keeps the lines that made a node."""
 
 
 class Edge(Struct, of="torch::autograd::Edge"):
-    """The way from a node to the next one, and to which of its inputs."""
-
     function = U64()
     input_nr = U32()
 
 
 class AutogradMeta(Struct, of="torch::autograd::AutogradMeta"):
-    """The facts that autograd keeps of a tensor."""
-
     grad_ = U64()
     grad_fn_ = U64()
     hooks_ = Place()
@@ -341,8 +302,6 @@ class AutogradMeta(Struct, of="torch::autograd::AutogradMeta"):
 
 
 class GraphTaskStruct(Struct, of="torch::autograd::GraphTask"):
-    """One backward pass of the engine."""
-
     outstanding_tasks_ = U64()
     has_error_ = Flag()
     keep_graph_ = Flag()
@@ -356,26 +315,20 @@ class GraphTaskStruct(Struct, of="torch::autograd::GraphTask"):
 
 
 class ReadyQueue(Struct, of="torch::autograd::ReadyQueue"):
-    """The nodes that may run."""
-
     heap_ = Place()
 
 
 class NodeTask(Struct, of="torch::autograd::NodeTask"):
-    """One of them; no node wakes a thread up."""
+    """A task of a ReadyQueue; a null ``fn_`` only wakes a thread."""
 
     fn_ = U64()
 
 
 class Engine(Struct, of="torch::autograd::Engine"):
-    """The engine that runs the nodes."""
-
     device_ready_queues_ = Place()
 
 
 class SavedVariable(Struct, of="torch::autograd::SavedVariable"):
-    """A tensor that a node keeps for backward."""
-
     data_ = U64()
     saved_version_ = U32()
     was_default_constructed_ = U8()

@@ -1,7 +1,7 @@
 """The structures of process groups and of the flight recorder that are read.
 
-As in torch/structures.py, each class says the name of a C++ class and the members that readers want; those that some
-release lacks are asked for with ``has`` first. Sources: torch/csrc/distributed/c10d/ProcessGroup.hpp,
+As in torch/structures.py, each class has the name of a C++ class and the members that are read; those that some release
+lacks are checked with ``has`` first. Sources: torch/csrc/distributed/c10d/ProcessGroup.hpp,
 ProcessGroupGloo.hpp, FlightRecorder.hpp, TCPStore.hpp, c10/util/SmallVector.h, 2.0 to 2.15.
 """
 
@@ -38,8 +38,6 @@ class GlooGroup(Struct, of="c10d::ProcessGroupGloo"):
 
 
 class GlooWork(Struct, of="c10d::ProcessGroupGloo::AsyncWork"):
-    """One collective that Gloo runs."""
-
     seq_ = U64()
     profilingTitle_ = Place()
     timeout_ = I64()
@@ -66,8 +64,6 @@ class Recorder(Struct, of="c10d::FlightRecorder", cpp=_RECORDER):
 
 
 class RecorderEntry(Struct, of="c10d::FlightRecorder::Entry", cpp=f"{_RECORDER}::Entry"):
-    """One operation, as it was recorded."""
-
     id_ = U64()
     reset_epoch_ = U64()
     pg_id_ = U64()
@@ -116,47 +112,33 @@ class CapturedTraceback(Struct, of="torch::CapturedTraceback"):
 
 
 class PyFrame(Struct, of="torch::CapturedTraceback::PyFrame"):
-    """One of them: its code object and instruction."""
-
     code = U64()
     lasti = I32()
 
 
 class PrefixStore(Struct, of="c10d::PrefixStore"):
-    """A store that others share."""
-
     store_ = U64()
 
 
 class SocketAddress(Struct, of="c10d::detail::SocketAddress", cpp=""):
-    """A host and its port."""
-
     host = Place()
     port = U16()
 
 
 class TcpStore(Struct, of="c10d::TCPStore"):
-    """A store that a server keeps."""
-
     addr_ = Inner(lambda: SocketAddress)
 
 
 class FileStore(Struct, of="c10d::FileStore"):
-    """A store that is a file."""
-
     path_ = Place()
 
 
 class OptionalLong(Struct, of="std::optional<long int>", cpp=""):
-    """A whole number that may be missing."""
-
     is_engaged = Flag("_M_payload._M_engaged")
     value_of = I64("_M_payload._M_payload._M_value")
 
 
 class OptionalFloat(Struct, of="std::optional<float>", cpp=""):
-    """A floating-point number that may be missing."""
-
     is_engaged = Flag("_M_payload._M_engaged")
     value_of = F32("_M_payload._M_payload._M_value")
 
