@@ -162,6 +162,7 @@ class McpTools:
         return self._attach_refusal(pid) or chosen[0]
 
     def _attach_refusal(self, pid: int) -> str:
+        """The answer if the server may not attach to the process; "" if it may, and without a pid (0)."""
         if not pid or self._may_attach:
             return ""
         return (

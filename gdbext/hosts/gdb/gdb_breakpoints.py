@@ -45,7 +45,7 @@ _NO_CONDITION = (
 
 
 class SelectedThread:
-    """gdb's selected thread: the one that a breakpoint stopped."""
+    """gdb's selected thread, which a breakpoint stopped: a StoppedThread (live/breakpoint_setter.py)."""
 
     @property
     def tid(self) -> int:
@@ -121,7 +121,7 @@ class GdbTrap(gdb.Breakpoint):  # type: ignore[misc]
 
 
 class GdbBreakpointSetter:
-    """Sets breakpoints in gdb's selected inferior."""
+    """Sets breakpoints in gdb's selected inferior: a BreakpointSetter (live/breakpoint_setter.py)."""
 
     def __init__(self) -> None:
         gdb.events.stop.connect(_call_reached)
@@ -321,6 +321,7 @@ class ProbedSetter(GdbBreakpointSetter):
             return False
 
         def reached() -> bool:
+            """Called by gdb when any thread stops by the signal: handle the probe, which may call ``hit``."""
             tid = SelectedThread().tid
             hooks.handle(tid)
             is_due = self._due == (tid, key)

@@ -125,15 +125,15 @@ class Forks:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        gdb.events.new_inferior.connect(self._appeared)
-        gdb.events.exited.connect(self._exited)
+        gdb.events.new_inferior.connect(self._on_new_inferior)
+        gdb.events.exited.connect(self._on_exited)
         try:
             yield
         finally:
-            gdb.events.new_inferior.disconnect(self._appeared)
-            gdb.events.exited.disconnect(self._exited)
+            gdb.events.new_inferior.disconnect(self._on_new_inferior)
+            gdb.events.exited.disconnect(self._on_exited)
 
-    def _appeared(self, event: Any) -> None:
+    def _on_new_inferior(self, event: Any) -> None:
         """Called by gdb before the new inferior has its process id."""
         del event
         gdb.post_event(self._write_notes)
@@ -150,7 +150,7 @@ class Forks:
                 advice = f"Ctrl+C, then detach inferiors {number}, or set schedule-multiple on to let both run"
                 gdb.write(f"note: {text}: {advice}\n", gdb.STDERR)
 
-    def _exited(self, event: Any) -> None:
+    def _on_exited(self, event: Any) -> None:
         """Called by gdb also for a process that it detaches from."""
         status = getattr(event, "exit_code", None)
         if status is None:

@@ -143,28 +143,28 @@ class PrinterRegistration:
     """
 
     def __init__(self, summarize: Summarize) -> None:
-        self._printers = GdbTypePrinters(summarize, self._shown)
+        self._printers = GdbTypePrinters(summarize, self._on_value_shown)
         self._unchecked: list[gdb.Objfile] = []
         self._is_asked = False
         for file in gdb.objfiles():
             self._register(file)
-        gdb.events.new_objfile.connect(self._loaded)
+        gdb.events.new_objfile.connect(self._on_new_objfile)
 
     def remove(self) -> None:
         with suppress(ValueError):
-            gdb.events.new_objfile.disconnect(self._loaded)
+            gdb.events.new_objfile.disconnect(self._on_new_objfile)
         self._forget_prompt()
         for file in gdb.objfiles():
             self._remove_from(file)
 
-    def _loaded(self, event: gdb.NewObjFileEvent) -> None:
+    def _on_new_objfile(self, event: gdb.NewObjFileEvent) -> None:
         self._register(event.new_objfile)
 
     def _register(self, file: gdb.Objfile) -> None:
         gdb.printing.register_pretty_printer(file, self._printers, replace=True)
         self._unchecked.append(file)
 
-    def _shown(self) -> None:
+    def _on_value_shown(self) -> None:
         """gdb iterates over the lists while it shows a value, so they change with the next prompt only."""
         if self._unchecked and not self._is_asked and hasattr(gdb.events, "before_prompt"):
             self._is_asked = True

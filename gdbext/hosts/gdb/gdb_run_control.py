@@ -106,7 +106,7 @@ class GdbHook(gdb.Breakpoint):  # type: ignore[misc]
             value = int(_evaluate(self._value)) & WORD if self._value else 0
             stops = self._handler(gdb.selected_thread().ptid[1], cfa, value)
             if stops:
-                self._control.asked = True
+                self._control.stop_requested = True
                 self.silent = False  # or MI's *stopped would have no frame
                 self._control.quiet.begin()
             return stops
@@ -131,13 +131,14 @@ class _Stop(NamedTuple):
 
 
 class GdbRunControl:
-    """Places hooks and runs the selected inferior."""
+    """Places hooks and runs the selected inferior: a RunControl (live/host.py)."""
 
     def __init__(self) -> None:
         self._hooks: list[GdbHook] = []
         self._keeper = BreakpointKeeper()
         self._failure: BaseException | None = None
-        self.asked = False
+        self.stop_requested = False
+        """A handler has requested the stop."""
         self._stop: _Stop | None = None
         self._ran = ""
         self._is_replaced = False
@@ -232,13 +233,13 @@ class GdbRunControl:
         refused = gdb_modes.refusal()
         if refused:
             return Ending(EndingKind.FAILED, refused.what, error=refused)
-        gdb.events.new_objfile.connect(self._loaded)
-        gdb.events.stop.connect(self._stopped)
+        gdb.events.new_objfile.connect(self._on_new_objfile)
+        gdb.events.stop.connect(self._on_stop)
         forks = gdb_modes.Forks()
         ending: Ending | None = None
         self.is_over = False
         try:
-            with loader_unwatched() as expect, self._catching(), forks.watched(), editor_heard() as is_to_end:
+            with loader_unwatched() as expect, self._stopping_by_probes(), forks.watched(), editor_heard() as is_to_end:
                 while not ending:
                     _log.debug("continue with %d hooks", len(self._hooks))
                     expect()
@@ -252,11 +253,11 @@ class GdbRunControl:
             if self._probes and ending and ending.kind in _STOPS:
                 with suppress(gdb.error):
                     gdb.execute("frame", False, False)  # gdb's console was quiet about its own stops, too
-            gdb.events.new_objfile.disconnect(self._loaded)
-            gdb.events.stop.disconnect(self._stopped)
+            gdb.events.new_objfile.disconnect(self._on_new_objfile)
+            gdb.events.stop.disconnect(self._on_stop)
 
     @contextmanager
-    def _catching(self) -> Iterator[None]:
+    def _stopping_by_probes(self) -> Iterator[None]:
         """Let the probes, if there are any, stop threads meanwhile. Raises TargetError."""
         if not self._probes:
             yield
@@ -272,24 +273,24 @@ class GdbRunControl:
         assert self._probes
         self._probed_thread = tid
         try:
-            self.asked = self._probes.handle(tid)
+            self.stop_requested = self._probes.handle(tid)
         except (GdbextError, OSError, gdb.error, KeyboardInterrupt) as error:
             self.fail(error)
             return True
-        if self.asked:
+        if self.stop_requested:
             self.quiet.begin()
-        return self.asked
+        return self.stop_requested
 
-    def _was_probed(self) -> bool:
+    def _handle_probe_stops(self) -> bool:
         """Handle the waiting threads if gdb has stopped for the probes' signal; True if that stop is of no other
         interest."""
         if not self._probes or not self._stop or self._stop.signal != signal_name(self._probes.signal):
             return False
-        if self.asked or self._failure:
+        if self.stop_requested or self._failure:
             return True
         waiting = self._probes.waiting()
         for tid in waiting:
-            if self.asked or self._failure:
+            if self.stop_requested or self._failure:
                 break
             self._reached_probe(tid)
         return bool(waiting) or not self._stops_anyway
@@ -297,7 +298,7 @@ class GdbRunControl:
     def _continue(self, forks: gdb_modes.Forks) -> Ending | None:
         """One run; None if the process is to be resumed."""
         self._failure = self._stop = None
-        self.asked = self._is_replaced = False
+        self.stop_requested = self._is_replaced = False
         self._ran = program_of(gdb.selected_inferior().pid)
         try:
             with self._probed.watched() if self._probed else nullcontext():
@@ -313,15 +314,15 @@ class GdbRunControl:
             self.is_over = True
             interrupt_all()
             return gdb_modes.not_awaited()
-        is_probe = self._was_probed()
+        is_probe = self._handle_probe_stops()
         if self._failure:
             return ending_of_failure(self._failure, "gdb")
-        return None if is_probe and not self.asked else forks.ending() or self._why_stopped()
+        return None if is_probe and not self.stop_requested else forks.ending() or self._why_stopped()
 
     def _why_stopped(self) -> Ending | None:
         if self._is_replaced:
             return _REPLACED
-        if self.asked:
+        if self.stop_requested:
             # select the thread that was the last to reach a probe: gdb may have heard of another one first
             for thread in gdb.selected_inferior().threads():
                 if self._probed_thread == thread.ptid[1] and thread != gdb.selected_thread():
@@ -341,7 +342,7 @@ class GdbRunControl:
         """True if the process executes another program than when it was resumed."""
         return program_of(gdb.selected_inferior().pid) not in ("", self._ran)
 
-    def _loaded(self, event: Any) -> None:
+    def _on_new_objfile(self, event: Any) -> None:
         """Called by gdb when it has read a file's symbols. In another program all addresses are others: our breakpoints
         must not be set there. (``catch exec`` would take a number of the user's, and show in the editor's list.)"""
         del event
@@ -351,7 +352,7 @@ class GdbRunControl:
             if gdb_modes.stops_by_interrupt():
                 gdb.post_event(lambda: quietly("interrupt"))
 
-    def _stopped(self, event: Any) -> None:
+    def _on_stop(self, event: Any) -> None:
         self._stop = _Stop()
         if isinstance(event, gdb.SignalEvent):
             self._stop = _Stop(signal=event.stop_signal)

@@ -396,10 +396,10 @@ def post_whole(work: Callable[[], None], interrupted: Callable[[], None]) -> Non
             to_call.clear()
 
     gdb.post_event(begin)
-    gdb.post_event(partial(list, map(_called, to_call)))
+    gdb.post_event(partial(list, map(_call, to_call)))
 
 
-def _called(function: Callable[[], None]) -> None:
+def _call(function: Callable[[], None]) -> None:
     function()
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class StoppedAt:
-    """The thread that a breakpoint stopped."""
+    """The thread that a breakpoint stopped: a StoppedThread (live/breakpoint_setter.py)."""
 
     def __init__(self, frame: lldb.SBFrame) -> None:
         self._frame = frame
@@ -146,7 +146,7 @@ class LldbTrap:
 
 
 class LldbBreakpointSetter:
-    """Sets breakpoints in LLDB's target."""
+    """Sets breakpoints in LLDB's target: a BreakpointSetter (live/breakpoint_setter.py)."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection

@@ -100,6 +100,7 @@ class LldbTypePrinters:
 
 
 def _object(value: lldb.SBValue) -> CppObject | None:
+    """Type, address or bytes, and element type of a value; None if LLDB has neither address nor bytes."""
     kind = _kind(value)
     element = _element(kind)
     is_reference = value.GetType().IsReferenceType()

@@ -84,7 +84,7 @@ class LldbHook:
                 value = int.from_bytes(control.read((value + spec.load) & _WORD, 8), "little")
             stops = spec.handler(frame.GetThread().GetThreadID(), cfa, value)
             if stops:
-                control.asked = True
+                control.stop_requested = True
             return stops
         except (GdbextError, OSError, KeyboardInterrupt) as error:
             control.fail(error)
@@ -174,13 +174,13 @@ def register_of(frame: lldb.SBFrame, name: str) -> int:
 
 
 class LldbRunControl:
-    """Places hooks and runs the process."""
+    """Places hooks and runs the process: a RunControl (live/host.py)."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
         self._breakpoint: HookBreakpoint | None = None
         self._failure: BaseException | None = None
-        self.asked = False
+        self.stop_requested = False
         self.frame: lldb.SBFrame | None = None
         self._probes: ProbeHooks | None = None
 
@@ -268,13 +268,13 @@ class LldbRunControl:
             return Ending(EndingKind.FAILED, refused.what, error=refused)
         with self._selection.synchronous():
             _log.debug("continue")
-            self._failure, self.asked = None, False
+            self._failure, self.stop_requested = None, False
             process = self._process
             interruption, stop = self._selection.interruption, process.SendAsyncInterrupt
             watching = interruption.watching(self._selection.debugger, stop)
-            with self._catching(process), interruption.stopping(stop), watching:
+            with self._stopping_by_probes(process), interruption.stopping(stop), watching:
                 error = process.Continue()
-                while error.Success() and self._was_probed(process):
+                while error.Success() and self._handle_probe_stops(process):
                     error = process.Continue()
             self.frame = None
             if self._failure:
@@ -292,7 +292,7 @@ class LldbRunControl:
             return self._why_stopped(process)
 
     @contextmanager
-    def _catching(self, process: lldb.SBProcess) -> Iterator[None]:
+    def _stopping_by_probes(self, process: lldb.SBProcess) -> Iterator[None]:
         """Have LLDB stop by the probes' signal meanwhile, if there are probes. Raises ProbesRefused."""
         if not self._probes:
             yield
@@ -306,7 +306,7 @@ class LldbRunControl:
         finally:
             signals.SetShouldStop(number, before)
 
-    def _was_probed(self, process: lldb.SBProcess) -> bool:
+    def _handle_probe_stops(self, process: lldb.SBProcess) -> bool:
         """Call the handlers for all threads that probes have stopped; True if the process is to be resumed."""
         if not self._probes or not is_there(process) or self._selection.interruption.happened:
             return False
@@ -318,17 +318,17 @@ class LldbRunControl:
             for thread in probed:
                 process.SetSelectedThread(thread)
                 self.frame = thread.GetFrameAtIndex(0)
-                self.asked = self._probes.handle(thread.GetThreadID()) or self.asked
+                self.stop_requested = self._probes.handle(thread.GetThreadID()) or self.stop_requested
         except (GdbextError, OSError, KeyboardInterrupt) as error:
             self.fail(error)
-        return bool(probed) and len(probed) == len(stopped) and not self.asked and self._failure is None
+        return bool(probed) and len(probed) == len(stopped) and not self.stop_requested and self._failure is None
 
     def _is_probed(self, thread: lldb.SBThread) -> bool:
         is_signal = thread.GetStopReason() == lldb.eStopReasonSignal
         return self._probes is not None and is_signal and thread.GetStopReasonDataAtIndex(0) == self._probes.signal
 
     def _why_stopped(self, process: lldb.SBProcess) -> Ending:
-        if self.asked:
+        if self.stop_requested:
             return Ending(EndingKind.ASKED, "")
         if self._selection.interruption.happened:
             return Ending(EndingKind.INTERRUPTED, "interrupted")

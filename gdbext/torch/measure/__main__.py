@@ -39,13 +39,14 @@ def start(torch: str, folder: str, rights: list[object] | None) -> int:
 
 
 def _measure(torch: Path, folder: Path, rights: Rights | None) -> int:
+    """Measure with these rights and print the document or the error; returns the exit status."""
     try:
         if rights:
             child.become(rights, str(folder))
         os.environ["TMPDIR"] = str(folder)  # for the compilers
         folder.mkdir(0o700)
         parts = generate.Parts(None if rights else build_id_of_file(torch / "lib" / store.TORCH_LIBRARY))
-        document = generate.torch_document(torch, place=generate.MeasuringContext(folder, parts, _show))
+        document = generate.torch_document(torch, context=generate.MeasuringContext(folder, parts, _show))
     except LayoutError as error:
         _show(json.dumps({"error": {"what": error.what, "why": error.why, "help": error.help}}))
         return 1

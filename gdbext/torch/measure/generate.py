@@ -79,12 +79,12 @@ class MeasuringContext:
 
 
 def torch_document(
-    torch: Path, cxx: str | None = None, cxx11: bool | None = None, place: MeasuringContext | None = None
+    torch: Path, cxx: str | None = None, cxx11: bool | None = None, context: MeasuringContext | None = None
 ) -> dict[str, Any]:
     """The layout document of the PyTorch installed in ``torch`` (the folder that holds include/ and lib/).
 
     ``cxx`` is the compiler; ``cxx11`` asks for the same headers under that ABI of the standard library, as in builds
-    that are not this one: no build-id belongs to that. Without a ``place`` a folder is made and removed again. Raises
+    that are not this one: no build-id belongs to that. Without a ``context`` a folder is made and removed again. Raises
     LayoutError: no headers, no compiler, headers that do not compile, a library of another user.
     """
     if not (torch / "include" / "ATen" / "core" / "dispatch" / "Dispatcher.h").exists():
@@ -93,14 +93,16 @@ def torch_document(
             why="the wheel was stripped of them, or this is not the folder of the installed torch package",
         )
     compiler.check_owner(torch / "lib" / "libc10.so")
-    if not place:
+    if not context:
         with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
             return torch_document(torch, cxx, cxx11, MeasuringContext(Path(name)))
     version, git = torch_version(torch, HostFiles())
     own = uses_cxx11_abi(torch / "lib" / "libc10.so")
     cxx11 = own if cxx11 is None else cxx11
     command = cxx or compiler.find_compiler(_CXX)
-    measured, dispatch = _torch_parts(torch, command, _torch_flags(torch, place.folder, cxx11, version, command), place)
+    measured, dispatch = _torch_parts(
+        torch, command, _torch_flags(torch, context.folder, cxx11, version, command), context
+    )
     constants = {k: v & (1 << 64) - 1 if k.startswith("keyset.") else v for k, v in measured.constants.items()}
     identity = f"torch-{version}-{'cxx11' if cxx11 else 'precxx11'}"
     document = _document("torch", identity, version, measured)
@@ -112,23 +114,23 @@ def torch_document(
     return document
 
 
-def _torch_parts(torch: Path, command: str, flags: list[str], place: MeasuringContext) -> tuple[Measured, Any]:
+def _torch_parts(torch: Path, command: str, flags: list[str], context: MeasuringContext) -> tuple[Measured, Any]:
     """The types that the compiler laid out, and the answers of libc10 about its keys."""
 
     def ask_for_keys() -> dict[str, Any]:
-        place.show("asking libc10.so for its dispatch keys")
-        return compiler.ask(torch, command, flags, place.folder)
+        context.show("asking libc10.so for its dispatch keys")
+        return compiler.ask(torch, command, flags, context.folder)
 
     # a part's name has a checksum of its wants: another gdbext may want other types
     names = {table: f"{table}-{zlib.crc32(wants_of(table).source(()).encode()):08x}" for table in _DOING}
     types, *others = (
-        Measured(**place.parts.get(name, partial(_measure_table, table, command, flags, place)))
+        Measured(**context.parts.get(name, partial(_measure_table, table, command, flags, context)))
         for table, name in names.items()
     )
     for other in others:
         types.add(other)
-    dispatch = place.parts.get("keys", ask_for_keys)
-    place.parts.remove(*names.values(), "keys")
+    dispatch = context.parts.get("keys", ask_for_keys)
+    context.parts.remove(*names.values(), "keys")
     return types, dispatch
 
 
@@ -139,18 +141,18 @@ _DOING = {
 }
 
 
-def _measure_table(table: str, command: str, flags: list[str], place: MeasuringContext) -> dict[str, Any]:
+def _measure_table(table: str, command: str, flags: list[str], context: MeasuringContext) -> dict[str, Any]:
     """The results for a table of wants, as JSON. Without the headers of torch.distributed or of the settings, which
     need others that the wheel lacks, the rest is measured."""
-    place.show(_DOING[table])
+    context.show(_DOING[table])
     wants = wants_of(table)
     if table == "torch":
-        return asdict(measure(wants, command, flags, place.folder, place.known))
-    folder = place.folder / table
+        return asdict(measure(wants, command, flags, context.folder, context.known))
+    folder = context.folder / table
     folder.mkdir()
     write_stubs(table, folder)
     try:
-        return asdict(measure(wants, command, [*flags, "-idirafter", str(folder)], folder, place.known))
+        return asdict(measure(wants, command, [*flags, "-idirafter", str(folder)], folder, context.known))
     except LayoutError:
         return asdict(Measured(command, absent=[want.name for want in wants.all]))
 
@@ -245,6 +247,7 @@ def _document(kind: str, identity: str, version: str, measured: Measured) -> dic
 
 
 def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str) -> list[str]:
+    """The compiler's flags for the headers of a PyTorch; writes stand-ins for missing ones into ``folder``."""
     write_stubs("every", folder / "stub")
     include = torch / "include"
     # Per-operator headers keep the thousands of operators of ATen/ATen.h out: a third of the time.
@@ -276,7 +279,7 @@ def _standard(version: str) -> str:
 
 
 def uses_cxx11_abi(libc10: Path) -> bool:
-    """True if this wheel's std::string is the one of the new ABI: c10::toString(DispatchKeySet) says so."""
+    """True if this wheel's std::string has the C++11 ABI, by the name of c10::toString(DispatchKeySet)."""
     try:
         data = libc10.read_bytes()
     except OSError as error:

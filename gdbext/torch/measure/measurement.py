@@ -33,7 +33,7 @@ def measure_torch(library: str, build_id: str | None, pid: int | None = None, te
     Another user's is measured with that user's rights. An interruption leaves nothing behind but finished parts.
     Progress is shown on the file descriptor ``terminal``, if it is a terminal. Raises LayoutError.
     """
-    _refuse(Path(store.package_of(library)), build_id)
+    _check_allowed(Path(store.package_of(library)), build_id)
     package, rights = package_to_measure(library, pid)
     earlier = store.measured_by(rights.uid, build_id) if rights else None
     if earlier:
@@ -67,7 +67,8 @@ def measure_torch(library: str, build_id: str | None, pid: int | None = None, te
     return layout
 
 
-def _refuse(package: Path, build_id: str | None) -> None:
+def _check_allowed(package: Path, build_id: str | None) -> None:
+    """Raise LayoutError if measuring is forbidden, of a container's PyTorch, or has failed for that build before."""
     if os.environ.get(PERMISSION) == FORBIDDEN:
         raise LayoutError(f"that is forbidden ({PERMISSION}={FORBIDDEN})")
     if package.parts[:2] == ("/", "proc"):  # its libc10.so would be run here, with our rights, out of its container
