@@ -133,6 +133,7 @@ class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defin
         return "gdbext"
 
     def _handle(self, request: Any) -> bytes:
+        """The page, for a process of our user's or root's on this machine; else the refusal."""
         is_known = peer_user(request.connection) in (0, os.geteuid())
         body = self._shared.get() if is_known else f"<p>{escape(_REFUSED)}</p>"
         page: bytes = request.frontend.render_template("gdbext.html", body=body)

@@ -251,9 +251,10 @@ class LldbBreakpointSetter:
             # each run of a program calls this once, before any library of torch is used
             target = self._selection.target()
             breakpoint = target.BreakpointCreateByName("__libc_start_main", "libc.so.6")
-            self._start = LldbBreakpoint(target, breakpoint, self._started, self._deletions)
+            self._start = LldbBreakpoint(target, breakpoint, self._notice_new_run, self._deletions)
 
-    def _started(self, frame: lldb.SBFrame) -> bool:
+    def _notice_new_run(self, frame: lldb.SBFrame) -> bool:
+        """Called when a program starts: if it is another run, the last one has exited. False: LLDB does not stop."""
         run = frame.GetThread().GetProcess().GetUniqueID()
         if self._run is not None and run != self._run:
             self._run = run

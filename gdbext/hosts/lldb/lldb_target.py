@@ -161,6 +161,7 @@ class LldbTarget(LentProcess):
         self._left = _MAX_KEPT_BYTES
 
     def read(self, address: int, size: int) -> bytes:
+        """The bytes are kept for ``is_current``, None for a fault."""
         try:
             data = self._read(address, size)
         except MemoryFault:

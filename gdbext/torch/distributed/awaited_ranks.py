@@ -206,7 +206,7 @@ def _worker_info(
 
 
 def _workers(memory: Memory, strings: StringReader, node: int, elements: int) -> list[tuple[str, int]]:
-    """Name and rank of each node; empty if a node has another form."""
+    """Name and rank of each of the ``elements`` nodes of a table; empty if a node has another form."""
     workers = []
     for _ in range(elements):
         raw = memory.try_read(node, _WORKER_NODE_SIZE) if node else b""
@@ -248,7 +248,8 @@ def worker_that_owes(memory: Memory, class_of: ClassOf, current_agent: int, fute
 
 
 def _pipes(memory: Memory, node: int, elements: int) -> list[tuple[int, list[int]]]:
-    """(worker, the futures that it has to complete) of each node; empty if a node has another form."""
+    """(worker, addresses of the futures that it has to complete) of each of the ``elements`` nodes of a table; empty if
+    a node has another form."""
     pipes = []
     for _ in range(elements):
         raw = memory.try_read(node, _PIPE_SIZE) if node else b""

@@ -48,8 +48,6 @@ _PAGE = 0x1000
 
 
 class CommStruct(Struct, of="ncclComm", cpp=""):
-    """A communicator of NCCL, one rank's."""
-
     startMagic = U64()
     rank = I32()
     nRanks = I32()
@@ -64,8 +62,6 @@ class CommStruct(Struct, of="ncclComm", cpp=""):
 
 
 class ProxyStruct(Struct, of="ncclProxyState", cpp=""):
-    """The state that its proxy's threads share."""
-
     refCount = I32()
     abortFlag = U64()
     asyncResult = U32()
@@ -73,13 +69,11 @@ class ProxyStruct(Struct, of="ncclProxyState", cpp=""):
 
 
 class ProgressStruct(Struct, of="ncclProxyProgressState", cpp=""):
-    """The list of operations that the progress thread works on."""
-
     active = U64()
 
 
 class OperationStruct(Struct, of="ncclProxyArgs", cpp=""):
-    """One of them, with its transfers in front."""
+    """An operation that the progress thread works on, with its transfers first."""
 
     nsubs = I32()
     pattern = U8()
@@ -104,8 +98,6 @@ class TransferStruct(Struct, of="ncclProxySubArgs", cpp=""):
 
 
 class ConnectionStruct(Struct, of="ncclProxyConnection", cpp=""):
-    """The connection that a transfer goes over."""
-
     send = I32()
     transport = I32()
 

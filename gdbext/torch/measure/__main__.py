@@ -26,8 +26,6 @@ from gdbext.engine.targets.rooted_paths import Rights
 from gdbext.errors import LayoutError
 from gdbext.torch.measure import child, generate
 
-_REMOVAL_SECONDS = 2.0
-
 
 def start(torch: str, folder: str, rights: list[object] | None) -> int:
     """Make ``folder`` and work in there; the exit status: 0 with a layout, 1 with an error."""
@@ -76,7 +74,7 @@ class ParentWatch(threading.Thread):
             continue
         self._ending.set()
         os.killpg(0, signal.SIGTERM)
-        deadline = time.monotonic() + _REMOVAL_SECONDS
+        deadline = time.monotonic() + 2
         while self._folder.exists() and time.monotonic() < deadline:  # a compiler may write there until it is gone
             shutil.rmtree(self._folder, ignore_errors=True)
             time.sleep(0.01)

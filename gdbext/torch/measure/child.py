@@ -45,15 +45,9 @@ del sys.path[0]
 from gdbext.torch.measure.__main__ import start
 sys.exit(start(*order['arguments']))"""
 """gdbext is the one of our folder, whatever else has that name; nothing else comes from there before the library."""
-_CHECK_SECONDS = 30
-_GRACE_SECONDS = 5.0
-"""Seconds that the child gets to kill its compilers and remove its folder, before it is killed."""
-_TICK_SECONDS = 1.0
 _LIMIT_SECONDS = 900.0
 """Seconds for another user's process to be measured: half a minute, and the machine may be slow."""
 _MESSAGE_BYTES = 1 << 12
-_LIMIT_BYTES = 16 << 20
-"""Most bytes of its output; a layout has 2 MB."""
 
 
 class MeasuringProcess:
@@ -100,13 +94,13 @@ class MeasuringProcess:
             show(next((step for step in reversed(lines) if not step.startswith("{")), "starting"))
             if self._rights and time.monotonic() - started > _LIMIT_SECONDS:
                 raise LayoutError(f"it was not measured within {_LIMIT_SECONDS:g} s")
-            if not select.select([output], [], [], _TICK_SECONDS)[0]:
+            if not select.select([output], [], [], 1.0)[0]:
                 continue
             piece = os.read(output.fileno(), 1 << 16)
             if not piece:
                 return
             self._output += piece
-            if len(self._output) > _LIMIT_BYTES:
+            if len(self._output) > 16 << 20:  # a layout has 2 MB
                 raise LayoutError("the process that measures said more than a layout has")
 
     def outcome(self) -> Any:
@@ -136,7 +130,7 @@ class MeasuringProcess:
         for stream in (self._process.stdin, self._process.stdout):
             if stream:
                 stream.close()
-        deadline = time.monotonic() + _GRACE_SECONDS
+        deadline = time.monotonic() + 5  # for it to kill its compilers and remove its folder
         exited = None
         while not exited and time.monotonic() < deadline:
             # it stays a zombie until its compilers were killed, so that no other process can have its number
@@ -179,7 +173,7 @@ def find_python() -> str:
                 capture_output=True,
                 check=False,
                 cwd="/",
-                timeout=_CHECK_SECONDS,
+                timeout=30,
             )
             if done.returncode == 0:
                 return path
@@ -251,8 +245,6 @@ def _check_files(library: str, package: Path, owners: tuple[int, ...], groups: t
             )
 
 
-_NO_NEW_PRIVILEGES = 38
-"""PR_SET_NO_NEW_PRIVS (linux/prctl.h): no program that is started has more rights, whatever its file says."""
 _GIGABYTE = 1 << 30
 _LIMITS = {
     resource.RLIMIT_AS: 6 * _GIGABYTE,  # a compiler takes 1.4 GB of torch's headers
@@ -261,8 +253,6 @@ _LIMITS = {
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_NOFILE: 256,
 }
-_MORE_PROCESSES = 64
-"""Besides those that the user has already: a compiler's driver, its parts, the linker."""
 
 
 def become(rights: Rights, temporary: str) -> None:
@@ -271,11 +261,13 @@ def become(rights: Rights, temporary: str) -> None:
         raise LayoutError(f"the rights of user {rights.uid} cannot be taken on")
     os.umask(0o077)
     os.chdir("/")
-    for kind, limit in {**_LIMITS, resource.RLIMIT_NPROC: _threads_of(rights.uid) + _MORE_PROCESSES}.items():
+    processes = _threads_of(rights.uid) + 64  # besides the user's: a compiler's driver, its parts, the linker
+    for kind, limit in {**_LIMITS, resource.RLIMIT_NPROC: processes}.items():
         highest = resource.getrlimit(kind)[1]
         allowed = limit if highest == resource.RLIM_INFINITY else min(limit, highest)
         resource.setrlimit(kind, (allowed, allowed))
-    if not libc.prctl(_NO_NEW_PRIVILEGES, 1):
+    # PR_SET_NO_NEW_PRIVS (linux/prctl.h): no program that is started has more rights, whatever its file says
+    if not libc.prctl(38, 1):
         raise LayoutError("this kernel lets programs win rights (no PR_SET_NO_NEW_PRIVS)")
     os.setgroups(rights.groups)
     os.setresgid(rights.gid, rights.gid, rights.gid)

@@ -65,7 +65,6 @@ def ended_by_signals() -> contextlib.AbstractContextManager[None]:
 _ERROR_LINE = re.compile(
     rf"^{FILE}:(\d+):(?:\d+:)? *(?:fatal )?error|^ *{FILE}:(\d+):(?:\d+:)? +required from here", re.MULTILINE
 )
-_ROUNDS = 6
 _DIRECTIVES = (b"# ", b"#define", b"#undef")
 """Directives that -E -dD leaves and that no longer matter; a pragma does."""
 _REPEATED = (b"struct _object;", b"using PyObject = _object;")
@@ -139,7 +138,7 @@ def build(unit: Unit) -> Compiled:
     library, absent = unit.source.with_name("wants.so"), set(unit.absent)
     options = ["-g", "-O0", "-fPIC", "-shared", "-w", "-gz=none", "-fdiagnostics-color=never"]
     command = [unit.compiler, *unit.flags, *options, str(unit.source), "-o", str(library)]
-    for _ in range(_ROUNDS):
+    for _ in range(6):
         unit.source.write_text(unit.wants.source(absent))
         done = run(command, unit.source.parent)
         if done.returncode == 0:

@@ -33,9 +33,7 @@ _DEFAULT_ARGUMENTS = (
     "std::equal_to<",
     "std::less<",
 )
-_MAX_NESTING = 12
 _MAX_OPENED = 64
-_MAX_TYPE_TEXT = 200
 
 
 def value_of(die: Die, attribute: str, default: Any = None) -> Any:
@@ -208,7 +206,7 @@ class StructReader:
         self, die: Die, start: int, prefix: str, opened: bool, depth: int, base: str = ""
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """(name, entry) of each member of ``die``, which lies ``start`` bytes into the class; bases come last."""
-        if depth > _MAX_NESTING:
+        if depth > 12:
             return
         bases = []
         for member in self._members(die):
@@ -230,7 +228,7 @@ class StructReader:
         self, member: Die, kind: Die | None, offset: int, prefix: str, opened: bool, depth: int, base: str
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         name = prefix + ("_vptr" if name_of(member).startswith("_vptr") else name_of(member))
-        type_text = self.type_name(kind)[:_MAX_TYPE_TEXT]
+        type_text = self.type_name(kind)[:200]
         entry: dict[str, Any] = {"offset": offset, "size": self.size(kind), "type": type_text}
         bits = value_of(member, "DW_AT_bit_size")
         if bits is not None:

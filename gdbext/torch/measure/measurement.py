@@ -39,16 +39,16 @@ def measure_torch(library: str, build_id: str | None, pid: int | None = None, te
     if earlier:
         return earlier
     started = time.monotonic()
-    progress = _MeasuringLine(package, terminal)
+    line = _MeasuringLine(package, terminal)
     try:
         try:
             child = MeasuringProcess(package, rights)
         except OSError as error:
             raise LayoutError(f"the process that measures cannot be started: {error}") from error
         try:
-            child.wait(progress.show)
+            child.wait(line.show)
         finally:
-            progress.close()
+            line.write("\n")
         document = child.outcome()
         validate.check_all(document, "the generated layout")
         layout = complete(Layout(document, "generated"))
@@ -94,13 +94,9 @@ class _MeasuringLine:
         """Show the line in place of the last one."""
         seconds = time.monotonic() - self._started
         where = escape(str(self._package))
-        self._write(f"\rgdbext: measuring the layout of {where} (once): {escape(doing)}, {seconds:.0f} s\033[K")
+        self.write(f"\rgdbext: measuring the layout of {where} (once): {escape(doing)}, {seconds:.0f} s\033[K")
 
-    def close(self) -> None:
-        """Leave the line as it is."""
-        self._write("\n")
-
-    def _write(self, text: str) -> None:
+    def write(self, text: str) -> None:
         if self._terminal is not None:
             with contextlib.suppress(OSError):
                 os.write(self._terminal, text.encode(errors="replace"))
