@@ -179,7 +179,7 @@ def missing(libraries: Mapping[str, SymbolNames]) -> dict[str, str]:
     return {
         name: row.library or "any library"
         for name, row in SYMBOLS.items()
-        if not row.unoptimised and (not row.library or row.library in libraries) and not _has(row, libraries)
+        if not row.unoptimized and (not row.library or row.library in libraries) and not _has(row, libraries)
     }
 
 

@@ -32,7 +32,7 @@ def _read_symbols() -> dict[str, TorchSymbol]:
             row.get("first", "2.0.0"),
             row.get("last", ""),
             tuple(row.get("examples", ())),
-            bool(row.get("unoptimised")),
+            bool(row.get("unoptimized")),
         )
     return symbols
 

@@ -114,11 +114,13 @@ class Probe:
     def _check_rest(self, operator: structures.OperatorEntry) -> None:
         """Check the members after the table: masks of keys, two flags, a hash table whose numbers fit each other."""
         extractor = operator.dispatchKeyExtractor_
-        full = (1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1) - 1
+        all_keys = (
+            1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1
+        ) - 1
         backends = self._layout.constant("full_backend_mask")
         keysets = self._memory.words(extractor.nonFallthroughKeysPerBackend_, self._layout.constant("num_backends"))
         for bits in (extractor.nonFallthroughKeys_, *keysets):
-            if bits & ~full or bits & backends != backends:  # only functionalities fall through, never backends
+            if bits & ~all_keys or bits & backends != backends:  # only functionalities fall through, never backends
                 raise BadData(f"{bits:#x} is not a set of keys without fallthrough kernels")
         flags = (extractor.requiresBitsetPerBackend_, operator.is_observed_)
         if max(flags) > 1:
@@ -128,7 +130,8 @@ class Probe:
             raise BadData(f"{used} registrations in a table of {slots}")
 
     def _check_table(self, operator: structures.OperatorEntry) -> int:
-        """Number of kernels in the operator's table, each of which must look like one and be where its name says."""
+        """Count the kernels in the operator's table. Raises BadData if one cannot be a kernel, or its name has another
+        key than its entry."""
         size, parse = structures.KernelFunctionStruct.size(self._space), kernel_parser(self._layout)
         entries = self._layout.constant("num_runtime_entries")
         raw = self._memory.read(operator.dispatchTable_, size * entries)

@@ -100,7 +100,7 @@ class TorchSymbol(NamedTuple):
     ``first`` and ``last`` are the first and the last version that has it, ``last`` "" if the newest version with a
     shipped layout has it (scripts/check_releases.py searches the wheels of all releases; docs/releases.md).
     ``examples`` are whole mangled names of the family: a look-up finds them at once, while the family itself has to be
-    searched for. ``unoptimised``: release wheels have it inlined; it was found in programs built without optimization
+    searched for. ``unoptimized``: release wheels have it inlined; it was found in programs built without optimization
     against the headers of those versions.
     """
 
@@ -112,7 +112,7 @@ class TorchSymbol(NamedTuple):
     first: str = "2.0.0"
     last: str = ""
     examples: Internal[tuple[str, ...]] = ()
-    unoptimised: Internal[bool] = False
+    unoptimized: Internal[bool] = False
 
     def begins(self, mangled: str) -> bool:
         return mangled.startswith(self.names)

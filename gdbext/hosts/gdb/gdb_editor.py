@@ -23,7 +23,7 @@ def editor_heard() -> Iterator[Callable[[], bool]]:
     """Interrupt the process as soon as an editor wants it stopped, or is gone; the function that it yields returns
     whether that has happened."""
     server = getattr(sys.modules.get("gdb.dap.server"), "_server", None)
-    # where the requests wait that the server has read; its name in gdb 18, and before
+    # the queue of requests that the server has read; its name in gdb 18, and before
     name = next((name for name in ("_read_queue", "read_queue") if hasattr(server, name)), "")
     if not name:
         yield lambda: False

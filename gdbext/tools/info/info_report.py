@@ -43,7 +43,7 @@ class SymbolStatus(Enum):
     NOT_LOADED = "library not loaded"
     UNREADABLE = "library's symbols cannot be read"
     OTHER_RELEASE = "not of this release"
-    UNOPTIMISED_ONLY = "only in code that is compiled without optimisation"
+    UNOPTIMIZED_ONLY = "only in code that is compiled without optimisation"
 
     @property
     def counts(self) -> bool:
@@ -104,8 +104,8 @@ def in_release(symbol: TorchSymbol, found: SymbolStatus, version: str) -> Symbol
 
 def status(symbol: TorchSymbol, symbolizer: Symbolizer) -> SymbolStatus:
     """Check whether one assumption holds; a family without its examples is searched for."""
-    if symbol.unoptimised:
-        return SymbolStatus.UNOPTIMISED_ONLY
+    if symbol.unoptimized:
+        return SymbolStatus.UNOPTIMIZED_ONLY
     library = symbol.library or None
     module = symbolizer.modules.named(library) if library else None
     if library and not module:

@@ -181,7 +181,7 @@ def find_python() -> str:
 
 
 def no_pyelftools() -> LayoutError:
-    """The error where no Python has pyelftools."""
+    """The error if no Python has pyelftools."""
     return LayoutError(
         "pyelftools is missing: with it the debug information of a measured layout is read",
         why="no Python that was found has it, nor the folder in which install.sh keeps it",

@@ -270,9 +270,9 @@ def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str)
 
 
 def _standard(version: str) -> str:
-    """The C++ of the headers: 2.13's need C++20, those from 2.1 on C++17, and where it changed between is not known.
+    """The C++ standard of the headers: 2.13 needs C++20, 2.1 and later C++17; it is not known which release changed it.
 
-    A compiler takes both kinds as C++20 where they are recent, hence the bound.
+    A compiler accepts recent headers of both kinds as C++20, hence the bound.
     """
     release = tuple(number(digits) or 0 for digits in re.findall(r"\d+", version)[:2])
     return "c++20" if release >= (2, 9) else "c++17"

@@ -43,8 +43,8 @@ def test_the_wheel_has_it_or_has_inlined_it(row: TorchSymbol) -> None:
         return  # the CPU wheel
     names = row.names if row.kind is NameKind.SYMBOL else row.examples
     found = [index(row.library or PYTHON).lookup(name) for name in names]
-    assert any(found) is (not row.unoptimised and is_in(row, release(version("torch"))))
-    assert not row.unoptimised or not any(index(row.library).has_beginning(name) for name in row.beginnings)
+    assert any(found) is (not row.unoptimized and is_in(row, release(version("torch"))))
+    assert not row.unoptimized or not any(index(row.library).has_beginning(name) for name in row.beginnings)
 
 
 def test_python_names() -> None:

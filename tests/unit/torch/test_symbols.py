@@ -26,7 +26,7 @@ def test_every_row_is_whole() -> None:
         assert first <= last, name
         if row.kind is NameKind.SYMBOL:
             assert not row.examples, name
-        elif not row.unoptimised:
+        elif not row.unoptimized:
             assert row.examples, name
         assert all(example.startswith(row.beginnings) for example in row.examples), name
     every = [name for row in [*TORCH_SYMBOLS.values(), *setting_symbols().values()] for name in row.names]
@@ -71,7 +71,7 @@ def test_status_and_a_family_that_is_searched_for_only_without_its_examples() ->
     assert status(reference, Libraries(other=reference.names)) is SymbolStatus.FOUND
     older = assumed_symbols.PYTHON_DISPATCHER.names[1]
     assert status(assumed_symbols.PYTHON_DISPATCHER, Libraries(libc10=(older,))) is SymbolStatus.FOUND
-    assert status(assumed_symbols.TYPED_HANDLE, Libraries(libtorch_cpu=())) is SymbolStatus.UNOPTIMISED_ONLY
+    assert status(assumed_symbols.TYPED_HANDLE, Libraries(libtorch_cpu=())) is SymbolStatus.UNOPTIMIZED_ONLY
     pop = assumed_symbols.AUTOGRAD_POP
     known = Libraries(libtorch_cpu=pop.examples)
     assert (status(pop, known), known.searched) == (SymbolStatus.FOUND, [])
