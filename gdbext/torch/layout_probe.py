@@ -114,13 +114,13 @@ class Probe:
     def _check_rest(self, operator: structures.OperatorEntry) -> None:
         """Check the members after the table: masks of keys, two flags, a hash table whose numbers fit each other."""
         extractor = operator.dispatchKeyExtractor_
-        all_keys = (
+        mask = (
             1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1
         ) - 1
         backends = self._layout.constant("full_backend_mask")
         keysets = self._memory.words(extractor.nonFallthroughKeysPerBackend_, self._layout.constant("num_backends"))
         for bits in (extractor.nonFallthroughKeys_, *keysets):
-            if bits & ~all_keys or bits & backends != backends:  # only functionalities fall through, never backends
+            if bits & ~mask or bits & backends != backends:  # only functionalities fall through, never backends
                 raise BadData(f"{bits:#x} is not a set of keys without fallthrough kernels")
         flags = (extractor.requiresBitsetPerBackend_, operator.is_observed_)
         if max(flags) > 1:
