@@ -1,4 +1,4 @@
-"""The protocol of targets: each lends memory, registers, threads and the memory map. Nothing here writes."""
+"""The protocol of targets, in three parts: memory (with threads), the moment of the stop, and the origin."""
 
 from __future__ import annotations
 
@@ -183,86 +183,38 @@ class TargetThread(ABC):
         return None
 
 
-class Target(ABC):
-    """A stopped process or a core dump. Read-only by construction."""
+class TargetMemory(ABC):
+    """What can be read of the process: memory, memory map, threads with their registers. Nothing here writes."""
 
-    kind: str
-    """The kind of target: "live" or "core"."""
-    debugger: str
-    """The debugger: "gdb", "lldb" or "none"."""
-    pid: int
-    architecture: Architecture
-    recorded: RecordedRun | None = None
-    """The run that this is a recording of; None for a target that is there."""
-    stopped_since: float | None = None
-    """The time when it was stopped (time.perf_counter), where that is known."""
-    holder = ""
-    """The process, and its name, whose tracing has stopped all of its threads, "" where nobody else's does."""
-    unreadable = ""
-    """Parts of the process that the kernel lets nobody read, in words; "" where it answers."""
-    readings: Readings | None = None
-    """The surroundings of the process, where they were read before it was stopped."""
     reads_ahead = True
-    """Pages around the one that is wanted may be read with it; a recording holds only what was wanted."""
-    has_own_process = False
-    """No debugger runs in our process, and no other thread does: it may have children."""
+    """Pages around the wanted one may be read with it; a recording has only what was wanted."""
     records = False
-    """A recording is being made: ``note`` has to be told what is wanted of the pages that ``copied_page`` gave."""
-
-    @cached_property
-    def files(self) -> HostFiles:
-        """The reader of files and facts of the system for this target."""
-        return HostFiles(self.foreign)
-
-    @cached_property
-    def foreign(self) -> ForeignFiles:
-        """The door for the files that the target names. Here: those of this machine."""
-        return ForeignFiles()
-
-    @property
-    def is_core(self) -> bool:
-        """True for a core dump."""
-        return self.kind == "core"
+    """A recording is being made: ``note`` must be called for what is used of the pages from ``copied_page``."""
+    runs_meanwhile = False
+    """Each read is of its own moment: values that are read in several parts may contradict each other."""
 
     @abstractmethod
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``. Raises MemoryFault, TargetGone."""
 
+    def sample(self, address: int, size: int) -> bytes:
+        """The same for bytes that are compared with a file: neither copied nor recorded."""
+        return self.read(address, size)
+
     def copied_page(self, number: int) -> bytes:  # noqa: ARG002
-        """The page at ``number`` times the page size where it costs nothing to read, b"" elsewhere."""
+        """The page at ``number`` times the page size if reading it costs nothing, else b""."""
         return b""
 
     def note(self, address: int, size: int) -> None:
-        """Say that these bytes were wanted; only where ``records`` is set."""
+        """Keep these bytes in the recording; called only if ``records``."""
 
     def known_from(self, address: int) -> int:  # noqa: ARG002
-        """Number of bytes to read at once where it is not known how many are wanted; a recording has few."""
+        """Number of bytes to read at once if it is unknown how many are wanted; a recording has few."""
         return 1
 
-    runs_meanwhile = False
-    """Each read is of a moment of its own: what is read in several parts may contradict itself."""
-
-    def sample(self, address: int, size: int) -> bytes:
-        """Read as ``read`` does what is compared with a file and then forgotten."""
-        return self.read(address, size)
-
-    @abstractmethod
-    def threads(self) -> Sequence[TargetThread]:
-        """All threads, in the debugger's order (by tid without a debugger)."""
-
-    @abstractmethod
-    def selected_thread(self) -> TargetThread | None:
-        """The thread the user looks at; for a core without debugger the one that got the signal."""
-
-    def selected_stack_pointer(self) -> int | None:
-        """The stack pointer of the frame that the user has selected with ``up`` or ``frame``; None where that is the
-        innermost one, and without a debugger."""
-        return None
-
-    def evaluate(self, expression: str) -> int | None:  # noqa: ARG002
-        """The address that an expression of the debugger's language means in the selected frame: of an object, or what
-        a pointer is. None where there is no debugger. Never calls or writes anything. Raises UsageError."""
-        return None
+    def is_current(self) -> bool:
+        """True if cached reads are still valid. Only debugger targets, which report no writes, must check."""
+        return True
 
     @abstractmethod
     def maps(self) -> Sequence[MemoryMapping]:
@@ -272,17 +224,133 @@ class Target(ABC):
     def auxv(self) -> Mapping[int, int]:
         """The auxiliary vector (AT_* number to value), empty if unknown."""
 
+    @abstractmethod
+    def threads(self) -> Sequence[TargetThread]:
+        """All threads, in the debugger's order (by tid without a debugger)."""
+
+    @abstractmethod
+    def selected_thread(self) -> TargetThread | None:
+        """The thread that the user has selected; for a core without a debugger the one that got the signal."""
+
+    def selected_stack_pointer(self) -> int | None:
+        """Stack pointer of the frame that the user selected with ``up`` or ``frame``; None for the innermost one, and
+        without a debugger."""
+        return None
+
+    def evaluate(self, expression: str) -> int | None:  # noqa: ARG002
+        """Address of the object, or value of the pointer, that an expression of the debugger's language denotes in the
+        selected frame; None without a debugger. Never calls or writes anything. Raises UsageError."""
+        return None
+
+
+class TargetMoment:
+    """The moment at which a process was examined, how it was stopped for that, and which threads ran since.
+
+    These are the answers for what does not move: a core, a recording, a process that a debugger has stopped.
+    """
+
+    stopped_since: float | None = None
+    """Time of the stop (time.perf_counter), None if unknown."""
+    holder = ""
+    """PID and name of another process whose tracing stopped all threads, "" if there is none."""
+
+    @property
+    def stops(self) -> int | None:
+        """Number of times that we stopped the process; None for a core, and if a debugger stopped it."""
+        return None
+
+    @property
+    def paused_ms(self) -> float | None:
+        """Milliseconds for which we stopped the process; None for a core, and before the end of the stop."""
+        return None
+
+    def cut_short(self) -> Mapping[int, str]:
+        """Thread id → name of the system call that one of our stops may have ended early."""
+        return {}
+
+    def on_change(self, action: Callable[[], None]) -> None:
+        """Call ``action`` at each later stop: what was read before may be older than the threads."""
+
+    def before_stops(self, prepare: Callable[[], Callable[[], None] | None]) -> None:
+        """Call ``prepare`` before each later stop, and during the stop what it returns (which must be quick): all that
+        this reads is of the moment of the stop."""
+
+    def need_registers(self, tid: int) -> None:
+        """Note that a proof needs registers that the thread lacks: ``retake`` then stops the process."""
+
+    def stopped_thread(self, tid: int) -> TargetThread | None:  # noqa: ARG002
+        """The thread with the registers that it lacked, if everything read so far also holds at a stop made now."""
+        return None
+
+    def retake(self, in_doubt: bool = False) -> bool:  # noqa: ARG002
+        """Examine the process at a later moment if threads moved since this one; True if that was done. ``in_doubt``:
+        what was read contradicts itself, so more attempts are allowed."""
+        return False
+
+    def threads_that_ran(self) -> Sequence[int]:
+        """Ids of threads that ran while memory was read: what is reported of them may mix two moments."""
+        return ()
+
+    def has_run(self, tid: int) -> bool:  # noqa: ARG002
+        """True if the thread ran, or began, while memory was read: it does not wait forever for what it waited for."""
+        return False
+
+    def has_moved_on(self, tid: int) -> bool:  # noqa: ARG002
+        """True if the thread may have left its place. Check this after reading facts that are in no copy (its fds, for
+        example). Stops no thread."""
+        return False
+
+
+class TargetOrigin:
+    """Where a target comes from: a process of this machine, a core or a recording, with the files that belong to it.
+
+    These are the answers of a process of which only ``foreign`` files are known.
+    """
+
+    kind = "live"
+    """The kind of target: "live" or "core"."""
+    recorded: RecordedRun | None = None
+    """The run that this is a recording of, None for all other targets."""
+    readings: Readings | None = None
+    """Surroundings of the process, read before it was stopped."""
+    unreadable = ""
+    """Names the parts of the process that the kernel does not let us read, "" if it answers."""
+
+    def __init__(self, foreign: ForeignFiles | None = None) -> None:
+        if foreign:
+            self.foreign = foreign
+
+    @cached_property
+    def foreign(self) -> ForeignFiles:
+        """Opens the files that the target names; by default those of this machine."""
+        return ForeignFiles()
+
+    @cached_property
+    def files(self) -> HostFiles:
+        """Reads files and facts of the system for this target."""
+        return HostFiles(self.foreign)
+
+    @property
+    def is_core(self) -> bool:
+        return self.kind == "core"
+
     def local_path(self, path: str) -> str:
-        """The path by which *we* name a file that the target calls ``path`` (sysroot, /proc/PID/root); ``foreign``
-        opens it."""
+        """Our name of the file that the target calls ``path`` (sysroot, /proc/PID/root); ``foreign`` opens it."""
         return self.foreign.local_path(path)
 
     def environ(self) -> Mapping[str, str]:
         """The target's initial environment, empty if unknown."""
         return {}
 
+    def files_known_at(self) -> float | None:
+        """Seconds since the epoch: a file that changed later may not be the one that the process has loaded.
+
+        The start of a live process, the time at which a core was written; None if unknown.
+        """
+        return None
+
     def damage(self) -> Sequence[str]:
-        """The parts that the target itself lacks: the end of a core that was cut off."""
+        """Sentences that say what a damaged core lacks."""
         return ()
 
     @property
@@ -291,68 +359,29 @@ class Target(ABC):
         return False
 
     def missing_from_recording(self) -> str:
-        """The facts that were asked for and are not in the recording, "" when none were."""
+        """Names what was asked for and is not in the recording, "" if nothing is missing."""
         return ""
 
-    def files_known_at(self) -> float | None:
-        """Seconds since the epoch: a file that changed later may not be what the process has loaded.
 
-        The start of a live process, the time at which a core was written; None if unknown.
-        """
-        return None
+class Target(ABC):
+    """A stopped process or a core dump, in three parts. Read-only by construction."""
 
-    def is_current(self) -> bool:
-        """True if what was read is still so. Only a target of which nobody says when it was written to has to look."""
-        return True
-
-    def on_change(self, action: Callable[[], None]) -> None:
-        """Have ``action`` called at a stop that comes later: what was read so far may be older than the threads."""
+    debugger: str
+    """The debugger: "gdb", "lldb" or "none"."""
+    pid: int
+    architecture: Architecture
 
     @property
-    def paused_ms(self) -> float | None:
-        """Milliseconds that the process stood still for us; None for a core, and where that is not over."""
-        return None
-
-    def threads_that_ran(self) -> Sequence[int]:
-        """Thread ids of those that ran on while memory was read: what is said of them may mix two moments."""
-        return ()
-
-    def has_run(self, tid: int) -> bool:
-        """True if that thread ran on, or began, while memory was read: it does not wait for ever for what it was seen
-        to."""
-        del tid
-        return False
-
-    def has_moved_on(self, tid: int) -> bool:
-        """True if that thread is not known to stand where it was seen. To be asked after reading what belongs to that
-        moment and is in no copy: its descriptors, for example. Stops nobody."""
-        del tid
-        return False
-
-    def before_stops(self, prepare: Callable[[], Callable[[], None] | None]) -> None:
-        """Have ``prepare`` called before each stop to come, and what it returns while the process stands still: all
-        that this reads is of the moment of the stop. It must be quick."""
+    @abstractmethod
+    def memory(self) -> TargetMemory: ...
 
     @property
-    def stops(self) -> int | None:
-        """Number of times that the process was stopped for us; None for a core, and where somebody else stops it."""
-        return None
+    @abstractmethod
+    def moment(self) -> TargetMoment: ...
 
-    def cut_short(self) -> Mapping[int, str]:
-        """Thread id → the system call that a stop of ours may have ended early."""
-        return {}
-
-    def need_registers(self, tid: int) -> None:
-        """Note that a proof needs registers of that thread which it lacks: ``retake`` then stops the process."""
-
-    def stopped_thread(self, tid: int) -> TargetThread | None:  # noqa: ARG002
-        """That thread with the registers that it lacks, where a look can be completed without beginning again."""
-        return None
-
-    def retake(self, in_doubt: bool = False) -> bool:  # noqa: ARG002
-        """Take another look at the process, where threads moved during this one; whether that was done. ``in_doubt``:
-        what was read contradicts itself, so it may be tried more often."""
-        return False
+    @property
+    @abstractmethod
+    def origin(self) -> TargetOrigin: ...
 
     def close(self) -> None:
-        """Let the target go on as before (live without debugger); idempotent."""
+        """Let the process resume if we stopped it (live without debugger); idempotent."""

@@ -363,9 +363,9 @@ class SnapshotTarget(LocalProcess):
         """All that happens while the process stands still."""
         started = time.perf_counter()
         stopped = self._held = self._stop()
-        started = stopped.stopped_since or started
+        started = stopped.moment.stopped_since or started
         threads = []
-        for each in stopped.threads():
+        for each in stopped.memory.threads():
             with suppress(TargetGone):
                 threads.append(CopiedThread(self.pid, each))
         threads = self._with_sleepers(threads)
@@ -374,7 +374,7 @@ class SnapshotTarget(LocalProcess):
         pointers = [pointer for each in threads if (pointer := self._stack_pointer(each))]
         pieces = self._pieces([*self._stacks(pointers, self.maps()), *runs], prepared)
         pieces += self._read_standing(read)
-        selected = stopped.selected_thread()
+        selected = stopped.memory.selected_thread()
         if not any(thread.signal for thread in threads):
             self._release()
         self._paused += time.perf_counter() - started

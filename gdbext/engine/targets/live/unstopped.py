@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, Target, TargetThread
 from gdbext.engine.targets.live import proc_checks
-from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_file, read_memory
+from gdbext.engine.targets.live.local_process import LocalProcess, ProcessOrigin, own_tid, read_file, read_memory
 from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, StopCopy
 from gdbext.engine.targets.live.thread_motion import SleepPlace, has_moved_since, kernel_side, place_of
 from gdbext.engine.targets.system import linux, proc_files
@@ -44,13 +44,14 @@ class RunningProcess(LocalProcess):
 
     debugger = "none"
     runs_meanwhile = True
+    inside_debugger = False
 
-    def __init__(self, pid: int, is_ours: bool = False, is_held: bool = False) -> None:
-        """``is_ours``: a debugger holds it, in which this runs; ``is_held``: a debugger of somebody else may."""
+    def __init__(self, pid: int, inside_debugger: bool = False, may_be_traced: bool = False) -> None:
+        """``inside_debugger``: we run in the debugger that traces the process; ``may_be_traced``: another one may."""
         self.pid = pid
-        self.has_own_process = not is_ours
-        check = proc_checks.check_readable if is_held else proc_checks.check_process
-        check = proc_checks.check_architecture if is_ours else check
+        self.inside_debugger = inside_debugger
+        check = proc_checks.check_readable if may_be_traced else proc_checks.check_process
+        check = proc_checks.check_architecture if inside_debugger else check
         self.architecture = architectures.by_machine(check(pid))
         self._memory = proc_checks.open_memory(pid)
 
@@ -156,7 +157,7 @@ class UnstoppedProcess(RunningProcess):
     """Process ``pid`` with its threads as they sleep. Raises as RunningProcess."""
 
     def __init__(self, pid: int, find_thread_pointer: FindThreadPointer) -> None:
-        super().__init__(pid, is_held=True)  # nobody is stopped
+        super().__init__(pid, may_be_traced=True)  # no thread is stopped
         tracer = proc_checks.holder(pid)
         if tracer:
             name = proc_checks.status_fields(f"/proc/{tracer}/status").get("Name", "unknown")
@@ -248,13 +249,18 @@ class AsleepProcess(UnstoppedProcess):
         return not self._needs_registers and self.has_slept_on()
 
 
+class _UnreadableOrigin(ProcessOrigin):
+    unreadable = "its memory, its memory map and its environment"
+
+    def environ(self) -> Mapping[str, str]:
+        return {}
+
+
 class UnreadableProcess(UnstoppedProcess):
     """Process ``pid`` whose memory the kernel lets nobody read: what /proc says of its threads, and nothing else.
 
     Whatever would wait for the lock of its memory is unknown here (mm->mmap_lock: mem, maps, environ, cmdline).
     """
-
-    unreadable = "its memory, its memory map and its environment"
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -262,6 +268,7 @@ class UnreadableProcess(UnstoppedProcess):
         if not found:
             raise architectures.foreign("processes of this machine cannot be read")
         self.architecture = found
+        self.origin = _UnreadableOrigin(pid)
         self._memory = -1
         self._threads = None
         self._find_thread_pointer = lambda *_: 0
@@ -275,11 +282,6 @@ class UnreadableProcess(UnstoppedProcess):
         return ()
 
     def auxv(self) -> Mapping[int, int]:
-        """No auxiliary vector is known."""
-        return {}
-
-    def environ(self) -> Mapping[str, str]:
-        """No environment is known of it."""
         return {}
 
 
