@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class RecordedRun(NamedTuple):
-    """The facts that a recording tells of itself."""
+    """What a recording says of its own making."""
 
     taken: str
-    """The time when it was made: ISO 8601, in UTC."""
+    """When it was made: ISO 8601, in UTC."""
     gdbext: str
     """The version of gdbext that made it."""
     command: str
-    """The command that was given, with its arguments."""
+    """The command with its arguments."""
 
 
 class MemoryMapping(NamedTuple):
@@ -36,7 +36,7 @@ class MemoryMapping(NamedTuple):
 
     ``path`` is the path as the target names it, without the " (deleted)" mark; "" is anonymous memory;
     "[vdso]", "[stack]" and "[heap]" are kept as the kernel writes them. ``permissions`` is like "r-xp", or ""
-    where it is unknown.
+    if unknown.
     """
 
     start: int
@@ -58,90 +58,79 @@ class Signal(NamedTuple):
     address: int | None = None
 
 
-STANDS_SECONDS = 0.5
-"""Seconds without a turn from which a sleep in the kernel is no ordinary read from a disk."""
 _PAGE_FAULTS = frozenset(("handle_mm_fault", "handle_userfault", "lock_mm_and_find_vma", "do_page_fault"))
 """Functions of Linux that serve a fault, whatever the architecture (mm/memory.c, fs/userfaultfd.c)."""
 _FAULT_CHANNELS = (
-    "handle_userfault",
-    "folio_wait",
-    "wait_on_page",
-    "__folio_lock",
-    "__lock_page",
-    "request_wait_answer",
+    *("handle_userfault", "folio_wait", "wait_on_page", "__folio_lock", "__lock_page", "request_wait_answer"),
 )
-FREEZES = frozenset(("do_freezer_trap", "__refrigerator", "refrigerator"))
+_FREEZER = frozenset(("do_freezer_trap", "__refrigerator", "refrigerator"))
 """Functions in which a frozen thread waits (kernel/signal.c, kernel/freezer.c)."""
-_FREEZER_TRAP = "get_signal"
 _SERVED_CHANNELS = ("fuse_", "request_wait_answer", "nfs", "rpc_", "cifs_", "wait_for_response", "ceph_", "p9_", "afs_")
-"""Beginnings of the functions in which a call waits for the server of a file system."""
-_SHOWN = 8
+"""Prefixes of the functions in which a call waits for the server of a file system."""
 
 
 class KernelSide(NamedTuple):
-    """A thread that sleeps in the kernel, as it was before anybody stopped it."""
+    """How a thread sleeps in the kernel, as it was before anything stopped it."""
 
     state: str
     """The letter of its state: D, or S."""
     call: int
     """The number of its system call, -1 outside of one."""
     channel: str = ""
-    """The function of the kernel that it sleeps in (wchan); "" where that is not told."""
+    """The function of the kernel that it sleeps in (wchan); "" if unknown."""
     arguments: tuple[int, ...] = ()
     """The arguments of that call."""
     stack: tuple[str, ...] = ()
-    """The functions of its kernel stack, innermost first; root alone may read it."""
+    """The functions of its kernel stack, innermost first; only root may read it."""
     seconds: float | None = None
-    """Seconds since it ran last; None where that is not known."""
+    """Seconds since it last ran; None if unknown."""
 
     @property
     def is_uninterruptible(self) -> bool:
-        """The kernel lets no signal wake it."""
         return self.state == "D"
 
     @property
     def is_page_fault(self) -> bool:
-        """It waits for a page of memory; without its kernel stack the function that it sleeps in tells."""
-        if self.call != -1:
-            return False
-        return bool(_PAGE_FAULTS.intersection(self.stack)) or self.channel.startswith(_FAULT_CHANNELS)
+        """It waits for a page of memory, outside any call; without its kernel stack ``channel`` decides."""
+        is_fault = bool(_PAGE_FAULTS.intersection(self.stack)) or self.channel.startswith(_FAULT_CHANNELS)
+        return self.call == -1 and is_fault
 
     @property
     def is_userfault(self) -> bool:
-        """It waits for a page that userfaultfd(2) is to give."""
+        """It waits for a page that a userfaultfd(2) handler must supply."""
         return "handle_userfault" in (self.channel, *self.stack[:4])
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Its control group has no more memory, and kills nobody for that (mm/memcontrol-v1.c)."""
+        """Its cgroup is out of memory and the OOM killer is off (mm/memcontrol-v1.c)."""
         return self.channel.startswith("mem_cgroup_oom")
 
     @property
     def is_frozen(self) -> bool:
-        """Its control group is frozen, as its kernel stack tells. Where do_freezer_trap is inlined, only such a thread
-        sleeps (S) in get_signal itself: one that a signal or a tracer has stopped has another state."""
-        return self.channel == _FREEZER_TRAP or not FREEZES.isdisjoint((self.channel, *self.stack))
+        """Its cgroup is frozen. Where do_freezer_trap is inlined, only a frozen thread sleeps (S) in get_signal itself:
+        one that a signal or a tracer stopped has another state."""
+        return self.channel == "get_signal" or not _FREEZER.isdisjoint((self.channel, *self.stack))
 
     @property
     def is_served(self) -> bool:
         """It waits for the server of a file system."""
-        return any(each.startswith(_SERVED_CHANNELS) for each in (self.channel, *self.stack))
+        return any(function.startswith(_SERVED_CHANNELS) for function in (self.channel, *self.stack))
 
     @property
     def stands(self) -> bool:
         """It has slept too long for an ordinary read from a disk."""
-        return self.seconds is not None and self.seconds >= STANDS_SECONDS
+        return self.seconds is not None and self.seconds >= 0.5
 
     @property
     def cannot_stop(self) -> bool:
-        """A signal does not get it out of there: it sleeps uninterruptibly, or will as soon as it is interrupted, as
-        who waits for a server of FUSE does (request_wait_answer, fs/fuse/dev.c)."""
+        """No signal gets it out of there: it sleeps uninterruptibly, or will as soon as it is interrupted, as a thread
+        that waits for a FUSE server does (request_wait_answer, fs/fuse/dev.c)."""
         return self.stands and (self.is_uninterruptible or self.is_served)
 
     @property
     def where(self) -> str:
         """``folio_wait_bit_common < filemap_fault``: where in the kernel it sleeps, for people."""
-        return " < ".join(self.stack[:_SHOWN]) or self.channel or "unknown"
+        return " < ".join(self.stack[:8]) or self.channel or "unknown"
 
 
 class TargetThread(ABC):
@@ -152,29 +141,28 @@ class TargetThread(ABC):
     number: int | None
     """The debugger's number ("Thread 3"), None without a debugger."""
     name: str | None
-    """The kernel's name (comm), None where it is unknown."""
+    """The kernel's name (comm), None if unknown."""
 
     listed_name: str | None = None
-    """The same, where whoever listed the threads has read it anyway."""
+    """The same, if listing the threads read it anyway."""
     runs_on = False
-    """It runs while we look, so that it has no registers to read: nobody is stopped."""
+    """It runs while the target is read (nothing was stopped), so it has no registers."""
     lacks_registers = False
-    """It sleeps and is not stopped, so that nobody knows the registers that a called function keeps."""
+    """It sleeps without being stopped: the registers that a called function saves are unknown."""
     signal: Signal | None
-    """The fatal signal this thread is stopped by, None where it was only stopped by us."""
+    """The fatal signal this thread is stopped by, None if only we stopped it."""
     stop_signal = 0
-    """The signal that had stopped its process before we came (SIGSTOP, SIGTTIN, …), 0 where none did or that is not
-    known."""
+    """The signal that stopped its process before us (SIGSTOP, SIGTTIN, …), 0 for none or unknown."""
     kernel_side: KernelSide | None = None
-    """The kernel's word on it before we stopped it, where it sleeps as no program can explain."""
+    """How it slept in the kernel before we stopped it, if the program itself cannot explain that sleep."""
 
     @abstractmethod
     def registers(self) -> Mapping[str, int]:
         """Register name to unsigned value; at least the architecture's general registers. Raises TargetError."""
 
     def float_registers(self) -> Mapping[str, int]:
-        """The low 8 bytes of the architecture's vector registers; {} where the target does not give them, and of
-        threads that sleep in the kernel."""
+        """The low 8 bytes of the architecture's vector registers; {} if the target does not give them, and for threads
+        that sleep in the kernel."""
         return {}
 
     @property

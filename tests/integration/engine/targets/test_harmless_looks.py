@@ -13,7 +13,7 @@ from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.targets.live.snapshot_target import brief_stop
-from gdbext.engine.targets.live.unstopped import AsleepProcess
+from gdbext.engine.targets.live.unstopped import SleepingProcess
 from gdbext.hosts.debugger.recorded_command import RecordedCommand
 from gdbext.hosts.opening import Standstill, open_live, open_recording
 from support.programs import procfs
@@ -69,13 +69,13 @@ def test_sleeping_threads_are_read_without_a_stop_and_no_call_ends_early(program
 
 def test_what_sleeps_is_recorded_without_a_stop(program: BlockedCalls, tmp_path: Path) -> None:
     target = open_live(program.process.pid, Standstill.ASLEEP)
-    assert isinstance(target, AsleepProcess)
+    assert isinstance(target, SleepingProcess)
     assert target.moment.stops == 0
     command = RecordedCommand("all-threads", (), str(tmp_path / "asleep.rec"))
     command.save(command.run(lambda: target, color=False))
-    assert target.is_enough()
+    assert target.is_consistent()
     target.moment.need_registers(program.tids["semop"])
-    assert not target.is_enough()
+    assert not target.is_consistent()
     assert program.results() == UNHARMED
     replay = open_recording(str(tmp_path / "asleep.rec"))
     assert {thread.tid for thread in replay.memory.threads() if thread.registers()} >= set(program.tids.values())
