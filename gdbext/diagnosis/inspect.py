@@ -71,7 +71,7 @@ def observe(
 ) -> Observations:
     """``threads`` are the reports of all of the process's snapshots; ``thrown`` is asked of threads that terminated,
     ``repeated`` of those that repeat themselves."""
-    crashes = {each.tid: crash for each in process.threads if (crash := _crash(each, target.maps, thrown))}
+    crashes = {each.tid: crash for each in process.threads if (crash := _crash(each, target.memory.maps, thrown))}
     loops = {}
     for each in process.threads:
         loop = _recursion(each, crashes, repeated(each))
@@ -87,14 +87,14 @@ def observe(
         complete=len(threads) == len(process.tids),
         stop=_process_stop(process, target),
         slowness=slowness,
-        has_run=target.has_run,
-        moved=target.threads_that_ran,
+        has_run=target.moment.has_run,
+        moved=target.moment.threads_that_ran,
     )
 
 
 def _process_stop(process: ProcessSnapshot, target: Target) -> ProcessStop | None:
     """The stop that all threads were in before we came, None where they were in none."""
-    tracer = target.files.fact(f"tracer of {process.pid}", "", lambda: target.holder)
+    tracer = target.origin.files.fact(f"tracer of {process.pid}", "", lambda: target.moment.holder)
     if tracer:
         return ProcessStop(tracer=tracer)
     if process.frozen_group:
@@ -181,7 +181,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     for thread in process.threads:
         tid, state = thread.tid, states[thread.tid]
         if state and (_lacks_owner(state) or is_of_two_moments(thread, state.wait)):
-            session.target.need_registers(tid)  # one that a function keeps may tell whose it is
+            session.target.moment.need_registers(tid)  # one that a function keeps may tell whose it is
     threads: Sequence[ThreadReport] = _report_threads(session, process, states, frames)
     sections: list[Section] = []
     for complete in PASSES:
@@ -207,7 +207,7 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
     """Find what may slow the process down; nothing is imported or read for one in which all threads wait."""
     if not session.procfs:
         return _slowness_of_core(session, process, threads)
-    if not (session.target.files.are_here or session.target.files.kept("machine")):
+    if not (session.target.origin.files.are_here or session.target.origin.files.kept("machine")):
         return None
     ordinary = all(not each.kernel_side and each.kernel_state != "R" for each in process.threads)
     is_whole = len(process.threads) == len(process.tids)  # else one had no turn in which to stop, perhaps
@@ -307,7 +307,7 @@ def _state(thread: ThreadSnapshot, session: Session) -> State | None:
     try:
         found = state_of(thread)
         is_io = found.wait is not None and found.wait.kind is WaitKind.IO
-        return state_of(thread.alone()) if is_io and session.target.has_moved_on(thread.tid) else found
+        return state_of(thread.alone()) if is_io and session.target.moment.has_moved_on(thread.tid) else found
     except GdbextError as error:
         session.errors.note(error, f"wait of thread {thread.tid}")
         return None
@@ -348,7 +348,7 @@ def _add_nodes(session: Session, process: ProcessSnapshot, threads: Sequence[Thr
         return threads, None
     nodes = {
         thread.tid: session.extras.backward_nodes(session, thread, stack, session.dispatch_stacks.engine_calls(stack))
-        for thread in session.target.threads()
+        for thread in session.target.memory.threads()
         if (stack := stacks.get(thread.tid))
     }
     return [thread._replace(backward=nodes.get(thread.tid, ())) for thread in threads], None

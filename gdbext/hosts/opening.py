@@ -80,14 +80,14 @@ def _held(pid: int) -> Target:
     those that cannot be stopped are read as they sleep, beside the others."""
     before = _readings(pid)
     target = ProcTarget(pid)
-    target.readings = before
+    target.origin.readings = before
     if target.is_stopped:
         return target
     asleep = unstopped(pid)
     if asleep.is_asleep():
         target.close()
         return asleep
-    target.add_sleepers(asleep.threads())
+    target.add_sleepers(asleep.memory.threads())
     asleep.close()
     return target
 

@@ -143,7 +143,7 @@ class DumpedProcess:
 
     def _with_native(self, tid: int, python: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The stack with its native frames; those of the interpreter's own evaluation are the Python frames."""
-        thread = next((each for each in self._session.target.threads() if each.tid == tid), None)
+        thread = next((each for each in self._session.target.memory.threads() if each.tid == tid), None)
         if not thread:
             return python
         left, merged = list(python), []
@@ -161,7 +161,7 @@ class DumpedProcess:
         if self._options.full_filenames or not file.startswith("/"):
             return file
         folder, _, name = file.rpartition("/")
-        while folder and self._session.target.foreign.exists(f"{folder}/__init__.py"):
+        while folder and self._session.target.origin.foreign.exists(f"{folder}/__init__.py"):
             folder, _, package = folder.rpartition("/")
             name = f"{package}/{name}"
         return name
@@ -192,13 +192,13 @@ def _variables(found: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _command(target: Target) -> str:
-    if target.is_core:
+    if target.origin.is_core:
         return str(getattr(target, "command", ""))
     return command_text(read_command(target.pid))
 
 
 def _executable(target: Target) -> str:
-    if target.is_core:
+    if target.origin.is_core:
         return str(target.executable()) if hasattr(target, "executable") else "?"
     try:
         return os.readlink(f"/proc/{target.pid}/exe")  # noqa: PTH115

@@ -23,6 +23,7 @@ from gdbext.engine.process.code_reader import HALVES, WHOLE, import_stubs, impor
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.live.supervision import begun_by_child
+from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.engine.unwind.caller_check import IsOpen, StopPlace
 from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
 from gdbext.errors import MemoryFault
@@ -250,7 +251,9 @@ class AllCalls:
     @property
     def may_use_children(self) -> bool:
         """A child of ours can work while we do: no debugger is in this process, and there is another processor."""
-        return self._session.target.has_own_process and len(os.sched_getaffinity(0)) > 1
+        target = self._session.target
+        has_own_process = isinstance(target, RunningProcess) and not target.inside_debugger
+        return has_own_process and len(os.sched_getaffinity(0)) > 1
 
     def direct_calls(self, module: Module, targets: Collection[int]) -> dict[int, int]:
         """Address → target of the direct calls of ``targets`` in one library, ascending."""

@@ -256,7 +256,7 @@ class _Greenlets:
         """The beginning of the mapping in which a thread's stack is → the thread."""
         found: dict[int, int] = {}
         top = self._runtime.memory.architecture.stack_pointer
-        for thread in self._runtime.memory.target.threads():
+        for thread in self._runtime.memory.target.memory.threads():
             with suppress(GdbextError):
                 found.setdefault(self._mapping_of(thread.registers().get(top, 0)), thread.tid)
         found.pop(0, None)

@@ -260,7 +260,7 @@ class PythonRuntime(PySpace):
     def tid_of(self, state: ThreadState) -> int | None:
         """The kernel's id of the thread that owns this state; None if it is not a thread of the target."""
         if self._known_tids is None:
-            self._known_tids = {thread.tid for thread in self.memory.target.threads()}
+            self._known_tids = {thread.tid for thread in self.memory.target.memory.threads()}
         if state.native_id in self._known_tids:
             return state.native_id
         return self.pthreads.tids.get(state.ident)
@@ -269,7 +269,7 @@ class PythonRuntime(PySpace):
     def pthreads(self) -> PthreadTids:
         """The threads of the target by their pthread_t, which is what threading.get_ident() gives."""
         if not self._pthreads:
-            self._pthreads = PthreadTids.read(self.memory, self.memory.target.threads())
+            self._pthreads = PthreadTids.read(self.memory, self.memory.target.memory.threads())
         return self._pthreads
 
     def proven_tid(self, state: ThreadState) -> int | None:

@@ -61,13 +61,13 @@ class SourceReader:
         if not file.startswith("/"):  # "<string>", or relative to a folder that may have changed since
             return None
         unknown: list[str] = []
-        found = self._target.files.fact(f"line {number} of {file}", unknown, lambda: self._line(file, number))
+        found = self._target.origin.files.fact(f"line {number} of {file}", unknown, lambda: self._line(file, number))
         return SourceLine(found[0], found[1]) if len(found) == 2 else None
 
     def texts(self, file: str) -> list[str]:
         """All lines of the process's own file without the blanks around them; none where it cannot be read, or not
         beside a process that runs here."""
-        if not file.startswith("/") or self._target.is_core or not self._target.files.are_here:
+        if not file.startswith("/") or self._target.origin.is_core or not self._target.origin.files.are_here:
             return []
         lines, _ = self._read(file)
         return [line.decode("utf-8", "replace").strip() for line in lines]
@@ -84,16 +84,16 @@ class SourceReader:
 
     def _read(self, file: str) -> tuple[list[bytes], str]:
         try:
-            data, modified = self._target.foreign.source(file, MAX_FILE)
+            data, modified = self._target.origin.foreign.source(file, MAX_FILE)
         except OSError:
             return [], ""
         return data.split(b"\n"), self._changed(modified)
 
     def _changed(self, modified: float) -> str:
-        known = self._target.files_known_at()
+        known = self._target.origin.files_known_at()
         if known is None or modified <= known + _CLOCK_ERROR:
             return ""
-        event = "the core was written" if self._target.is_core else "the process started"
+        event = "the core was written" if self._target.origin.is_core else "the process started"
         return f"the file changed after {event}"
 
 

@@ -82,8 +82,8 @@ class StackOwners:
 
     def stranger(self, thread: TargetThread) -> int | None:
         """The other thread in whose stack this one's stack pointer lies, or may lie; None as a rule."""
-        if not (self._target.is_core or self._target.recorded):
-            if self._target.records:
+        if not (self._target.origin.is_core or self._target.origin.recorded):
+            if self._target.memory.records:
                 self._named  # noqa: B018 - who replays the recording will ask for the blocks
             return None
         place = next((each for each in self._places if each.tid == thread.tid), None)
@@ -96,7 +96,11 @@ class StackOwners:
 
     def is_absent(self, thread: TargetThread) -> bool:
         """The core has only zeros where the stack and the control block of the thread were."""
-        place = next((each for each in self._places if each.tid == thread.tid), None) if self._target.is_core else None
+        place = (
+            next((each for each in self._places if each.tid == thread.tid), None)
+            if self._target.origin.is_core
+            else None
+        )
         if not place or not place.thread_pointer or not place.stack_pointer:
             return False
         found = [self._memory.try_read(at, _BLANK) for at in (place.stack_pointer, place.thread_pointer)]
@@ -174,7 +178,7 @@ class StackOwners:
         read, or names a thread that is not here (ids of another namespace), says nothing."""
         tids, found = {place.tid for place in self._places}, {}
         for block in {place.thread_pointer for place in self._places if place.thread_pointer}:
-            if not self._target.recorded or self._target.known_from(block) > 1:
+            if not self._target.origin.recorded or self._target.memory.known_from(block) > 1:
                 named = id_of_block(self._memory, block)
                 if named == 0 or named in tids:
                     found[block] = named
@@ -188,13 +192,13 @@ class StackOwners:
         """The mapping is the stack of the first thread, by its name or by what the kernel put there."""
         if around.path.startswith(_FIRST_STACK):
             return True
-        return around.start <= self._target.auxv().get(_RANDOM_BYTES, 0) < around.end
+        return around.start <= self._target.memory.auxv().get(_RANDOM_BYTES, 0) < around.end
 
     @cached_property
     def _places(self) -> Sequence[_Place]:
         """The places of all threads."""
         architecture, found = self._target.architecture, []
-        for thread in self._target.threads():
+        for thread in self._target.memory.threads():
             if not thread.runs_on:
                 with suppress(GdbextError):
                     registers = thread.registers()
@@ -324,7 +328,7 @@ class ThreadSnapshots:
     def all(self) -> ProcessSnapshot:
         """The process with all its threads. An unreadable thread is skipped and recorded in the error log."""
         if not self._process.threads:
-            for thread in self._target.threads():
+            for thread in self._target.memory.threads():
                 try:
                     self._process.threads.append(self.of(thread))
                 except TargetGone:
@@ -345,11 +349,11 @@ class ThreadSnapshots:
         stack = self._stacks.unseen(_RUNS_ON) if thread.runs_on else self._stacks.of(thread)
         dispatch = self._dispatch.steps(stack) if self._dispatch else ()
         if thread.lacks_registers and _lacks_registers(stack, dispatch, self._process.memory.architecture.callee_saved):
-            stopped = self._target.stopped_thread(thread.tid)
+            stopped = self._target.moment.stopped_thread(thread.tid)
             if stopped and not stopped.lacks_registers:
                 self._stacks.forget(thread)
                 return self._take(stopped)
-            self._target.need_registers(thread.tid)
+            self._target.moment.need_registers(thread.tid)
         python, notes = self._python_frames(thread, stack)
         if stack.outer is not None:
             notes = (*notes, f"the stack ends early: {stack.outer}")

@@ -94,7 +94,7 @@ class FrameSource:
 
         try:
             session = self._session(_BURST)
-            thread = next((thread for thread in session.target.threads() if thread.tid == tid), None)
+            thread = next((thread for thread in session.target.memory.threads() if thread.tid == tid), None)
             return added_frames(session.threads.of(thread)) if thread else ()
         except GdbextError as error:
             _log.info("no frames are added to the stack of thread %d: %s", tid, error.what)

@@ -133,7 +133,6 @@ class GdbTarget(LentProcess):
     ``states`` gives each thread's state (tid to letter) as it was before the attach, where somebody looked.
     """
 
-    kind = "live"
     debugger = "gdb"
 
     def __init__(self, inferior: gdb.Inferior, states: Mapping[int, str] | None = None) -> None:

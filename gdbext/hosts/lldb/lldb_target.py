@@ -150,7 +150,6 @@ class LldbTarget(LentProcess):
     before the attach, where somebody looked; ``lent`` registers that LLDB cannot be asked for.
     """
 
-    kind = "live"
     debugger = "lldb"
 
     def __init__(

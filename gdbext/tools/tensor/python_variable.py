@@ -238,7 +238,7 @@ def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) ->
     Raises UsageError.
     """
     if wanted is None:
-        pointer = session.target.selected_stack_pointer()
+        pointer = session.target.memory.selected_stack_pointer()
         if pointer is None:
             return None
     placed = python_frames_of(session, session.threads.of(thread))

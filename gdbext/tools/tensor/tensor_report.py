@@ -92,7 +92,7 @@ class TensorReporter:
     def _read(self, address: int, size: int) -> bytes:
         if size < 1 << 16:
             return self.memory.read(address, size)
-        return self._session.target.read(address, size)
+        return self._session.target.memory.read(address, size)
 
     def _numpy(self) -> Any:
         """numpy, where the Python that runs us is not a debugger's and has it."""

@@ -162,7 +162,7 @@ def _chosen(session: Session, reporter: TensorReporter, args: Namespace) -> tupl
     """The tensor, and the variable that it was found by."""
     if not args.py:
         return tensor_at(session, reporter, evaluate(session, " ".join(args.address))), None
-    thread = find_thread(session.target, args.thread) if args.thread else session.target.selected_thread()
+    thread = find_thread(session.target, args.thread) if args.thread else session.target.memory.selected_thread()
     return tensor_named(session, reporter, args.py, thread, args.frame)
 
 
@@ -198,7 +198,7 @@ def evaluate(session: Session, expression: str) -> int:
     except UsageError as error:  # $1 of gdb
         register, refusal = None, error
     if register is None:
-        register = session.target.evaluate(word)
+        register = session.target.memory.evaluate(word)
     if register is not None:
         return register
     raise refusal or UsageError(

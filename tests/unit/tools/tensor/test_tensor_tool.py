@@ -233,7 +233,7 @@ def test_the_frame_that_is_selected_comes_first(monkeypatch: pytest.MonkeyPatch)
     """``up`` in a debugger selects a native frame; the Python code that it runs, and its callers, are looked in first.
     A frame by its number or function is the only one."""
     session = Replay("meta-mm").session
-    main = next(each for each in session.target.threads() if each.tid == session.target.pid)
+    main = next(each for each in session.target.memory.threads() if each.tid == session.target.pid)
     snapshot = session.threads.of(main)
     assert [frame.function for frame in snapshot.python][-1] == "<module>"
 

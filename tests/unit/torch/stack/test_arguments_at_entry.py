@@ -44,7 +44,7 @@ def test_registers_hold_what_was_passed() -> None:
 def entered(hung: Replay, opener: str) -> Session:
     """The process when ``opener`` had just been called: it still keeps what its argument registers held."""
     session, architecture = hung.session, hung.session.target.architecture
-    stack = session.stacks.of(session.target.threads()[0])
+    stack = session.stacks.of(session.target.memory.threads()[0])
     functions = ((level, stack.function(level)) for level in range(len(stack)))
     level, function = next((level, each) for level, each in functions if each is not None and opener in each.names)
     keeper = KeptArguments(session.memory, session.dispatch_stacks.code, stack, level, function)
@@ -58,7 +58,7 @@ def entered(hung: Replay, opener: str) -> Session:
 
 def test_arguments_in_registers(replay: Callable[[str], Replay]) -> None:
     session = entered(replay("meta-mm"), MATMUL)
-    frame = ArgumentReporter(session).frames(session.stacks.of(session.target.threads()[0]))[0]
+    frame = ArgumentReporter(session).frames(session.stacks.of(session.target.memory.threads()[0]))[0]
     assert (frame.qualified, frame.level) == ("aten::matmul", 0)
     found = [(argument.name, argument.text, argument.confidence) for argument in frame.arguments]
     exact = Certainty.EXACT
