@@ -148,7 +148,7 @@ class ElfImage:
             return []
         strings = self.contents(rows[header.shstrndx][4], min(rows[header.shstrndx][5], 1 << 24))
         names = [strings[row[0] : row[0] + 256].partition(b"\0")[0].decode("utf-8", "replace") for row in rows]
-        return [ElfSection(number, name, *row[1:8], row[9]) for number, (name, row) in enumerate(zip(names, rows))]
+        return [ElfSection(number, name, *row[1:8], *row[9:]) for number, (name, row) in enumerate(zip(names, rows))]
 
 
     def contents(self, offset: int, size: int) -> bytes:
