@@ -304,7 +304,7 @@ _3_14T = _3_14._replace(free_threaded=True, kind_bit=8)
 SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_14T, _3_15)
 """All rows of versions, oldest first."""
 
-EVALUATES = tuple(dict.fromkeys(name for abi in SUPPORTED for name in abi.evaluation_functions))
+EVAL_FUNCTIONS = tuple(dict.fromkeys(name for abi in SUPPORTED for name in abi.evaluation_functions))
 """The C functions that run Python code (Python/ceval.c), in any version."""
 
 

@@ -369,7 +369,7 @@ _FRAMES = 64
 _CALLS = frozenset({"acquire", "release"})
 
 
-def seemingly_held(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[int, LockState]]:
+def held_in_try(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[int, LockState]]:
     """Locks that are taken, and that frames of this kind have at hand, each with the number of its frame: 0 is the
     innermost one, which may as well be about to take the lock. Raises nothing."""
     for number, frame in _holding_frames(runtime, state, _FRAMES):
@@ -384,7 +384,7 @@ def seemingly_held(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple
                 yield number, lock
 
 
-def taken_before(runtime: PythonRuntime, state: ThreadState) -> Iterator[LockState]:
+def held_after_acquire(runtime: PythonRuntime, state: ThreadState) -> Iterator[LockState]:
     """Locks that are taken, and that frames have taken by a statement ``lock.acquire()`` behind which the code has come
     without a ``release`` of anything; the call that still waits is none of those. Raises nothing."""
     for frame in runtime.frames.stack(state).frames[:_FRAMES]:

@@ -31,7 +31,7 @@ GET = (f"{LIBRARY}/queue.py", "Queue.get")
     ],
 )
 def test_a_thread_in_the_package_may_act(frames: list[tuple[str, str]], expected: bool) -> None:
-    stack = SimpleNamespace(frames=[SimpleNamespace(file=file, function=function) for file, function in frames])
+    stack = SimpleNamespace(frames=[PythonFrame(function, file, 1, 0x1000, 0x1000) for file, function in frames])
     runtime = SimpleNamespace(frames=SimpleNamespace(stack=lambda _: stack))
     assert goes_on_in(cast(PythonRuntime, runtime), cast(ThreadState, 0), {f"{SITE}/websockets"}) is expected
 
