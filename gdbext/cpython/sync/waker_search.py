@@ -19,7 +19,7 @@ from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
 from gdbext.cpython.objects import FLAG_TYPE, classes_of
 from gdbext.cpython.objects.code import PythonFunction
 from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads
-from gdbext.cpython.sync.pools import goes_on_in, takes_jobs
+from gdbext.cpython.sync.pools import runs_in, takes_jobs
 from gdbext.cpython.threads.frame_variables import (
     attributes,
     closure_names,
@@ -120,7 +120,7 @@ def possible_wakers(
     packages = {package_of(each.function.file or "") for each in wakers} - {""}
     folders = {file.rpartition("/")[0] for each in wakers if package_of(file := each.function.file or "")}
     may_act = bool(packages) and any(
-        takes_jobs(runtime, each, folders, address) or goes_on_in(runtime, each, packages) for each in others
+        takes_jobs(runtime, each, folders, address) or runs_in(runtime, each, packages) for each in others
     )
     return PossibleWakers(wakers, _idents_in(runtime, others, codes, calls), tuple(near), may_act)
 
