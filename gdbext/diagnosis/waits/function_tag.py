@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.abi.versions import EVALUATES
+from gdbext.cpython.abi.versions import EVAL_FUNCTIONS
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
 
@@ -111,7 +111,7 @@ class FunctionTag(Enum):
     # --- CPython ---
     TAKES_GIL = _python(assumed_names.TAKES_GIL)
     OFFERS_GIL = _python(assumed_names.OFFERS_GIL)
-    EVALUATES = _python(EVALUATES)
+    EVAL_FUNCTIONS = _python(EVAL_FUNCTIONS)
     PYTHON_LOCK = _python(assumed_names.WAITS_FOR_LOCK)
     RUNS_SIGNAL_HANDLERS = _python(assumed_names.RUNS_SIGNAL_HANDLERS)
     RUNS_FINALIZERS = _python(assumed_names.RUNS_FINALIZERS)

@@ -70,7 +70,7 @@ def _waits_on_condition(thread: ThreadSnapshot, level: int | None) -> bool:
 
 def _in_the_loops_take_gil(thread: ThreadSnapshot) -> bool:
     """The evaluation loop calls take_gil, which has no name in a stripped Python, and that only libc and the vdso."""
-    level = thread.first(FunctionTag.EVALUATES, within=5)
+    level = thread.first(FunctionTag.EVAL_FUNCTIONS, within=5)
     if not level:
         return False
     if FunctionTag.CONDVAR not in thread.inner_tags:

@@ -71,7 +71,7 @@ def _file(frame: Frame) -> str:
 _AT_WORK = (
     FunctionTag.AUTOGRAD_MAIN,
     FunctionTag.AUTOGRAD_EVALUATE,
-    FunctionTag.EVALUATES,
+    FunctionTag.EVAL_FUNCTIONS,
     FunctionTag.COLLECTIVE,
     FunctionTag.STORE,
     FunctionTag.DEVICE,

@@ -10,7 +10,7 @@ Worker processes owe the results of multiprocessing.Pool and ProcessPoolExecutor
 A thread that should act may not be there: it has ended, was left behind by a fork, or never began. What the objects
 themselves record is certain: the helpers of a pool, the workers of an executor, the thread that Thread.start() waits
 for. Else it is concluded: some functions of the program could end the wait, no thread is in one of them, and threads
-have ended (cpython/sync/debtors.py).
+have ended (cpython/sync/waker_search.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gdbext.engine.vocabulary import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gdbext.cpython.sync.debtors import Acting, Debtors
+    from gdbext.cpython.sync.waker_search import WakingFunction, PossibleWakers
     from gdbext.cpython.sync.helper_threads import PoolHelper, ThreadObject
     from gdbext.cpython.sync.python_wait import PythonWait
 
@@ -48,7 +48,7 @@ def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evi
     python = thread.process.python
     for tids, how in (
         (python.inside_with(futex.address), "is inside a with statement of this lock"),
-        (python.inside_try(futex.address, thread.tid), "has this lock at hand in a try block that may release it"),
+        (python.likely_holders(futex.address, thread.tid), "has this lock at hand in a try block that may release it"),
     ):
         holder = _only_holder(thread, tids, futex.address)
         if holder is not None:
@@ -377,8 +377,8 @@ def _concluded(
 ) -> tuple[LostThread | None, tuple[int, ...]]:
     """The thread that was lost, and those that may end the wait."""
     python = thread.process.python
-    known = python.debtors(thread.tid, found)
-    if not known or (expects and not any(each.by_name for each in known.functions)):
+    known = python.possible_wakers(thread.tid, found)
+    if not known or (expects and not any(each.is_proven for each in known.functions)):
         return None, expects  # those that have it at hand may do anything with it
     there = [tid for ident in known.idents if (tid := python.tid_of_ident(ident)) is not None]
     alive = tuple(tid for tid in there if not _waits_alike(thread, tid, found))
@@ -398,12 +398,12 @@ def _left_behind(thread: ThreadSnapshot, found: PythonWait, wait: Wait) -> LostT
     if wait.detail.set_by_handlers and _may_be_set_by_handler(thread):
         return None
     python = thread.process.python
-    callers = python.lost_callers(found)
+    callers = python.dead_threads_calling(found)
     if callers:
         return LostThread(tuple(each.name for each in callers), loss_of(thread, callers), does="was to end this wait")
     if not fork_evidence(thread.process):
         return None
-    users = [each for each in python.lost_users(found.address) if loss_of(thread, (each,)) is Loss.LEFT_BEHIND]
+    users = [each for each in python.dead_threads_reaching(found.address) if loss_of(thread, (each,)) is Loss.LEFT_BEHIND]
     source = users[0].target.function if users else None
     place = f"{(source.file or '').rpartition('/')[2]}:{source.line}" if source else ""
     does = f"had it at hand in {users[0].function}{f' ({place})' if place else ''}" if users else ""
@@ -434,7 +434,7 @@ def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | No
     if _may_be_set_by_handler(thread):
         return None
     for name in flags:
-        known = thread.process.python.flag_debtors(thread.tid, name)
+        known = thread.process.python.possible_setters(thread.tid, name)
         if known and known.functions and not known.idents and known.ended:
             return _lost(thread, known, may_be_handled=False, sets=name)
     return None
@@ -442,7 +442,7 @@ def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | No
 
 def _lost(
     thread: ThreadSnapshot,
-    known: Debtors,
+    known: PossibleWakers,
     may_be_handled: bool,
     sets: str = "",
     absent: str = "thread",
@@ -469,10 +469,10 @@ _TAKES = "acquire"
 """The method by which somebody must have taken a lock or semaphore that no function is known to give back."""
 
 
-def _absence(known: Debtors, ended: Sequence[ThreadObject], absent: str, sets: str) -> str:
+def _absence(known: PossibleWakers, ended: Sequence[ThreadObject], absent: str, sets: str) -> str:
     """The clause that no thread is in the functions that could end the wait. Those are named that are proven to act on
     the very object, else the one of a thread that has ended."""
-    proven = [each for each in known.functions if each.by_name]
+    proven = [each for each in known.functions if each.is_proven]
     names = {each.function.rpartition(".")[2] for each in ended}
     of_ended = [each for each in known.functions if each.function.qualname.rpartition(".")[2] in names]
     functions = tuple(dict.fromkeys(map(_place, proven or of_ended)))
@@ -492,6 +492,6 @@ def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:
     return thread.tid == thread.process.pid and (handled is None or bool(handled))
 
 
-def _place(acting: Acting) -> str:
+def _place(acting: WakingFunction) -> str:
     file = (acting.function.file or "").rpartition("/")[2]
     return f"{acting.function.qualname} ({file}:{acting.function.line})"
