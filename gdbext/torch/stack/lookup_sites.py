@@ -36,7 +36,7 @@ from gdbext.torch.assumed_symbols import (
     UNBOXED_CALL,
 )
 from gdbext.torch.stack.call_arguments import follow_stub
-from gdbext.torch.stack.event_proof import offset_in_entry, only_boxed
+from gdbext.torch.stack.inlined_events import offset_in_entry, only_boxed
 
 FUNCTION_LIMIT = 1 << 16
 """Bytes of a function that are decoded."""

@@ -63,7 +63,7 @@ def empty(
     result = RecoveredCall(operator)
     call = DispatchCall(list(range(3, 3 + len(places))), kernel=2)
     made = recovery([RESULT, FUNCTOR, 0, SELF], places)
-    given = made._given(operator, None if outer is None else caller(operator, outer, 1), **more)
+    given = made._limits(operator, None if outer is None else caller(operator, outer, 1), **more)
     made._exact(SimpleNamespace(), call, 3, result, operator, given)
     return result
 
@@ -131,7 +131,7 @@ def recover(operator: Operator, words: list[int], outer: int | None = None) -> R
         indices=lambda *_: [index for index, kernel in enumerate(operator.table) if kernel == KERNEL],
     )
     result: Any = RecoveredCall(operator)  # type: ignore[arg-type]
-    given = made._given(operator, None if outer is None else caller(operator, outer))
+    given = made._limits(operator, None if outer is None else caller(operator, outer))
     made._find_keyset(SimpleNamespace(), DispatchCall([3], "redispatch", kernel=2), result, operator, given)
     return result  # type: ignore[no-any-return]
 
