@@ -191,7 +191,7 @@ class AllCalls:
 
     def _each(self, function: Function) -> list[FoundLookup]:
         try:
-            return self._functions.finder.each(function)
+            return self._functions.finder.all_lookups(function)
         except MemoryFault:
             return []
 
