@@ -12,9 +12,10 @@ from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.schema import SchemaText
+from gdbext.torch.stack.argument_recovery import returns_from_stable
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
-from gdbext.torch.stack.known_fallbacks import RecoveredCall, returns_from_stable
+from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.recovery import CallRecovery
 from gdbext.torch.values.key_names import KeyNames
 
