@@ -25,8 +25,8 @@ from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.stack import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
-from gdbext.torch.stack.argument_recovery import ArgumentRecovery
-from gdbext.torch.stack.call_arguments import CallSites, FoundArgument
+from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
+from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.key_choice import KeySetExplanation
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
