@@ -2,7 +2,7 @@
 
 Each class has the name of the C structure's typedef and the members that readers want; members that some version lacks
 are asked for with ``has`` first, or are chosen by the version's row (cpython/abi/versions.py). Measured from the
-headers of 3.8 to 3.15 (torch/measure/header_wants.py).
+headers of 3.8 to 3.15 (torch/measure/wants.json).
 
 Where offsets stand here (``at``), CPython declares the structure only in a .c file, so that no installed header has it;
 the file is named at each. They are bytes on a 64-bit platform without Py_TRACE_REFS, and the same in every version that

@@ -33,7 +33,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import python_waits, syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.engine.targets.system.peer import ChildProcess, listed
-from gdbext.torch.distributed.python_calls import meeting
+from gdbext.torch.distributed.python_calls import awaited_rendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +158,7 @@ def _meeting(thread: ThreadSnapshot) -> str:
     """The rendezvous that an agent of torchrun waits in between two looks; "" for any other sleep."""
     if not any("/elastic/rendezvous/" in frame.file for frame in thread.python):
         return ""
-    found = meeting(thread.process.python.stack(thread.tid))
+    found = awaited_rendezvous(thread.process.python.stack(thread.tid))
     return found.phrase if found else ""
 
 

@@ -121,7 +121,7 @@ class Layout:
         return {self.renamed.get(enumerator, enumerator): value for enumerator, value in self.enum(name).items()}
 
     def constant(self, name: str) -> int:
-        """A constant of the headers; names are in torch/measure/header_wants.py. Raises LayoutError."""
+        """A constant of the headers; names are in torch/measure/wants.json. Raises LayoutError."""
         return int(self._lookup("constants", name))
 
     def dispatch(self, name: str) -> Any:

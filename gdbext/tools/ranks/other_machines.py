@@ -116,7 +116,7 @@ class _Conversation:
 
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-_KINDS = (".py", ".json")
+_KINDS = (".py", ".json", ".cpp", ".h", ".hpp")
 
 _SCRIPT = """\
 export GDBEXT_LOOKS=1; d=$(mktemp -d) || exit 1; trap 'rm -rf "$d"' EXIT; trap 'exit 1' HUP INT TERM
