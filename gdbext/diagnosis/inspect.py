@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 def _process_stop(process: ProcessSnapshot, target: Target) -> ProcessStop | None:
     """The stop that all threads were in before the debugger came, None if they were in none."""
-    tracer = target.files.fact(f"tracer of {process.pid}", "", lambda: target.holder)
+    tracer = target.origin.files.fact(f"tracer of {process.pid}", "", lambda: target.moment.holder)
     if tracer:
         return ProcessStop(tracer=tracer)
     if process.frozen_group:
@@ -94,7 +94,7 @@ def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         stop = _signal_stop(snapshot)
         if stop and stop.aborted_by is FunctionTag.TERMINATE:
             stop = stop._replace(thrown=uncaught_exception(session, snapshot))
-        crash = describe(snapshot.tid, stop, target.maps()) if stop and stop.is_fatal else None
+        crash = describe(snapshot.tid, stop, target.memory.maps()) if stop and stop.is_fatal else None
         if crash:
             crashes[snapshot.tid] = crash
         recursion = detect(
@@ -119,8 +119,8 @@ def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         complete=len(threads) == len(process.tids),
         stop=_process_stop(process, target),
         slowness=_slowness(session, process, threads),
-        has_run=target.has_run,
-        moved=target.threads_that_ran,
+        has_run=target.moment.has_run,
+        moved=target.moment.threads_that_ran,
     )
 
 
@@ -156,7 +156,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
             and wait.kind is not WaitKind.PYTHON_LOCK
         )
         if state and (lacks_owner or is_of_two_moments(thread, state.wait)):
-            session.target.need_registers(thread.tid)
+            session.target.moment.need_registers(thread.tid)
     threads: Sequence[ThreadReport] = _report_threads(session, process, states, frames)
     sections: list[Section] = []
     for complete in PASSES:
@@ -189,7 +189,7 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
         from gdbext.diagnosis.verdict.slowness import slowness_of_core  # 11 ms
 
         return slowness_of_core(session, process, threads)
-    if not (session.target.files.are_here or session.target.files.kept("machine")):
+    if not (session.target.origin.files.are_here or session.target.origin.files.kept("machine")):
         return None
     ordinary = all(not thread.kernel_side and thread.kernel_state != "R" for thread in process.threads)
     is_whole = len(process.threads) == len(process.tids)  # else a thread had no turn in which to stop, perhaps
@@ -251,7 +251,7 @@ def _state(thread: ThreadSnapshot, session: Session) -> State | None:
     try:
         state = state_of(thread)
         is_io = state.wait is not None and state.wait.kind is WaitKind.IO
-        return state_of(thread.alone()) if is_io and session.target.has_moved_on(thread.tid) else state
+        return state_of(thread.alone()) if is_io and session.target.moment.has_moved_on(thread.tid) else state
     except GdbextError as error:
         session.errors.note(error, f"wait of thread {thread.tid}")
         return None

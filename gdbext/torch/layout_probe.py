@@ -138,9 +138,7 @@ class Probe:
                 raise BadData(f"entry {index} of a dispatch table points outside executable memory")
             if kernel.functor and not self._is_object(kernel.functor):
                 raise BadData(f"entry {index} of a dispatch table has no object for its functor")
-            if (
-                kernel.unboxed and kernel.sym_unboxed
-            ):  # it takes SymInt or int, never both (KernelFunction_impl.h)
+            if kernel.unboxed and kernel.sym_unboxed:  # it takes SymInt or int, never both (KernelFunction_impl.h)
                 raise BadData(f"entry {index} of a dispatch table has two unboxed kernels")
             # torchgen names a kernel after its key (wrapper_CPU__mm): then it must be at that key's index
             unboxed = kernel.unboxed or kernel.sym_unboxed

@@ -249,7 +249,7 @@ class _Greenlets:
         """The beginning of the mapping in which a thread's stack is → the thread."""
         tids: dict[int, int] = {}
         stack_pointer = self._runtime.memory.architecture.stack_pointer
-        for thread in self._runtime.memory.target.threads():
+        for thread in self._runtime.memory.target.memory.threads():
             with suppress(GdbextError):
                 tids.setdefault(self._mapping_of(thread.registers().get(stack_pointer, 0)), thread.tid)
         tids.pop(0, None)

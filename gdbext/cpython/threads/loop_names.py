@@ -69,7 +69,14 @@ class LoopNames(NamedTuple):
         return self.variables | self.attributes
 
     def __or__(self, other: LoopNames) -> LoopNames:
-        return LoopNames(*(own | others for own, others in zip(self, other)))
+        return LoopNames(
+            self.variables | other.variables,
+            self.attributes | other.attributes,
+            self.pairs | other.pairs,
+            self.values | other.values,
+            self.members | other.members,
+            self.texts | other.texts,
+        )
 
 
 def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:

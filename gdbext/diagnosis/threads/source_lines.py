@@ -49,12 +49,12 @@ class SourceReader:
         if not file.startswith("/"):  # "<string>", or relative to a folder that may have changed since
             return None
         none: list[str] = []
-        parts = self._target.files.fact(f"line {number} of {file}", none, lambda: self._line(file, number))
+        parts = self._target.origin.files.fact(f"line {number} of {file}", none, lambda: self._line(file, number))
         return SourceLine(parts[0], parts[1]) if len(parts) == 2 else None
 
     def texts(self, file: str) -> list[str]:
         """All lines of the process's own file, stripped; [] if it cannot be read, or the process does not run here."""
-        if not file.startswith("/") or self._target.is_core or not self._target.files.are_here:
+        if not file.startswith("/") or self._target.origin.is_core or not self._target.origin.files.are_here:
             return []
         lines, _ = self._read(file)
         return [line.decode("utf-8", "replace").strip() for line in lines]
@@ -74,11 +74,11 @@ class SourceReader:
             data, modified = self._target.origin.foreign.source(file, MAX_FILE)
         except OSError:
             return [], ""
-        lines, known = data.split(b"\n"), self._target.files_known_at()
+        lines, known = data.split(b"\n"), self._target.origin.files_known_at()
         # A process's start is known in hundredths of a second, a file's time in ticks of the kernel.
         if known is None or modified <= known + 0.05:
             return lines, ""
-        event = "the core was written" if self._target.is_core else "the process started"
+        event = "the core was written" if self._target.origin.is_core else "the process started"
         return lines, f"the file changed after {event}"
 
 

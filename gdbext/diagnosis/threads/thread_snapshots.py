@@ -65,8 +65,8 @@ class StackOwners:
 
     def stranger(self, thread: TargetThread) -> int | None:
         """The other thread in whose stack this one's stack pointer is, or may be; None as a rule."""
-        if not (self._target.is_core or self._target.recorded):
-            if self._target.records:
+        if not (self._target.origin.is_core or self._target.origin.recorded):
+            if self._target.memory.records:
                 self._named  # noqa: B018 - a replay of the recording will ask for the blocks
             return None
         place = self._place(thread)
@@ -87,7 +87,7 @@ class StackOwners:
     def is_absent(self, thread: TargetThread) -> bool:
         """The core has only zeros where the stack and the control block of the thread were: 64 bytes at the top of a
         stack, and of a block, which begins with its own address, are never all zero."""
-        place = self._place(thread) if self._target.is_core else None
+        place = self._place(thread) if self._target.origin.is_core else None
         if not place or not place.thread_pointer or not place.stack_pointer:
             return False
         tops = [self._memory.try_read(address, 64) for address in (place.stack_pointer, place.thread_pointer)]
@@ -153,7 +153,7 @@ class StackOwners:
         be read, or that names a thread of another namespace, is left out."""
         tids, named = {place.tid for place in self._places}, {}
         for block in {place.thread_pointer for place in self._places if place.thread_pointer}:
-            if not self._target.recorded or self._target.known_from(block) > 1:
+            if not self._target.origin.recorded or self._target.memory.known_from(block) > 1:
                 tid = id_of_block(self._memory, block)
                 if tid == 0 or tid in tids:
                     named[block] = tid
@@ -169,12 +169,12 @@ class StackOwners:
     def _is_first_stack(self, around: MemoryMapping) -> bool:
         """The mapping is the stack of the first thread, by its name or by the 16 bytes that the kernel put there, whose
         address is AT_RANDOM (25) of linux/auxvec.h."""
-        return around.path.startswith("[stack]") or around.start <= self._target.auxv().get(25, 0) < around.end
+        return around.path.startswith("[stack]") or around.start <= self._target.memory.auxv().get(25, 0) < around.end
 
     @cached_property
     def _places(self) -> Sequence[_Place]:
         architecture, places = self._target.architecture, []
-        for thread in self._target.threads():
+        for thread in self._target.memory.threads():
             if not thread.runs_on:
                 with suppress(GdbextError):
                     registers = thread.registers()
@@ -308,11 +308,11 @@ class ThreadSnapshots:
         is_cut = stack.outer is not None and not stack.is_truncated
         lacks_some = bool(dispatch) and not stack.frames[dispatch[0].level].registers.keys() >= callee_saved
         if thread.lacks_registers and (is_cut or lacks_some):
-            stopped = self._target.stopped_thread(thread.tid)
+            stopped = self._target.moment.stopped_thread(thread.tid)
             if stopped and not stopped.lacks_registers:
                 self._stacks.forget(thread)
                 return self._take(stopped)
-            self._target.need_registers(thread.tid)
+            self._target.moment.need_registers(thread.tid)
         try:
             python, notes = _python_frames(self._python, thread.tid, stack)
         except TargetGone:

@@ -105,7 +105,7 @@ class FunctionTag(Enum):
     # --- CPython ---
     TAKES_GIL = Functions(assumed_names.TAKES_GIL)
     OFFERS_GIL = Functions(assumed_names.OFFERS_GIL)
-    EVALUATES = Functions(EVALUATES)
+    EVAL_FUNCTIONS = Functions(EVAL_FUNCTIONS)
     PYTHON_LOCK = Functions(assumed_names.WAITS_FOR_LOCK)
     RUNS_SIGNAL_HANDLERS = Functions(assumed_names.RUNS_SIGNAL_HANDLERS)
     RUNS_FINALIZERS = Functions(assumed_names.RUNS_FINALIZERS)

@@ -62,7 +62,7 @@ def between_gil_waits(thread: ThreadSnapshot) -> Wait | None:
     level = thread.first(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR - 2)
     if level is None:
         # The evaluation loop calls take_gil, which has no name in a stripped Python and calls only libc and vdso.
-        loop = thread.first(FunctionTag.EVALUATES, within=5)
+        loop = thread.first(FunctionTag.EVAL_FUNCTIONS, within=5)
         below_take_gil = {FunctionTag.CONDVAR, FunctionTag.MUTEX, FunctionTag.OFFERS_GIL}
         if not loop or FunctionTag.CONDVAR not in thread.inner_tags:
             return None

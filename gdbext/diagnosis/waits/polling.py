@@ -29,7 +29,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import python_waits, syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import process_list
-from gdbext.torch.distributed.python_calls import meeting
+from gdbext.torch.distributed.python_calls import awaited_rendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
     known = wait.detail if isinstance(wait.detail, Sleep) else Sleep()
     error = raised(python.handled_error(tid) if thread.python else None)
     is_agent = any("/elastic/rendezvous/" in frame.file for frame in thread.python)
-    agents = meeting(python.stack(tid)) if is_agent else None  # of torchrun
+    agents = awaited_rendezvous(python.stack(tid)) if is_agent else None  # of torchrun
     if agents:
         meets = PolledMeeting(looks_for=agents.phrase)
         return wait.with_detail(Sleep(meets, handling=error, seconds=known.seconds))

@@ -150,7 +150,6 @@ class ElfImage:
         names = [strings[row[0] : row[0] + 256].partition(b"\0")[0].decode("utf-8", "replace") for row in rows]
         return [ElfSection(number, name, *row[1:8], *row[9:]) for number, (name, row) in enumerate(zip(names, rows))]
 
-
     def contents(self, offset: int, size: int) -> bytes:
         """The file's bytes at a file offset; fewer than ``size`` where the file ends, none where they are unknown."""
         if offset < 0 or size <= 0 or offset >= self.size:
@@ -244,8 +243,6 @@ class ElfImage:
                 break
             table.setdefault(tag, value)
         return table
-
-
 
 
 def build_id_of_file(path: str | os.PathLike[str]) -> str | None:

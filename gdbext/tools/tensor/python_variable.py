@@ -222,7 +222,7 @@ def _no_step(value: PyRef, name: str, step: Step) -> UsageError:
 def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) -> list[PythonFrame] | None:
     """The frames to search: those that ``wanted`` names, by number from the innermost one or by function. Without it
     all, beginning at the frame that is selected in the debugger, or None if none is. Raises UsageError."""
-    pointer = session.target.selected_stack_pointer() if wanted is None else None
+    pointer = session.target.memory.selected_stack_pointer() if wanted is None else None
     if wanted is None and pointer is None:
         return None
     placed = python_frames_of(session, session.threads.of(thread))

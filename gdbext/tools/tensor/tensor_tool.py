@@ -102,7 +102,9 @@ class TensorTool(Tool):
                 return reporter, describe(
                     session, reporter, tensor_at(session, reporter, evaluate(session, label)), label
                 )
-            thread = find_thread(session.target, args.thread) if args.thread else session.target.selected_thread()
+            thread = (
+                find_thread(session.target, args.thread) if args.thread else session.target.memory.selected_thread()
+            )
             address, variable = tensor_named(session, reporter, args.py, thread, args.frame)
             return reporter, replace(describe(session, reporter, address, args.py), whose=variable.whose)
 
@@ -163,7 +165,7 @@ def evaluate(session: Session, expression: str) -> int:
     except UsageError as error:  # it may be $1 of gdb
         refusal = error
     if value is None:
-        value = session.target.evaluate(word)
+        value = session.target.memory.evaluate(word)
     if value is not None:
         return value
     raise refusal or UsageError(
