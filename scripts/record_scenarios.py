@@ -182,8 +182,8 @@ def record(scenario: Scenario, neutral: Neutral) -> str:
         truth = inferior.truth
     replay = ReplayTarget(recording_reader.decode(data))
     again = _reports(replay, commands)
-    if again != reports or replay.missing_from_recording():
-        return f"the replay differs: {replay.missing_from_recording()}"
+    if again != reports or replay.origin.missing_from_recording():
+        return f"the replay differs: {replay.origin.missing_from_recording()}"
     betrayals = list(neutral.betrayals(data))
     if betrayals:
         return f"the recording shows {betrayals}"

@@ -43,12 +43,12 @@ _ORIGIN = "origin"
 
 def keep_origin(session: Session) -> None:
     """Have a recording keep which program this is, and on which machine: a page that is made of it says so."""
-    session.target.files.keep(_ORIGIN, lambda: "\n".join(_program_and_machine(session)))
+    session.target.origin.files.keep(_ORIGIN, lambda: "\n".join(_program_and_machine(session)))
 
 
 def _program_and_machine(session: Session) -> tuple[str, str]:
     """The program that was looked at and its machine; "" each where that is not known."""
-    files = session.target.files
+    files = session.target.origin.files
     if not session.procfs:
         return "", ""
     if not files.are_here:
@@ -138,33 +138,35 @@ def report_target(session: Session) -> TargetReport:
     target, layout, version = session.target, session.layout_if_known, torch_version(session)
     found = LayoutReport(layout.id, layout.match) if layout else LayoutReport(None, "none")
     return TargetReport(
-        kind=target.kind,
+        kind=target.origin.kind,
         pid=target.pid,
         debugger=target.debugger,
         architecture=target.architecture.name,
         torch=TorchReport(version, found) if version is not None else None,
         python=PythonReport(session.python.version) if session.python.version else None,
-        paused_ms=None if target.paused_ms is None else round(target.paused_ms, 3),
-        moved=tuple(target.threads_that_ran()),
-        stops=target.stops,
-        cut_short=tuple(CutCall(tid, call) for tid, call in sorted(target.cut_short().items())),
-        recording=target.recorded,
+        paused_ms=None if target.moment.paused_ms is None else round(target.moment.paused_ms, 3),
+        moved=tuple(target.moment.threads_that_ran()),
+        stops=target.moment.stops,
+        cut_short=tuple(CutCall(tid, call) for tid, call in sorted(target.moment.cut_short().items())),
+        recording=target.origin.recorded,
     )
 
 
 def target_errors(target: Target) -> tuple[ErrorReport, ...]:
     """Errors on what the target lacks, whatever is asked of it: the end of a core; what was asked of a recording and is
     not in it."""
-    damage = tuple(ErrorReport(what, "core", _TAKE_AGAIN) for what in target.damage())
-    if target.unreadable:
-        damage = (ErrorReport(f"the kernel lets nobody read {target.unreadable}", "process", _LOOK_AT_THE_KERNEL),)
-    lacks = target.missing_from_recording()
+    damage = tuple(ErrorReport(what, "core", _TAKE_AGAIN) for what in target.origin.damage())
+    if target.origin.unreadable:
+        damage = (
+            ErrorReport(f"the kernel lets nobody read {target.origin.unreadable}", "process", _LOOK_AT_THE_KERNEL),
+        )
+    lacks = target.origin.missing_from_recording()
     return (*damage, ErrorReport(f"not in the recording: {lacks}", "recording", _RECORD_AGAIN)) if lacks else damage
 
 
 def core_errors(target: Target, threads: Sequence[ThreadReport]) -> tuple[ErrorReport, ...]:
     """Errors on what cannot be told of the threads' waits because the target is a core; empty for any other target."""
-    if not target.is_core:
+    if not target.origin.is_core:
         return ()
 
     unknown = unknown_in_core(threads)
@@ -204,7 +206,7 @@ def make_report(
     leaves_process = ending is None or ending.kind.leaves_process
     unread = session.errors.reports() if leaves_process else ()  # of a process that has ended nothing is missed
     failed = () if not ending or not ending.error else (ErrorReport.of(ending.error, tool.name),)
-    if session.target.is_truncated and not args.why:
+    if session.target.origin.is_truncated and not args.why:
         errors = unread = ()  # each may be for what the core lacks
     return Report(
         command=tool.name,
@@ -226,14 +228,16 @@ def make_report_alone(tool: Tool, args: Namespace, sections: Sequence[Section]) 
 
 
 def _withheld(target: Target, threads: Sequence[ThreadReport]) -> int:
-    if not target.is_core:
+    if not target.origin.is_core:
         return 0
-    return sum(map(target.foreign.withholds, {frame.file for thread in threads for frame in thread.python_frames}))
+    return sum(
+        map(target.origin.foreign.withholds, {frame.file for thread in threads for frame in thread.python_frames})
+    )
 
 
 def dispatcher_errors(session: Session) -> tuple[ErrorReport, ...]:
     """The reason why nothing is known of the dispatcher; empty where it can be read."""
-    error = None if session.target.unreadable else session.dispatcher_error
+    error = None if session.target.origin.unreadable else session.dispatcher_error
     return (ErrorReport.of(error, "torch"),) if error else ()
 
 

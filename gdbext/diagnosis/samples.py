@@ -80,7 +80,7 @@ def sample(session: Session, host: CanPause, count: int, interval: float) -> tup
 
     Raises UsageError for a core, for senseless numbers, and where the process cannot be let go.
     """
-    if session.target.is_core or session.target.recorded:
+    if session.target.origin.is_core or session.target.origin.recorded:
         raise UsageError("--samples needs a live process: a core or a recording shows one moment only")
     if not 1 < count <= MAX_SAMPLES or not 0 < interval <= MAX_INTERVAL:
         raise UsageError(f"--samples takes 2 to {MAX_SAMPLES} looks, --interval up to {MAX_INTERVAL:.0f} seconds")

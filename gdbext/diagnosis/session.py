@@ -146,8 +146,8 @@ class Session:
         """``layout``: torch's, ``files``: what was mapped, where an earlier look at the process has found them out."""
         self.target = target
         self.memory = memory_of(target)
-        target.on_change(self.memory.forget)
-        target.before_stops(self._prepare_walk)
+        target.moment.on_change(self.memory.forget)
+        target.moment.before_stops(self._prepare_walk)
         self.files = LoadedFiles(target, self.memory, files)
         self.modules = self.files.modules
         self.symbolizer = self.files.symbolizer
@@ -165,7 +165,7 @@ class Session:
     def retake(self, in_doubt: bool = False) -> Session | None:
         """A session of another look at the process, None where none is needed: nothing moved during this one.
         ``in_doubt``: what was read contradicts itself."""
-        if not self.target.retake(in_doubt):
+        if not self.target.moment.retake(in_doubt):
             return None
         later = Session(self.target, self.layout_if_known, self.files)
         later.extras = self.extras
@@ -212,7 +212,7 @@ class Session:
 
     @cached_property
     def _process(self) -> ProcessSnapshot:
-        tids = frozenset(thread.tid for thread in self.target.threads())
+        tids = frozenset(thread.tid for thread in self.target.memory.threads())
         return ProcessSnapshot(
             self.memory,
             self.symbolizer,
@@ -227,9 +227,9 @@ class Session:
     @cached_property
     def procfs(self) -> ProcFs:
         """The system's knowledge of the process; NO_PROCFS for a core."""
-        if self.target.is_core:
+        if self.target.origin.is_core:
             return NO_PROCFS
-        return ProcFs(self.target.pid, self.target.files, self.memory.architecture.syscall_names)
+        return ProcFs(self.target.pid, self.target.origin.files, self.memory.architecture.syscall_names)
 
     # --- Python ----------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class Session:
             try:
                 return PythonRuntime.detect(self.memory, self.modules, self.symbolizer)
             except GdbextError as error:
-                if attempt == _TRIES - 1 or self.target.is_core:
+                if attempt == _TRIES - 1 or self.target.origin.is_core:
                     self.errors.note(error, "python")
                     break
                 self.memory.forget()
@@ -288,7 +288,7 @@ class Session:
         from gdbext.torch.measure.measurement import measure_torch  # 15 ms, for unknown builds of PyTorch
 
         with lifted():
-            return measure_torch(library, build_id, None if self.target.is_core else self.target.pid)
+            return measure_torch(library, build_id, None if self.target.origin.is_core else self.target.pid)
 
     @property
     def dispatcher(self) -> Dispatcher:

@@ -85,14 +85,14 @@ def _held(pid: int) -> Target:
 
             readings = readings_ahead(pid)
     target = ProcTarget(pid)
-    target.readings = readings
+    target.origin.readings = readings
     if target.is_stopped:
         return target
     sleeping = unstopped(pid)
     if sleeping.is_asleep():
         target.close()
         return sleeping
-    target.add_sleepers(sleeping.threads())
+    target.add_sleepers(sleeping.memory.threads())
     sleeping.close()
     return target
 

@@ -53,7 +53,7 @@ class DumpedProcess:
         """Read its threads, of one moment. Raises GdbextError."""
         self._options = options
         self.pid = target.pid
-        is_core = target.is_core
+        is_core = target.origin.is_core
         self.command = getattr(target, "command", "") if is_core else command_text(read_command(target.pid))
         session, self._inspected = Session(target).settled(inspect_threads)
         self._session = session
@@ -140,7 +140,7 @@ class DumpedProcess:
 
     def _with_native(self, tid: int, python: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The stack with its native frames; those of the interpreter's own evaluation are replaced by Python frames."""
-        thread = next((thread for thread in self._session.target.threads() if thread.tid == tid), None)
+        thread = next((thread for thread in self._session.target.memory.threads() if thread.tid == tid), None)
         if not thread:
             return python
         remaining, merged = list(python), []
@@ -158,7 +158,7 @@ class DumpedProcess:
         if self._options.full_filenames or not file.startswith("/"):
             return file
         folder, _, name = file.rpartition("/")
-        while folder and self._session.target.foreign.exists(f"{folder}/__init__.py"):
+        while folder and self._session.target.origin.foreign.exists(f"{folder}/__init__.py"):
             folder, _, package = folder.rpartition("/")
             name = f"{package}/{name}"
         return name
@@ -166,7 +166,7 @@ class DumpedProcess:
     def text(self, parent: DumpedProcess | None) -> Iterator[str]:
         """The lines of the process and of its threads, the oldest first."""
         target, executable = self._session.target, "?"
-        if target.is_core:
+        if target.origin.is_core:
             executable = str(target.executable()) if hasattr(target, "executable") else "?"
         else:
             with suppress(OSError):

@@ -23,13 +23,14 @@ from gdbext.engine.process.code_reader import HALVES, WHOLE, import_stubs, impor
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.live.supervision import begun_by_child
+from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.engine.unwind.caller_check import IsOpen, StopPlace
 from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
 from gdbext.errors import MemoryFault
 from gdbext.live.operator_functions import OperatorFunctions, functions_kept
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS, STEP_CALLBACKS_NAME
 from gdbext.torch.registry.kernel import plain_name
-from gdbext.torch.stack.event_proof import KEYSET_BITS, walk_back
+from gdbext.torch.stack.inlined_events import KEYSET_BITS, walk_cfg_back
 from gdbext.torch.stack.lookup_sites import FoundLookup, LookupSites, SiteFinder
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
@@ -191,7 +192,7 @@ class AllCalls:
 
     def _each(self, function: Function) -> list[FoundLookup]:
         try:
-            return self._functions.finder.each(function)
+            return self._functions.finder.all_lookups(function)
         except MemoryFault:
             return []
 
@@ -250,7 +251,9 @@ class AllCalls:
     @property
     def may_use_children(self) -> bool:
         """A child of ours can work while we do: no debugger is in this process, and there is another processor."""
-        return self._session.target.has_own_process and len(os.sched_getaffinity(0)) > 1
+        target = self._session.target
+        has_own_process = isinstance(target, RunningProcess) and not target.inside_debugger
+        return has_own_process and len(os.sched_getaffinity(0)) > 1
 
     def direct_calls(self, module: Module, targets: Collection[int]) -> dict[int, int]:
         """Address → target of the direct calls of ``targets`` in one library, ascending."""
@@ -325,7 +328,7 @@ class _Behind:
         if returns_to not in self._known:
             if self._code is None:
                 self._code = self._finder.code(self._function)
-            met = walk_back(self._code, returns_to, self._finder.dispatch_step, self._finder.never_returns)
+            met = walk_cfg_back(self._code, returns_to, self._finder.dispatch_step, self._finder.never_returns)
             self._known[returns_to] = not met or "kernel" not in met[0]
         return self._known[returns_to]
 

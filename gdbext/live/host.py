@@ -119,7 +119,7 @@ class Host(ToolHost):
 
     def run_control(self, session: Session) -> RunControl:
         """The object that runs the session's process. Raises TargetError (a core), UsageError (no debugger)."""
-        if session.target.is_core:
+        if session.target.origin.is_core:
             raise TargetError(
                 "a core dump cannot run: there is nothing to trace",
                 why="this command resumes the process and observes what it does",
@@ -170,7 +170,7 @@ class Host(ToolHost):
         notes = (
             f"a gdb that is killed (kill -9) while breakpoints are in the code may end the process; {why}",
         ) * harms
-        probed = _is_here(session) and any(each.path == _PROBED for each in session.target.maps())
+        probed = _is_here(session) and any(each.path == _PROBED for each in session.target.memory.maps())
         return (*notes, _SWALLOWED) if probed else notes
 
     @abstractmethod

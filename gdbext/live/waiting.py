@@ -11,46 +11,57 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.arch.architectures import by_name
-from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.targets.base_target import (
+    MemoryMapping,
+    Target,
+    TargetMemory,
+    TargetMoment,
+    TargetOrigin,
+    TargetThread,
+)
 from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError, MemoryFault, NotTorch, TargetGone
 from gdbext.live.host import AddressHook, HookSpec, RunControl
 from gdbext.torch.assumed_symbols import CPU, STEP_CALLBACKS
 
 
-class NoProcess(Target):
-    """A target without memory, threads or modules."""
+class NoProcess(Target, TargetMemory):
+    """A program that was not started yet: no memory, threads or modules."""
 
-    kind = "live"
     pid = 0
+    moment = TargetMoment()
 
     def __init__(self, debugger: str) -> None:
         """The program will be one of this machine. Raises ForeignArchitecture."""
         self.debugger = debugger
         self.architecture = by_name(os.uname().machine)
 
+    @property
+    def memory(self) -> TargetMemory:
+        return self
+
+    @cached_property
+    def origin(self) -> TargetOrigin:
+        return TargetOrigin()
+
     def read(self, address: int, size: int) -> bytes:
-        """Refuse to read: always raises MemoryFault."""
         raise MemoryFault(address, size, "there is no process yet")
 
     def threads(self) -> Sequence[TargetThread]:
-        """No threads: the process has not begun."""
         return ()
 
     def selected_thread(self) -> TargetThread | None:
-        """No thread: the process has not begun."""
         return None
 
     def maps(self) -> Sequence[MemoryMapping]:
-        """No mappings: the process has not begun."""
         return ()
 
     def auxv(self) -> Mapping[int, int]:
-        """No vector: the process has not begun."""
         return {}
 
 
@@ -104,7 +115,7 @@ def _first_dispatch(session: Session) -> int:
 
 
 def _is_mapped(control: RunControl) -> bool:
-    return any(mapping.path.endswith("/" + CPU) for mapping in control.session().target.maps())
+    return any(mapping.path.endswith("/" + CPU) for mapping in control.session().target.memory.maps())
 
 
 def _is_ready(session: Session) -> bool:

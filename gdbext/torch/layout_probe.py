@@ -114,9 +114,7 @@ class Probe:
     def _check_rest(self, operator: structures.OperatorEntry) -> None:
         """Check the members after the table: masks of keys, two flags, a hash table whose numbers fit each other."""
         extractor = operator.dispatchKeyExtractor_
-        mask = (
-            1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1
-        ) - 1
+        mask = (1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1) - 1
         backends = self._layout.constant("full_backend_mask")
         keysets = self._memory.words(extractor.nonFallthroughKeysPerBackend_, self._layout.constant("num_backends"))
         for bits in (extractor.nonFallthroughKeys_, *keysets):

@@ -113,7 +113,7 @@ _QUICK = (
     f"settings set symbols.lldb-index-cache-path {Path.home()}/.cache/gdbext-tests/lldb-index",
     "settings set symbols.enable-lldb-index-cache true",
 )
-"""What makes LLDB attach in a third of the time (hosts/lldb/lldb_debugger.py); version 19 and earlier do not have the first."""
+"""Makes LLDB attach in a third of the time (hosts/lldb/lldb_debugger.py); LLDB 19 and earlier lack the first."""
 
 
 class LldbSession(PipedDebugger):

@@ -210,7 +210,7 @@ def begins(process: MeasuredProcess, rounds: int) -> Iterator[Figure]:
 def killed(process: MeasuredProcess, times: int) -> Iterator[Figure]:
     """kill -9 in the middle: at any moment, while probes are placed, when they are, and while they are taken away."""
     with process.session() as session:
-        read, where = session.target.read, probing.places_of(session)
+        read, where = session.target.memory.read, probing.places_of(session)
 
         def code() -> list[bytes]:
             return [read(address, 8) for address in where]

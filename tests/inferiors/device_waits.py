@@ -79,7 +79,9 @@ def main():
     callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
     truth.thread("main", waits="poll", call="cudaStreamSynchronize", stream=hung.cuda_stream)
     truth.note(
-        verdict="gil-in-device-call", pending=pending, replayed=[first.stream_id, list(captured.pool())],
+        verdict="gil-in-device-call",
+        pending=pending,
+        replayed=[first.stream_id, list(captured.pool())],
         streams={each.cuda_stream: {"id": each.stream_id, "device": each.device_index} for each in (first, hung)},
     )
     truth.stage()

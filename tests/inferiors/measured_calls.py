@@ -70,7 +70,8 @@ def gaps(name, seconds, pause):
 out = [torch.ones(4, 4) for _ in range(THREADS)]
 many = [[torch.ones(4, 4) for _ in range(MANY)] for _ in range(THREADS)]
 CALLS = {
-    "aten::mm": lambda number: torch.mm(out[number], a), "aten::add_": lambda number: out[number].add_(a),
+    "aten::mm": lambda number: torch.mm(out[number], a),
+    "aten::add_": lambda number: out[number].add_(a),
     "aten::mul": lambda number: torch.mul(out[number], a, out=out[number]),
     "aten::relu": lambda number: torch.relu(out[number]),
     "aten::_foreach_neg_": lambda number: torch._foreach_neg_(many[number]),

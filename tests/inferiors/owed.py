@@ -173,8 +173,12 @@ def pool_results():
 
 def pool_import():
     """A module that uses a pool while it is imported: the job cannot be handed out."""
-    tells("deadlock", "(import lock of a module", "_handle_tasks" if sys.version_info >= (3, 10) else "Thread-",
-          never=["the job is lost"])
+    tells(
+        "deadlock",
+        "(import lock of a module",
+        "_handle_tasks" if sys.version_info >= (3, 10) else "Thread-",
+        never=["the job is lost"],
+    )
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     sys.path.insert(0, os.getcwd())
     with open("pool_at_import.py", "w") as out:
@@ -224,9 +228,7 @@ def fork_listener():
     lines = queue.Queue(1)
     logging.handlers.QueueListener(lines, logging.NullHandler()).start()
     truth.go_on_in_child()
-    waits(
-        "missing-workers", "had it at hand in QueueListener._monitor (handlers.py:", "was started before the fork"
-    )
+    waits("missing-workers", "had it at hand in QueueListener._monitor (handlers.py:", "was started before the fork")
     while True:
         lines.put("line")
 
@@ -328,8 +330,13 @@ def child_pipe():
         child.stdin.close()
         while child.returncode is None:
             await asyncio.sleep(0.01)
-        waits("waiting-external", f"process {child.pid}, which has ended (exit status 3)", "is held by", "(sleep)",
-              never=["the end of process "])
+        waits(
+            "waiting-external",
+            f"process {child.pid}, which has ended (exit status 3)",
+            "is held by",
+            "(sleep)",
+            never=["the end of process "],
+        )
         await ended
 
     asyncio.run(main())
@@ -400,8 +407,12 @@ def refused_threads():
     """Address space of which a thread's stack would take too much: no limit of processes is the reason."""
     resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
     threading.stack_size(256 << 20)
-    waits("starved", 'RuntimeError("can\'t start new thread")', "of the 200.0 MiB of address space",
-          never=["control group"])
+    waits(
+        "starved",
+        'RuntimeError("can\'t start new thread")',
+        "of the 200.0 MiB of address space",
+        never=["control group"],
+    )
     while True:
         try:
             threading.Thread(target=time.sleep).start()

@@ -18,8 +18,10 @@ truth.main_ready(
     "futex",
     versions={
         "gdbext-made": importlib.metadata.version("gdbext-made"),
-        "markupsafe": importlib.metadata.version("markupsafe"), "glibc": libc.gnu_get_libc_version().decode(),
-        "nccl": nccl.version().decode(), "python": sys.version.split()[0],
+        "markupsafe": importlib.metadata.version("markupsafe"),
+        "glibc": libc.gnu_get_libc_version().decode(),
+        "nccl": nccl.version().decode(),
+        "python": sys.version.split()[0],
     },
 )
 gdbext_made.waits.for_ever()

@@ -115,7 +115,7 @@ class Diagnose(Tool):
         """Inspect all threads, judge, and add advice."""
         if args.samples is not None:
             return self._sampled(session, args, host)
-        few = args.only_text and not args.html and not session.target.records
+        few = args.only_text and not args.html and not session.target.memory.records
         session, found = session.settled(partial(_inspected, few=few))
         keep_origin(session)
         return self._report(session, args, found, (), host.called)
@@ -186,23 +186,23 @@ def _told(
     used = [option for option, given in ((SAMPLES, args.samples is not None), (CHILDREN, args.children)) if given]
     finding, target = found.judgement.verdict.finding, session.target
     stop = next((each.stop for each in found.judgement.findings if each.stop), None)
-    told = advice(finding, found.threads, target.pid, target.is_core, called, target.debugger, stop, used)
+    told = advice(finding, found.threads, target.pid, target.origin.is_core, called, target.debugger, stop, used)
     if children and not children.are_known:
         told = (*of_parent(finding, called, used), *told)
     if children:
         awaited = {child.pid for child in finding.wait.detail.children} if finding.wait else set()
         told = (*of_child(each.kind for each in children.children if each.pid in awaited), *told)
     stands = finding.kind.is_hang or finding.kind is IDLE
-    if stands and called.may_run and not target.is_core and _is_of_job(session, children):
+    if stands and called.may_run and not target.origin.is_core and _is_of_job(session, children):
         told = tuple(dict.fromkeys((of_ranks(target.pid, called), *told)))
     return told
 
 
 def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
     """A launcher gave it, or one of its children, a rank in a job of several."""
-    if is_one_of_several(session.target.environ()):
+    if is_one_of_several(session.target.origin.environ()):
         return True
-    if not children or session.target.recorded:  # those of a recording are none of this machine's
+    if not children or session.target.origin.recorded:  # those of a recording are none of this machine's
         return False
     if any(child.is_rank for child in children.children):
         return True
@@ -287,7 +287,7 @@ def _with_ends(session: Session, finding: Finding, threads: tuple[ThreadReport, 
     bare = {thread.tid for thread in threads if thread.tid in involved and not thread.dispatch}
     if not bare:
         return threads
-    targets = {thread.tid: thread for thread in session.target.threads() if thread.tid in bare}
+    targets = {thread.tid: thread for thread in session.target.memory.threads() if thread.tid in bare}
     return tuple(
         _with_stack(session, thread, targets[thread.tid], is_crash) if thread.tid in targets else thread
         for thread in threads
@@ -319,7 +319,7 @@ def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
     at: in a core, in a recording, and where nobody is to be stopped."""
     target = session.target
     children = finding.wait.detail.children if finding.wait else ()
-    if not children or target.is_core or target.recorded:
+    if not children or target.origin.is_core or target.origin.recorded:
         return ()
     if isinstance(target, UnstoppedProcess):
         return ()

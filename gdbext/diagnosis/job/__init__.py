@@ -48,7 +48,7 @@ def is_rank(target: Target, process: ProcessSnapshot, threads: Iterable[ThreadRe
     tags = {tag for thread in process.threads for tag in thread.inner_tags}
     if any(isinstance(tag, PoolFunction) and tag.pool in BACKENDS for tag in tags):
         return True
-    return any(name in target.environ() for name in _LAUNCHED)
+    return any(name in target.origin.environ() for name in _LAUNCHED)
 
 
 _CALLS = (RPC_FILE, DISTRIBUTED_FILE)
@@ -61,14 +61,14 @@ _LONGEST = 4_096
 
 def environment(session: Session) -> Mapping[str, str]:
     """The environment as the program has it now: Python's os.environ, else the one that it was started with."""
-    found = dict(session.target.environ())
+    found = dict(session.target.origin.environ())
     environ = session.python.globals_of(_OS)[_ENVIRON][_ENTRIES]
     entries = environ.items(_VARIABLES)
     for key, value in entries:
         name = _decoded(key)
         if name in _READ:
             found[name] = _decoded(value)
-    recorded = session.target.recorded is not None  # perhaps before this was read
+    recorded = session.target.origin.recorded is not None  # perhaps before this was read
     if entries.fault and not environ.is_absent and not recorded:
         session.errors.note(entries.fault, "os.environ")
     return found
@@ -131,4 +131,4 @@ def _number(environ: Mapping[str, str], names: Iterable[str]) -> int | None:
 
 def _host(target: Target) -> str | None:
     """The machine of a live process; a core does not say where it is from."""
-    return None if target.is_core else target.files.host() or None
+    return None if target.origin.is_core else target.origin.files.host() or None

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.kinds.crashed import CRASH
-from gdbext.diagnosis.waits.snapshot import fork_evidence
 from gdbext.engine.targets.system.linux import HIDDEN
 from gdbext.known import catalogue
 from gdbext.known.package_versions import PackageVersions
@@ -65,14 +64,14 @@ class _Versions:
         if not self._packages:
             paths = {file for thread in self._threads for file, _ in thread.python}
             known = {"torch": torch_version(session.modules) or None if session.has_torch else None}
-            self._packages = PackageVersions(session.modules, session.target.files, paths, known)
+            self._packages = PackageVersions(session.modules, session.target.origin.files, paths, known)
         return self._packages.version(package)
 
 
 def _variable(session: Session, name: str) -> tuple[bool, str] | None:
     """The variable as the process was started with it; a recording has not all, and hides the values of some."""
-    environ = session.target.environ()
-    if not environ or (name not in environ and session.target.recorded) or environ.get(name) == HIDDEN:
+    environ = session.target.origin.environ()
+    if not environ or (name not in environ and session.target.origin.recorded) or environ.get(name) == HIDDEN:
         return None
     return name in environ, environ.get(name, "")
 
@@ -81,7 +80,7 @@ def _relation(session: Session, process: ProcessSnapshot, word: str) -> bool | N
     if word == "one-thread":
         return len(process.tids) == 1
     if word == "forked":
-        return True if fork_evidence(process) else None
+        return True if process.fork_evidence else None
     if not session.procfs:
         return None
     children = list(session.procfs.children().values())

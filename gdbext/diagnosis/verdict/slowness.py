@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import ClassVar
 
-    from gdbext.cpython.threads.garbage_collector import Collection
+    from gdbext.cpython.threads.garbage_collector import GcRun
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.system import control_groups as groups
@@ -116,7 +116,7 @@ class Slowness(NamedTuple):
 
     machine: MachineSection
     explanations: tuple[Explanation, ...]
-    collection: Collection | None = None
+    collection: GcRun | None = None
     """The run of Python's garbage collector that a thread is in."""
     collector: int | None = None
     """The tid of that thread."""
@@ -131,7 +131,7 @@ class Slowness(NamedTuple):
 def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
     """Read what surrounds a process that wants to run, or to have something; None where nothing has to be known."""
     sides = tuple(_sleepers(process))
-    wants = not session.target.unreadable and (
+    wants = not session.target.origin.unreadable and (
         wants_something(process, threads) or session.procfs.machine.lacks_descriptors()
     )
     if not (wants or sides):
@@ -142,7 +142,7 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         tids = sorted(process.tids)
         found = surroundings(session.target, tids, session.procfs.machine)
     if found and found.descriptors and found.descriptors.is_used_up:
-        kinds = descriptor_kinds(process.pid, session.target.files)
+        kinds = descriptor_kinds(process.pid, session.target.origin.files)
         found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
     return _explained(session, process, threads, MachineSection(found, sides))
 
@@ -162,7 +162,7 @@ def _explained(
         process,
         threads,
         machine.found,
-        session.target.environ(),
+        session.target.origin.environ(),
         lambda: _recompilations(session),
         session.procfs.machine.full_file_systems,
         lambda: list(_subnormal_shares(session, process, threads)),
@@ -256,7 +256,7 @@ def _own_threads(session: Session) -> int | None:
 def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> float | None:
     """Seconds by the clock of this machine, None for a core; a recording keeps the time at which it was made."""
     began = compilation_began(process.python.stack(tid))
-    now = session.target.files.clock(CLOCK_REALTIME) if began is not None else None
+    now = session.target.origin.files.clock(CLOCK_REALTIME) if began is not None else None
     return now - began if now is not None and began is not None and now >= began else None
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.targets.live.proc_checks import foreign_tracer
 from gdbext.engine.targets.live.snapshot_target import brief_stop
 from gdbext.engine.targets.live.stop_copy import mapping_at
-from gdbext.engine.targets.live.unstopped import AsleepProcess, UnstoppedProcess
+from gdbext.engine.targets.live.unstopped import SleepingProcess, UnstoppedProcess
 from gdbext.errors import GdbextError, MemoryFault
 
 if TYPE_CHECKING:
@@ -206,13 +206,13 @@ class ThreadFinder:
         """Distances from a thread pointer to the end of its stack, as found so far: most threads have the same."""
 
     def __call__(self, target: Target, tid: int, own_tid: int, stack_pointer: int) -> int:
-        maps, abi = target.maps(), glibc_abi(target.architecture)
+        maps, abi = target.memory.maps(), glibc_abi(target.architecture)
         stack = mapping_at(maps, stack_pointer)
         try:
             for address in [stack.end - each for each in self._distances] if stack else []:
-                if is_control_block(target.read, address, abi, own_tid):
+                if is_control_block(target.memory.read, address, abi, own_tid):
                     return address
-            found = find_control_block(target.read, maps, abi, own_tid, stack_pointer, tid == target.pid)
+            found = find_control_block(target.memory.read, maps, abi, own_tid, stack_pointer, tid == target.pid)
         except GdbextError:
             return 0
         if stack and found in range(stack.start, stack.end):
@@ -225,10 +225,10 @@ def unstopped(pid: int) -> UnstoppedProcess:
     return UnstoppedProcess(pid, ThreadFinder())
 
 
-def asleep(pid: int) -> AsleepProcess | None:
+def asleep(pid: int) -> SleepingProcess | None:
     """Process ``pid`` as it sleeps, None where a thread runs, or only a stop shows what is needed of one. Raises as
     SnapshotTarget."""
-    process = AsleepProcess(pid, ThreadFinder())
+    process = SleepingProcess(pid, ThreadFinder())
     try:
         if process.can_be_read():
             return process

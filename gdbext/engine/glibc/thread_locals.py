@@ -98,7 +98,7 @@ def _dynamic_id(memory: Memory, argument: int, relocation: _Relocation) -> int:
 
 def _is_program(module: Module, memory: Memory) -> bool:
     """True for the executable itself, when it has thread-local variables."""
-    entry = memory.target.auxv().get(AT_ENTRY, 0)
+    entry = memory.target.memory.auxv().get(AT_ENTRY, 0)
     image = module.image
     return bool(entry and image and image.tls and image.entry + module.base == entry)
 

@@ -50,10 +50,11 @@ class Memory:
     readers raise ``MemoryFault`` with the first address that cannot be read.
     """
 
-    __slots__ = ("_bad", "_pages", "architecture", "target")
+    __slots__ = ("_bad", "_pages", "_source", "architecture", "target")
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        self._source = target.memory
         self.architecture = target.architecture
         self._pages: dict[int, bytes] = {}
         self._bad: set[int] = set()
@@ -76,7 +77,7 @@ class Memory:
             raise MemoryFault(address, size, "no such range of addresses")
         if size >= _DIRECT_SIZE:
             try:
-                return self.target.read(address, size)
+                return self._source.read(address, size)
             except MemoryFault:
                 pass  # page by page, to name the first address that is missing
         first = address >> PAGE_BITS
@@ -100,7 +101,7 @@ class Memory:
             raise MemoryFault(address, size, "no such address")
         if len(self._pages) >= _CACHE_PAGES:
             self._pages.clear()
-        copied = self.target.copied_page(number)  # not its neighbours: the end of a stack is all that is wanted there
+        copied = self._source.copied_page(number)  # not its neighbours: the end of a stack is all that is wanted there
         if copied:
             self._pages[number] = copied
         elif not self._fetch_run(number):
@@ -109,10 +110,10 @@ class Memory:
 
     def _fetch_run(self, first: int) -> bool:
         """Fetch some pages from ``first`` on, if they seem to be read in order; False when part is not readable."""
-        if first - 1 not in self._pages or not self.target.reads_ahead:
+        if first - 1 not in self._pages or not self._source.reads_ahead:
             return False
         try:
-            run = self.target.read(first << PAGE_BITS, _RUN_PAGES << PAGE_BITS)
+            run = self._source.read(first << PAGE_BITS, _RUN_PAGES << PAGE_BITS)
         except MemoryFault:
             return False
         for index in range(_RUN_PAGES):
@@ -121,7 +122,7 @@ class Memory:
 
     def _fetch_single(self, number: int, first_bad: int, size: int) -> None:
         try:
-            self._pages[number] = self.target.read(number << PAGE_BITS, PAGE_SIZE)
+            self._pages[number] = self._source.read(number << PAGE_BITS, PAGE_SIZE)
         except MemoryFault as fault:
             self._bad.add(number)
             raise MemoryFault(first_bad, size) from fault
@@ -202,7 +203,7 @@ class Memory:
     def consistent(self, read: Callable[[], Made]) -> Made:
         """Give what ``read`` gives. Of a process that runs meanwhile it may contradict itself: then all is read again,
         for at most a second. Raises what ``read`` raises."""
-        for seconds in _PAUSES if self.target.runs_meanwhile else ():
+        for seconds in _PAUSES if self._source.runs_meanwhile else ():
             try:
                 return read()
             except (MemoryFault, BadData):
@@ -227,9 +228,9 @@ class NotedMemory(Memory):
         try:
             found = super().read(address, size)
         except MemoryFault as fault:
-            self.target.note(address, fault.address - address)
+            self._source.note(address, fault.address - address)
             raise
-        self.target.note(address, size)
+        self._source.note(address, size)
         return found
 
     def u8(self, address: int) -> int:
@@ -247,12 +248,12 @@ class NotedMemory(Memory):
         try:
             found = super().cstring(address, limit)
         except MemoryFault as fault:
-            self.target.note(address, fault.address - address)
+            self._source.note(address, fault.address - address)
             raise
         except BadData:
-            self.target.note(address, limit)
+            self._source.note(address, limit)
             raise
-        self.target.note(address, len(found) + 1)
+        self._source.note(address, len(found) + 1)
         return found
 
     def _some(self, address: int, limit: int) -> bytes:
@@ -270,7 +271,7 @@ class ReplayedMemory(Memory):
             if not size:
                 return b""
             raise MemoryFault(address, size, "no such range of addresses")
-        return self.target.read(address, size)
+        return self._source.read(address, size)
 
     def u8(self, address: int) -> int:
         """Unsigned 8-bit value. Raises MemoryFault."""
@@ -283,14 +284,14 @@ class ReplayedMemory(Memory):
     pointer = u64
 
     def _some(self, address: int, limit: int) -> bytes:
-        return self.read(address, min(limit, self.target.known_from(address)))
+        return self.read(address, min(limit, self._source.known_from(address)))
 
 
 def memory_of(target: Target) -> Memory:
     """The view that fits the target."""
-    if target.records:
+    if target.memory.records:
         return NotedMemory(target)
-    return ReplayedMemory(target) if target.recorded else Memory(target)
+    return ReplayedMemory(target) if target.origin.recorded else Memory(target)
 
 
 class FieldLayout(NamedTuple):

@@ -184,7 +184,7 @@ class FileIdentity:
     def _sample(self, address: int, size: int) -> bytes:
         """Past the page cache: nobody wants these pages again."""
         try:
-            return self._memory.target.sample(address, size)
+            return self._memory.target.memory.sample(address, size)
         except MemoryFault:
             return b""
 

@@ -55,7 +55,7 @@ class Module:
         self.start = first.start
         self.end = max(mapping.end for mapping in mappings)
         self.mappings = tuple(mappings)
-        self._target = target
+        self._pid, self._origin = target.pid, target.origin
         self._memory = memory
         self._mapped = FileIdentity(memory, mappings)
         self._base: int | None = None
@@ -108,7 +108,7 @@ class Module:
     def kept_as(self) -> str:
         """The name by which what is found in its file by the process's memory is kept; "" where another user wrote the
         one or the other."""
-        return "" if not self.image or self._target.foreign.are_anothers else self.image.identity
+        return "" if not self.image or self._origin.foreign.are_anothers else self.image.identity
 
     @property
     def span(self) -> tuple[int, int]:
@@ -122,7 +122,7 @@ class Module:
 
     def _resolve(self) -> None:
         """Find the file; where there is none, use what is mapped of it."""
-        found = self._target.files.module_file(self.start, self._search)
+        found = self._origin.files.module_file(self.start, self._search)
         self._status, self._problem, self._image = found
         if not self._image:
             self._image = self._loaded_image()
@@ -153,7 +153,7 @@ class Module:
 
         Not for cores: they leave these pages out, and a debugger fills the gap from the file at that path.
         """
-        if self._target.is_core:
+        if self._origin.is_core:
             return None
         try:
             image = MemoryImage(self._memory, self.start, self._mapped.bias(self._mapped.segments), self.path)
@@ -167,22 +167,22 @@ class Module:
 
     def _is_unproven(self) -> bool:
         """Nobody vouches for the files, and the core has not the page by which one is known."""
-        return self._target.is_core and not self._target.foreign.vouched and not self._mapped.segments
+        return self._origin.is_core and not self._origin.foreign.vouched and not self._mapped.segments
 
     def _candidates(self) -> Iterator[tuple[str, Callable[[str, int], ElfImage]]]:
         """Paths at which the file may be found; /proc/PID/map_files is the very file, but only root may open it: a file
         that was put in the place of a deleted one may be equal and still be another, which a probe would not be in."""
         first = self.mappings[0]
-        mapped = f"/proc/{self._target.pid}/map_files/{first.start:x}-{first.end:x}"
-        at_path = (self._target.local_path(self.path), self._target.foreign.image)
-        if self._target.is_core:
+        mapped = f"/proc/{self._pid}/map_files/{first.start:x}-{first.end:x}"
+        at_path = (self._origin.local_path(self.path), self._origin.foreign.image)
+        if self._origin.is_core:
             yield at_path
             return
-        if not self._target.foreign.answers(self.path):
+        if not self._origin.foreign.answers(self.path):
             return
         places = [at_path, (mapped, linked_image)]
         yield from reversed(places) if self._deleted else places
-        program = f"/proc/{self._target.pid}/exe"
+        program = f"/proc/{self._pid}/exe"
         try:
             if first.inode and os.stat(program).st_ino == first.inode:  # noqa: PTH116 - a link of the kernel
                 yield program, linked_image
@@ -208,8 +208,8 @@ class ModuleTable:
 
     def __init__(self, target: Target, memory: Memory, known: Sequence[Module] = ()) -> None:
         """``known`` modules of the same process are taken over where they are still mapped as they were."""
-        self.files = target.files
-        self._maps = sorted(target.maps(), key=lambda mapping: mapping.start)
+        self.files = target.origin.files
+        self._maps = sorted(target.memory.maps(), key=lambda mapping: mapping.start)
         self._map_starts = [mapping.start for mapping in self._maps]
         self.modules: list[Module] = []
         before = {module.mappings: module for module in known}
@@ -306,7 +306,7 @@ def _vdso_mapping(maps: Sequence[MemoryMapping], target: Target, memory: Memory)
     for mapping in maps:
         if mapping.path == _VDSO:
             return mapping
-    start = target.auxv().get(AT_SYSINFO_EHDR)
+    start = target.memory.auxv().get(AT_SYSINFO_EHDR)
     if not start:
         return None
     end = start

@@ -1,4 +1,4 @@
-"""The protocol of targets: each lends memory, registers, threads and the memory map. Nothing here writes."""
+"""The protocol of targets, in three parts: memory (with threads), the moment of the stop, and the origin."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class RecordedRun(NamedTuple):
-    """The facts that a recording tells of itself."""
+    """What a recording says of its own making."""
 
     taken: str
-    """The time when it was made: ISO 8601, in UTC."""
+    """When it was made: ISO 8601, in UTC."""
     gdbext: str
     """The version of gdbext that made it."""
     command: str
-    """The command that was given, with its arguments."""
+    """The command with its arguments."""
 
 
 class MemoryMapping(NamedTuple):
@@ -36,7 +36,7 @@ class MemoryMapping(NamedTuple):
 
     ``path`` is the path as the target names it, without the " (deleted)" mark; "" is anonymous memory;
     "[vdso]", "[stack]" and "[heap]" are kept as the kernel writes them. ``permissions`` is like "r-xp", or ""
-    where it is unknown.
+    if unknown.
     """
 
     start: int
@@ -58,90 +58,79 @@ class Signal(NamedTuple):
     address: int | None = None
 
 
-STANDS_SECONDS = 0.5
-"""Seconds without a turn from which a sleep in the kernel is no ordinary read from a disk."""
 _PAGE_FAULTS = frozenset(("handle_mm_fault", "handle_userfault", "lock_mm_and_find_vma", "do_page_fault"))
 """Functions of Linux that serve a fault, whatever the architecture (mm/memory.c, fs/userfaultfd.c)."""
 _FAULT_CHANNELS = (
-    "handle_userfault",
-    "folio_wait",
-    "wait_on_page",
-    "__folio_lock",
-    "__lock_page",
-    "request_wait_answer",
+    *("handle_userfault", "folio_wait", "wait_on_page", "__folio_lock", "__lock_page", "request_wait_answer"),
 )
-FREEZES = frozenset(("do_freezer_trap", "__refrigerator", "refrigerator"))
+_FREEZER = frozenset(("do_freezer_trap", "__refrigerator", "refrigerator"))
 """Functions in which a frozen thread waits (kernel/signal.c, kernel/freezer.c)."""
-_FREEZER_TRAP = "get_signal"
 _SERVED_CHANNELS = ("fuse_", "request_wait_answer", "nfs", "rpc_", "cifs_", "wait_for_response", "ceph_", "p9_", "afs_")
-"""Beginnings of the functions in which a call waits for the server of a file system."""
-_SHOWN = 8
+"""Prefixes of the functions in which a call waits for the server of a file system."""
 
 
 class KernelSide(NamedTuple):
-    """A thread that sleeps in the kernel, as it was before anybody stopped it."""
+    """How a thread sleeps in the kernel, as it was before anything stopped it."""
 
     state: str
     """The letter of its state: D, or S."""
     call: int
     """The number of its system call, -1 outside of one."""
     channel: str = ""
-    """The function of the kernel that it sleeps in (wchan); "" where that is not told."""
+    """The function of the kernel that it sleeps in (wchan); "" if unknown."""
     arguments: tuple[int, ...] = ()
     """The arguments of that call."""
     stack: tuple[str, ...] = ()
-    """The functions of its kernel stack, innermost first; root alone may read it."""
+    """The functions of its kernel stack, innermost first; only root may read it."""
     seconds: float | None = None
-    """Seconds since it ran last; None where that is not known."""
+    """Seconds since it last ran; None if unknown."""
 
     @property
     def is_uninterruptible(self) -> bool:
-        """The kernel lets no signal wake it."""
         return self.state == "D"
 
     @property
     def is_page_fault(self) -> bool:
-        """It waits for a page of memory; without its kernel stack the function that it sleeps in tells."""
-        if self.call != -1:
-            return False
-        return bool(_PAGE_FAULTS.intersection(self.stack)) or self.channel.startswith(_FAULT_CHANNELS)
+        """It waits for a page of memory, outside any call; without its kernel stack ``channel`` decides."""
+        is_fault = bool(_PAGE_FAULTS.intersection(self.stack)) or self.channel.startswith(_FAULT_CHANNELS)
+        return self.call == -1 and is_fault
 
     @property
     def is_userfault(self) -> bool:
-        """It waits for a page that userfaultfd(2) is to give."""
+        """It waits for a page that a userfaultfd(2) handler must supply."""
         return "handle_userfault" in (self.channel, *self.stack[:4])
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Its control group has no more memory, and kills nobody for that (mm/memcontrol-v1.c)."""
+        """Its cgroup is out of memory and the OOM killer is off (mm/memcontrol-v1.c)."""
         return self.channel.startswith("mem_cgroup_oom")
 
     @property
     def is_frozen(self) -> bool:
-        """Its control group is frozen, as its kernel stack tells. Where do_freezer_trap is inlined, only such a thread
-        sleeps (S) in get_signal itself: one that a signal or a tracer has stopped has another state."""
-        return self.channel == _FREEZER_TRAP or not FREEZES.isdisjoint((self.channel, *self.stack))
+        """Its cgroup is frozen. Where do_freezer_trap is inlined, only a frozen thread sleeps (S) in get_signal itself:
+        one that a signal or a tracer stopped has another state."""
+        return self.channel == "get_signal" or not _FREEZER.isdisjoint((self.channel, *self.stack))
 
     @property
     def is_served(self) -> bool:
         """It waits for the server of a file system."""
-        return any(each.startswith(_SERVED_CHANNELS) for each in (self.channel, *self.stack))
+        return any(function.startswith(_SERVED_CHANNELS) for function in (self.channel, *self.stack))
 
     @property
     def stands(self) -> bool:
         """It has slept too long for an ordinary read from a disk."""
-        return self.seconds is not None and self.seconds >= STANDS_SECONDS
+        return self.seconds is not None and self.seconds >= 0.5
 
     @property
     def cannot_stop(self) -> bool:
-        """A signal does not get it out of there: it sleeps uninterruptibly, or will as soon as it is interrupted, as
-        who waits for a server of FUSE does (request_wait_answer, fs/fuse/dev.c)."""
+        """No signal gets it out of there: it sleeps uninterruptibly, or will as soon as it is interrupted, as a thread
+        that waits for a FUSE server does (request_wait_answer, fs/fuse/dev.c)."""
         return self.stands and (self.is_uninterruptible or self.is_served)
 
     @property
     def where(self) -> str:
         """``folio_wait_bit_common < filemap_fault``: where in the kernel it sleeps, for people."""
-        return " < ".join(self.stack[:_SHOWN]) or self.channel or "unknown"
+        return " < ".join(self.stack[:8]) or self.channel or "unknown"
 
 
 class TargetThread(ABC):
@@ -152,29 +141,28 @@ class TargetThread(ABC):
     number: int | None
     """The debugger's number ("Thread 3"), None without a debugger."""
     name: str | None
-    """The kernel's name (comm), None where it is unknown."""
+    """The kernel's name (comm), None if unknown."""
 
     listed_name: str | None = None
-    """The same, where whoever listed the threads has read it anyway."""
+    """The same, if listing the threads read it anyway."""
     runs_on = False
-    """It runs while we look, so that it has no registers to read: nobody is stopped."""
+    """It runs while the target is read (nothing was stopped), so it has no registers."""
     lacks_registers = False
-    """It sleeps and is not stopped, so that nobody knows the registers that a called function keeps."""
+    """It sleeps without being stopped: the registers that a called function saves are unknown."""
     signal: Signal | None
-    """The fatal signal this thread is stopped by, None where it was only stopped by us."""
+    """The fatal signal this thread is stopped by, None if only we stopped it."""
     stop_signal = 0
-    """The signal that had stopped its process before we came (SIGSTOP, SIGTTIN, …), 0 where none did or that is not
-    known."""
+    """The signal that stopped its process before us (SIGSTOP, SIGTTIN, …), 0 for none or unknown."""
     kernel_side: KernelSide | None = None
-    """The kernel's word on it before we stopped it, where it sleeps as no program can explain."""
+    """How it slept in the kernel before we stopped it, if the program itself cannot explain that sleep."""
 
     @abstractmethod
     def registers(self) -> Mapping[str, int]:
         """Register name to unsigned value; at least the architecture's general registers. Raises TargetError."""
 
     def float_registers(self) -> Mapping[str, int]:
-        """The low 8 bytes of the architecture's vector registers; {} where the target does not give them, and of
-        threads that sleep in the kernel."""
+        """The low 8 bytes of the architecture's vector registers; {} if the target does not give them, and for threads
+        that sleep in the kernel."""
         return {}
 
     @property
@@ -183,86 +171,38 @@ class TargetThread(ABC):
         return None
 
 
-class Target(ABC):
-    """A stopped process or a core dump. Read-only by construction."""
+class TargetMemory(ABC):
+    """What can be read of the process: memory, memory map, threads with their registers. Nothing here writes."""
 
-    kind: str
-    """The kind of target: "live" or "core"."""
-    debugger: str
-    """The debugger: "gdb", "lldb" or "none"."""
-    pid: int
-    architecture: Architecture
-    recorded: RecordedRun | None = None
-    """The run that this is a recording of; None for a target that is there."""
-    stopped_since: float | None = None
-    """The time when it was stopped (time.perf_counter), where that is known."""
-    holder = ""
-    """The process, and its name, whose tracing has stopped all of its threads, "" where nobody else's does."""
-    unreadable = ""
-    """Parts of the process that the kernel lets nobody read, in words; "" where it answers."""
-    readings: Readings | None = None
-    """The surroundings of the process, where they were read before it was stopped."""
     reads_ahead = True
-    """Pages around the one that is wanted may be read with it; a recording holds only what was wanted."""
-    has_own_process = False
-    """No debugger runs in our process, and no other thread does: it may have children."""
+    """Pages around the wanted one may be read with it; a recording has only what was wanted."""
     records = False
-    """A recording is being made: ``note`` has to be told what is wanted of the pages that ``copied_page`` gave."""
-
-    @cached_property
-    def files(self) -> HostFiles:
-        """The reader of files and facts of the system for this target."""
-        return HostFiles(self.foreign)
-
-    @cached_property
-    def foreign(self) -> ForeignFiles:
-        """The door for the files that the target names. Here: those of this machine."""
-        return ForeignFiles()
-
-    @property
-    def is_core(self) -> bool:
-        """True for a core dump."""
-        return self.kind == "core"
+    """A recording is being made: ``note`` must be called for what is used of the pages from ``copied_page``."""
+    runs_meanwhile = False
+    """Each read is of its own moment: values that are read in several parts may contradict each other."""
 
     @abstractmethod
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``. Raises MemoryFault, TargetGone."""
 
+    def sample(self, address: int, size: int) -> bytes:
+        """The same for bytes that are compared with a file: neither copied nor recorded."""
+        return self.read(address, size)
+
     def copied_page(self, number: int) -> bytes:  # noqa: ARG002
-        """The page at ``number`` times the page size where it costs nothing to read, b"" elsewhere."""
+        """The page at ``number`` times the page size if reading it costs nothing, else b""."""
         return b""
 
     def note(self, address: int, size: int) -> None:
-        """Say that these bytes were wanted; only where ``records`` is set."""
+        """Keep these bytes in the recording; called only if ``records``."""
 
     def known_from(self, address: int) -> int:  # noqa: ARG002
-        """Number of bytes to read at once where it is not known how many are wanted; a recording has few."""
+        """Number of bytes to read at once if it is unknown how many are wanted; a recording has few."""
         return 1
 
-    runs_meanwhile = False
-    """Each read is of a moment of its own: what is read in several parts may contradict itself."""
-
-    def sample(self, address: int, size: int) -> bytes:
-        """Read as ``read`` does what is compared with a file and then forgotten."""
-        return self.read(address, size)
-
-    @abstractmethod
-    def threads(self) -> Sequence[TargetThread]:
-        """All threads, in the debugger's order (by tid without a debugger)."""
-
-    @abstractmethod
-    def selected_thread(self) -> TargetThread | None:
-        """The thread the user looks at; for a core without debugger the one that got the signal."""
-
-    def selected_stack_pointer(self) -> int | None:
-        """The stack pointer of the frame that the user has selected with ``up`` or ``frame``; None where that is the
-        innermost one, and without a debugger."""
-        return None
-
-    def evaluate(self, expression: str) -> int | None:  # noqa: ARG002
-        """The address that an expression of the debugger's language means in the selected frame: of an object, or what
-        a pointer is. None where there is no debugger. Never calls or writes anything. Raises UsageError."""
-        return None
+    def is_current(self) -> bool:
+        """True if cached reads are still valid. Only debugger targets, which report no writes, must check."""
+        return True
 
     @abstractmethod
     def maps(self) -> Sequence[MemoryMapping]:
@@ -272,17 +212,133 @@ class Target(ABC):
     def auxv(self) -> Mapping[int, int]:
         """The auxiliary vector (AT_* number to value), empty if unknown."""
 
+    @abstractmethod
+    def threads(self) -> Sequence[TargetThread]:
+        """All threads, in the debugger's order (by tid without a debugger)."""
+
+    @abstractmethod
+    def selected_thread(self) -> TargetThread | None:
+        """The thread that the user has selected; for a core without a debugger the one that got the signal."""
+
+    def selected_stack_pointer(self) -> int | None:
+        """Stack pointer of the frame that the user selected with ``up`` or ``frame``; None for the innermost one, and
+        without a debugger."""
+        return None
+
+    def evaluate(self, expression: str) -> int | None:  # noqa: ARG002
+        """Address of the object, or value of the pointer, that an expression of the debugger's language denotes in the
+        selected frame; None without a debugger. Never calls or writes anything. Raises UsageError."""
+        return None
+
+
+class TargetMoment:
+    """The moment at which a process was examined, how it was stopped for that, and which threads ran since.
+
+    These are the answers for what does not move: a core, a recording, a process that a debugger has stopped.
+    """
+
+    stopped_since: float | None = None
+    """Time of the stop (time.perf_counter), None if unknown."""
+    holder = ""
+    """PID and name of another process whose tracing stopped all threads, "" if there is none."""
+
+    @property
+    def stops(self) -> int | None:
+        """Number of times that we stopped the process; None for a core, and if a debugger stopped it."""
+        return None
+
+    @property
+    def paused_ms(self) -> float | None:
+        """Milliseconds for which we stopped the process; None for a core, and before the end of the stop."""
+        return None
+
+    def cut_short(self) -> Mapping[int, str]:
+        """Thread id → name of the system call that one of our stops may have ended early."""
+        return {}
+
+    def on_change(self, action: Callable[[], None]) -> None:
+        """Call ``action`` at each later stop: what was read before may be older than the threads."""
+
+    def before_stops(self, prepare: Callable[[], Callable[[], None] | None]) -> None:
+        """Call ``prepare`` before each later stop, and during the stop what it returns (which must be quick): all that
+        this reads is of the moment of the stop."""
+
+    def need_registers(self, tid: int) -> None:
+        """Note that a proof needs registers that the thread lacks: ``retake`` then stops the process."""
+
+    def stopped_thread(self, tid: int) -> TargetThread | None:  # noqa: ARG002
+        """The thread with the registers that it lacked, if everything read so far also holds at a stop made now."""
+        return None
+
+    def retake(self, in_doubt: bool = False) -> bool:  # noqa: ARG002
+        """Examine the process at a later moment if threads moved since this one; True if that was done. ``in_doubt``:
+        what was read contradicts itself, so more attempts are allowed."""
+        return False
+
+    def threads_that_ran(self) -> Sequence[int]:
+        """Ids of threads that ran while memory was read: what is reported of them may mix two moments."""
+        return ()
+
+    def has_run(self, tid: int) -> bool:  # noqa: ARG002
+        """True if the thread ran, or began, while memory was read: it does not wait forever for what it waited for."""
+        return False
+
+    def has_moved_on(self, tid: int) -> bool:  # noqa: ARG002
+        """True if the thread may have left its place. Check this after reading facts that are in no copy (its fds, for
+        example). Stops no thread."""
+        return False
+
+
+class TargetOrigin:
+    """Where a target comes from: a process of this machine, a core or a recording, with the files that belong to it.
+
+    These are the answers of a process of which only ``foreign`` files are known.
+    """
+
+    kind = "live"
+    """The kind of target: "live" or "core"."""
+    recorded: RecordedRun | None = None
+    """The run that this is a recording of, None for all other targets."""
+    readings: Readings | None = None
+    """Surroundings of the process, read before it was stopped."""
+    unreadable = ""
+    """Names the parts of the process that the kernel does not let us read, "" if it answers."""
+
+    def __init__(self, foreign: ForeignFiles | None = None) -> None:
+        if foreign:
+            self.foreign = foreign
+
+    @cached_property
+    def foreign(self) -> ForeignFiles:
+        """Opens the files that the target names; by default those of this machine."""
+        return ForeignFiles()
+
+    @cached_property
+    def files(self) -> HostFiles:
+        """Reads files and facts of the system for this target."""
+        return HostFiles(self.foreign)
+
+    @property
+    def is_core(self) -> bool:
+        return self.kind == "core"
+
     def local_path(self, path: str) -> str:
-        """The path by which *we* name a file that the target calls ``path`` (sysroot, /proc/PID/root); ``foreign``
-        opens it."""
+        """Our name of the file that the target calls ``path`` (sysroot, /proc/PID/root); ``foreign`` opens it."""
         return self.foreign.local_path(path)
 
     def environ(self) -> Mapping[str, str]:
         """The target's initial environment, empty if unknown."""
         return {}
 
+    def files_known_at(self) -> float | None:
+        """Seconds since the epoch: a file that changed later may not be the one that the process has loaded.
+
+        The start of a live process, the time at which a core was written; None if unknown.
+        """
+        return None
+
     def damage(self) -> Sequence[str]:
-        """The parts that the target itself lacks: the end of a core that was cut off."""
+        """Sentences that say what a damaged core lacks."""
         return ()
 
     @property
@@ -291,68 +347,29 @@ class Target(ABC):
         return False
 
     def missing_from_recording(self) -> str:
-        """The facts that were asked for and are not in the recording, "" when none were."""
+        """Names what was asked for and is not in the recording, "" if nothing is missing."""
         return ""
 
-    def files_known_at(self) -> float | None:
-        """Seconds since the epoch: a file that changed later may not be what the process has loaded.
 
-        The start of a live process, the time at which a core was written; None if unknown.
-        """
-        return None
+class Target(ABC):
+    """A stopped process or a core dump, in three parts. Read-only by construction."""
 
-    def is_current(self) -> bool:
-        """True if what was read is still so. Only a target of which nobody says when it was written to has to look."""
-        return True
-
-    def on_change(self, action: Callable[[], None]) -> None:
-        """Have ``action`` called at a stop that comes later: what was read so far may be older than the threads."""
+    debugger: str
+    """The debugger: "gdb", "lldb" or "none"."""
+    pid: int
+    architecture: Architecture
 
     @property
-    def paused_ms(self) -> float | None:
-        """Milliseconds that the process stood still for us; None for a core, and where that is not over."""
-        return None
-
-    def threads_that_ran(self) -> Sequence[int]:
-        """Thread ids of those that ran on while memory was read: what is said of them may mix two moments."""
-        return ()
-
-    def has_run(self, tid: int) -> bool:
-        """True if that thread ran on, or began, while memory was read: it does not wait for ever for what it was seen
-        to."""
-        del tid
-        return False
-
-    def has_moved_on(self, tid: int) -> bool:
-        """True if that thread is not known to stand where it was seen. To be asked after reading what belongs to that
-        moment and is in no copy: its descriptors, for example. Stops nobody."""
-        del tid
-        return False
-
-    def before_stops(self, prepare: Callable[[], Callable[[], None] | None]) -> None:
-        """Have ``prepare`` called before each stop to come, and what it returns while the process stands still: all
-        that this reads is of the moment of the stop. It must be quick."""
+    @abstractmethod
+    def memory(self) -> TargetMemory: ...
 
     @property
-    def stops(self) -> int | None:
-        """Number of times that the process was stopped for us; None for a core, and where somebody else stops it."""
-        return None
+    @abstractmethod
+    def moment(self) -> TargetMoment: ...
 
-    def cut_short(self) -> Mapping[int, str]:
-        """Thread id → the system call that a stop of ours may have ended early."""
-        return {}
-
-    def need_registers(self, tid: int) -> None:
-        """Note that a proof needs registers of that thread which it lacks: ``retake`` then stops the process."""
-
-    def stopped_thread(self, tid: int) -> TargetThread | None:  # noqa: ARG002
-        """That thread with the registers that it lacks, where a look can be completed without beginning again."""
-        return None
-
-    def retake(self, in_doubt: bool = False) -> bool:  # noqa: ARG002
-        """Take another look at the process, where threads moved during this one; whether that was done. ``in_doubt``:
-        what was read contradicts itself, so it may be tried more often."""
-        return False
+    @property
+    @abstractmethod
+    def origin(self) -> TargetOrigin: ...
 
     def close(self) -> None:
-        """Let the target go on as before (live without debugger); idempotent."""
+        """Let the process resume if we stopped it (live without debugger); idempotent."""

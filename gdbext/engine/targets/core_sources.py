@@ -297,12 +297,12 @@ class _Progress:
 class DyingProcess(LocalProcess):
     """Process ``pid``, which the kernel dumps; it goes when the pipe is closed. Raises BadCore, ForeignArchitecture."""
 
-    kind = "core"
     debugger = "none"
 
     def __init__(self, pid: int, memory: int, pipe: int) -> None:
         """``memory``: a descriptor of /proc/PID/mem; ``pipe``: the one that the core comes out of."""
         self.pid = pid
+        self.origin.kind = "core"
         self._memory = memory
         head = _head_file(pipe)
         core = open_core(f"/proc/self/fd/{head}")

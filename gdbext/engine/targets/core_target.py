@@ -12,7 +12,15 @@ from functools import cached_property
 from gdbext.engine.arch import Architecture, architectures
 from gdbext.engine.formats import auxv, elf_core
 from gdbext.engine.formats.elf_header import PF_W, PF_X, Identity, permission_text
-from gdbext.engine.targets.base_target import MemoryMapping, Signal, Target, TargetThread
+from gdbext.engine.targets.base_target import (
+    MemoryMapping,
+    Signal,
+    Target,
+    TargetMemory,
+    TargetMoment,
+    TargetOrigin,
+    TargetThread,
+)
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.mapped_files import MappedFiles
 from gdbext.engine.targets.system import linux
@@ -55,7 +63,7 @@ class CoreFileThread(TargetThread):
         return self._architecture.unpack_floats(self._note.raw_floats)
 
 
-class CoreTarget(Target):
+class CoreTarget(Target, TargetMemory, TargetOrigin):
     """The ELF core at ``path``; files of the target are looked for below ``sysroot``.
 
     Raises BadCore, ForeignArchitecture, NotPermitted. ``damage`` says what is missing from a damaged core.
@@ -63,6 +71,7 @@ class CoreTarget(Target):
 
     kind = "core"
     debugger = "none"
+    moment = TargetMoment()
 
     def __init__(self, path: str, sysroot: str | None = None, unpacked: str = "") -> None:
         """``unpacked``: the file to read where ``path`` is a compressed one."""
@@ -81,6 +90,14 @@ class CoreTarget(Target):
         others = [CoreFileThread(self.architecture, note, None) for note in notes[1:]]
         self._threads = sorted([self._first, *others], key=lambda thread: thread.tid)
         self._maps: list[MemoryMapping] | None = None
+
+    @property
+    def memory(self) -> TargetMemory:
+        return self
+
+    @property
+    def origin(self) -> TargetOrigin:
+        return self
 
     def read(self, address: int, size: int) -> bytes:
         """Memory from the core, and from the mapped files where the core leaves it out. Raises MemoryFault."""

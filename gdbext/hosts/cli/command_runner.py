@@ -12,7 +12,7 @@ from gdbext.diagnosis.tool import Alone
 from gdbext.engine.layouts import store
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.live import proc_checks, supervision
-from gdbext.engine.targets.live.unstopped import AsleepProcess, UnreadableProcess
+from gdbext.engine.targets.live.unstopped import SleepingProcess, UnreadableProcess
 from gdbext.errors import GdbextError, UsageError
 from gdbext.hosts import opening
 from gdbext.hosts.cli.options import wants_color
@@ -179,7 +179,7 @@ def _compare_writer(target: Target, options: Options) -> None:
 
 def _is_one_moment(opened: Sequence[Target]) -> bool:
     """False for a process that was recorded as it slept, and woke meanwhile, or of which a proof needs registers."""
-    return not (opened and isinstance(opened[0], AsleepProcess)) or opened[0].is_enough()
+    return not (opened and isinstance(opened[0], SleepingProcess)) or opened[0].is_consistent()
 
 
 def _target(options: Options, again: bool = False) -> Target:

@@ -119,7 +119,7 @@ class SessionCache:
     def _is_current(self, session: Session, age: float) -> bool:
         if time.monotonic() - self._compared < age:
             return True
-        is_current = session.target.is_current()
+        is_current = session.target.memory.is_current()
         self._compared = time.monotonic()
         return is_current
 

@@ -87,7 +87,7 @@ class FrameSource:
         """The added frames of a thread; empty if they cannot be read: the debugger shows its stack in any case."""
         try:
             session = self._session(0.2)  # a debugger that shows all stacks asks for one after the other
-            thread = next((thread for thread in session.target.threads() if thread.tid == tid), None)
+            thread = next((thread for thread in session.target.memory.threads() if thread.tid == tid), None)
             return added_frames(session.threads.of(thread)) if thread else ()
         except GdbextError as error:
             _log.info("no frames are added to the stack of thread %d: %s", tid, error.what)

@@ -105,7 +105,6 @@ class GdbTarget(LentProcess):
     ``states`` maps a tid to the thread's state letter before the attach, if it was read.
     """
 
-    kind = "live"
     debugger = "gdb"
 
     def __init__(self, inferior: gdb.Inferior, states: Mapping[int, str] | None = None) -> None:

@@ -138,7 +138,6 @@ class LldbTarget(LentProcess):
     the attach, if it was read; ``lent`` are registers that LLDB cannot be asked for.
     """
 
-    kind = "live"
     debugger = "lldb"
 
     def __init__(

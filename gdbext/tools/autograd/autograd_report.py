@@ -61,7 +61,7 @@ class AutogradReporter:
     def _tids(self) -> dict[int, int]:
         """RecordFunction's number of each thread that has one."""
         found: dict[int, int] = {}
-        for thread in self._session.target.threads():
+        for thread in self._session.target.memory.threads():
             number = self._field(lambda t=thread: self._engine.thread_id(self._pointer(t)))  # type: ignore[misc]
             if number:
                 found[number] = thread.tid

@@ -56,7 +56,7 @@ def _nothing(
     session: Session, imported: bool, known: bool, problems: tuple[str, ...] = ()
 ) -> compile_section.CompileSection:
     """The section of a process in which there is nothing to read, or nobody knows how."""
-    enabled, disabled_by = _enabled(session.target.environ(), {}, False)
+    enabled, disabled_by = _enabled(session.target.origin.environ(), {}, False)
     return compile_section.CompileSection(
         imported,
         enabled,
@@ -89,7 +89,7 @@ def _recorded(session: Session, reader: DynamoReader) -> compile_section.Compile
     dynamo, inductor = reader.options(names.CONFIG), reader.inductor_options()
     comments = KernelComments(session.target)
     threads = _Threads(session, CompiledFrames(originals, compilations, comments))
-    enabled, disabled_by = _enabled(session.target.environ(), dynamo.values, bool(counters))
+    enabled, disabled_by = _enabled(session.target.origin.environ(), dynamo.values, bool(counters))
     return compile_section.CompileSection(
         imported=True,
         enabled=enabled,

@@ -74,7 +74,7 @@ def _works(session: Session) -> Iterator[compile_section.CompilingThread]:
 
 def python_stacks(session: Session) -> Iterator[tuple[int, PyStack]]:
     """The Python frames of each thread; one that cannot be read is among the session's errors."""
-    for thread in session.target.threads():
+    for thread in session.target.memory.threads():
         try:
             yield thread.tid, session.python_threads.frames(thread.tid)
         except GdbextError as error:

@@ -208,12 +208,12 @@ _WORD = (1 << 64) - 1
 def read_target_info(session: Session) -> TargetInfo:
     """Everything; what cannot be read is None, and is among the session's errors."""
     return TargetInfo(
-        threads=len(session.target.threads()),
+        threads=len(session.target.memory.threads()),
         torch=_torch(session),
         python=_python(session),
         libc=_libc(session.modules),
         modules=tuple(_module(module) for module in session.modules.modules if _listed(module)),
-        environment=linux.shown(session.target.environ()),
+        environment=linux.shown(session.target.origin.environ()),
     )
 
 

@@ -146,7 +146,7 @@ class _Settings:
     def section(self, script: str | None) -> SettingsSection:
         """All settings, in the order of the report."""
         settings = (*self._reader.read(), *self._libraries(), *self._others(), *self._compiler(), *self._threads())
-        variables = linux.public(self._session.target.environ())
+        variables = linux.public(self._session.target.origin.environ())
         return SettingsSection(settings, variables, script, self._cpu_state(), self._session.target.pid)
 
     # --- libraries -------------------------------------------------------------------------------
@@ -161,7 +161,9 @@ class _Settings:
 
     @property
     def _main_pointer(self) -> int:
-        thread = next((each for each in self._session.target.threads() if each.tid == self._session.target.pid), None)
+        thread = next(
+            (each for each in self._session.target.memory.threads() if each.tid == self._session.target.pid), None
+        )
         if not thread:
             raise BadData("the main thread has ended")
         return self._session.memory.architecture.thread_pointer(thread.registers())
@@ -255,7 +257,7 @@ class _Settings:
 
     def _changed_threads(self) -> Iterator[Mapping[str, SettingValue]]:
         """The settings of threads of their own; threads that have none are left out."""
-        threads = self._session.target.threads()
+        threads = self._session.target.memory.threads()
         known = self._session.python_threads.names
         for thread in threads[:THREADS]:
             found = self._thread_settings.changed(thread)

@@ -229,7 +229,7 @@ class CallCount:
 def call_count(session: Session) -> CallCount | None:
     """Counts the calls of operators from now on; None where kernel probes are not permitted, or there is no process."""
     target = session.target
-    if target.is_core or target.recorded or not session.has_torch:
+    if target.origin.is_core or target.origin.recorded or not session.has_torch:
         return None
     try:
         return DispatchActivity(session).counting()

@@ -221,7 +221,7 @@ class DispatchTracer:
         for number in range(min(count, DEPTH_LIMIT)):
             slot, returns_to = struct.unpack_from("<QQ", state, 16 + 16 * number)
             try:
-                if target.read(slot, 8) != struct.pack("<Q", returns_to & _ADDRESS):
+                if target.memory.read(slot, 8) != struct.pack("<Q", returns_to & _ADDRESS):
                     return number
             except GdbextError:
                 return number

@@ -311,7 +311,7 @@ class ProbeHooks:
 
 def _in_file(target: Target, address: int) -> tuple[str, int] | None:
     """The file that is mapped at an address, and the offset in it."""
-    for each in target.maps():
+    for each in target.memory.maps():
         if each.start <= address < each.end and each.path.startswith("/") and not each.deleted:
             return each.path, address - each.start + each.offset
     return None

@@ -166,7 +166,7 @@ class LatePlaces:
         return found
 
     def _libraries(self) -> frozenset[str]:
-        maps = self.session.target.maps()
+        maps = self.session.target.memory.maps()
         return frozenset(each.path for each in maps if "x" in each.permissions and each.path.startswith("/"))
 
 

@@ -200,7 +200,7 @@ class TraceTool(LiveTool):
         """The same for a process that a user's debugger holds, which lets it run meanwhile: nothing that the debugger
         puts into its code is there when that is killed."""
         tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
-        process = RunningProcess(session.target.pid, is_ours=True)
+        process = RunningProcess(session.target.pid, inside_debugger=True)
         try:
             beside = Session(process)
             with host.running(self.name):
@@ -230,7 +230,7 @@ class ThreadNames:
         if tid not in self._known:
             target = self._session.target
             try:
-                threads = {each.tid: each.name for each in target.threads()}
+                threads = {each.tid: each.name for each in target.memory.threads()}
                 names = target.thread_names() if isinstance(target, RunningProcess) else threads
             except GdbextError:  # the process is gone
                 names = {}

@@ -170,7 +170,7 @@ class Nesting:
 
     def _is_current(self, found: LookupResult) -> bool:
         try:
-            return self._session.target.read(found.table_entry, len(found.table_bytes)) == found.table_bytes
+            return self._session.target.memory.read(found.table_entry, len(found.table_bytes)) == found.table_bytes
         except GdbextError:  # not any more: the process may be gone
             return True
 

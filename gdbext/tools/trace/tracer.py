@@ -285,7 +285,7 @@ def open_threads(control: RunControl, threads: Mapping[int, Sequence[TracedDispa
         return ()
     try:
         session = control.session()
-        stopped = {thread.tid: thread for thread in session.target.threads()}
+        stopped = {thread.tid: thread for thread in session.target.memory.threads()}
     except GdbextError:
         return ()
     found = [_of_thread(session, stopped[tid], dispatches) for tid, dispatches in threads.items() if tid in stopped]

@@ -121,7 +121,7 @@ class ValuesTool(LiveTool):
         seeks = args.mode in SEEKS
         if not args.op and not seeks:
             raise UsageError("name the operators", help=f"dispatch-values {args.mode} mm")
-        if seeks and (session.target.is_core or host.name == "none"):
+        if seeks and (session.target.origin.is_core or host.name == "none"):
             return self._on_stacks(session, args)
         watched, sink = self._watch(session, args, host)
         host.lets_finish = watched.ending.kind.is_by_command

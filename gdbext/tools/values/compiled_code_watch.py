@@ -142,7 +142,9 @@ class CompiledCodeWatch:
         folder = PurePosixPath(module.path).parent.parent / _SHIM_HEADERS
         for name in generated_kernels.HEADERS:
             try:
-                yield self._session.target.foreign.read(str(folder / name), _HEADER_LIMIT)[0].decode("utf-8", "replace")
+                yield self._session.target.origin.foreign.read(str(folder / name), _HEADER_LIMIT)[0].decode(
+                    "utf-8", "replace"
+                )
             except OSError:
                 continue
 

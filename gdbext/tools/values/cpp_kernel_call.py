@@ -135,7 +135,7 @@ class CppLibrary:
     def _source(self) -> str:
         path = f"{self._path.removesuffix('.so')}.cpp"
         try:
-            return self._session.target.foreign.source(path, _SOURCE_LIMIT)[0].decode("utf-8", "replace")
+            return self._session.target.origin.foreign.source(path, _SOURCE_LIMIT)[0].decode("utf-8", "replace")
         except OSError:
             return ""
 

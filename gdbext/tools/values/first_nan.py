@@ -135,7 +135,7 @@ def notes_on_stacks(
     "NaN" or the like."""
     matchers = [matcher(pattern) for pattern in patterns]
     found = False
-    for thread in session.target.threads():
+    for thread in session.target.memory.threads():
         try:
             frames = tuple(
                 frame

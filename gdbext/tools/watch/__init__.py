@@ -373,7 +373,7 @@ def _started(program: Sequence[str]) -> subprocess.Popen[bytes]:
 def _pulse(pid: int) -> DispatchActivity | None:
     """None where probes are not permitted."""
     try:
-        target = RunningProcess(pid, is_held=True)
+        target = RunningProcess(pid, may_be_traced=True)
         try:
             return DispatchActivity(Session(target))
         finally:

@@ -23,7 +23,7 @@ NOWHERE = 0xDEADBEEF0
 
 def futex_of(view: View, tid: int) -> int:
     """The first argument of futex(2), 202, in rdi; it stays when restart_syscall(2), 219, goes on with a timed wait."""
-    registers = next(each for each in view.target.threads() if each.tid == tid).registers()
+    registers = next(each for each in view.target.memory.threads() if each.tid == tid).registers()
     assert registers["orig_rax"] in (202, 219)
     return registers["rdi"]
 

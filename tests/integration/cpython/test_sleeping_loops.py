@@ -34,7 +34,7 @@ VERSIONS = (*pythons.SUPPORTED, "3.14", "3.15")
 def test_only_what_the_loop_loads(version: str) -> None:
     with started("sleeping-loops", python=version) as inferior:
         tids, target = inferior.truth["tids"], brief_look(inferior.pid)
-        target.threads()
+        target.memory.threads()
         waits = some(Session(target).python_waits)
         found = {name: [(each.polled_as, each.name) for each in waits.polled_objects(tids[name])] for name in tids}
         target.close()

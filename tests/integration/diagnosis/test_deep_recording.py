@@ -34,7 +34,7 @@ def test_a_stack_of_25000_frames_is_replayed() -> None:
     check_verdict("", report, replay.truth)
     assert "known" not in report
     # It was recorded before the name of a renamed backend, what other threads are in, and who traces them were read.
-    missing = replay.target.missing_from_recording()
+    missing = replay.target.origin.missing_from_recording()
     pattern = r"((facts of the system|pages of memory|symbols of [\w.+]+) \(\d\)(, )?){0,6}"
     assert re.fullmatch(pattern, missing), missing
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "kilobytes"

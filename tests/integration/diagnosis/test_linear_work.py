@@ -33,13 +33,13 @@ class Work:
     def of(self, pid: int) -> tuple[int, int]:
         """(calls, reads) of one look."""
         target = brief_look(pid)
-        read = target.read
+        read = target.memory.read
 
         def counted(address: int, size: int) -> bytes:
             self.reads += 1
             return read(address, size)
 
-        target.read = counted  # type: ignore[method-assign]
+        target.memory.read = counted  # type: ignore[method-assign]
         self.steps = self.reads = 0
         sys.setprofile(self.count)
         try:
@@ -97,7 +97,7 @@ def test_a_truncated_stack_wants_no_stop(monkeypatch: pytest.MonkeyPatch) -> Non
             assert any("truncated at 1000 frames" in note for each in inspection.threads for note in each.notes)
             assert session.target is target
             assert isinstance(target, SnapshotTarget)
-            assert target.stops == 0
+            assert target.moment.stops == 0
             target.close()
         finally:
             process.kill()

@@ -29,7 +29,7 @@ def found_arguments(process: Inferior) -> dict[str, dict[str, Argument]]:
     with ProcTarget(process.pid) as target:
         session = Session(target)
         reporter = ArgumentReporter(session)
-        threads = {thread.tid: thread for thread in target.threads()}
+        threads = {thread.tid: thread for thread in target.memory.threads()}
         found = {}
         for role, facts in process.truth["threads"].items():
             frames = reporter.frames(session.threads.of(threads[facts["tid"]]).stack)

@@ -85,7 +85,7 @@ def test_an_older_optional_and_a_flag_that_is_called_otherwise(reading: Reading)
         del flags["view_replay_enabled_"]
 
     def flags_of(session: Session) -> tuple[bool | None, ...]:
-        pointer = session.memory.architecture.thread_pointer(session.target.threads()[0].registers())
+        pointer = session.memory.architecture.thread_pointer(session.target.memory.threads()[0].registers())
         state = session.dispatch_states.read(pointer)
         assert state.problems == ()
         assert state.autograd is not None

@@ -8,16 +8,33 @@ from pathlib import Path
 
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.formats.auxv import parse_auxv
-from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.targets.base_target import (
+    MemoryMapping,
+    Target,
+    TargetMemory,
+    TargetMoment,
+    TargetOrigin,
+    TargetThread,
+)
 from gdbext.engine.targets.system.linux import parse_maps
 from gdbext.errors import MemoryFault
 
 
-class FakeTarget(Target):
+class FakeOrigin(TargetOrigin):
+    def __init__(self, kind: str, paths: Mapping[str, str]) -> None:
+        super().__init__()
+        self.kind = kind
+        self._paths = paths
+
+    def local_path(self, path: str) -> str:
+        return self._paths.get(path, path)
+
+
+class FakeTarget(Target, TargetMemory):
     """``regions`` maps start addresses to contents; whatever is not there cannot be read. Counts its reads."""
 
-    kind = "live"
     debugger = "none"
+    moment = TargetMoment()
     pid = 1 << 30  # no such process
 
     def __init__(
@@ -32,10 +49,17 @@ class FakeTarget(Target):
         self.regions = dict(regions)
         self.reads: list[tuple[int, int]] = []
         self.is_closed = False
-        self.kind = kind
+        self._origin = FakeOrigin(kind, paths or {})
         self._maps = maps
         self._auxv = auxv or {}
-        self._paths = paths or {}
+
+    @property
+    def memory(self) -> TargetMemory:
+        return self
+
+    @property
+    def origin(self) -> TargetOrigin:
+        return self._origin
 
     def read(self, address: int, size: int) -> bytes:
         self.reads.append((address, size))
@@ -55,9 +79,6 @@ class FakeTarget(Target):
 
     def auxv(self) -> Mapping[int, int]:
         return self._auxv
-
-    def local_path(self, path: str) -> str:
-        return self._paths.get(path, path)
 
     def close(self) -> None:
         self.is_closed = True

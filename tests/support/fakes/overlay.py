@@ -19,7 +19,7 @@ def overlaid(
         for start, length in holes:
             if address < start + length and start < address + size:
                 raise MemoryFault(max(address, start), size, "a hole made by the test")
-        raw = bytearray(target.read(address, size))
+        raw = bytearray(target.memory.read(address, size))
         for start, contents in (patches or {}).items():
             low, high = max(start, address), min(start + len(contents), address + size)
             if low < high:

@@ -35,6 +35,10 @@ class FakeTarget(fake_target.FakeTarget):
         super().__init__({}, kind="core")
         self.regions: list[Region] = []  # type: ignore[assignment]
         self.gone = set(gone)
+        self.origin.local_path = self._local_path  # type: ignore[method-assign]
+
+    def _local_path(self, path: str) -> str:
+        return "/nowhere" + path if path in self.gone else path
 
     def add(self, start: int, data: bytes, permissions: str, path: str = "", offset: int = 0) -> None:
         padded = data + bytes(-len(data) % PAGE)
@@ -59,9 +63,6 @@ class FakeTarget(fake_target.FakeTarget):
 
     def maps(self) -> Sequence[MemoryMapping]:
         return sorted((region.mapping for region in self.regions), key=lambda mapping: mapping.start)
-
-    def local_path(self, path: str) -> str:
-        return "/nowhere" + path if path in self.gone else path
 
 
 class FakeStack:

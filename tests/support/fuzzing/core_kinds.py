@@ -126,7 +126,7 @@ def sysroot(name: str) -> Path:
     """Copies of the files that the process of a core had mapped."""
     root = folders.scratch() / f"root-{name}"
     target = CoreTarget(str(core_path(name)))
-    paths = {mapping.path for mapping in target.maps() if mapping.path.startswith("/")}
+    paths = {mapping.path for mapping in target.memory.maps() if mapping.path.startswith("/")}
     target.close()
     for path in sorted(paths):
         if (Path(path).is_file() and Path(path).stat().st_size < 8 << 20) or "python" in Path(path).name:

@@ -59,7 +59,7 @@ class View:
         return self.states[tid][0]
 
     def native(self, tid: int) -> list[NativeFrame]:
-        thread = next(each for each in self.target.threads() if each.tid == tid)
+        thread = next(each for each in self.target.memory.threads() if each.tid == tid)
         return list(Unwinder(self.memory, self.modules).frames(thread.registers()))
 
     def placed(self, tid: int) -> list[tuple[int, FrameGroup]]:

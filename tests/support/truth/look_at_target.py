@@ -15,17 +15,20 @@ from gdbext.errors import GdbextError
 
 def answers(target: Target, reads: dict[str, tuple[int, int]], paths: list[str]) -> dict[str, Any]:
     """What the target says. ``reads`` names (address, size) pairs, ``paths`` are given to local_path."""
-    selected = target.selected_thread()
+    selected = target.memory.selected_thread()
     return {
-        **{name: getattr(target, name) for name in ("kind", "debugger", "is_core", "pid")},
+        "debugger": target.debugger,
+        "pid": target.pid,
+        "kind": target.origin.kind,
+        "is_core": target.origin.is_core,
         "architecture": target.architecture.name,
         "selected": selected.tid if selected else None,
-        "threads": list(map(_thread, target.threads())),
-        "maps": [mapping._asdict() for mapping in target.maps()],
-        "auxv": {str(key): value for key, value in target.auxv().items()},
-        "environ": dict(target.environ()),
+        "threads": list(map(_thread, target.memory.threads())),
+        "maps": [mapping._asdict() for mapping in target.memory.maps()],
+        "auxv": {str(key): value for key, value in target.memory.auxv().items()},
+        "environ": dict(target.origin.environ()),
         "reads": {name: _read(target, address, size) for name, (address, size) in reads.items()},
-        "paths": {path: target.local_path(path) for path in paths},
+        "paths": {path: target.origin.local_path(path) for path in paths},
     }
 
 
@@ -37,7 +40,7 @@ def _thread(thread: TargetThread) -> dict[str, Any]:
 
 def _read(target: Target, address: int, size: int) -> dict[str, Any]:
     try:
-        return {"bytes": target.read(address, size).hex()}
+        return {"bytes": target.memory.read(address, size).hex()}
     except GdbextError as error:
         return {"error": type(error).__name__}
 

@@ -10,14 +10,19 @@ import pytest
 from gdbext.diagnosis.commands import dot_graph
 from gdbext.diagnosis.session import Session
 from gdbext.engine.formats import whole_file
+from gdbext.engine.targets.base_target import TargetMoment
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import MemoryFault
 from gdbext.tools import running
 from support.recorded import recordings
 
 
-class MovingTarget(ReplayTarget):
+class MovingTarget(ReplayTarget, TargetMoment):
     """Moves during the first look, and stands still in the second one."""
+
+    @property
+    def moment(self) -> TargetMoment:  # type: ignore[override]
+        return self
 
     looks = 1
 

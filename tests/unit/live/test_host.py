@@ -16,6 +16,7 @@ from gdbext.live import timed_run
 from gdbext.live.host import BREAKPOINTS, PROBES, NoDebugger
 from gdbext.live.timed_run import DeferredInterrupt, SilenceNotice
 from gdbext.live.waiting import NoProcess
+from support.fakes.fake_target import FakeTarget
 
 
 def test_only_one_live_command_at_a_time() -> None:
@@ -58,8 +59,8 @@ def test_breakpoints_that_probes_hide_are_told() -> None:
 
 
 def test_a_core_cannot_run_and_without_a_debugger_nothing_does() -> None:
-    core: Any = SimpleNamespace(target=SimpleNamespace(is_core=True))
-    process: Any = SimpleNamespace(target=SimpleNamespace(is_core=False))
+    core: Any = SimpleNamespace(target=FakeTarget({}, kind="core"))
+    process: Any = SimpleNamespace(target=FakeTarget({}))
     with pytest.raises(TargetError, match="cannot run"):
         NoDebugger().run_control(core)
     with pytest.raises(UsageError, match="needs a debugger"):

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats.auxv import parse_auxv
-from gdbext.engine.targets.base_target import MemoryMapping, Target
+from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetMemory, TargetMoment, TargetOrigin
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.live.proc_checks import alive_in, served_places, status_fields
 from gdbext.engine.targets.live.supervision import ANSWER_SECONDS, by_child
@@ -87,12 +87,23 @@ def read_command(pid: int) -> bytes:
         raise TargetGone.of(pid) from error
 
 
-class LocalProcess(Target):
-    """Maps, environment and files of process ``pid``."""
+class LocalProcess(Target, TargetMemory, TargetMoment):
+    """Process ``pid``: its own memory and moment, which share what was read."""
 
-    kind = "live"
     _maps: list[MemoryMapping] | None = None
     _maps_text = b""
+
+    @property
+    def memory(self) -> TargetMemory:
+        return self
+
+    @property
+    def moment(self) -> TargetMoment:
+        return self
+
+    @cached_property
+    def origin(self) -> TargetOrigin:
+        return ProcessOrigin(self.pid)
 
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps, read once for each stop. Raises TargetGone."""
@@ -104,14 +115,22 @@ class LocalProcess(Target):
         return self._maps
 
     def auxv(self) -> Mapping[int, int]:
-        """The auxiliary vector, of /proc/PID/auxv."""
+        """/proc/PID/auxv. Raises TargetGone."""
         return parse_auxv(read_file(self.pid, "auxv"))
+
+
+class ProcessOrigin(TargetOrigin):
+    """The environment and the files of process ``pid`` of this machine."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self._pid = pid
 
     def environ(self) -> Mapping[str, str]:
         """/proc/PID/environ: as it was at the start of the program. Of one that is longer than execve(2) makes any,
         nothing is known."""
         try:
-            return linux.parse_environ(read_file(self.pid, "environ"))
+            return linux.parse_environ(read_file(self._pid, "environ"))
         except TargetGone:
             raise
         except TargetError:
@@ -119,21 +138,17 @@ class LocalProcess(Target):
 
     def files_known_at(self) -> float | None:
         """The time when the process started."""
-        return started_at(self.pid)
+        return started_at(self._pid)
 
     @cached_property
     def foreign(self) -> ForeignFiles:
-        """The door to files below /proc/PID/root where the process sees other files (a container, a chroot), with its
-        user's rights."""
-        return _door(alive_in(self.pid))
-
-
-def _door(pid: int) -> ForeignFiles:
-    """The door to the files of a process; where it sees some of a server, a child asks first whether that answers."""
-    served = served_places(pid)
-    if not served:
-        return ForeignFiles.of_process(pid)
-    return ForeignFiles.of_process(pid, served, lambda touch: by_child(touch, ANSWER_SECONDS))
+        """Opens files below /proc/PID/root if the process sees other files (a container, a chroot), with its user's
+        rights; a child first asks whether a file server that it uses answers."""
+        pid = alive_in(self._pid)
+        served = served_places(pid)
+        if not served:
+            return ForeignFiles.of_process(pid)
+        return ForeignFiles.of_process(pid, served, lambda touch: by_child(touch, ANSWER_SECONDS))
 
 
 class LentProcess(LocalProcess):
@@ -142,18 +157,10 @@ class LentProcess(LocalProcess):
     is_native = True
     """True for a process of this machine that the debugger itself traces."""
 
-    def environ(self) -> Mapping[str, str]:
-        """/proc/PID/environ of a local process, else empty."""
-        return super().environ() if self.is_native else {}
-
-    def files_known_at(self) -> float | None:
-        """The time when the process started, on this machine."""
-        return super().files_known_at() if self.is_native else None
-
     @cached_property
-    def foreign(self) -> ForeignFiles:
-        """The files that the process itself sees (/proc/PID/root); of a remote one, those below ``sysroot``."""
-        return _door(self.pid) if self.is_native else ForeignFiles.of_core(self.sysroot())
+    def origin(self) -> TargetOrigin:
+        """Files that the process itself sees (/proc/PID/root); for a remote one those below ``sysroot``."""
+        return ProcessOrigin(self.pid) if self.is_native else TargetOrigin(ForeignFiles.of_core(self.sysroot()))
 
     def sysroot(self) -> str:
         """The folder that the user named for the files of the other machine, "" where there is none."""

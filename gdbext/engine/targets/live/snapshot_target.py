@@ -1,23 +1,22 @@
-"""A live process of which registers and stacks are copied, and which runs on while it is analysed.
+"""A live process whose registers and stacks are copied, and which runs while it is analyzed.
 
-Where all of its threads sleep, and a look before and one after prove that none had a turn, the copy is of one moment
-without anybody being stopped. Else, and where a proof needs registers that only a stop shows, it stands still while
-the copy is made. A stop can end a blocked system call early: ``cut_short`` says in which threads.
+If all of its threads sleep, and none ran between a check before and one after, the copy is of one moment and nothing
+was stopped. Otherwise, and if a proof needs registers that only a stop shows, the process is stopped while the copy is
+made. A stop can end a blocked system call early: ``cut_short`` says in which threads.
 
-Whatever takes long (symbols, layouts, call frame information) happens while the process runs. Memory is that of the
-copy where there is one; the rest is read when it is wanted. A process that hangs does not change meanwhile, and its
-threads' places in /proc prove that. Where threads seem to have moved it is stopped once more, and all that was wanted
-of its memory is copied with the stacks. If nothing has changed, the threads only took their time to fall asleep again,
-and what was read holds. Else ``retake`` goes on with that later stop. The second look may come to other memory than the
-first one; where a thread is then said to wait for ever that has moved (``has_run``), this goes on until the copy is
-enough.
+Slow work (symbols, layouts, call frame information) happens while the process runs. Copied memory is that of the copy;
+the rest is read on demand. A hung process does not change meanwhile, and its threads' places in /proc prove that. If
+threads seem to have moved, the process is stopped once more, and all memory that was read so far is copied with the
+stacks. If nothing changed, the threads only took their time to fall asleep again, and what was read holds. Otherwise
+``retake`` adopts the later stop. The second look may read other memory than the first one; as long as a thread that is
+then said to wait forever has moved (``has_run``), this repeats until the copy is enough.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 
 from gdbext.engine.arch import architectures
@@ -39,35 +38,35 @@ from gdbext.engine.targets.live.stop_copy import (
     writable_pages,
 )
 from gdbext.engine.targets.live.thread_motion import same_but_for_rseq
-from gdbext.engine.targets.live.unstopped import UnstoppedProcess, copy_asleep
+from gdbext.engine.targets.live.unstopped import UnstoppedProcess, snapshot_while_asleep
 from gdbext.engine.targets.system import linux
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
 _RED_ZONE = 256
-"""Bytes below the stack pointer that are copied, too: a function that calls nothing may keep its variables there."""
-_STACKS_SIZE = 32 << 20
-"""Bytes of stack that are copied in all; what lies further out is read afterwards."""
-_STACK_LEAST = 64 << 10
-_STACK_USUAL = 16 << 10
-"""Bytes of their stacks that most threads which wait have used."""
-_LOGGED_READ = 1 << 17
+"""Bytes below the stack pointer that are copied, too: a leaf function may keep its variables there."""
+_MAX_STACKS_SIZE = 32 << 20
+"""Bytes of all stacks that are copied; what lies further out is read afterwards."""
+_MIN_STACK_SIZE = 64 << 10
+_USUAL_STACK_SIZE = 16 << 10
+"""Bytes of their stacks that most waiting threads have used."""
+_MAX_LOGGED_READ = 1 << 17
 """Larger reads are whole tables, which a second look reads again by itself."""
-_WANTED_PAGES = 4096
-"""Pages besides the stacks that a later stop copies, at most."""
+_MAX_WANTED_PAGES = 4096
+"""Pages besides the stacks that a later stop copies."""
 _SETTLING_SECONDS = 0.001
-"""Seconds that a thread takes to go back to sleep in the system call that the stop interrupted; on a busy machine
-longer, so that each further stop is given four times as long."""
-_STOPS = 2
-_STOPS_IN_DOUBT = 5
-"""Most stops of the process, and where a thread that is said to wait for ever has moved each time."""
+"""Seconds that a thread takes to go back to sleep in the system call that the stop interrupted; more on a busy machine,
+so each further stop is given four times as long."""
+_MAX_LOOKS = 2
+_MAX_LOOKS_IN_DOUBT = 5
+"""Limit of looks; the second one while a thread that is said to wait forever has moved each time."""
 
 
 class SnapshotTarget(LocalProcess):
     """Process ``pid``, stopped when its threads are first asked for, for as long as copying them takes.
 
-    ``stop`` stops it and gives the stopped target; ``let_go`` lets that go on. ``unstopped`` opens it as it sleeps:
-    where all threads do, nobody is stopped. A process that is about to die of a signal is held until close(): it would
-    be gone. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
+    ``stop`` stops it and gives the stopped target; ``let_go`` resumes that. ``unstopped`` opens the process as it
+    sleeps: if all threads do, nothing is stopped. A process that is about to die of a signal is held until close():
+    otherwise it would be gone. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
     """
 
     def __init__(
@@ -90,90 +89,88 @@ class SnapshotTarget(LocalProcess):
         self._held: Target | None = None
         self._copy: StopCopy | None = None
         self._next: StopCopy | None = None
+        """A later copy that differs from ``_copy``, for ``retake``."""
         self._moved: tuple[int, ...] | None = None
-        self._wanted: dict[tuple[int, int], bytes] = {}
+        self._reads: dict[tuple[int, int], bytes] = {}
+        """(address, size) → bytes that were read besides the copy, since it was made."""
         self._wanted_pages: set[int] = set()
-        self._changing = False
-        self._paused = 0.0
+        """Numbers of the pages that the next copy has besides the stacks."""
+        self._is_mixed = False
+        self._paused_seconds = 0.0
         self._looks = 0
         self._stops = 0
         self._actions: list[Callable[[], None]] = []
         self._prepare: Callable[[], Callable[[], None] | None] = lambda: None
-        self._standing: list[tuple[int, bytes]] | None = None
-        """Whole pages that were read while the process stands still; None while it does not."""
+        self._pages_at_stop: list[tuple[int, bytes]] | None = None
+        """Whole pages that were read while the process is stopped; None while it is not."""
 
     def on_change(self, action: Callable[[], None]) -> None:
-        """``action`` is called at every stop: what was read before may be older than the threads."""
         self._actions.append(action)
 
     def before_stops(self, prepare: Callable[[], Callable[[], None] | None]) -> None:
-        """``prepare`` is called before each stop, in place of an earlier one, and what it returns at the stop."""
+        """As in TargetMoment; the last ``prepare`` replaces earlier ones."""
         self._prepare = prepare
 
     @property
     def paused_ms(self) -> float:
-        """Milliseconds that the process stood still, all stops together."""
-        return self._paused * 1e3
+        return self._paused_seconds * 1e3
 
     @property
     def stops(self) -> int | None:
-        """Number of times that it was stopped; 0 where its threads were read as they slept."""
         return self._stops
 
     def cut_short(self) -> Mapping[int, str]:
-        """Thread id → the system call that a stop may have ended early."""
         return self._cut_short
 
     def need_registers(self, tid: int) -> None:
-        """Note that the thread's callee-saved registers are wanted, which only a stop shows."""
         thread = self._copy.thread(tid) if self._copy else None
         if thread and thread.lacks_registers:
             self._needs_registers = True
 
     def stopped_thread(self, tid: int) -> TargetThread | None:
-        """The thread at a stop that is made now, where all that was read before belongs to that moment, too."""
         self.need_registers(tid)
-        if self._needs_registers and self._copy and self._copy.is_asleep and self._memory >= 0:
-            is_same, self._next = self._is_confirmed(_STOPS), None  # else the next look has a stop of its own
+        if self._must_stop_sleepers():
+            is_same, self._next = self._is_confirmed(_MAX_LOOKS), None  # else the next look has a stop of its own
             self._looks = 1 if is_same else self._looks
         return self._copy.thread(tid) if self._copy else None
 
+    def _must_stop_sleepers(self) -> bool:
+        return self._needs_registers and self._copy is not None and self._copy.is_asleep and self._memory >= 0
+
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes: as they were at the stop where they were copied, else as they are now. Raises
+        """Exactly ``size`` bytes: as they were at the stop if they were copied, else as they are now. Raises
         MemoryFault, TargetGone."""
-        copied = self._copy.memory.read(address, size) if self._copy and self._standing is None else b""
+        copied = self._copy.memory.read(address, size) if self._copy and self._pages_at_stop is None else b""
         if copied:
             return copied
         if self._memory < 0:
             raise TargetError(f"process {self.pid} has been let go already")
-        found = read_memory(self._memory, self.pid, address, size)
-        if self._standing is not None:
+        data = read_memory(self._memory, self.pid, address, size)
+        if self._pages_at_stop is not None:
             if not (address | size) % linux.PAGE_SIZE:
-                self._standing.append((address, found))
-            return found
-        if size <= _LOGGED_READ:
-            self._wanted[address, size] = found
-        return self._copy.memory.over(address, found) if self._copy else found
+                self._pages_at_stop.append((address, data))
+            return data
+        if size <= _MAX_LOGGED_READ:
+            self._reads[address, size] = data
+        return self._copy.memory.over(address, data) if self._copy else data
 
     def copied_page(self, number: int) -> bytes:
-        """A page that was copied at the stop."""
-        return self._copy.memory.page(number) if self._copy and self._standing is None else b""
+        return self._copy.memory.page(number) if self._copy and self._pages_at_stop is None else b""
 
     def sample(self, address: int, size: int) -> bytes:
-        """Read memory as it is now: what is compared with a file does not change."""
+        """Memory as it is now: what is compared with a file does not change."""
         return read_memory(self._memory, self.pid, address, size)
 
     def threads(self) -> Sequence[TargetThread]:
         """All threads, as they were at the stop, which the first call makes."""
-        return self._copied().threads
+        return self._first_copy().threads
 
     def selected_thread(self) -> TargetThread | None:
         """The debugger's; without one the main thread."""
-        copy = self._copied()
-        return next((each for each in copy.threads if each.tid == copy.selected), next(iter(copy.threads), None))
+        copy = self._first_copy()
+        return copy.thread(copy.selected) or next(iter(copy.threads), None)
 
     def close(self) -> None:
-        """Let go what is still held; idempotent."""
         self._release()
         if self._memory >= 0:
             os.close(self._memory)
@@ -182,35 +179,39 @@ class SnapshotTarget(LocalProcess):
     # --- what moved ------------------------------------------------------------------------------
 
     def threads_that_ran(self) -> Sequence[int]:
-        """Threads that ran on since the stop, as far as something besides the copy was read; found once for a stop."""
+        """Threads that ran since the stop, if anything besides the copy was read; determined once for each stop."""
         if self._moved is None:
-            self._moved = self._find_moved()
+            moved: tuple[int, ...] = ()
+            if self._copy and self._may_be_mixed():
+                moved = tuple(thread.tid for thread in self._copy.threads if self._has_moved(self._copy, thread.tid))
+            self._moved = () if moved and self._is_confirmed(_MAX_LOOKS) else moved
         return self._moved
 
     def has_run(self, tid: int) -> bool:
-        """The thread ran on since the stop, or began after it, and something was read besides the copy."""
+        """The thread ran since the stop, or began after it, and something was read besides the copy."""
         if not self._copy or not self._may_be_mixed():
             return False
-        moved = self._copy.has_moved(tid, self.architecture, self._code)
-        return moved and not self._is_confirmed(_STOPS_IN_DOUBT)
+        return self._has_moved(self._copy, tid) and not self._is_confirmed(_MAX_LOOKS_IN_DOUBT)
 
     def has_moved_on(self, tid: int) -> bool:
-        """The thread is not known to have slept since the copy was made."""
-        runs_on = self._copy and not self._held and self._memory >= 0
-        return bool(runs_on and self._copy and self._copy.has_moved(tid, self.architecture, self._code))
+        runs = self._copy and not self._held and self._memory >= 0
+        return bool(runs and self._copy and self._has_moved(self._copy, tid))
+
+    def _has_moved(self, copy: StopCopy, tid: int) -> bool:
+        return copy.has_moved(tid, self.architecture, self._code)
 
     def retake(self, in_doubt: bool = False) -> bool:
-        """Go on with a later look, if threads have moved since the last one, or libraries were loaded since the first
-        began; or with a stop, where registers are wanted; or ``in_doubt``, if what was read may be of two moments. All
-        that was read so far is copied."""
-        if self._needs_registers and self._copy and self._copy.is_asleep and self._memory >= 0:
-            self._wanted_pages |= set(self._pages_wanted())
+        """Adopt a later look if threads have moved since the last one, or libraries were loaded since the first began;
+        or stop the process, if registers are wanted; or look again if ``in_doubt`` and what was read may be of two
+        moments. All that was read so far is copied."""
+        if self._must_stop_sleepers():
+            self._wanted_pages.update(self._pages_read())
             self._adopt(self._take())
             return True
         self.threads_that_ran()
-        again = in_doubt and self._looks < _STOPS_IN_DOUBT and self._may_be_mixed()
+        again = in_doubt and self._looks < _MAX_LOOKS_IN_DOUBT and self._may_be_mixed()
         if not self._next and (again or self._has_other_files()):
-            self._wanted_pages |= set(self._pages_wanted())
+            self._wanted_pages.update(self._pages_read())
             with suppress(TargetError):
                 self._next = self._take()
         if not self._next:
@@ -218,16 +219,9 @@ class SnapshotTarget(LocalProcess):
         self._adopt(self._next)
         return True
 
-    def _find_moved(self) -> tuple[int, ...]:
-        copy = self._copy
-        if not copy or not self._may_be_mixed():
-            return ()
-        moved = tuple(each.tid for each in copy.threads if copy.has_moved(each.tid, self.architecture, self._code))
-        return () if moved and self._is_confirmed(_STOPS) else moved
-
     def _has_other_files(self) -> bool:
         """Other code is mapped than when this look began: a library was loaded before the stop, or after it."""
-        if not self._copy or self._held or self._memory < 0 or self._looks >= _STOPS_IN_DOUBT:
+        if not self._copy or self._held or self._memory < 0 or self._looks >= _MAX_LOOKS_IN_DOUBT:
             return False
         try:
             before, text = self.maps(), self._maps_text
@@ -241,22 +235,27 @@ class SnapshotTarget(LocalProcess):
 
     def _may_be_mixed(self) -> bool:
         """The process runs, and something was read that is not in the copy and may change."""
-        self._changing = self._changing or any(True for _ in self._pages_wanted())
-        return self._changing and not self._held and self._memory >= 0
+        self._is_mixed = self._is_mixed or any(True for _ in self._pages_read())
+        return self._is_mixed and not self._held and self._memory >= 0
 
-    def _is_confirmed(self, most: int) -> bool:
-        """Threads that seem to have moved only took their time to fall asleep again: at another stop, of ``most``
-        in all, they are where they were, all that was read is as it was, and no library was loaded. Else that stop is
-        the next to look at."""
-        if not self._copy or self._next or self._looks >= most:
+    def _is_confirmed(self, max_looks: int) -> bool:
+        """Look once more, if fewer than ``max_looks`` were made. True if threads that seem to have moved only took
+        their time to fall asleep again: they are where they were, all that was read is as it was, and no library was
+        loaded. Otherwise that look is kept for ``retake``."""
+        if not self._copy or self._next or self._looks >= max_looks:
             return False
-        wanted, files = set(self._pages_wanted()), code_files(self.maps())
-        self._wanted_pages |= wanted
+        pages, files = set(self._pages_read()), code_files(self.maps())
+        self._wanted_pages |= pages
         try:
             later = self._take()
         except TargetError:
             return False
-        is_same = self._copy.is_as(later, self.architecture, self._code) and self._read_same(later.memory, wanted)
+        is_same = self._copy.is_as(later, self.architecture, self._code) and all(
+            piece and same_but_for_rseq(piece, data[low - address : high - address], low)
+            for (address, size), data in self._reads.items()
+            for low, high in parts(address, size, pages)
+            for piece in (later.memory.read(low, high - low),)
+        )
         if not is_same or code_files(self.maps()) != files:
             self._next = later
             return False
@@ -264,18 +263,9 @@ class SnapshotTarget(LocalProcess):
         self._forget_reads()
         return True
 
-    def _read_same(self, later: PageCopy, pages: Collection[int]) -> bool:
-        """True if what was read of those pages is what they held at a later stop."""
-        return all(
-            piece and same_but_for_rseq(piece, found[low - address : high - address], low)
-            for (address, size), found in self._wanted.items()
-            for low, high in parts(address, size, pages)
-            for piece in (later.read(low, high - low),)
-        )
-
-    def _pages_wanted(self) -> Iterator[int]:
-        """Pages that were read besides the copy, in memory that the process can write to."""
-        return writable_pages(self._wanted, self.maps())
+    def _pages_read(self) -> Iterator[int]:
+        """Numbers of the pages that were read besides the copy, in memory that the process can write to."""
+        return writable_pages(self._reads, self.maps())
 
     def _code(self, address: int, size: int) -> bytes:
         try:
@@ -285,41 +275,47 @@ class SnapshotTarget(LocalProcess):
 
     # --- the stop --------------------------------------------------------------------------------
 
-    def _copied(self) -> StopCopy:
-        """The copy, made when it is first wanted."""
+    def _first_copy(self) -> StopCopy:
         if not self._copy:
             self._adopt(self._take())
         assert self._copy
         return self._copy
 
     def _adopt(self, copy: StopCopy) -> None:
-        """Adopt a stop: from here on that is how the process is."""
         self._copy, self._next = copy, None
         self._forget_reads()
         for action in self._actions:
             action()
 
     def _forget_reads(self) -> None:
-        self._wanted.clear()
-        self._moved, self._changing = None, False
+        self._reads.clear()
+        self._moved, self._is_mixed = None, False
 
     def _take(self) -> StopCopy:
-        """Copy registers, stacks and the pages that were wanted so far, at one moment: of threads that all sleep, else
-        of a process that is stopped meanwhile."""
-        runs = list(ranges(sorted(self._wanted_pages), _WANTED_PAGES))
+        """Copy registers, stacks and the wanted pages, at one moment: while all threads sleep, else while the process
+        is stopped."""
+        page_ranges = list(ranges(sorted(self._wanted_pages), _MAX_WANTED_PAGES))
         if self._looks:
             self._maps = None
         self.maps()
         self._looks += 1
-        size = self._stacks_estimate() + sum(end - start for start, end in runs)
+        size = sum(end - start for start, end in page_ranges)
+        with suppress(OSError):
+            threads = len(os.listdir(f"/proc/{self.pid}/task"))  # noqa: PTH208 - strings are all that is needed
+            size += min(threads * _USUAL_STACK_SIZE, _MAX_STACKS_SIZE)
         with real_time_priority():
-            asleep = self._copy_asleep(runs, size)
-        if asleep:
-            return asleep
-        read, prepared = self._prepared(), PreparedMemory(size)
+            snapshot = self._copy_asleep(page_ranges, size)
+        if snapshot:
+            return snapshot
+        reads, self._reads = self._reads, {}  # what preparing reads is of no moment
+        try:
+            read_at_stop = self._prepare() or (lambda: None)
+        finally:
+            self._reads = reads
+        prepared = PreparedMemory(size)
         with real_time_priority():
             try:
-                copy = self._copy_stopped(runs, prepared, read)
+                copy = self._copy_stopped(page_ranges, prepared, read_at_stop)
             except BaseException:
                 self._release()
                 raise
@@ -329,77 +325,60 @@ class SnapshotTarget(LocalProcess):
         copy.note_places()
         return copy
 
-    def _copy_asleep(self, runs: Sequence[tuple[int, int]], size: int) -> StopCopy | None:
-        """A copy without a stop; None where that is not wanted, or not all threads sleep for as long as it takes."""
+    def _copy_asleep(self, page_ranges: Sequence[tuple[int, int]], size: int) -> StopCopy | None:
+        """A copy without a stop; None if that is not wanted, or not all threads sleep for as long as it takes."""
         if not self._unstopped or self._needs_registers:
             return None
 
         maps = list(self.maps())
 
         def copy(pointers: Sequence[int]) -> list[tuple[int, bytes | memoryview]]:
-            return self._pieces([*self._stacks(pointers, maps), *runs], PreparedMemory(size))
+            return self._pieces([*self._stacks(pointers, maps), *page_ranges], PreparedMemory(size))
 
-        return copy_asleep(self._unstopped, maps, copy)
-
-    def _stacks_estimate(self) -> int:
-        """Number of bytes of stack that will probably be copied."""
-        try:
-            threads = len(os.listdir(f"/proc/{self.pid}/task"))  # noqa: PTH208 - strings are all that is needed
-        except OSError:
-            return 0
-        return min(threads * _STACK_USUAL, _STACKS_SIZE)
-
-    def _prepared(self) -> Callable[[], None]:
-        """The steps that are to be done at the stop. All that is read for it before the stop is of no moment."""
-        wanted, self._wanted = self._wanted, {}
-        try:
-            return self._prepare() or (lambda: None)
-        finally:
-            self._wanted = wanted
+        return snapshot_while_asleep(self._unstopped, maps, copy)
 
     def _copy_stopped(
-        self, runs: list[tuple[int, int]], prepared: PreparedMemory, read: Callable[[], None]
+        self, page_ranges: list[tuple[int, int]], prepared: PreparedMemory, read_at_stop: Callable[[], None]
     ) -> StopCopy:
-        """All that happens while the process stands still."""
+        """All that happens while the process is stopped."""
         started = time.perf_counter()
         stopped = self._held = self._stop()
-        started = stopped.stopped_since or started
+        started = stopped.moment.stopped_since or started
         threads = []
-        for each in stopped.threads():
+        for thread in stopped.memory.threads():
             with suppress(TargetGone):
-                threads.append(CopiedThread(self.pid, each))
+                threads.append(CopiedThread(self.pid, thread))
         threads = self._with_sleepers(threads)
-        for each in threads:
-            each.note_earlier(self._copy)
-        pointers = [pointer for each in threads if (pointer := self._stack_pointer(each))]
-        pieces = self._pieces([*self._stacks(pointers, self.maps()), *runs], prepared)
-        pieces += self._read_standing(read)
-        selected = stopped.selected_thread()
+        pointers = []
+        for copied in threads:
+            copied.note_earlier(self._copy)
+            with suppress(TargetError):  # it could not be stopped
+                pointers.append(copied.registers()[self.architecture.stack_pointer])
+        pieces = self._pieces([*self._stacks(list(filter(None, pointers)), self.maps()), *page_ranges], prepared)
+        self._pages_at_stop = []
+        try:
+            read_at_stop()
+            pieces += self._pages_at_stop
+            for start, data in self._pages_at_stop:  # later stops copy them, too
+                self._wanted_pages.update(pages_of(start, len(data)))
+        finally:
+            self._pages_at_stop = None
+        selected = stopped.memory.selected_thread()
         if not any(thread.signal for thread in threads):
             self._release()
-        self._paused += time.perf_counter() - started
+        self._paused_seconds += time.perf_counter() - started
         return StopCopy(self.pid, threads, PageCopy(pieces), selected.tid if selected else 0)
 
     def _with_sleepers(self, threads: list[CopiedThread]) -> list[CopiedThread]:
-        """The threads; those that nobody can stop as they sleep."""
-        if not self._unstopped or not any(each.is_unread for each in threads):
+        """``threads``, with those that cannot be stopped as they sleep."""
+        if not self._unstopped or not any(thread.is_unread for thread in threads):
             return threads
         with closing(self._unstopped()) as process:
-            asleep = {each.tid: each for each in process.threads() if not each.runs_on}
+            asleep = {thread.tid: thread for thread in process.threads() if not thread.runs_on}
             return [
-                CopiedThread(self.pid, asleep[each.tid]) if each.is_unread and each.tid in asleep else each
-                for each in threads
+                CopiedThread(self.pid, asleep[thread.tid]) if thread.is_unread and thread.tid in asleep else thread
+                for thread in threads
             ]
-
-    def _read_standing(self, read: Callable[[], None]) -> Sequence[tuple[int, bytes]]:
-        """The pages that are read now, which later stops copy, too."""
-        self._standing = []
-        try:
-            read()
-            self._wanted_pages |= {number for start, data in self._standing for number in pages_of(start, len(data))}
-            return self._standing
-        finally:
-            self._standing = None
 
     def _release(self) -> None:
         if self._held:
@@ -407,37 +386,25 @@ class SnapshotTarget(LocalProcess):
             self._let_go(held)
 
     def _pieces(
-        self, copied: Sequence[tuple[int, int]], prepared: PreparedMemory
+        self, address_ranges: Sequence[tuple[int, int]], prepared: PreparedMemory
     ) -> list[tuple[int, bytes | memoryview]]:
-        return [(start, piece) for start, end in copied if (piece := self._piece(prepared, start, end - start))]
-
-    def _piece(self, prepared: PreparedMemory, start: int, size: int) -> bytes | memoryview:
-        try:
-            return prepared.read(self._memory, self.pid, start, size)
-        except MemoryFault:
-            return b""
-
-    def _stack_pointer(self, thread: CopiedThread) -> int:
-        """0 where the thread could not be stopped."""
-        try:
-            return thread.registers()[self.architecture.stack_pointer]
-        except TargetError:
-            return 0
+        """(address, bytes) of the ranges (start, end) that can be read."""
+        pieces: list[tuple[int, bytes | memoryview]] = []
+        for start, end in address_ranges:
+            with suppress(MemoryFault):
+                pieces.append((start, prepared.read(self._memory, self.pid, start, end - start)))
+        return pieces
 
     def _stacks(self, pointers: Sequence[int], maps: Sequence[MemoryMapping]) -> Iterator[tuple[int, int]]:
         """The used part of each stack, in whole pages, from the stack pointer outwards."""
-        most = max(_STACKS_SIZE // max(len(pointers), 1), _STACK_LEAST)
+        limit = max(_MAX_STACKS_SIZE // max(len(pointers), 1), _MIN_STACK_SIZE)
         for pointer in pointers:
             mapping = mapping_at(maps, pointer)
             if mapping:
                 start = max((pointer - _RED_ZONE) & -linux.PAGE_SIZE, mapping.start)
-                yield start, min(mapping.end, start + most)
+                yield start, min(mapping.end, start + limit)
 
 
 def brief_stop(pid: int, unstopped: Callable[[], UnstoppedProcess] | None = None) -> SnapshotTarget:
     """Process ``pid``, without a debugger; ``unstopped`` as SnapshotTarget has it. Raises as SnapshotTarget."""
-
-    def stop() -> Target:
-        return ProcTarget(pid)
-
-    return SnapshotTarget(pid, "none", stop, lambda target: target.close(), unstopped)
+    return SnapshotTarget(pid, "none", lambda: ProcTarget(pid), lambda target: target.close(), unstopped)

@@ -1,6 +1,6 @@
-"""A process as it was at one stop: registers, stacks and wanted pages, and what moved since.
+"""A copy of a process at one stop: registers, stacks and wanted pages, and which threads moved since.
 
-Nothing may come between while a process stands still for us: we run at real-time priority, into memory that is there
+Nothing may delay us while a process is stopped: we run at real-time priority, and copy into memory that was touched
 before, so that copying costs no page faults.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import os
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, TargetThread
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from gdbext.engine.arch import Architecture, ReadCode
 
     Piece = Union[bytes, memoryview]
-    """The copy of a part of a process."""
 
 
 class PageCopy:
@@ -56,27 +56,23 @@ class PageCopy:
         pages = self._pages
         if first not in pages or last not in pages:
             return b""
-        found = [pages.get(number, b"") for number in range(first, last + 1)]
-        return b"".join(found)[offset : offset + size] if all(found) else b""
+        parts = [pages.get(number, b"") for number in range(first, last + 1)]
+        return b"".join(parts)[offset : offset + size] if all(parts) else b""
 
     def is_part_of(self, other: PageCopy, same: Callable[[bytes, bytes], bool] = operator.eq) -> bool:
         """All pages of this copy are in the other one, with the ``same`` contents."""
-        return all(
-            found and same(bytes(page), found)
-            for page, found in ((page, other.page(number)) for number, page in self._pages.items())
-        )
+        pairs = ((bytes(page), other.page(number)) for number, page in self._pages.items())
+        return all(theirs and same(ours, theirs) for ours, theirs in pairs)
 
     def over(self, address: int, data: bytes) -> bytes:
         """``data``, read at ``address``, with the copy in place of what was copied of it."""
-        first, last = address // PAGE_SIZE, (address + len(data) - 1) // PAGE_SIZE
-        copied = [number for number in range(first, last + 1) if number in self._pages]
+        copied = [number for number in pages_of(address, len(data)) if number in self._pages]
         if not copied:
             return data
         mixed = bytearray(data)
         for number in copied:
-            low = max(number * PAGE_SIZE, address)
-            high = min((number + 1) * PAGE_SIZE, address + len(data))
             start = number * PAGE_SIZE
+            low, high = max(start, address), min(start + PAGE_SIZE, address + len(data))
             mixed[low - address : high - address] = self._pages[number][low - start : high - start]
         return bytes(mixed)
 
@@ -88,7 +84,7 @@ def pages_of(address: int, size: int) -> range:
 
 def writable_pages(pieces: Iterable[tuple[int, int]], maps: Sequence[MemoryMapping]) -> Iterator[int]:
     """The numbers, sorted, of the pages of pieces (address, size) in memory that the process can write to."""
-    writable = iter([each for each in maps if "w" in each.permissions])
+    writable = iter([mapping for mapping in maps if "w" in mapping.permissions])
     current = next(writable, None)
     for number in sorted({number for address, size in pieces for number in pages_of(address, size)}):
         while current and current.end <= number * PAGE_SIZE:
@@ -121,58 +117,48 @@ def ranges(pages: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
         yield first * PAGE_SIZE, (last + 1) * PAGE_SIZE
 
 
-_HIGHEST_NICE = -20
-_REAL_TIME_PRIORITY = 1
-"""Any real-time thread comes before all others that share the processor by time."""
-
-
 @contextmanager
 def real_time_priority() -> Iterator[None]:
-    """No garbage collection and, where we may, no other process of this machine before our own thread.
+    """Run without garbage collection and, if permitted, before all other processes of this machine.
 
-    The real-time policy needs CAP_SYS_NICE or RLIMIT_RTPRIO (sched(7)); where it is refused, the highest niceness may
-    still be permitted. A busy machine otherwise makes a stop of 200 threads twice as long.
+    The real-time policy needs CAP_SYS_NICE or RLIMIT_RTPRIO (sched(7)); without these, the highest niceness may still
+    be permitted. A busy machine otherwise makes a stop of 200 threads twice as long.
     """
+    restore: Callable[[], None]
     with no_garbage_collection():
-        put_back = _come_first()
+        try:
+            policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+            # any real-time priority comes before all threads that share the CPU by time
+            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+            restore = partial(os.sched_setscheduler, 0, policy, parameters)
+        except OSError:
+            restore = partial(os.setpriority, os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0))
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, 0, -20)
         try:
             yield
         finally:
             with suppress(OSError):
-                put_back()
-
-
-def _come_first() -> Callable[[], None]:
-    """Take the best place that the system grants this thread; the function that gives it up again."""
-    try:
-        policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-        real_time = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
-        os.sched_setscheduler(0, real_time, os.sched_param(_REAL_TIME_PRIORITY))
-        return lambda: os.sched_setscheduler(0, policy, parameters)
-    except OSError:
-        nice = os.getpriority(os.PRIO_PROCESS, 0)
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, _HIGHEST_NICE)
-        return lambda: os.setpriority(os.PRIO_PROCESS, 0, nice)
+                restore()
 
 
 class PreparedMemory:
-    """``size`` bytes, all of them touched: fresh pages are what takes the kernel most of a large read's time."""
+    """``size`` bytes that were touched: faulting in fresh pages takes most of a large read's time."""
 
     def __init__(self, size: int) -> None:
         self._left = memoryview(bytearray(b"\xff") * size)
 
     def read(self, descriptor: int, pid: int, address: int, size: int) -> Piece:
-        """Exactly ``size`` bytes through an open /proc/PID/mem; into other memory where too little of this is left.
-        Raises MemoryFault, TargetGone."""
+        """Exactly ``size`` bytes through an open /proc/PID/mem; into other memory if too little of this is left. Raises
+        MemoryFault, TargetGone."""
         if size > len(self._left):
             return read_memory(descriptor, pid, address, size)
         piece = self._left[:size]
         try:
-            found = os.preadv(descriptor, [piece], address)
+            count = os.preadv(descriptor, [piece], address)
         except (OSError, OverflowError, ValueError) as error:
             raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
-        if found < size:
+        if count < size:
             return read_memory(descriptor, pid, address, size)
         self._left = self._left[size:]
         return piece
@@ -180,37 +166,14 @@ class PreparedMemory:
 
 ENDED_BY_STOPS = frozenset(
     (
-        "write",
-        "writev",
-        "sendto",
-        "sendmsg",
-        "sendmmsg",
-        "sendfile",
-        "splice",
-        "mq_timedsend",
-        "recvfrom",
-        "recvmsg",
-        "recvmmsg",
-        "accept",
-        "accept4",
-        "connect",
-        "epoll_wait",
-        "epoll_pwait",
-        "epoll_pwait2",
-        "rt_sigtimedwait",
-        "semop",
-        "semtimedop",
-        "msgrcv",
-        "msgsnd",
-        "io_getevents",
-        "io_uring_enter",
+        *("write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice", "mq_timedsend", "recvfrom"),
+        *("recvmsg", "recvmmsg", "accept", "accept4", "connect", "epoll_wait", "epoll_pwait", "epoll_pwait2"),
+        *("rt_sigtimedwait", "semop", "semtimedop", "msgrcv", "msgsnd", "io_getevents", "io_uring_enter"),
     )
 )
 """Blocked system calls that a stop may end with a short count or EINTR, without a handler: signal(7), "Interruption of
 system calls and library functions by stop signals". Of sockets those that wait with a timeout (SO_RCVTIMEO) or for more
 than has come (MSG_WAITALL, a partial write); which these are, no register says."""
-_ASLEEP = ("S", "D")
-"""States in which a thread is inside a system call: no function's arguments are in its registers."""
 
 
 class CopiedThread(TargetThread):
@@ -218,14 +181,13 @@ class CopiedThread(TargetThread):
 
     def __init__(self, pid: int, thread: TargetThread) -> None:
         """Raises TargetGone: it has ended."""
-        self.tid = thread.tid
-        self.number = thread.number
+        self.tid, self.number = thread.tid, thread.number
         self.lacks_registers = thread.lacks_registers
         self.signal: Signal | None = None
+        self.kernel_side = thread.kernel_side
         self._pid = pid
         self._listed_name = thread.listed_name
         self._state = thread.kernel_state
-        self.kernel_side = thread.kernel_side
         self._registers: Mapping[str, int] | TargetError
         self._floats: Mapping[str, int] = {}
         try:
@@ -235,42 +197,39 @@ class CopiedThread(TargetThread):
             raise
         except TargetError as error:
             self._registers = error
-        if self._state not in _ASLEEP:
+        if self._state not in ("S", "D"):  # else no function's arguments are in its registers
             with suppress(TargetError):
                 self._floats = thread.float_registers()
 
     @property
     def name(self) -> str | None:  # type: ignore[override]
-        """comm, read when asked for where the list of threads did not tell it."""
+        """comm; read on demand if listing the threads did not read it."""
         return self._listed_name or thread_name(self._pid, self.tid)
 
     def note_earlier(self, copy: StopCopy | None) -> None:
-        """Keep how long the thread has slept in the kernel where only our own earlier stop has let it run."""
+        """Take over how long the thread slept in the kernel before our own earlier stop let it run."""
         before = copy.thread(self.tid) if copy else None
-        mine, theirs = self.kernel_side, before.kernel_side if before else None
-        if not before or not mine or not theirs or before.is_unread or self.is_unread:
+        now, earlier = self.kernel_side, before.kernel_side if before else None
+        if not before or not now or not earlier or before.is_unread or self.is_unread:
             return
-        if mine.call == theirs.call and self._registers == before._registers:
-            self.kernel_side = mine._replace(seconds=max(mine.seconds or 0, theirs.seconds or 0))
+        if now.call == earlier.call and self._registers == before._registers:
+            self.kernel_side = now._replace(seconds=max(now.seconds or 0, earlier.seconds or 0))
 
     @property
     def is_unread(self) -> bool:
-        """It could not be stopped, and so shows no registers."""
+        """It could not be stopped, so its registers are unknown."""
         return isinstance(self._registers, TargetError)
 
     @property
     def kernel_state(self) -> str | None:
-        """The state just before the stop."""
         return self._state
 
     def registers(self) -> Mapping[str, int]:
-        """Registers as they were at the stop. Raises TargetError: the thread could not be stopped."""
         if isinstance(self._registers, TargetError):
             raise self._registers
         return self._registers
 
     def float_registers(self) -> Mapping[str, int]:
-        """Registers as they were at the stop, of threads that ran."""
         return self._floats
 
 
@@ -285,7 +244,7 @@ class StopCopy:
         selected: int,
         places: Mapping[int, SleepPlace] | None = None,
     ) -> None:
-        """``places``: where the threads sleep, of a copy that was made without a stop."""
+        """``places``: where the threads sleep, if the copy was made without a stop."""
         self.is_asleep = places is not None
         self.threads = threads
         self.memory = memory
@@ -295,11 +254,10 @@ class StopCopy:
         self._places: Mapping[int, SleepPlace] = places or {}
 
     def thread(self, tid: int) -> CopiedThread | None:
-        """The thread with this id."""
         return self._by_tid.get(tid)
 
     def cut_short(self, architecture: Architecture, read: ReadCode) -> dict[int, str]:
-        """Thread id → the system call of those that a stop can end early, as far as the stopped threads show it."""
+        """Thread id → system call, of the threads in a call that a stop can end early."""
         found = {}
         for thread in self.threads:
             with suppress(TargetError):
@@ -310,11 +268,11 @@ class StopCopy:
         return found
 
     def note_places(self) -> None:
-        """Note how far the threads have got, once they sleep again where they were stopped."""
+        """Note how much the threads have run, once they sleep again where they were stopped."""
         self._places = {tid: turns_of(self._pid, tid) for tid in self._by_tid}
 
     def has_moved(self, tid: int, architecture: Architecture, read: ReadCode) -> bool:
-        """The thread is not known to have slept ever since; or it began after the stop."""
+        """True unless the thread provably slept ever since; also if it began after the stop."""
         thread = self._by_tid.get(tid)
         if thread and self.is_asleep:
             return has_moved_since(self._pid, tid, self._places[tid])
@@ -333,7 +291,7 @@ class StopCopy:
 
 
 def _is_at(thread: CopiedThread, place: SleepPlace, architecture: Architecture, read: ReadCode) -> bool:
-    """The thread sleeps on the very stack that was copied, in the same system call."""
+    """The thread sleeps with the copied stack pointer, in the same system call."""
     if place.stack_pointer is None:
         return True
     try:
@@ -345,25 +303,27 @@ def _is_at(thread: CopiedThread, place: SleepPlace, architecture: Architecture, 
     return (registers[architecture.stack_pointer], arguments) == (place.stack_pointer, place.arguments)
 
 
-def _is_same(one: CopiedThread, other: CopiedThread, architecture: Architecture, read: ReadCode) -> bool:
-    """True if the thread is in the same system call, with all that a walk through its stack begins with, as far as it
-    is known of the first; the result of the call differs with how it was interrupted."""
+def _is_same(first: CopiedThread, second: CopiedThread, architecture: Architecture, read: ReadCode) -> bool:
+    """True if the thread is in the same system call, with the same registers that unwinding starts from (as far as
+    ``first`` has them); the call's result register depends on how it was interrupted."""
     try:
-        mine, theirs = one.registers(), other.registers()
+        before, after = first.registers(), second.registers()
     except TargetError:
         return False
-    kept = () if one.lacks_registers else architecture.callee_saved
-    if any(mine.get(name) != theirs.get(name) for name in (*kept, architecture.stack_pointer)):
+    saved = () if first.lacks_registers else architecture.callee_saved
+    if any(before.get(name) != after.get(name) for name in (*saved, architecture.stack_pointer)):
         return False
-    if architecture.syscall_end(mine, read) != architecture.syscall_end(theirs, read):
+    if architecture.syscall_end(before, read) != architecture.syscall_end(after, read):
         return False
-    call, later = (architecture.blocked_syscall(registers, read) for registers in (mine, theirs))
+    call, later = (architecture.blocked_syscall(registers, read) for registers in (before, after))
     return bool(call and later and call[1] == later[1])
 
 
 def code_files(maps: Sequence[MemoryMapping]) -> set[tuple[int, str]]:
-    """The places of mapped files that have code, with their names."""
-    return {(each.start, each.path) for each in maps if "x" in each.permissions and each.path.startswith("/")}
+    """(start, path) of the mapped files that have code."""
+    return {
+        (mapping.start, mapping.path) for mapping in maps if "x" in mapping.permissions and mapping.path.startswith("/")
+    }
 
 
 def mapping_at(maps: Sequence[MemoryMapping], address: int) -> MemoryMapping | None:

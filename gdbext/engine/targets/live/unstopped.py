@@ -1,24 +1,23 @@
-"""A live process that nobody stops: threads that sleep in the kernel are read where they sleep (``--no-stop``).
+"""Live processes that are not stopped: read as they run, or while all threads sleep in the kernel (``--no-stop``).
 
-Or memory and maps alone, as they are at the moment of each read. copy_asleep makes a copy of one moment: all threads
-sleep before it is made, and afterwards none has had a turn. What proves it is /proc/PID/task: the state of each thread,
-the system call that it sleeps in with its arguments and stack pointer, and how often and how long it has run
-(thread_motion.py). A thread that ran in between, however briefly, has had one turn more; then it is tried again, and in
-the end the process is stopped.
+A snapshot of sleeping threads is of one moment: all threads sleep before it is made, and afterwards none has run. The
+proof is /proc/PID/task: the state of each thread, the system call that it sleeps in with its arguments and stack
+pointer, and how often and how long it has run (thread_motion.py). A thread that ran in between, however briefly, has
+run once more; then the snapshot is tried again, and in the end the process is stopped.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, Target, TargetThread
 from gdbext.engine.targets.live import proc_checks
-from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_file, read_memory
+from gdbext.engine.targets.live.local_process import LocalProcess, ProcessOrigin, own_tid, read_file, read_memory
 from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, StopCopy
 from gdbext.engine.targets.live.thread_motion import SleepPlace, has_moved_since, kernel_side, place_of
 from gdbext.engine.targets.system import linux, proc_files
@@ -33,34 +32,33 @@ if TYPE_CHECKING:
     """(target, thread id, its id in its own PID namespace, stack pointer) to the address of the thread's control block,
     0 where it is not found."""
     CopyStacks = Callable[[Sequence[int]], Sequence[tuple[int, Piece]]]
-    """Copies the stacks that end at these addresses, and whatever else is wanted, as addresses and bytes."""
+    """Copies the stacks that end at these addresses, and other wanted memory, as addresses and bytes."""
 
 
 class RunningProcess(LocalProcess):
-    """Process ``pid`` as it runs. What changes while it is read may be torn: read what rarely changes.
+    """Process ``pid`` as it runs. Values that change while they are read may be torn: read what rarely changes.
 
     Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
     """
 
     debugger = "none"
     runs_meanwhile = True
+    inside_debugger = False
 
-    def __init__(self, pid: int, is_ours: bool = False, is_held: bool = False) -> None:
-        """``is_ours``: a debugger holds it, in which this runs; ``is_held``: a debugger of somebody else may."""
+    def __init__(self, pid: int, inside_debugger: bool = False, may_be_traced: bool = False) -> None:
+        """``inside_debugger``: we run in the debugger that traces the process; ``may_be_traced``: another one may."""
         self.pid = pid
-        self.has_own_process = not is_ours
-        check = proc_checks.check_readable if is_held else proc_checks.check_process
-        check = proc_checks.check_architecture if is_ours else check
+        self.inside_debugger = inside_debugger
+        check = proc_checks.check_readable if may_be_traced else proc_checks.check_process
+        check = proc_checks.check_architecture if inside_debugger else check
         self.architecture = architectures.by_machine(check(pid))
         self._memory = proc_checks.open_memory(pid)
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
         return read_memory(self._memory, self.pid, address, size)
 
     @property
     def paused_ms(self) -> float:
-        """0: no thread is stopped."""
         return 0.0
 
     def threads(self) -> Sequence[TargetThread]:
@@ -68,7 +66,6 @@ class RunningProcess(LocalProcess):
         return ()
 
     def selected_thread(self) -> TargetThread | None:
-        """None: no thread is selected."""
         return None
 
     def maps(self) -> Sequence[MemoryMapping]:
@@ -76,29 +73,22 @@ class RunningProcess(LocalProcess):
         return linux.parse_maps(os.fsdecode(read_file(self.pid, "maps")))
 
     def thread_names(self) -> Mapping[int, str]:
-        """Thread id → the kernel's name of the thread, of those that live now."""
-        found = {}
+        """Thread id → the kernel's name of the thread, for the threads that are alive now."""
         try:
             tids = os.listdir(f"/proc/{self.pid}/task")  # noqa: PTH208 - strings are all that is needed
         except FileNotFoundError:
             return {}
+        names = {}
         for tid in tids:
-            try:
+            with suppress(OSError):
                 comm = proc_files.head(f"/proc/{self.pid}/task/{tid}/comm", 64)
-                found[int(tid)] = comm.decode(errors="replace").rstrip("\n")
-            except OSError:
-                continue
-        return found
+                names[int(tid)] = comm.decode(errors="replace").rstrip("\n")
+        return names
 
     def close(self) -> None:
-        """Close the memory of the process; idempotent."""
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
-
-
-_ASLEEP = ("S", "D")
-"""States of a thread that sleeps, whether a signal would wake it or not."""
 
 
 class SleepingThread(TargetThread):
@@ -114,11 +104,9 @@ class SleepingThread(TargetThread):
         self.place: SleepPlace = place_of(target.pid, tid)
         self._target = target
         self._state = state
-        self._registers: dict[str, int] | None = None
 
     @property
     def runs_on(self) -> bool:  # type: ignore[override]
-        """True where the thread does not sleep."""
         return self.place.stack_pointer is None
 
     @property
@@ -128,35 +116,33 @@ class SleepingThread(TargetThread):
 
     @cached_property
     def kernel_side(self) -> KernelSide | None:  # type: ignore[override]
-        """The kernel's word, read when it is first asked for."""
         return kernel_side(self._target.pid, self.tid, self._state, self.place.call, self._target.architecture)
 
     def registers(self) -> Mapping[str, int]:
-        """Stack pointer, program counter, and what a system call was made with. Raises TargetError: it runs."""
-        if self._registers is None:
-            call = self.place.call.split()
-            if len(call) < 3:
-                raise TargetError(
-                    f"thread {self.tid} runs, and where it is cannot be known without stopping it",
-                    why="only a thread that sleeps in the kernel shows its stack (/proc/PID/task/TID/syscall)",
-                    help="without --no-stop the process is stopped for some milliseconds",
-                )
-            number, *rest = (int(word, 0) for word in call)
-            *arguments, stack_pointer, program_counter = rest
-            self._registers = self._target.architecture.sleeping_registers(
-                number, arguments, stack_pointer, program_counter
-            )
-            pointer = self._target.thread_pointer(self.tid, stack_pointer)
-            if pointer:
-                self._registers[self._target.architecture.thread_register] = pointer
+        """Stack pointer, program counter, and the arguments of its system call. Raises TargetError: it runs."""
         return self._registers
+
+    @cached_property
+    def _registers(self) -> dict[str, int]:
+        call = self.place.call.split()
+        if len(call) < 3:
+            raise TargetError(
+                f"thread {self.tid} runs, and where it is cannot be known without stopping it",
+                why="only a thread that sleeps in the kernel shows its stack (/proc/PID/task/TID/syscall)",
+                help="without --no-stop the process is stopped for some milliseconds",
+            )
+        number, *arguments, stack_pointer, program_counter = (int(word, 0) for word in call)
+        architecture = self._target.architecture
+        registers = architecture.sleeping_registers(number, arguments, stack_pointer, program_counter)
+        pointer = self._target.thread_pointer(self.tid, stack_pointer)
+        return {**registers, architecture.thread_register: pointer} if pointer else registers
 
 
 class UnstoppedProcess(RunningProcess):
     """Process ``pid`` with its threads as they sleep. Raises as RunningProcess."""
 
     def __init__(self, pid: int, find_thread_pointer: FindThreadPointer) -> None:
-        super().__init__(pid, is_held=True)  # nobody is stopped
+        super().__init__(pid, may_be_traced=True)  # no thread is stopped
         tracer = proc_checks.holder(pid)
         if tracer:
             name = proc_checks.status_fields(f"/proc/{tracer}/status").get("Name", "unknown")
@@ -170,147 +156,142 @@ class UnstoppedProcess(RunningProcess):
             self._maps = list(super().maps())
         return self._maps
 
-    def threads(self) -> Sequence[TargetThread]:
+    def threads(self) -> Sequence[SleepingThread]:
         """All threads, by tid. Raises TargetGone."""
-        return self._sleeping()
-
-    def selected_thread(self) -> TargetThread | None:
-        """The main thread of the process."""
-        return next(iter(self._sleeping()), None)
-
-    def thread_pointer(self, tid: int, stack_pointer: int) -> int:
-        """The thread's control block, 0 where it is not found."""
-        return self._find_thread_pointer(self, tid, own_tid(self.pid, tid), stack_pointer)
-
-    def threads_that_ran(self) -> Sequence[int]:
-        """Threads that no longer sleep where they did when they were listed."""
-        sleeping = (thread for thread in self._threads or () if thread.place.stack_pointer is not None)
-        return tuple(each.tid for each in sleeping if has_moved_since(self.pid, each.tid, each.place))
-
-    @property
-    def places(self) -> Mapping[int, SleepPlace]:
-        """Thread id → where the thread was when the threads were listed. Raises TargetGone."""
-        return {each.tid: each.place for each in self._sleeping()}
-
-    def is_asleep(self) -> bool:
-        """Every thread sleeps in the kernel. Raises TargetGone."""
-        threads = self._sleeping()
-        return bool(threads) and all(
-            each.kernel_state in _ASLEEP and not each.runs_on and each.place.ran for each in threads
-        )
-
-    def has_slept_on(self) -> bool:
-        """No thread has had a turn since they were listed, and there is none besides."""
-        return not self.threads_that_ran() and not proc_checks.living_threads(self.pid, self.places)
-
-    def has_run(self, tid: int) -> bool:
-        """The thread does not sleep, or no longer where it did when the threads were listed."""
-        seen = next((each for each in self._threads or () if each.tid == tid), None)
-        now = place_of(self.pid, tid)
-        return now.has_moved(seen.place) if seen else bool(now.call)
-
-    def has_moved_on(self, tid: int) -> bool:
-        """The same: nothing is copied."""
-        return self.has_run(tid)
-
-    def _sleeping(self) -> Sequence[SleepingThread]:
         if self._threads is None:
             try:
                 stats = proc_checks.thread_stats(self.pid)
             except OSError as error:
                 raise TargetGone.of(self.pid) from error
             living = sorted((tid, *stat) for tid, stat in stats.items() if stat[0] not in "ZX")
-            self._threads = [SleepingThread(self, *each) for each in living]
+            self._threads = [SleepingThread(self, *row) for row in living]
         return self._threads
 
+    def selected_thread(self) -> TargetThread | None:
+        """The main thread of the process."""
+        return next(iter(self.threads()), None)
 
-class AsleepProcess(UnstoppedProcess):
-    """Process ``pid`` whose threads all sleep, read as they do. Whether that was enough is known when all is read."""
+    def thread_pointer(self, tid: int, stack_pointer: int) -> int:
+        """Address of the thread's control block, 0 if it is not found."""
+        return self._find_thread_pointer(self, tid, own_tid(self.pid, tid), stack_pointer)
+
+    def threads_that_ran(self) -> Sequence[int]:
+        """Threads that no longer sleep where they did when they were listed."""
+        sleeping = (thread for thread in self._threads or () if not thread.runs_on)
+        return tuple(thread.tid for thread in sleeping if has_moved_since(self.pid, thread.tid, thread.place))
+
+    @property
+    def places(self) -> Mapping[int, SleepPlace]:
+        """Thread id → where the thread was when the threads were listed. Raises TargetGone."""
+        return {thread.tid: thread.place for thread in self.threads()}
+
+    def is_asleep(self) -> bool:
+        """Every thread sleeps in the kernel. Raises TargetGone."""
+        threads = self.threads()
+        return bool(threads) and all(
+            thread.kernel_state in ("S", "D") and not thread.runs_on and thread.place.ran for thread in threads
+        )
+
+    def no_thread_ran(self) -> bool:
+        """No thread has run since they were listed, and no new one has begun."""
+        return not self.threads_that_ran() and not proc_checks.living_threads(self.pid, self.places)
+
+    def has_run(self, tid: int) -> bool:
+        """The thread does not sleep, or no longer where it did when the threads were listed."""
+        listed = next((thread for thread in self._threads or () if thread.tid == tid), None)
+        now = place_of(self.pid, tid)
+        return now.has_moved(listed.place) if listed else bool(now.call)
+
+    def has_moved_on(self, tid: int) -> bool:
+        """As ``has_run``: nothing is copied."""
+        return self.has_run(tid)
+
+
+class SleepingProcess(UnstoppedProcess):
+    """Process ``pid`` whose threads all sleep, read as they do. Check is_consistent() after reading."""
 
     _needs_registers = False
 
     @property
     def stops(self) -> int | None:
-        """0: who is told so has the answer of is_enough()."""
         return 0
 
     def need_registers(self, tid: int) -> None:  # noqa: ARG002
-        """Note that a proof needs what only a stop shows."""
         self._needs_registers = True
 
     def can_be_read(self) -> bool:
-        """Every thread sleeps, and has a control block that is found without a stop. Raises TargetGone."""
+        """Every thread sleeps, and its control block is found without a stop. Raises TargetGone."""
         pointer = self.architecture.thread_pointer
-        return self.is_asleep() and all(pointer(each.registers()) for each in self.threads())
+        return self.is_asleep() and all(pointer(thread.registers()) for thread in self.threads())
 
-    def is_enough(self) -> bool:
-        """No thread had a turn while the process was read, and no proof needs more than was read."""
-        return not self._needs_registers and self.has_slept_on()
+    def is_consistent(self) -> bool:
+        """No thread ran while the process was read, and no proof needs registers that only a stop shows."""
+        return not self._needs_registers and self.no_thread_ran()
+
+
+class _UnreadableOrigin(ProcessOrigin):
+    unreadable = "its memory, its memory map and its environment"
+
+    def environ(self) -> Mapping[str, str]:
+        return {}
 
 
 class UnreadableProcess(UnstoppedProcess):
-    """Process ``pid`` whose memory the kernel lets nobody read: what /proc says of its threads, and nothing else.
+    """Process ``pid`` whose memory the kernel does not let us read: only what /proc says of its threads.
 
     Whatever would wait for the lock of its memory is unknown here (mm->mmap_lock: mem, maps, environ, cmdline).
     """
 
-    unreadable = "its memory, its memory map and its environment"
-
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        found = architectures.own()
-        if not found:
+        architecture = architectures.own()
+        if not architecture:
             raise architectures.foreign("processes of this machine cannot be read")
-        self.architecture = found
+        self.architecture = architecture
+        self.origin = _UnreadableOrigin(pid)
         self._memory = -1
         self._threads = None
         self._find_thread_pointer = lambda *_: 0
 
     def read(self, address: int, size: int) -> bytes:
-        """No memory can be read. Raises MemoryFault."""
         raise MemoryFault(address, size, "the kernel does not answer")
 
     def maps(self) -> Sequence[MemoryMapping]:
-        """No memory map is known."""
         return ()
 
     def auxv(self) -> Mapping[int, int]:
-        """No auxiliary vector is known."""
-        return {}
-
-    def environ(self) -> Mapping[str, str]:
-        """No environment is known of it."""
         return {}
 
 
 _TRIES = 4
 _PAUSE = 0.001
-"""Seconds after the first try; each further one is given twice as long: many threads that wait wake at times, only to
-look whether they should wait on."""
+"""Seconds after the first attempt, doubled after each: many waiting threads wake at times, only to check whether they
+should keep waiting."""
 
 
-def copy_asleep(
+def snapshot_while_asleep(
     unstopped: Callable[[], UnstoppedProcess], maps: list[MemoryMapping], copy: CopyStacks
 ) -> StopCopy | None:
-    """The copy, None unless all threads sleep for as long as it takes; ``maps``: the memory map. Raises TargetGone."""
-    for number in range(_TRIES):
+    """Copy threads and stacks if all threads sleep for as long as it takes, else None; ``maps``: the memory map. Raises
+    TargetGone."""
+    for attempt in range(_TRIES):
         with closing(unstopped()) as process:
             process._maps = maps
-            found = _copied(process, copy)
-        if found:
-            return found
-        time.sleep(_PAUSE * 2**number)
+            snapshot = _snapshot(process, copy)
+        if snapshot:
+            return snapshot
+        time.sleep(_PAUSE * 2**attempt)
     return None
 
 
-def _copied(process: UnstoppedProcess, copy: CopyStacks) -> StopCopy | None:
+def _snapshot(process: UnstoppedProcess, copy: CopyStacks) -> StopCopy | None:
     if not process.is_asleep():
         return None
     pieces = copy([place.stack_pointer or 0 for place in process.places.values()])
-    if not process.has_slept_on():
+    if not process.no_thread_ran():
         return None
-    threads = [CopiedThread(process.pid, each) for each in process.threads()]
+    threads = [CopiedThread(process.pid, thread) for thread in process.threads()]
     pointer = process.architecture.thread_pointer
-    if not all(pointer(each.registers()) for each in threads):
-        return None  # only a stop tells where such a thread has its control block
+    if not all(pointer(thread.registers()) for thread in threads):
+        return None  # only a stop shows where such a thread has its control block
     return StopCopy(process.pid, threads, PageCopy(pieces), process.pid, process.places)

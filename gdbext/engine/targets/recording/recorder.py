@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from gdbext import __version__
 from gdbext.engine.formats.auxv import AT_RANDOM
-from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, RecordedRun, Signal, Target, TargetThread
+from gdbext.engine.targets.base_target import (
+    KernelSide,
+    MemoryMapping,
+    RecordedRun,
+    Signal,
+    Target,
+    TargetMemory,
+    TargetMoment,
+    TargetOrigin,
+    TargetThread,
+)
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.recording import container
 from gdbext.engine.targets.recording.logged_files import LoggedFiles
@@ -38,7 +48,32 @@ _MOST_STRINGS = 8 << 20
 """Bytes of arguments and variables that are looked through."""
 
 
-class RecordingTarget(Target):
+class RecorderOrigin(TargetOrigin):
+    """The origin of the target; what is read of its files is recorded."""
+
+    files: LoggedFiles
+
+    def __init__(self, origin: TargetOrigin) -> None:
+        super().__init__()
+        self.kind, self.readings = origin.kind, origin.readings
+        self.files = LoggedFiles(origin.files)
+        self._origin = origin
+
+    @cached_property
+    def foreign(self) -> ForeignFiles:
+        return self._origin.foreign
+
+    def local_path(self, path: str) -> str:
+        return self._origin.local_path(path)
+
+    def environ(self) -> Mapping[str, str]:
+        return self._origin.environ()
+
+    def files_known_at(self) -> float | None:
+        return self._origin.files_known_at()
+
+
+class RecordingTarget(Target, TargetMemory, TargetMoment):
     """``target`` itself to everybody else; ``recording`` says what was read of it.
 
     Memory is read through a cache of pages (NotedMemory), which says what of a page was wanted: only that is kept, and
@@ -50,11 +85,11 @@ class RecordingTarget(Target):
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.kind = target.kind
+        self._recorded = target.memory
         self.debugger = target.debugger
         self.pid = target.pid
         self.architecture = target.architecture
-        self.readings, self.holder = target.readings, target.holder
+        self.holder = target.moment.holder
         self.is_complete = True
         """False once more was read than is kept."""
         self._pieces: dict[tuple[int, int], bytes] = {}
@@ -63,15 +98,22 @@ class RecordingTarget(Target):
         self._size = 0
         self._unreadable: set[int] = set()
 
+    @property
+    def memory(self) -> TargetMemory:
+        return self
+
+    @property
+    def moment(self) -> TargetMoment:
+        return self
+
     @cached_property
-    def files(self) -> LoggedFiles:
-        """The target's files; what is read of them is recorded."""
-        return LoggedFiles(self.target.files)
+    def origin(self) -> RecorderOrigin:
+        return RecorderOrigin(self.target.origin)
 
     def read(self, address: int, size: int) -> bytes:
         """Read as the target does; pages that cannot be read are noted, too."""
         try:
-            found = self.target.read(address, size)
+            found = self._recorded.read(address, size)
         except MemoryFault:
             if size == PAGE_SIZE and address % PAGE_SIZE == 0:
                 self._unreadable.add(address)
@@ -83,16 +125,16 @@ class RecordingTarget(Target):
     @property
     def stops(self) -> int | None:
         """Number of stops of the target."""
-        return self.target.stops
+        return self.target.moment.stops
 
     def need_registers(self, tid: int) -> None:
         """Note in the target that a proof needs registers of the thread."""
-        self.target.need_registers(tid)
+        self.target.moment.need_registers(tid)
 
     def copied_page(self, number: int) -> bytes:
         """A page of which only that is kept which ``note`` is told of; b"" where it cannot be read."""
         try:
-            found = self.target.read(number * PAGE_SIZE, PAGE_SIZE)
+            found = self._recorded.read(number * PAGE_SIZE, PAGE_SIZE)
         except MemoryFault:
             return b""
         if self._has_room(PAGE_SIZE):
@@ -113,40 +155,19 @@ class RecordingTarget(Target):
 
     def sample(self, address: int, size: int) -> bytes:
         """Read as the target does; this is not noted."""
-        return self.target.sample(address, size)
+        return self._recorded.sample(address, size)
 
     def threads(self) -> Sequence[TargetThread]:
-        """Forward to the target and record the answer."""
-        return self.target.threads()
+        return self._recorded.threads()
 
     def selected_thread(self) -> TargetThread | None:
-        """Forward to the target and record the answer."""
-        return self.target.selected_thread()
+        return self._recorded.selected_thread()
 
     def maps(self) -> Sequence[MemoryMapping]:
-        """Forward to the target and record the answer."""
-        return self.target.maps()
+        return self._recorded.maps()
 
     def auxv(self) -> Mapping[int, int]:
-        """Forward to the target and record the answer."""
-        return self.target.auxv()
-
-    def local_path(self, path: str) -> str:
-        """Forward to the target and record the answer."""
-        return self.target.local_path(path)
-
-    @cached_property
-    def foreign(self) -> ForeignFiles:
-        """Forward to the target and record the answer."""
-        return self.target.foreign
-
-    def environ(self) -> Mapping[str, str]:
-        """Forward to the target and record the answer."""
-        return self.target.environ()
-
-    def files_known_at(self) -> float | None:
-        """Forward to the target and record the answer."""
-        return self.target.files_known_at()
+        return self._recorded.auxv()
 
     def close(self) -> None:
         """Close the target: it is let go."""
@@ -162,7 +183,7 @@ class RecordingTarget(Target):
         threads = tuple(_recorded(thread) for thread in self.threads())
         self._read_at(threads)
         return Recording(
-            kind=self.kind,
+            kind=self.origin.kind,
             debugger=self.debugger,
             pid=self.pid,
             architecture=self.architecture.name,
@@ -171,11 +192,11 @@ class RecordingTarget(Target):
             threads=threads,
             maps=tuple(self.maps()),
             auxv=dict(self.auxv()),
-            environ=linux.shown(self.environ()),
-            facts=_public(self.files.facts, self._secrets),
-            kept={name: str(_public_fact("", text, self._secrets)) for name, text in self.files.texts.items()},
-            modules=self.files.recorded_modules(),
-            files=self.files.recorded_files(),
+            environ=linux.shown(self.origin.environ()),
+            facts=_public(self.origin.files.facts, self._secrets),
+            kept={name: str(_public_fact("", text, self._secrets)) for name, text in self.origin.files.texts.items()},
+            modules=self.origin.files.recorded_modules(),
+            files=self.origin.files.recorded_files(),
             memory=self._memory(),
             unreadable=frozenset(self._unreadable),
         )
@@ -208,10 +229,10 @@ class RecordingTarget(Target):
         """Those of the process's own arguments and environment."""
         start, end = self._strings()
         try:
-            words = self.target.read(start, min(end - start, _MOST_STRINGS)).split(b"\0")
+            words = self._recorded.read(start, min(end - start, _MOST_STRINGS)).split(b"\0")
         except MemoryFault:
             words = []
-        words += [f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in self.environ().items()]
+        words += [f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in self.origin.environ().items()]
         return linux.secrets_among(words)
 
     def _strings(self) -> tuple[int, int]:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_cache import SymbolCache
-from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.targets.base_target import (
+    MemoryMapping,
+    Target,
+    TargetMemory,
+    TargetMoment,
+    TargetOrigin,
+    TargetThread,
+)
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.host_files import FoundFile, HostFiles
 from gdbext.engine.targets.recording import recording_reader
@@ -200,19 +207,37 @@ class ReplayThread(TargetThread):
         return self._thread.float_registers
 
 
-class ReplayTarget(Target):
+class ReplayOrigin(TargetOrigin):
+    """The facts of a recording; no file of this machine is opened."""
+
+    def __init__(self, recording: Recording, missing: Missing) -> None:
+        super().__init__(ForeignFiles.none())
+        self.kind = recording.kind
+        self.recorded = recording.run
+        self.files = ReplayedFiles(recording, missing)
+        self._recording = recording
+        self._missing = missing
+
+    def environ(self) -> Mapping[str, str]:
+        """The recorded variables of the initial environment."""
+        return self._recording.environ
+
+    def missing_from_recording(self) -> str:
+        return str(self._missing)
+
+
+class ReplayTarget(Target, TargetMemory):
     """A recording. What was not read when it was made cannot be read, and ``missing`` says so.
 
     Raises BadRecording, ForeignArchitecture.
     """
 
     reads_ahead = False
+    moment = TargetMoment()
 
     def __init__(self, recording: Recording) -> None:
         self.architecture = architectures.by_name(recording.architecture)
         self.recording = recording
-        self.recorded = recording.run
-        self.kind = recording.kind
         self.debugger = recording.debugger
         self.pid = recording.pid
         self.missing = Missing()
@@ -224,10 +249,13 @@ class ReplayTarget(Target):
         """The recording in a file."""
         return cls(recording_reader.load(path))
 
+    @property
+    def memory(self) -> TargetMemory:
+        return self
+
     @cached_property
-    def files(self) -> HostFiles:
-        """The files of the recording."""
-        return ReplayedFiles(self.recording, self.missing)
+    def origin(self) -> ReplayOrigin:
+        return ReplayOrigin(self.recording, self.missing)
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes. Raises MemoryFault."""
@@ -259,16 +287,3 @@ class ReplayTarget(Target):
     def auxv(self) -> Mapping[int, int]:
         """The auxiliary vector of the recording."""
         return self.recording.auxv
-
-    @cached_property
-    def foreign(self) -> ForeignFiles:
-        """None: nothing of this machine is opened."""
-        return ForeignFiles.none()
-
-    def environ(self) -> Mapping[str, str]:
-        """The variables that matter, of the initial environment."""
-        return self.recording.environ
-
-    def missing_from_recording(self) -> str:
-        """The facts that were asked for and are not there."""
-        return str(self.missing)

@@ -106,13 +106,13 @@ class Surroundings(NamedTuple):
 def surroundings(target: Target, tids: Sequence[int], machine: Machine) -> Surroundings | None:
     """Read what surrounds a process with its threads ``tids``; None for a recording without it. Pauses for a quarter
     of a second where the first reading says that the process may be held up."""
-    pid, files = target.pid, target.files
+    pid, files = target.pid, target.origin.files
     kept = files.kept(_KEPT)
     if kept:
         return understood(pid, *_checked(kept))
     if not files.are_here:
         return None
-    found = target.readings or readings(pid, tids, machine)
+    found = target.origin.readings or readings(pid, tids, machine)
     files.keep(_KEPT, lambda: json.dumps(found))
     return understood(pid, *found)
 

@@ -34,60 +34,60 @@ def hung(pausing: Plain) -> Iterator[SnapshotTarget]:
 @pytest.fixture
 def moving(counting: Plain) -> Iterator[SnapshotTarget]:
     target = brief_stop(counting.pid)
-    target.threads()
+    target.memory.threads()
     yield target
     target.close()
 
 
 def data_page(target: SnapshotTarget) -> int:
-    return next(m.start for m in target.maps() if "w" in m.permissions and "plain program" in m.path)
+    return next(m.start for m in target.memory.maps() if "w" in m.permissions and "plain program" in m.path)
 
 
 def library_pages(target: SnapshotTarget) -> list[int]:
-    return [m.start for m in target.maps() if "w" in m.permissions and ".so" in m.path]
+    return [m.start for m in target.memory.maps() if "w" in m.permissions and ".so" in m.path]
 
 
 def test_what_hangs_has_not_moved(hung: SnapshotTarget) -> None:
     """Nobody is stopped before threads are wanted."""
     page, unread = data_page(hung), library_pages(hung)[0]
-    hung.read(page, 8)
-    assert hung.paused_ms == 0
-    pointer = hung.threads()[0].registers()["rsp"]
-    hung.read(page, 8)
-    assert hung.threads_that_ran() == ()
-    assert not hung.retake()
+    hung.memory.read(page, 8)
+    assert hung.moment.paused_ms == 0
+    pointer = hung.memory.threads()[0].registers()["rsp"]
+    hung.memory.read(page, 8)
+    assert hung.moment.threads_that_ran() == ()
+    assert not hung.moment.retake()
     hung.close()
     hung.close()
-    assert len(hung.read(pointer, 8)) == 8, "what was copied stays"
+    assert len(hung.memory.read(pointer, 8)) == 8, "what was copied stays"
     with pytest.raises(TargetError):
-        hung.read(unread, 8)
+        hung.memory.read(unread, 8)
 
 
 def test_the_process_runs_while_the_target_is_open(moving: SnapshotTarget, counting: Plain) -> None:
-    registers = dict(moving.threads()[0].registers())
-    stack = moving.read(registers["rsp"] & -8, 256)
+    registers = dict(moving.memory.threads()[0].registers())
+    stack = moving.memory.read(registers["rsp"] & -8, 256)
     counting.wait_until_it_writes()
-    assert moving.threads()[0].registers() == registers
-    assert moving.read(registers["rsp"] & -8, 256) == stack, "the stack is that of the stop"
-    assert moving.paused_ms
+    assert moving.memory.threads()[0].registers() == registers
+    assert moving.memory.read(registers["rsp"] & -8, 256) == stack, "the stack is that of the stop"
+    assert moving.moment.paused_ms
     moving.close()
     assert counting.is_untouched()
 
 
 def test_what_moved_is_looked_at_again_with_all_that_was_read(moving: SnapshotTarget, counting: Plain) -> None:
     page = data_page(moving)
-    moving.read(page, PAGE_SIZE)
+    moving.memory.read(page, PAGE_SIZE)
     counting.wait_until_it_writes()
-    assert list(moving.threads_that_ran()) == [counting.pid]
-    assert moving.retake()
-    copied = moving.read(page, PAGE_SIZE)
-    assert moving.read(page, PAGE_SIZE) == copied
-    assert moving.threads_that_ran() == (), "nothing was read but what was copied at the second stop"
-    assert not moving.retake(), "twice is enough"
-    assert not moving.retake(in_doubt=True), "all that was read is of one moment"
-    moving.read(library_pages(moving)[0], 8)
-    assert not moving.retake()
-    assert moving.retake(in_doubt=True), "what was read may be of two"
+    assert list(moving.moment.threads_that_ran()) == [counting.pid]
+    assert moving.moment.retake()
+    copied = moving.memory.read(page, PAGE_SIZE)
+    assert moving.memory.read(page, PAGE_SIZE) == copied
+    assert moving.moment.threads_that_ran() == (), "nothing was read but what was copied at the second stop"
+    assert not moving.moment.retake(), "twice is enough"
+    assert not moving.moment.retake(in_doubt=True), "all that was read is of one moment"
+    moving.memory.read(library_pages(moving)[0], 8)
+    assert not moving.moment.retake()
+    assert moving.moment.retake(in_doubt=True), "what was read may be of two"
 
 
 def test_who_is_said_to_wait_for_ever_and_moves_is_looked_at_until_the_copy_has_all(
@@ -95,27 +95,27 @@ def test_who_is_said_to_wait_for_ever_and_moves_is_looked_at_until_the_copy_has_
 ) -> None:
     pages = library_pages(moving)[:3]
     for page in pages:
-        moving.read(page, 8)
+        moving.memory.read(page, 8)
         counting.wait_until_it_writes()
-        assert moving.has_run(counting.pid)
-        assert not moving.has_run(1 << 22)
-        assert moving.retake()
+        assert moving.moment.has_run(counting.pid)
+        assert not moving.moment.has_run(1 << 22)
+        assert moving.moment.retake()
     for page in pages:
-        moving.read(page, 8)
-    assert not moving.has_run(counting.pid), "all that was read is of one moment"
-    assert not moving.retake()
+        moving.memory.read(page, 8)
+    assert not moving.moment.has_run(counting.pid), "all that was read is of one moment"
+    assert not moving.moment.retake()
 
 
 def test_a_process_that_is_about_to_crash_is_held(pausing: Plain) -> None:
     def stop() -> ProcTarget:
         stopped = ProcTarget(pausing.pid)
-        stopped.threads()[0].signal = Signal(11, "SIGSEGV")  # as if it had been on its way
+        stopped.memory.threads()[0].signal = Signal(11, "SIGSEGV")  # as if it had been on its way
         return stopped
 
     target = SnapshotTarget(pausing.pid, "none", stop, lambda stopped: stopped.close())
-    assert target.threads()[0].signal is not None
+    assert target.memory.threads()[0].signal is not None
     assert set(pausing.states()) == {"t"}
-    assert target.threads_that_ran() == ()
+    assert target.moment.threads_that_ran() == ()
     target.close()
     assert pausing.is_untouched()
 
@@ -123,7 +123,7 @@ def test_a_process_that_is_about_to_crash_is_held(pausing: Plain) -> None:
 def test_the_process_ends_meanwhile(moving: SnapshotTarget, counting: Plain) -> None:
     counting.end()
     with pytest.raises(TargetGone):
-        moving.read(data_page(moving), 8)
+        moving.memory.read(data_page(moving), 8)
 
 
 def unstopped_process(plain: Plain) -> UnstoppedProcess:
@@ -134,17 +134,17 @@ def unstopped_process(plain: Plain) -> UnstoppedProcess:
 def test_it_knows_of_the_process_what_a_stopped_one_does(pausing: Plain) -> None:
     unstopped = unstopped_process(pausing)
     session = Session(unstopped)
-    registers = {thread.tid: thread.registers() for thread in unstopped.threads()}
+    registers = {thread.tid: thread.registers() for thread in unstopped.memory.threads()}
     calls = {tid: blocked(each, session.memory) for tid, each in registers.items()}
-    stacks = {thread.tid: session.stacks.of(thread) for thread in unstopped.threads()}
+    stacks = {thread.tid: session.stacks.of(thread) for thread in unstopped.memory.threads()}
     assert set(pausing.states()) == {"S"}, "nobody was stopped"
-    assert (unstopped.paused_ms, unstopped.threads_that_ran()) == (0, ())
+    assert (unstopped.moment.paused_ms, unstopped.moment.threads_that_ran()) == (0, ())
     with ProcTarget(pausing.pid) as stopped:
-        assert unstopped.environ() == stopped.environ() != {}
-        assert unstopped.files_known_at() == pytest.approx(stopped.files_known_at(), abs=1)
-        assert unstopped.auxv() == stopped.auxv()
+        assert unstopped.origin.environ() == stopped.origin.environ() != {}
+        assert unstopped.origin.files_known_at() == pytest.approx(stopped.origin.files_known_at(), abs=1)
+        assert unstopped.memory.auxv() == stopped.memory.auxv()
         other = Session(stopped)
-        for thread in stopped.threads():
+        for thread in stopped.memory.threads():
             stack, expected = stacks[thread.tid], other.stacks.of(thread)
             assert [frame.pc for frame in stack.frames] == [frame.pc for frame in expected.frames]
             assert stack.outer == expected.outer
@@ -156,7 +156,7 @@ def test_it_knows_of_the_process_what_a_stopped_one_does(pausing: Plain) -> None
 
 def test_one_that_runs_has_no_registers_and_is_said_to_run(pausing: Plain) -> None:
     target = unstopped_process(pausing)
-    thread = target.threads()[0]
+    thread = target.memory.threads()[0]
     thread.place = thread.place._replace(call="running")  # type: ignore[attr-defined]
     assert thread.runs_on
     with pytest.raises(TargetError, match="runs"):

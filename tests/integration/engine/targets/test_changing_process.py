@@ -52,8 +52,8 @@ def test_a_library_is_loaded_between_the_list_of_files_and_the_stop(
         document = json.loads(running.execute("dispatch-bt", ["--all", "--json"], lambda: session).output)
         assert document["target"]["torch"] is not None, "it was looked at once more"
         assert [each["function"] for each in document["threads"][0]["python_frames"]] == ["<module>"]
-        assert target.stops == 2
-        assert not target.retake()
+        assert target.moment.stops == 2
+        assert not target.moment.retake()
         target.close()
 
 
@@ -64,7 +64,7 @@ def test_another_program_is_executed_meanwhile() -> None:
         go_on(process)
         harness.wait_until(lambda: Path(f"/proc/{process.pid}/exe").readlink().name == "sleep", "it executes sleep")
         with pytest.raises(TargetGone, match="executed another program"):
-            target.sample(session.modules.modules[0].start, 8)
+            target.memory.sample(session.modules.modules[0].start, 8)
         outcome = running.execute("dispatch-diagnose", ["--json"], lambda: session)
         assert "executed another program" in outcome.output + outcome.error
         target.close()

@@ -51,10 +51,10 @@ def test_a_compressed_core_is_a_core(tmp_path: Path, core: bytes, how: str, monk
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     path = packed(tmp_path, core, how)
     target = opening.open_core(str(path))
-    assert target.read(BASE, 13) == b"the beginning"
-    assert target.read(BASE + ZEROS, 7) == b"the end"
-    assert [thread.tid for thread in target.threads()] == [7]
-    assert target.files_known_at() == path.stat().st_mtime
+    assert target.memory.read(BASE, 13) == b"the beginning"
+    assert target.memory.read(BASE + ZEROS, 7) == b"the end"
+    assert [thread.tid for thread in target.memory.threads()] == [7]
+    assert target.origin.files_known_at() == path.stat().st_mtime
     assert list(tmp_path.iterdir()) == [path]  # nothing is left, not even while it is open
     target.close()
 

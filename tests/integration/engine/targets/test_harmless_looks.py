@@ -13,7 +13,7 @@ from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.targets.live.snapshot_target import brief_stop
-from gdbext.engine.targets.live.unstopped import AsleepProcess
+from gdbext.engine.targets.live.unstopped import SleepingProcess
 from gdbext.hosts.debugger.recorded_command import RecordedCommand
 from gdbext.hosts.opening import Standstill, open_live, open_recording
 from support.programs import procfs
@@ -60,31 +60,31 @@ def test_sleeping_threads_are_read_without_a_stop_and_no_call_ends_early(program
     for _ in range(LOOKS):
         target = brief_look(program.process.pid)
         session, found = Session(target).settled(inspect_threads)
-        assert (target.stops, target.paused_ms, target.cut_short()) == (0, 0, {})
+        assert (target.moment.stops, target.moment.paused_ms, target.moment.cut_short()) == (0, 0, {})
         assert len(found.threads) == len(program.tids) + 1
-        assert session.target.threads_that_ran() == ()
+        assert session.target.moment.threads_that_ran() == ()
         target.close()
     assert program.results() == UNHARMED
 
 
 def test_what_sleeps_is_recorded_without_a_stop(program: BlockedCalls, tmp_path: Path) -> None:
     target = open_live(program.process.pid, Standstill.ASLEEP)
-    assert isinstance(target, AsleepProcess)
-    assert target.stops == 0
+    assert isinstance(target, SleepingProcess)
+    assert target.moment.stops == 0
     command = RecordedCommand("all-threads", (), str(tmp_path / "asleep.rec"))
     command.save(command.run(lambda: target, color=False))
-    assert target.is_enough()
-    target.need_registers(program.tids["semop"])
-    assert not target.is_enough()
+    assert target.is_consistent()
+    target.moment.need_registers(program.tids["semop"])
+    assert not target.is_consistent()
     assert program.results() == UNHARMED
     replay = open_recording(str(tmp_path / "asleep.rec"))
-    assert {thread.tid for thread in replay.threads() if thread.registers()} >= set(program.tids.values())
+    assert {thread.tid for thread in replay.memory.threads() if thread.registers()} >= set(program.tids.values())
 
 
 def test_a_stop_names_the_calls_that_it_may_have_ended(program: BlockedCalls) -> None:
     target = brief_stop(program.process.pid)
-    target.threads()
-    named = target.cut_short()
+    target.memory.threads()
+    named = target.moment.cut_short()
     target.close()
     results = program.results()
     harmed = {name for name, result in results.items() if result != UNHARMED[name]}
@@ -95,16 +95,16 @@ def test_a_stop_names_the_calls_that_it_may_have_ended(program: BlockedCalls) ->
 
 def test_a_stop_completes_what_was_read_of_sleeping_threads(program: BlockedCalls) -> None:
     target = brief_look(program.process.pid)
-    asleep = target.threads()[-1]
+    asleep = target.memory.threads()[-1]
     assert asleep.lacks_registers
-    assert not target.retake()
+    assert not target.moment.retake()
     stack = asleep.registers()["rsp"]
-    before = target.read(stack, 64)
-    stopped = some(target.stopped_thread(asleep.tid))
+    before = target.memory.read(stack, 64)
+    stopped = some(target.moment.stopped_thread(asleep.tid))
     assert not stopped.lacks_registers
     assert {"rbx", "r12", "rbp"} <= stopped.registers().keys()
-    assert (stopped.registers()["rsp"], target.read(stack, 64)) == (stack, before)
-    assert target.stops == 1
-    assert not target.retake()
+    assert (stopped.registers()["rsp"], target.memory.read(stack, 64)) == (stack, before)
+    assert target.moment.stops == 1
+    assert not target.moment.retake()
     target.close()
     program.results()

@@ -44,13 +44,13 @@ def look_in_another_process(pid: int, then: str) -> subprocess.Popen[str]:
 def test_stopped_while_looked_at_and_not_afterwards(counting: Plain) -> None:
     target = ProcTarget(counting.pid)
     assert counting.states() == ["t"]
-    thread = target.threads()[0]
+    thread = target.memory.threads()[0]
     assert thread.kernel_state in ("S", "R")
     address = thread.registers()["rsp"]
-    assert len(target.read(address, 8)) == 8
+    assert len(target.memory.read(address, 8)) == 8
     target.close()
     with pytest.raises(TargetError, match="let go"):
-        target.read(address, 8)
+        target.memory.read(address, 8)
     assert goes_on(counting)
 
 
@@ -73,9 +73,9 @@ def test_a_stop_in_force_stays_in_force_and_one_that_comes_meanwhile_comes_after
     os.kill(counting.pid, signal.SIGSTOP)
     wait_until(lambda: counting.states() == ["T"], "it is stopped")
     with ProcTarget(counting.pid) as target:
-        assert target.threads()[0].kernel_state == "T"
-        assert target.threads()[0].registers()["rip"]
-        assert target.threads()[0].signal is None
+        assert target.memory.threads()[0].kernel_state == "T"
+        assert target.memory.threads()[0].registers()["rip"]
+        assert target.memory.threads()[0].signal is None
     wait_until(lambda: counting.states() == ["T"], "it is stopped again")
     assert procfs.status(counting.pid)["TracerPid"] == "0"
     os.kill(counting.pid, signal.SIGCONT)
@@ -100,7 +100,7 @@ def test_signals_are_not_lost(program: Path, monkeypatch: pytest.MonkeyPatch) ->
     with running(program, "0", "signals") as plain:
         for _ in range(20):
             with ProcTarget(plain.pid) as target:
-                assert target.threads()[0].held == signal.SIGRTMIN  # type: ignore[attr-defined]
+                assert target.memory.threads()[0].held == signal.SIGRTMIN  # type: ignore[attr-defined]
                 for _ in range(50):
                     os.kill(plain.pid, signal.SIGRTMIN)
         wait_until(lambda: int(plain.line()) >= 1020, "all have come")
@@ -134,11 +134,11 @@ def test_an_uninterruptible_thread_costs_itself(program: Path) -> None:
     with running(program, "0", "vfork") as plain:
         wait_until(lambda: plain.states() == ["D"], "it waits in vfork")
         target = ProcTarget(plain.pid)
-        thread = target.threads()[0]
+        thread = target.memory.threads()[0]
         assert thread.kernel_state == "D"
         with pytest.raises(TargetError, match="could not be stopped"):
             thread.registers()
-        assert target.read(target.maps()[0].start, 4) == b"\x7fELF"
+        assert target.memory.read(target.memory.maps()[0].start, 4) == b"\x7fELF"
         target.close()
 
 
@@ -186,14 +186,14 @@ def test_a_process_that_is_killed_meanwhile_is_collected_by_its_parent_though_we
         pid = int(some(parent.stdout).readline())
         try:
             with ProcTarget(pid) as target:
-                thread, *others = target.threads()
+                thread, *others = target.memory.threads()
                 assert len(others) == 3
-                address = target.maps()[0].start
+                address = target.memory.maps()[0].start
                 os.kill(pid, signal.SIGKILL)
 
                 def is_gone() -> bool:  # the last thread to die takes the memory with it
                     try:
-                        target.read(address, 8)
+                        target.memory.read(address, 8)
                     except TargetGone:
                         return True
                     return False

@@ -56,7 +56,7 @@ def stacks(pid: int) -> Iterator[tuple[list[NativeFrame], list[str]]]:
         memory = Memory(target)
         modules = ModuleTable(target, memory)
         unwinder, symbolizer = Unwinder(memory, modules), Symbolizer(modules)
-        for thread in target.threads():
+        for thread in target.memory.threads():
             frames = list(unwinder.frames(thread.registers(), 200_000))
             assert unwinder.stopped == "end of stack", frames
             functions = [symbolizer.function(frame.lookup_pc) for frame in frames]

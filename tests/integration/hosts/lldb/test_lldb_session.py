@@ -57,7 +57,7 @@ import lldb, sys
 process = lldb.debugger.GetSelectedTarget().process
 session = sys.modules["gdbext"].commands_in_lldb._shell._current
 first = session()
-thread = first.target.selected_thread()
+thread = first.target.memory.selected_thread()
 before = dict(thread.registers())
 word = first.memory.u64(before["rsp"])
 print("SAME", session() is first)
@@ -68,14 +68,14 @@ print("MEMORY", second is not first, second.memory.u64(before["rsp"]) == word ^ 
 process.WriteMemory(before["rsp"], word.to_bytes(8, "little"), error)
 frame = process.GetSelectedThread().GetFrameAtIndex(0)
 third = session()
-third.target.selected_thread().registers()
+third.target.memory.selected_thread().registers()
 frame.FindRegister("rbx").SetValueFromCString(str(before["rbx"] ^ 1), error)
 fourth = session()
-print("REGISTER", fourth is not third, fourth.target.selected_thread().registers()["rbx"] == before["rbx"] ^ 1)
+print("REGISTER", fourth is not third, fourth.target.memory.selected_thread().registers()["rbx"] == before["rbx"] ^ 1)
 process.GetSelectedThread().GetFrameAtIndex(0).FindRegister("rbx").SetValueFromCString(str(before["rbx"]), error)
 last = session()
 process.SetSelectedThreadByIndexID(2)
-print("SELECTED", session() is last, last.target.selected_thread().number)
+print("SELECTED", session() is last, last.target.memory.selected_thread().number)
 """
 
 

@@ -65,8 +65,8 @@ def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]
 def core_head(pid: int) -> bytes:
     """The beginning of a core of that process, as the kernel would write it: the first thread got a SIGSEGV."""
     with contextlib.closing(ProcTarget(pid)) as target:
-        registers = {thread.tid: dict(thread.registers()) for thread in target.threads()}
-        vector = {f"n{key}": value for key, value in target.auxv().items()}
+        registers = {thread.tid: dict(thread.registers()) for thread in target.memory.threads()}
+        vector = {f"n{key}": value for key, value in target.memory.auxv().items()}
     notes = prstatus(pid, signal.SIGSEGV, **registers.pop(pid)) + siginfo(signal.SIGSEGV, 1, 0x10)
     notes += prpsinfo(pid) + auxv(**vector)
     return bytes(Core(notes=notes + b"".join(prstatus(tid, 0, **each) for tid, each in registers.items())).build())

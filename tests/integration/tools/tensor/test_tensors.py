@@ -103,7 +103,7 @@ def test_variables_by_name(process: Inferior) -> None:
     with contextlib.closing(ProcTarget(process.pid)) as target:
         session = Session(target)
         reporter = TensorReporter(session)
-        thread = next(each for each in target.threads() if each.tid == process.pid)
+        thread = next(each for each in target.memory.threads() if each.tid == process.pid)
 
         def named(name: str) -> Any:
             return reporter.contents(reporter.facts(tensor_named(session, reporter, name, thread)[0])).values()

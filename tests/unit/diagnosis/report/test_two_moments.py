@@ -12,6 +12,7 @@ from gdbext.diagnosis.commands import all_threads
 from gdbext.diagnosis.report import CutCall, Report, TargetReport, json_report, render_text
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariable, ThreadReport
 from gdbext.diagnosis.session import Session
+from gdbext.engine.targets.base_target import TargetMoment
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.engine.vocabulary import Certainty
 from gdbext.tools import running
@@ -19,7 +20,11 @@ from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame, Dispatch
 from support.recorded import recordings
 
 
-class RunningTarget(ReplayTarget):
+class RunningTarget(ReplayTarget, TargetMoment):
+    @property
+    def moment(self) -> TargetMoment:  # type: ignore[override]
+        return self
+
     def threads_that_ran(self) -> Sequence[int]:
         return tuple(thread.tid for thread in self.threads())
 

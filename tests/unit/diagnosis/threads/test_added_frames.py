@@ -72,7 +72,7 @@ def test_a_recorded_thread(replay: Callable[[str], Replay]) -> None:
         for step in thread["dispatch"]
     ]
     expected.sort(key=lambda item: item[:2])
-    selected = hung.session.target.selected_thread()
+    selected = hung.session.target.memory.selected_thread()
     assert selected is not None
     found = added_frames(hung.session.threads.of(selected))
     shown = [(frame_function(each.frame), *source.frame_source(each.frame)) for each in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,20 +13,16 @@ from gdbext.diagnosis.commands.bt import source_text
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.threads.source_lines import MAX_FILE, SourceLine, SourceReader
 from gdbext.engine import terminal
+from gdbext.engine.targets.base_target import TargetOrigin
 from gdbext.engine.targets.foreign_files import ForeignFiles
-from gdbext.engine.targets.host_files import HostFiles
 from gdbext.render import Style
 
 
-class Files:
-    """The part of a target that is asked: a root folder and a time."""
-
-    is_core = False
+class Files(TargetOrigin):
+    """Files below a root folder, and a time."""
 
     def __init__(self, root: Path, known_at: float | None = None) -> None:
-        self.root = root
-        self.foreign = ForeignFiles(str(root))
-        self.files = HostFiles(self.foreign)
+        super().__init__(ForeignFiles(str(root)))
         self.known_at = known_at
 
     def files_known_at(self) -> float | None:
@@ -39,7 +36,7 @@ def read(root: Path, data: bytes, number: int = 1, file: str = "/model.py", modi
 
 
 def line(root: Path, number: int = 1, file: str = "/model.py", known_at: float | None = None) -> SourceLine | None:
-    return SourceReader(cast(Any, Files(root, known_at))).line(file, number)
+    return SourceReader(cast(Any, SimpleNamespace(origin=Files(root, known_at)))).line(file, number)
 
 
 def test_the_line_is_read_below_the_root(tmp_path: Path) -> None:

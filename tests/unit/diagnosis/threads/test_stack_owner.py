@@ -126,7 +126,8 @@ def test_a_core_that_lacks_the_stack_of_a_thread() -> None:
     thread: Any = SimpleNamespace(tid=2, runs_on=False, registers=lambda: {"rsp": 0x7000, "fs_base": 0x9000})
     zeros, other = bytes(64), b"\1" + bytes(63)
     for stack, block, is_core in product((zeros, other, None), (zeros, other), (True, False)):
-        target: Any = SimpleNamespace(is_core=is_core, threads=lambda: [thread], architecture=ARCHITECTURE)
+        parts: Any = SimpleNamespace(is_core=is_core, threads=lambda: [thread])
+        target: Any = SimpleNamespace(origin=parts, memory=parts, architecture=ARCHITECTURE)
         memory: Any = SimpleNamespace(try_read=lambda at, _, read=(stack, block): read[at != 0x7000])
         absent = StackOwners(target, cast(Any, None), memory).is_absent(thread)
         assert absent is ((stack, block, is_core) == (zeros, zeros, True))

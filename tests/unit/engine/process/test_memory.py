@@ -83,7 +83,7 @@ def test_what_a_running_process_was_changing_is_read_again() -> None:
     """Also from the cache; at most so often, and not at all where nothing runs."""
     for runs, contradictions in ((True, 3), (True, 1000), (False, 1)):
         target = FakeTarget({START: bytes(PAGE_SIZE)})
-        target.runs_meanwhile = runs
+        target.memory.runs_meanwhile = runs
         memory, left = Memory(target), [BadData("3635 used, 3626 claimed")] * contradictions
 
         def read(memory: Memory = memory, left: list[BadData] = left) -> int:

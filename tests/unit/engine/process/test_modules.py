@@ -39,9 +39,9 @@ def made(build_id: bytes = b"\1" * 20, text: bytes = b"", shift: int = 0) -> byt
 
 def test_the_vdso_is_found_by_the_auxiliary_vector_alone() -> None:
     target = OwnProcess()
-    target._maps = [mapping for mapping in target.maps() if not mapping.path.startswith("[v")]
+    target._maps = [mapping for mapping in target.memory.maps() if not mapping.path.startswith("[v")]
     table = table_of(target)
-    vdso = table.find(target.auxv()[33] + 0x100)
+    vdso = table.find(target.memory.auxv()[33] + 0x100)
     assert vdso.status == "memory"
 
 

@@ -33,8 +33,8 @@ def open_core(folder: Path, core: Core | bytes, **options: Any) -> CoreTarget:
 def test_threads_are_sorted_and_the_first_one_is_selected(tmp_path: Path) -> None:
     first = prstatus(30, rax=(1 << 64) - 514)
     target = open_core(tmp_path, Core(notes=first + prpsinfo(10) + prstatus(20) + prstatus(10)))
-    assert (target.pid, [thread.tid for thread in target.threads()]) == (10, [10, 20, 30])
-    selected = target.selected_thread()
+    assert (target.pid, [thread.tid for thread in target.memory.threads()]) == (10, [10, 20, 30])
+    selected = target.memory.selected_thread()
     assert selected.tid == 30
     expected = {name: index + 1 for index, name in enumerate(REGISTERS)}
     assert selected.registers() == {**expected, "rax": (1 << 64) - 514}
@@ -43,15 +43,17 @@ def test_threads_are_sorted_and_the_first_one_is_selected(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("pid", "tids"), [(-5, [20]), (0, [20]), (20, [20, -2063589174])])
 def test_an_id_that_no_process_has_is_not_used(tmp_path: Path, pid: int, tids: list[int]) -> None:
     target = open_core(tmp_path, Core(notes=prpsinfo(pid) + b"".join(map(prstatus, tids))))
-    assert (target.pid, [thread.tid for thread in target.threads()]) == (20, [20])
-    assert any(f"it is {min(pid, *tids)}" in each or f"its id is {min(tids)}" in each for each in target.damage())
+    assert (target.pid, [thread.tid for thread in target.memory.threads()]) == (20, [20])
+    assert any(
+        f"it is {min(pid, *tids)}" in each or f"its id is {min(tids)}" in each for each in target.origin.damage()
+    )
 
 
 def test_vector_registers_have_their_places(tmp_path: Path) -> None:
     numbers = b"".join(struct.pack("<2d", number + 0.5, 0) for number in range(16))
     floats = note(2, bytes(160) + numbers + bytes(96))  # struct user_fpregs_struct
     target = open_core(tmp_path, Core(notes=prstatus(1) + floats + prstatus(2)))
-    first, second = target.threads()
+    first, second = target.memory.threads()
     found = {name: struct.unpack("<d", word.to_bytes(8, "little"))[0] for name, word in first.float_registers().items()}
     assert found == {f"xmm{number}": number + 0.5 for number in range(16)}
     assert second.float_registers() == {}
@@ -61,7 +63,7 @@ def test_a_kernels_core_has_the_signal_in_its_first_thread_only(tmp_path: Path) 
     # the kernel writes pr_cursig into every thread
     notes = prstatus(2, 11) + prpsinfo(1) + siginfo(11, 1, 0xDEAD) + prstatus(1, 11)
     target = open_core(tmp_path, Core(notes=notes))
-    by_tid = {thread.tid: thread.signal for thread in target.threads()}
+    by_tid = {thread.tid: thread.signal for thread in target.memory.threads()}
     signal = by_tid[2]
     assert (signal.number, signal.name, signal.code, signal.address) == (11, "SIGSEGV", 1, 0xDEAD)
     assert by_tid[1] is None
@@ -97,22 +99,22 @@ def test_reads_cross_segments_and_end_at_holes(tmp_path: Path) -> None:
     first, second = bytes(range(256)) * 16, b"\xaa" * PAGE
     loads = [Load(BASE, first), Load(BASE + PAGE, second), Load(BASE + 3 * PAGE, second, size=3 * PAGE)]
     target = open_core(tmp_path, Core(loads))
-    assert target.read(BASE + 10, 20) == first[10:30]
-    assert target.read(BASE, 2 * PAGE) == first + second
-    assert target.read(BASE + PAGE - 1, 2) == b"\xff\xaa"
-    assert target.read(BASE + PAGE, 0) == b""
-    assert target.read(BASE + 3 * PAGE, PAGE) == second
+    assert target.memory.read(BASE + 10, 20) == first[10:30]
+    assert target.memory.read(BASE, 2 * PAGE) == first + second
+    assert target.memory.read(BASE + PAGE - 1, 2) == b"\xff\xaa"
+    assert target.memory.read(BASE + PAGE, 0) == b""
+    assert target.memory.read(BASE + 3 * PAGE, PAGE) == second
     holes = [(BASE - 1, 2), (BASE + 2 * PAGE, 1), (BASE + 2 * PAGE - 1, 2), (BASE, 4 * PAGE), (0, 1)]
     not_dumped = [(BASE + 4 * PAGE, 1), (BASE + 3 * PAGE, PAGE + 1)]
     for address, size in holes + not_dumped:
         with pytest.raises(MemoryFault) as fault:
-            target.read(address, size)
+            target.memory.read(address, size)
         assert fault.value.address == address
         assert fault.value.size == size
     for address in (-1, -PAGE, 1 << 64, (1 << 64) - 1):
         for size in (1, -1, 1 << 40):
             with pytest.raises(MemoryFault):
-                target.read(address, size)
+                target.memory.read(address, size)
 
 
 def library(folder: Path, build_id: bytes, fill: bytes, name: str = "lib.so") -> bytes:
@@ -133,8 +135,8 @@ def core_with_library(folder: Path, data: bytes, path: str | None = None, with_f
 def test_code_comes_from_the_file(tmp_path: Path, build_id: bytes) -> None:
     data = library(tmp_path, build_id, b"\xc3")
     target = open_core(tmp_path, core_with_library(tmp_path, data))
-    assert target.read(BASE + PAGE, 16) == data[PAGE : PAGE + 16] == b"\xc3" * 16
-    assert target.read(BASE, 3 * PAGE) == data[: 2 * PAGE] + b"\2" * PAGE
+    assert target.memory.read(BASE + PAGE, 16) == data[PAGE : PAGE + 16] == b"\xc3" * 16
+    assert target.memory.read(BASE, 3 * PAGE) == data[: 2 * PAGE] + b"\2" * PAGE
 
 
 @pytest.mark.parametrize(
@@ -171,9 +173,9 @@ def test_the_sysroot_is_where_files_are(tmp_path: Path) -> None:
     (root / "opt").mkdir(parents=True)
     data = library(root / "opt", b"\x12" * 20, b"\xc3")
     target = open_core(tmp_path, core_with_library(tmp_path, data, "/opt/lib.so"), sysroot=str(root) + "/")
-    assert target.local_path("/opt/lib.so") == str(root / "opt" / "lib.so")
-    assert target.local_path("[vdso]") == "[vdso]"
-    assert target.read(BASE + PAGE, 4) == b"\xc3" * 4
+    assert target.origin.local_path("/opt/lib.so") == str(root / "opt" / "lib.so")
+    assert target.origin.local_path("[vdso]") == "[vdso]"
+    assert target.memory.read(BASE + PAGE, 4) == b"\xc3" * 4
     with pytest.raises(MemoryFault):
         open_core(tmp_path, core_with_library(tmp_path, data, "/opt/lib.so")).read(BASE + PAGE, 4)
 
@@ -195,7 +197,7 @@ def test_sources_are_those_of_a_proven_interpreter(tmp_path: Path) -> None:
         found = set()
         for path in (*map(str, inside), *map(str, outside), climbing):
             with suppress(OSError):
-                found.add(path if target.foreign.source(path, 1 << 20)[0] == b"x = 1\n" else "")
+                found.add(path if target.origin.foreign.source(path, 1 << 20)[0] == b"x = 1\n" else "")
         return found
 
     program = core_with_library(tmp_path, data, str(prefix / "bin" / "python3.11"))
@@ -212,7 +214,7 @@ def test_the_packages_of_an_environment_belong_to_it(tmp_path: Path) -> None:
     (packages / "one.py").write_text("x = 1\n")
     data = library(packages, b"\x12" * 20, b"\xc3", "ext.so")
     target = open_core(tmp_path, core_with_library(tmp_path, data, str(packages / "ext.so")))
-    assert target.foreign.source(str(packages / "one.py"), 100)[0] == b"x = 1\n"
+    assert target.origin.foreign.source(str(packages / "one.py"), 100)[0] == b"x = 1\n"
 
 
 def test_maps_are_merged(tmp_path: Path) -> None:
@@ -222,7 +224,7 @@ def test_maps_are_merged(tmp_path: Path) -> None:
     core.loads += [Load(BASE + 9 * PAGE, bytes(PAGE), flags=R | W), Load(BASE + 11 * PAGE, bytes(PAGE), flags=R | X)]
     core.notes += auxv(n25=BASE + 9 * PAGE + 5, n33=BASE + 11 * PAGE, n9=BASE + PAGE + 8)
     target = open_core(tmp_path, core)
-    assert list(target.maps()) == [
+    assert list(target.memory.maps()) == [
         MemoryMapping(BASE, BASE + PAGE, 0, path, "r--p"),
         MemoryMapping(BASE + PAGE, BASE + 2 * PAGE, PAGE, path, "r-xp"),  # from the program headers in the first page
         MemoryMapping(BASE + 2 * PAGE, BASE + 3 * PAGE, 0, "", "rw-p"),
@@ -235,7 +237,9 @@ def test_maps_are_merged(tmp_path: Path) -> None:
 def test_one_segment_over_several_files_and_beyond_them(tmp_path: Path) -> None:
     mapped = files((BASE + PAGE, BASE + 2 * PAGE, 0, "/a"), (BASE + 3 * PAGE, BASE + 5 * PAGE, PAGE, "/b (deleted)"))
     target = open_core(tmp_path, Core([Load(BASE, bytes(4 * PAGE))], prstatus(1) + mapped))
-    assert [(m.start - BASE, m.end - BASE, m.path, m.permissions, m.deleted, m.offset) for m in target.maps()] == [
+    assert [
+        (m.start - BASE, m.end - BASE, m.path, m.permissions, m.deleted, m.offset) for m in target.memory.maps()
+    ] == [
         (0, PAGE, "", "rw-p", False, 0),
         (PAGE, 2 * PAGE, "/a", "rw-p", False, 0),
         (2 * PAGE, 3 * PAGE, "", "rw-p", False, 0),
@@ -258,7 +262,7 @@ def test_the_environment_is_found_on_the_stack(tmp_path: Path) -> None:
     pointers = struct.pack("<8Q", 1, at, 0, at + 5, at + 9, at + 15, 0xBAD, 0)
     stack = (bytes(64) + pointers + raw).ljust(512, b"\0") + strings
     target = open_core(tmp_path, Core([Load(BASE, stack.ljust(PAGE, b"\0"))], prstatus(1) + vector))
-    assert target.environ() == {"A": "1", "B": "x=y"}
+    assert target.origin.environ() == {"A": "1", "B": "x=y"}
     assert open_core(tmp_path, Core([Load(BASE, bytes(PAGE))], prstatus(1) + vector)).environ() == {}
 
 
@@ -266,10 +270,10 @@ def test_the_environment_is_found_on_the_stack(tmp_path: Path) -> None:
 def test_more_segments_than_a_header_can_count(tmp_path: Path) -> None:
     loads = [Load(BASE + 2 * PAGE * index, struct.pack("<I", index)) for index in range(70_000)]
     target = open_core(tmp_path, Core(loads))
-    assert len(target.maps()) == 70_000
+    assert len(target.memory.maps()) == 70_000
     for index in (0, 65_534, 65_535, 69_999):
-        assert target.read(BASE + 2 * PAGE * index, 4) == struct.pack("<I", index)
-    assert target.threads()[0].signal is None
+        assert target.memory.read(BASE + 2 * PAGE * index, 4) == struct.pack("<I", index)
+    assert target.memory.threads()[0].signal is None
 
 
 GOOD = Core([Load(BASE, b"\1" * PAGE), Load(BASE + PAGE, b"\2" * PAGE)]).build()
@@ -309,11 +313,11 @@ def test_bad_files(tmp_path: Path, data: bytes, error: type[Exception], words: s
 
 def test_a_core_that_lost_its_end(tmp_path: Path) -> None:
     target = open_core(tmp_path, GOOD[: -PAGE - 100])
-    assert target.read(BASE, PAGE - 100) == b"\1" * (PAGE - 100)
-    assert [warning for warning in target.damage() if "truncated" in warning and f"{PAGE + 100:,}" in warning]
+    assert target.memory.read(BASE, PAGE - 100) == b"\1" * (PAGE - 100)
+    assert [warning for warning in target.origin.damage() if "truncated" in warning and f"{PAGE + 100:,}" in warning]
     for address in (BASE + PAGE - 100, BASE + PAGE):
         with pytest.raises(MemoryFault, match="truncated"):
-            target.read(address, 8)
+            target.memory.read(address, 8)
     by_gcore = Core([Load(BASE, bytes(10 * PAGE))], by_gcore=True).build()
     with pytest.raises(BadCore) as raised:
         open_core(tmp_path, by_gcore[: 5 * PAGE])
@@ -348,13 +352,13 @@ def test_damage_is_an_error_or_harmless(tmp_path: Path, at: int) -> None:
         target = open_core(tmp_path, damaged)
     except (BadCore, ForeignArchitecture):
         return
-    for thread in target.threads():
+    for thread in target.memory.threads():
         assert len(thread.registers()) == len(REGISTERS)
-    assert isinstance(target.maps(), list)
-    assert isinstance(target.environ(), dict)
-    for mapping in target.maps()[:4]:
+    assert isinstance(target.memory.maps(), list)
+    assert isinstance(target.origin.environ(), dict)
+    for mapping in target.memory.maps()[:4]:
         try:
-            assert len(target.read(mapping.start, 8)) == 8
+            assert len(target.memory.read(mapping.start, 8)) == 8
         except MemoryFault:
             continue
 

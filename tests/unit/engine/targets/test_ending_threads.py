@@ -51,7 +51,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> ProcTarget:
 
 def test_those_that_are_there_are_stopped(target: ProcTarget) -> None:
     target._stop_all()
-    assert [thread.tid for thread in target.threads()] == [MAIN, BEGINS_MEANWHILE]
+    assert [thread.tid for thread in target.memory.threads()] == [MAIN, BEGINS_MEANWHILE]
     assert all(thread.stopped for thread in target._threads.values())
 
 
@@ -123,7 +123,7 @@ def test_a_thread_that_was_traced_just_now_is_tried_again(target: ProcTarget, mo
     monkeypatch.setattr(proc_checks, "check_not_traced", lambda *_: None)
     monkeypatch.setattr(proc_checks, "thread_state", lambda *_: "S")
     target._stop_all()
-    assert MAIN in [thread.tid for thread in target.threads()]
+    assert MAIN in [thread.tid for thread in target.memory.threads()]
 
 
 def test_it_is_said_to_be_ending(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_one_wording_wherever_it_is_noticed() -> None:
 def unstopped_threads(pid: int) -> None:
     target = object.__new__(UnstoppedProcess)
     target.pid, target._threads = pid, None
-    target.threads()
+    target.memory.threads()
 
 
 def test_another_namespace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,8 @@ import pytest
 
 from gdbext.engine.targets.budget import MemoryLimit
 from gdbext.engine.targets.host_files import HostFiles
-from gdbext.engine.targets.live.local_process import read_command, read_file
+from gdbext.engine.targets.live.local_process import ProcessOrigin, read_command, read_file
 from gdbext.engine.targets.live.supervision import read_file_of
-from gdbext.engine.targets.live.unstopped import UnreadableProcess
 from gdbext.errors import TargetError, TargetGone
 from gdbext.tools import family
 from gdbext.tools.ps import torch_processes
@@ -33,7 +32,7 @@ def pid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 READERS: dict[str, Callable[[int], object]] = {
-    "environment of the process looked at": lambda pid: UnreadableProcess(pid).environ(),
+    "environment of the process looked at": lambda pid: ProcessOrigin(pid).environ(),
     "its command line": read_command,
     "environment and command line of a family": lambda pid: (family.is_rank(pid), family._program(pid)),
     "a rank": rank_processes.read_process,

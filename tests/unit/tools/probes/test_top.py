@@ -18,6 +18,7 @@ from gdbext.tools.probes.latency_meter import LatencyBucket, _within, powers
 from gdbext.tools.probes.summary import Anomalies, Summary, TopSection
 from gdbext.tools.probes.trace_places import LatePlaces, named
 from gdbext.torch.stack import DispatchEvent
+from support.fakes.fake_target import FakeTarget
 
 
 class FakeSession:
@@ -151,11 +152,11 @@ class MappedSession:
     """Of a process whose maps change; ``number`` tells it from those that are opened anew."""
 
     def __init__(self, maps: list[MemoryMapping], number: int = 0) -> None:
-        self.target = SimpleNamespace(maps=lambda: maps)
+        self.target = FakeTarget({}, maps)
         self.number = number
 
-    def reopened(self, target: Any) -> MappedSession:
-        return MappedSession(target.maps(), self.number + 1)
+    def reopened(self, target: FakeTarget) -> MappedSession:
+        return MappedSession(target.memory.maps(), self.number + 1)
 
 
 def mapped(path: str, permissions: str = "r-xp") -> MemoryMapping:

@@ -69,15 +69,14 @@ class Process(FakeTarget):
         super().__init__(regions, maps, {25: RANDOM, 9: BASE + 0x1000})
         registers = {name: number for number, name in enumerate(self.architecture.general_registers)}
         self._all = [FakeThread(7, registers), FakeThread(8, None)]
+        environ = {"PATH": "/secret/place", "OMP_NUM_THREADS": "4", "TORCH_TOKEN": "hunter2"}
+        self.origin.environ = lambda: environ  # type: ignore[method-assign]
 
     def threads(self) -> Sequence[TargetThread]:
         return self._all
 
     def selected_thread(self) -> TargetThread | None:
         return self._all[1]
-
-    def environ(self) -> Mapping[str, str]:
-        return {"PATH": "/secret/place", "OMP_NUM_THREADS": "4", "TORCH_TOKEN": "hunter2"}
 
 
 @pytest.fixture
@@ -100,13 +99,13 @@ def use(target: Any) -> list[Any]:
     """Read a bit of everything."""
     memory = memory_of(target)
     modules = ModuleTable(target, memory)
-    symbols = Symbolizer(modules, target.files.symbols)
+    symbols = Symbolizer(modules, target.origin.files.symbols)
     found: list[Any] = [memory.read(STACK + 100, 20), memory.try_read(STACK + 2 * PAGE, 8)]
     found += [(module.status, module.problem, module.build_id, module.base) for module in modules.modules]
     functions = [symbols.function(BASE + 0x1000 + offset) for offset in (0, 17, 3199, 3200)]
     found += [function and function.names for function in functions]
     found += [symbols.address_of("f3"), symbols.address_of("f150", "libmade.so"), symbols.address_of("nothing")]
-    found.append(ProcFs(target.pid, target.files, target.architecture.syscall_names).descriptor(1))
+    found.append(ProcFs(target.pid, target.origin.files, target.architecture.syscall_names).descriptor(1))
     return found
 
 
@@ -116,9 +115,9 @@ def test_a_replay_gives_what_was_read(process: Process) -> None:
     assert found == use(process)
     assert ("f0",) in found
     replay = replayed(target)
-    Path(process.maps()[0].path).unlink()  # the replay opens nothing
+    Path(process.memory.maps()[0].path).unlink()  # the replay opens nothing
     assert use(replay) == found
-    assert replay.missing_from_recording() == ""
+    assert replay.origin.missing_from_recording() == ""
 
 
 def test_only_what_was_read_is_kept(process: Process) -> None:
@@ -129,7 +128,7 @@ def test_only_what_was_read_is_kept(process: Process) -> None:
     assert memory.u64(STACK + 1024) == int.from_bytes(process.stack[:8], "little")
     assert memory.u8(STACK + 2047) == 255
     assert memory.cstring(STACK + 3000) == process.stack[3000 : process.stack.index(b"\0", 3000)]
-    target.read(STACK + 5000, 3)
+    target.memory.read(STACK + 5000, 3)
     kept = [(start - STACK, len(piece)) for start, piece in recorded(target).memory]
     assert kept == [(0, 128), (1024, 128), (1920, 128), (2944, 256), (5000, 3)]
     for start, piece in recorded(target).memory:
@@ -165,7 +164,7 @@ def test_a_read_that_ends_in_a_fault_ends_there_in_the_replay(process: Process) 
     assert faults(memory_of(target)) == [heap + PAGE] * 2
     replay = replayed(target)
     assert faults(memory_of(replay)) == [heap + PAGE] * 2
-    assert replay.missing_from_recording() == ""
+    assert replay.origin.missing_from_recording() == ""
 
 
 def test_a_recording_of_whole_pages_is_read_as_before(process: Process) -> None:
@@ -185,29 +184,31 @@ def test_what_was_not_read_is_missing_and_said_to_be(process: Process) -> None:
     memory = memory_of(replay)
     with pytest.raises(MemoryFault):
         memory.read(STACK + PAGE, 8)
-    assert replay.missing_from_recording() == "pages of memory (1)"
+    assert replay.origin.missing_from_recording() == "pages of memory (1)"
     (module,) = ModuleTable(replay, memory).modules
     assert module.image is None
     assert module.problem == "its file is not in the recording"
-    assert ProcFs(replay.pid, replay.files, replay.architecture.syscall_names).children() == {}
-    assert replay.missing_from_recording() == "facts of the system (1), files of modules (1), pages of memory (2)"
+    assert ProcFs(replay.pid, replay.origin.files, replay.architecture.syscall_names).children() == {}
+    assert (
+        replay.origin.missing_from_recording() == "facts of the system (1), files of modules (1), pages of memory (2)"
+    )
 
 
 def test_threads(process: Process) -> None:
     replay = replayed(RecordingTarget(process))
-    first, second = replay.threads()
+    first, second = replay.memory.threads()
     assert (first.tid, first.number, first.name, first.kernel_state) == (7, 2, "worker \udcff", "S")
     assert first.signal == Signal(11, "SIGSEGV", -6, 0x10)
-    assert first.registers() == process.threads()[0].registers()
+    assert first.registers() == process.memory.threads()[0].registers()
     assert first.float_registers() == {"xmm0": 0x3FD0000000000000}
     assert second.float_registers() == {}
     with pytest.raises(TargetError, match="could not be stopped") as caught:
         second.registers()
     assert caught.value.help == "wait"
-    assert replay.selected_thread() is second
-    assert (replay.maps(), replay.auxv()) == (tuple(process.maps()), process.auxv())
-    assert (replay.kind, replay.debugger, replay.pid) == ("live", "none", process.pid)
-    assert replay.recorded.command == "dispatch-info --why"
+    assert replay.memory.selected_thread() is second
+    assert (replay.memory.maps(), replay.memory.auxv()) == (tuple(process.memory.maps()), process.memory.auxv())
+    assert (replay.origin.kind, replay.debugger, replay.pid) == ("live", "none", process.pid)
+    assert replay.origin.recorded.command == "dispatch-info --why"
 
 
 def test_the_environment_is_filtered_and_its_strings_are_blanked(process: Process) -> None:
@@ -237,11 +238,11 @@ def test_searches_are_kept_with_what_they_found(process: Process) -> None:
     replay = replayed(target)
     (again,) = ModuleTable(replay, memory_of(replay)).modules
     assert searches(again.image) == expected
-    assert replay.missing_from_recording() == ""
+    assert replay.origin.missing_from_recording() == ""
     assert again.image.find(b"GNU\0", 1, 0x1000) is None
     with pytest.raises(SymbolFileError):
         again.image.data.find(b"ELF", 0, 17)
-    assert replay.missing_from_recording() == "searches in libmade.so (2)"
+    assert replay.origin.missing_from_recording() == "searches in libmade.so (2)"
 
 
 def test_memory_beyond_the_limit_is_left_out(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,16 +303,18 @@ def test_a_secret_of_the_process_is_nowhere_in_the_recording(process: Process) -
     """Python has copies of the arguments and of the environment on its heap, beside what is read."""
     heap = 0x5000_0000
     secret, word = "s3cret-t0ken", "correct horse"
-    process.environ = lambda: {"MY_PASSWD": secret, "OMP_NUM_THREADS": "4"}  # type: ignore[method-assign]
+    process.origin.environ = lambda: {"MY_PASSWD": secret, "OMP_NUM_THREADS": "4"}  # type: ignore[method-assign]
     argument = f"train.py\0--db-pass\0{word}\0".encode()
     at = RANDOM + 16 - STACK
     process.stack = process.stack[:at] + argument + process.stack[at + len(argument) :]
     process.regions.update({STACK: process.stack, heap: f"{secret}|{word}|train.py".encode().ljust(PAGE, b"\0")})
     target = RecordingTarget(process)
-    target.read(heap, PAGE)
-    target.files.facts["text /proc/9/cmdline"] = "python\0-m\0x\0--token=abc\0train.py\0--local-rank=3\0hunter2\0"
-    target.files.texts["origin"] = f"python train.py --db-pass {word}\nhost"
-    target.files.facts["line 1 of x.py"] = [f"login({secret!r})"]
+    target.memory.read(heap, PAGE)
+    target.origin.files.facts["text /proc/9/cmdline"] = (
+        "python\0-m\0x\0--token=abc\0train.py\0--local-rank=3\0hunter2\0"
+    )
+    target.origin.files.texts["origin"] = f"python train.py --db-pass {word}\nhost"
+    target.origin.files.facts["line 1 of x.py"] = [f"login({secret!r})"]
     recording = recorded(target)
     data = json.dumps(recorder.parts(recording)[0]).encode() + b"".join(recording.memory.pieces)
     for each in (secret, word, "abc", "hunter2"):
