@@ -19,6 +19,7 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
+from gdbext.cache import system_user
 from gdbext.engine.formats.path_steps import PathSteps
 from gdbext.engine.numbers import integer
 from gdbext.errors import TargetError
@@ -140,21 +141,16 @@ class _PathWalk:
 def _may_follow(link: os.stat_result, folder: os.stat_result) -> bool:
     """It is ours or the system's; as root also: nobody else can have moved it, or a second name of it, to there."""
     ours = os.geteuid()
-    if link.st_uid not in (ours, _system()):
+    if link.st_uid not in (ours, system_user()):
         return False
     return ours != 0 or is_closed(folder)
 
 
 def is_closed(folder: os.stat_result) -> bool:
-    """Nobody but us and the system can lay a file of ours into that folder, or take one away."""
-    if folder.st_uid not in (os.geteuid(), _system()):
+    """True if nobody but us and the system can put a file of ours into that folder, or take one away."""
+    if folder.st_uid not in (os.geteuid(), system_user()):
         return False
     return not folder.st_mode & _WRITABLE_BY_OTHERS or bool(folder.st_mode & _STICKY)
-
-
-def _system() -> int:
-    """The user whom the system's files belong to: root, or, in a user namespace, whatever root is shown as."""
-    return os.stat("/").st_uid  # noqa: PTH116 - pathlib takes 10 ms to import
 
 
 FORBIDDEN = "GDBEXT_NO_FILES"
