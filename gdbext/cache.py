@@ -64,10 +64,8 @@ def _is_safe(path: str, owners: Collection[int], groups: Collection[int] | None)
 
 
 def find_program(name: str) -> str | None:
-    """The program of that name or path; None where there is none.
-
-    Never one of the folder that we happen to be in; and where we are root, of $PATH only folders that are root's.
-    """
+    """The program of that name or path; None where there is none. Never one of the folder that we happen to be in; and
+    where we are root, of $PATH only folders that are root's."""
     if "/" in name:
         return name if _is_program(name) else None
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):

@@ -17,11 +17,8 @@ def or_root(words: str) -> str:
 
 
 class GdbextError(Exception):
-    """Base of all errors that gdbext raises on purpose.
-
-    ``what`` is one sentence, ``why`` the usual reasons, ``help`` the exact next step. Subclasses give
-    class-wide defaults for ``why`` and ``help``.
-    """
+    """Base of all errors that gdbext raises on purpose. ``what`` is one sentence, ``why`` the usual reasons, ``help``
+    the exact next step. Subclasses give class-wide defaults for ``why`` and ``help``."""
 
     why: str = ""
     help: str = ""
@@ -177,10 +174,8 @@ class LayoutError(GdbextError):
 
 
 class PythonUnsupported(GdbextError):
-    """This CPython cannot be read (unknown version, unknown free-threaded build).
-
-    ``unsupported`` of cpython/abi/versions.py makes it, and says which versions are known.
-    """
+    """This CPython cannot be read (unknown version, unknown free-threaded build). ``unsupported`` of
+    cpython/abi/versions.py makes it, and says which versions are known."""
 
     why = "CPython's internal structures change with every version"
     help = "the native part of the report does not depend on it; py-spy or pystack may know this version"

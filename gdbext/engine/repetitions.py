@@ -34,10 +34,8 @@ class Repetition(NamedTuple):
 
 
 def longest(items: Sequence[Hashable], max_period: int) -> Repetition | None:
-    """The longest repetition, with its smallest period; None where nothing occurs twice in a row.
-
-    Linear in the items for a given ``max_period``.
-    """
+    """The longest repetition, with its smallest period; None where nothing occurs twice in a row. Linear in the items
+    for a given ``max_period``."""
     planes = _planes(items)
     best: Repetition | None = None
     for period in range(1, min(max_period, len(items) // 2) + 1):

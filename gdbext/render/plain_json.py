@@ -91,11 +91,8 @@ def annotation_texts(kind: type) -> dict[str, str]:
 
 @cache
 def members_of(kind: type) -> tuple[JsonField, ...]:
-    """The members of a record's JSON object, in their order; none for what is no record.
-
-    A dataclass's own attribute is read (as dataclasses.fields does): that module takes a tenth of an inspection to
-    import.
-    """
+    """The members of a record's JSON object, in their order; none for what is no record. A dataclass's own attribute is
+    read (as dataclasses.fields does): that module takes a tenth of an inspection to import."""
     annotations = annotation_texts(kind)
     defaults = getattr(kind, "_field_defaults", vars(kind))
     members = [

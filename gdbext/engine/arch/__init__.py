@@ -259,9 +259,8 @@ class Architecture(ABC):
 
     @abstractmethod
     def restarted_syscall(self, number: int, read: ReadCode, cfa: int) -> int:
-        """The number of the system call that resumes after a stop, where ``number`` says only that one does.
-
-        ``cfa`` is that of the caller of the function that makes the call."""
+        """The number of the system call that resumes after a stop, where ``number`` says only that one does. ``cfa`` is
+        that of the caller of the function that makes the call."""
 
     @abstractmethod
     def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:

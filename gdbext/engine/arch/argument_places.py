@@ -209,11 +209,8 @@ class SavedArgument(NamedTuple):
 
 
 def saved_arguments(architecture: Architecture, code: Sequence[Instruction], site: int) -> dict[str, SavedArgument]:
-    """Argument register → where its value is at the instruction at ``site``, for those that survived.
-
-    A place counts only when nothing else that can run before ``site`` writes it; {} where the code up to there is not
-    known.
-    """
+    """Argument register → where its value is at the instruction at ``site``, for those that survived. A place counts
+    only when nothing else that can run before ``site`` writes it; {} where the code up to there is not known."""
     if not any(site in (insn.address, insn.end) for insn in code):
         return {}
     return _SavedArgumentSearch(architecture, code, site).find()

@@ -30,10 +30,8 @@ def at_once(path: str, flags: int) -> int:
 
 
 def read_file(path: str, limit: int = MAX_BYTES) -> bytes:
-    """The bytes of a regular file of at most ``limit`` bytes. Raises OSError, BadData.
-
-    A pipe or a device must not hold us up, nor may a file that grows while it is read.
-    """
+    """The bytes of a regular file of at most ``limit`` bytes. Raises OSError, BadData. A pipe or a device must not hold
+    us up, nor may a file that grows while it is read."""
     descriptor = at_once(path, os.O_RDONLY)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

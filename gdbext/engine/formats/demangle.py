@@ -142,10 +142,8 @@ def _substituted_size(references: Sequence[Match[str]]) -> int:
 
 @lru_cache(maxsize=4096)
 def _component_numbers(reference: str) -> tuple[int, int]:
-    """(all components that a reference may mean have numbers below this one, the least number of them).
-
-    The beginning of a reference may be the end of an identifier: of S1S_ the number is 0 or 65.
-    """
+    """(all components that a reference may mean have numbers below this one, the least number of them). The beginning
+    of a reference may be the end of an identifier: of S1S_ the number is 0 or 65."""
     texts = (reference[1:-1], reference[reference.rindex("S") + 1 : -1])
     # <seq-id>: base 36, none for the first component
     below, number = (int(text.lstrip("0")[:8] or "0", 36) + 1 if text else 0 for text in texts)

@@ -59,10 +59,8 @@ class ElfImage:
     """True when this is not the file but what the target has mapped of it (see engine/process/memory_image.py)."""
 
     def __init__(self, data: Data, path: str, identity: str = "", machine: int | None = None) -> None:
-        """Raises SymbolFileError, also for a file that is not of ``machine``, where one is given.
-
-        ``identity`` is the name by which what is found in the file is kept (cache.file_key), "" where nothing is.
-        """
+        """Raises SymbolFileError, also for a file that is not of ``machine``, where one is given. ``identity`` is the
+        name by which what is found in the file is kept (cache.file_key), "" where nothing is."""
         self.path = path
         self.data = data
         self.identity = identity
@@ -150,7 +148,6 @@ class ElfImage:
         names = [strings[row[0] : row[0] + 256].partition(b"\0")[0].decode("utf-8", "replace") for row in rows]
         return [ElfSection(number, name, *row[1:8], *row[9:]) for number, (name, row) in enumerate(zip(names, rows))]
 
-
     def contents(self, offset: int, size: int) -> bytes:
         """The file's bytes at a file offset; fewer than ``size`` where the file ends, none where they are unknown."""
         if offset < 0 or size <= 0 or offset >= self.size:
@@ -195,9 +192,7 @@ class ElfImage:
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
         """The first of the addresses ``vaddr``, ``vaddr`` + ``step``, … before ``end`` that has the bytes ``needle``.
-
-        None where the file has it not in the segment of ``vaddr``.
-        """
+        None where the file has it not in the segment of ``vaddr``."""
         for segment in self.loads:
             if segment.vaddr <= vaddr < segment.vaddr + segment.filesz:
                 bias = segment.offset - segment.vaddr
@@ -244,8 +239,6 @@ class ElfImage:
                 break
             table.setdefault(tag, value)
         return table
-
-
 
 
 def build_id_of_file(path: str | os.PathLike[str]) -> str | None:

@@ -77,10 +77,8 @@ class FileMapping(NamedTuple):
 
 
 class ElfCore:
-    """A mapped core file, checked and parsed. Its memory use does not grow with the core.
-
-    Raises BadCore, NotPermitted and what ``check_machine`` raises; what is only damaged in part is in ``warnings``.
-    """
+    """A mapped core file, checked and parsed. Its memory use does not grow with the core. Raises BadCore, NotPermitted
+    and what ``check_machine`` raises; what is only damaged in part is in ``warnings``."""
 
     def __init__(self, path: str, check_machine: CheckMachine) -> None:
         self.path = path
@@ -143,9 +141,6 @@ class ElfCore:
                 f"{self.path} is truncated: {missing:,} bytes of {len(beyond)} memory segments are missing"
             )
 
-
-
-
     def _read_note(self, kind: int, start: int, size: int) -> None:
         """Read the note of type ``kind`` (NT_*) with ``size`` bytes at offset ``start`` of the file."""
         data = self.data
@@ -174,8 +169,6 @@ class ElfCore:
             self.raw_auxv = data[start : start + size]
         elif kind == NT_FILE:
             self._read_files(data[start : start + size])
-
-
 
     def _read_files(self, note: bytes) -> None:
         if len(note) < 16:
@@ -278,7 +271,3 @@ def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> 
     if size < elf_header.PHDR.size or count > MAX_SEGMENTS or header.phoff + count * size > len(data):
         raise BadCore(f"{path} is truncated: its {count} program headers are not all there")
     return header, count
-
-
-
-

@@ -54,10 +54,8 @@ def _larger(first: Cost, second: Cost) -> Cost:
 
 
 class MangledName:
-    """One pass over a name: the position that it has reached, and the cost of all before it.
-
-    The methods are named after the grammar's nonterminals: each parses one at the position.
-    """
+    """One pass over a name: the position that it has reached, and the cost of all before it. The methods are named
+    after the grammar's nonterminals: each parses one at the position."""
 
     def __init__(self, name: str, pack_size: int) -> None:
         self.longest_pack = 1

@@ -45,10 +45,8 @@ _STARTS_LIMIT = 1 << 22
 
 
 class Symbol(NamedTuple):
-    """One symbol of an ELF file; ``name`` is mangled, ``type`` STT_*, ``binding`` STB_*, ``size`` in bytes.
-
-    ``vaddr`` is the file's own address (for STT_TLS the offset in the module's TLS block).
-    """
+    """One symbol of an ELF file; ``name`` is mangled, ``type`` STT_*, ``binding`` STB_*, ``size`` in bytes. ``vaddr``
+    is the file's own address (for STT_TLS the offset in the module's TLS block)."""
 
     name: str
     vaddr: int
@@ -188,10 +186,8 @@ def _starts_of_names_with(text: bytes, needle: bytes) -> Iterator[int]:
 
 
 def section_table(image: elf.ElfImage, kind: int) -> SymbolTable | None:
-    """The table in the first section of type ``kind`` (SHT_SYMTAB, SHT_DYNSYM), None if there is none.
-
-    Raises SymbolFileError for one that lies outside the file.
-    """
+    """The table in the first section of type ``kind`` (SHT_SYMTAB, SHT_DYNSYM), None if there is none. Raises
+    SymbolFileError for one that lies outside the file."""
     sections = image.section_list
     for section in sections:
         if section.type == kind and section.size >= SYMBOL_SIZE and section.link < len(sections):

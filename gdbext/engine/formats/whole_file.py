@@ -44,10 +44,8 @@ class FolderEntry(NamedTuple):
 
 
 def find(path: str) -> FolderEntry:
-    """The place of the file of that name, behind links that we trust. Raises OSError.
-
-    A user's own link is followed, as the shell's ``>`` does; that of another user is refused: see ``_may_follow``.
-    """
+    """The place of the file of that name, behind links that we trust. Raises OSError. A user's own link is followed, as
+    the shell's ``>`` does; that of another user is refused: see ``_may_follow``."""
     walk = _PathWalk(path)
     try:
         name, is_magic = walk.to_last()
@@ -370,10 +368,8 @@ def delete_folder(name: str, folder: int, inside: int) -> None:
 
 
 def _open_special(entry: FolderEntry) -> int | None:
-    """A descriptor for a pipe, a terminal or another device; None for a regular file, there or still to be made.
-
-    One that another user may have put there is refused. Raises OSError.
-    """
+    """A descriptor for a pipe, a terminal or another device; None for a regular file, there or still to be made. One
+    that another user may have put there is refused. Raises OSError."""
     if entry.is_magic:
         if os.path.samestat(os.fstat(entry.folder), os.stat("/proc/self/fd")):  # noqa: PTH116
             return os.dup(integer(entry.name))  # so that nothing that our own descriptor has is overwritten

@@ -108,8 +108,7 @@ class Workplace:
 
     def publish(self, name: str, final: str = "") -> None:
         """Move a file to where the results go, under that name, for its owner only: what is there is replaced, and a
-        link not followed. Raises OSError.
-        """
+        link not followed. Raises OSError."""
         os.chmod(name, PRIVATE, dir_fd=self._inside)
         os.rename(name, final or name, src_dir_fd=self._inside, dst_dir_fd=self._folder)
 

@@ -55,7 +55,7 @@ ROWS: Mapping[str, GlibcAbi] = {
         pthread_self=0,
         thread_id=0x2D0,  # 704 bytes of tcbhead_t's padding, then a list_t; the same in glibc 2.12 to 2.43
         join_state=0x628,
-    ),
+    )
 }
 
 

@@ -210,10 +210,8 @@ class Barrier(NamedTuple):
 
 
 class StreamLock(NamedTuple):
-    """_IO_lock_t: int lock, int cnt, void* owner, which is the owner's thread pointer (THREAD_SELF).
-
-    ``depth`` of a lock that was taken once is 1, and 0 in recent versions (2.43 is one).
-    """
+    """_IO_lock_t: int lock, int cnt, void* owner, which is the owner's thread pointer (THREAD_SELF). ``depth`` of a
+    lock that was taken once is 1, and 0 in recent versions (2.43 is one)."""
 
     lock: int
     depth: int

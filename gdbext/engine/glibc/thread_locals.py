@@ -117,10 +117,8 @@ def _own_relocations(module: Module, memory: Memory) -> Iterator[_Relocation]:
 
 
 def _entries(image: ElfImage, start: int, end: int, memory: Memory) -> Iterator[tuple[int, int, int, int]]:
-    """(slot, type, symbol, addend) of the TLS relocations in a table of Elf64_Rela.
-
-    There are 100,000 entries in libtorch and a handful is wanted, so their types are searched for as bytes.
-    """
+    """(slot, type, symbol, addend) of the TLS relocations in a table of Elf64_Rela. There are 100,000 entries in
+    libtorch and a handful is wanted, so their types are searched for as bytes."""
     for kind in memory.architecture.tls_relocations:
         pattern = struct.pack("<I", kind)
         position = image.find(pattern, start + 8, end, _RELA.size)
@@ -165,9 +163,7 @@ class ThreadLocals:
 
     def address(self, thread_pointer: int, module: Module, offset: int) -> int:
         """The address of the variable at ``offset`` (st_value of its STT_TLS symbol) of ``module`` in one thread.
-
-        Raises ThreadLocalUntouched, ThreadLocalUnknown.
-        """
+        Raises ThreadLocalUntouched, ThreadLocalUnknown."""
         return self.block(thread_pointer, module) + offset
 
     def block(self, thread_pointer: int, module: Module) -> int:

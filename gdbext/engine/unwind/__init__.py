@@ -147,9 +147,7 @@ class Unwinder:
         trampolines: set[int] | None = None,
     ) -> str:
         """The reason why these cannot be the caller's registers, or why it is not followed; "" where all is well.
-
-        ``trampolines`` are the stack pointers of the signal frames so far.
-        """
+        ``trampolines`` are the stack pointers of the signal frames so far."""
         pc, sp = self._pc, self._sp
         if pc not in callers or sp not in callers:
             return "the return address is not known"
@@ -253,10 +251,8 @@ class FallbackUnwinder:
         )
 
     def caller(self, registers: Registers, exact: bool, is_code: bool) -> Guess | None:
-        """The caller of the frame with these registers; None where nothing plausible is found.
-
-        ``exact`` is true where pc is the next instruction to run (innermost frame, or interrupted by a signal).
-        """
+        """The caller of the frame with these registers; None where nothing plausible is found. ``exact`` is true where
+        pc is the next instruction to run (innermost frame, or interrupted by a signal)."""
         guess = None
         if exact:
             pc, offset = registers[self._pc], None if is_code else 0

@@ -184,10 +184,8 @@ class EmulationUnwinder:
         self._budget = 0
 
     def rows(self, pc: int, registers: Mapping[str, int]) -> tuple[CfiRow, ...]:
-        """The different rows that returns reachable from ``pc`` give; () when none is found.
-
-        ``registers`` are those of the frame, as far as they are known; the stack pointer must be.
-        """
+        """The different rows that returns reachable from ``pc`` give; () when none is found. ``registers`` are those of
+        the frame, as far as they are known; the stack pointer must be."""
         stack_pointer = self._architecture.stack_pointer
         top = registers[stack_pointer]
         initial = {}

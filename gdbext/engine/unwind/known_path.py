@@ -38,10 +38,8 @@ class _CfaCheck(NamedTuple):
 
 
 class KnownPath:
-    """A path of frames with plain call frame information.
-
-    The source of a register is the index of a word of the path, or, below zero, of an initial register.
-    """
+    """A path of frames with plain call frame information. The source of a register is the index of a word of the path,
+    or, below zero, of an initial register."""
 
     def __init__(
         self, steps: Sequence[FrameStep], frames: Sequence[NativeFrame], registers: Registers, pc: str, sp: str
@@ -162,9 +160,8 @@ class KnownPaths:
         self._paths: dict[int, list[KnownPath]] = {}
 
     def begin(self, registers: Registers, read: ReadMemory, limit: int) -> KnownStack | None:
-        """The innermost frames of a stack with these registers, as many as are known; None where none are.
-
-        ``limit``: how many frames are wanted at most."""
+        """The innermost frames of a stack with these registers, as many as are known; None where none are. ``limit``:
+        how many frames are wanted at most."""
         pc = registers.get(self._pc, 0)
         walked = self._walked.pop(pc, None)
         if walked:

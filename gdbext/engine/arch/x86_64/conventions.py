@@ -199,10 +199,8 @@ def syscall_end(registers: Mapping[str, int], read: ReadCode) -> int | None:
 def sleeping_registers(
     number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
 ) -> dict[str, int]:
-    """The registers of a thread that sleeps in a system call, as proc_pid_syscall(5) shows it.
-
-    rax has -ENOSYS from the entry of the call on. The callee-saved registers are not known.
-    """
+    """The registers of a thread that sleeps in a system call, as proc_pid_syscall(5) shows it. rax has -ENOSYS from the
+    entry of the call on. The callee-saved registers are not known."""
     registers = {"rip": program_counter, "rsp": stack_pointer, "orig_rax": number & _MASK, "rax": -_ENOSYS & _MASK}
     registers.update(zip(SYSCALL_ARGUMENTS, arguments))
     return registers
