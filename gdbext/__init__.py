@@ -55,33 +55,26 @@ __all__ = [
     "open",
 ]
 __version__ = "0.1.0"
-_PLACES = {
-    "Affected": "known",
-    "KnownBug": "known",
-    "ThreadPattern": "known",
-    "Pool": "diagnosis.waits.pool_table",
-    "Functions": "diagnosis.waits.function_tag",
-    "ThreadSnapshot": "diagnosis.waits.snapshot",
-    "Owner": "diagnosis.report.wait",
-    "OwnerThread": "diagnosis.report.wait",
-    "VanishedThread": "diagnosis.report.wait",
-    "ParentsThread": "diagnosis.report.wait",
-    "Resource": "diagnosis.report.resource",
-    "Wait": "diagnosis.report.wait",
-    "WaitKind": "diagnosis.report.wait_kind",
-    "Mode": "diagnosis.tool_mode",
-    "Tool": "diagnosis.tool",
-    "Report": "diagnosis.report",
-    "make_report": "diagnosis.reporting",
-    "Section": "engine.vocabulary",
-    "Session": "diagnosis.session",
-    "Answer": "hosts.library.process",
-    "Diagnosis": "hosts.library.process",
-    "GdbextError": "errors",
-    "Process": "hosts.library.process",
-    "Thread": "hosts.library.threads",
-    "Threads": "hosts.library.threads",
+_MODULES = {
+    "known": "Affected KnownBug ThreadPattern",
+    "diagnosis.waits.pool_table": "Pool",
+    "diagnosis.waits.function_tag": "Functions",
+    "diagnosis.waits.snapshot": "ThreadSnapshot",
+    "diagnosis.report.wait": "Owner OwnerThread VanishedThread ParentsThread Wait",
+    "diagnosis.report.resource": "Resource",
+    "diagnosis.report.wait_kind": "WaitKind",
+    "diagnosis.tool_mode": "Mode",
+    "diagnosis.tool": "Tool",
+    "diagnosis.report": "Report",
+    "diagnosis.reporting": "make_report",
+    "engine.vocabulary": "Section",
+    "diagnosis.session": "Session",
+    "hosts.library.process": "Answer Diagnosis Process",
+    "errors": "GdbextError",
+    "hosts.library.threads": "Thread Threads",
 }
+_PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
+"""Public name → its module."""
 
 
 def open(  # as in gzip.open

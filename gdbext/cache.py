@@ -143,15 +143,15 @@ def may_fill(folder: str) -> bool:
 
 
 def open_ours(path: str) -> int:
-    """A descriptor of a cached file, to be read. Raises OSError where there is none, or it is not ours alone."""
+    """An fd of a cached file, to be read. Raises OSError where there is none, or it is not ours alone."""
     folder, _, name = path.rpartition("/")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(f"{_real_path(folder, os.geteuid())}/{name}", flags)
-    status = os.fstat(descriptor)
+    fd = os.open(f"{_real_path(folder, os.geteuid())}/{name}", flags)
+    status = os.fstat(fd)
     if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
+        os.close(fd)
         raise PermissionError(f"{path} is not our file")
-    return descriptor
+    return fd
 
 
 @lru_cache(maxsize=16)

@@ -114,12 +114,12 @@ def _replaced(text: str, allowed: str, marks: dict[str, str]) -> str:
     return text
 
 
-def write(descriptor: int, text: str) -> None:
-    """Write text for people to a descriptor, past Python's buffers, which would complain once more at exit. Raises
+def write(fd: int, text: str) -> None:
+    """Write text for people to an fd, past Python's buffers, which would complain once more at exit. Raises
     OSError."""
     data = shown(text).encode()
     while data:
-        data = data[os.write(descriptor, data) :]
+        data = data[os.write(fd, data) :]
 
 
 PROGRAM = "scripts/dispatch"

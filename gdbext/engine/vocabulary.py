@@ -9,6 +9,7 @@ milliseconds or seconds.
 from __future__ import annotations
 
 from enum import Enum
+from functools import total_ordering
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     Sparse = Annotated[AnyType, "left out of JSON where it has its default"]
     Internal = Annotated[AnyType, "not in JSON"]
     Explained = Annotated[AnyType, "in JSON with --why only"]
-    Inline = Annotated[AnyType, "in JSON its members stand among those of this record"]
+    Inline = Annotated[AnyType, "in JSON its members are among those of this record"]
 
 Type = TypeVar("Type")
 
@@ -42,8 +43,8 @@ DEBUGGERS = {
     "gdb": DebuggerEntry("init.py", "(gdb) source FILE"),
     "lldb": DebuggerEntry("lldb_init.py", "(lldb) command script import FILE"),
 }
-"""Debuggers by name: the values of --debugger and --init-path, the folders of hosts/, and who may have made a
-recording."""
+"""Debuggers by name: the values of --debugger and --init-path, the folders of hosts/, and the makers of
+recordings."""
 NO_DEBUGGER = "none"
 """The name for this very process, without a debugger."""
 
@@ -65,6 +66,7 @@ def json_member(after: str) -> Callable[[Callable[[Any], Type]], JsonMember[Type
     return lambda function: JsonMember(function, after)
 
 
+@total_ordering
 class Certainty(Enum):
     """The way in which a value is known; members compare by strength, ``UNKNOWN < INFERRED < VERIFIED < EXACT``."""
 
@@ -84,15 +86,6 @@ class Certainty(Enum):
 
     def __lt__(self, other: Certainty) -> bool:
         return _STRENGTH[self] < _STRENGTH[other]
-
-    def __le__(self, other: Certainty) -> bool:
-        return _STRENGTH[self] <= _STRENGTH[other]
-
-    def __gt__(self, other: Certainty) -> bool:
-        return _STRENGTH[self] > _STRENGTH[other]
-
-    def __ge__(self, other: Certainty) -> bool:
-        return _STRENGTH[self] >= _STRENGTH[other]
 
 
 _STRENGTH = {member: strength for strength, member in enumerate(Certainty)}

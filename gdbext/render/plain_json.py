@@ -46,7 +46,7 @@ class Way(Enum):
     PLAIN = "its value"
     HEXADECIMAL = "its integers in hexadecimal"
     RANK_SET = "a set of ranks as text"
-    INLINE = "the members of its value stand in its place"
+    INLINE = "the members of its value, among those of the record"
 
 
 _WAYS = {"Inline[": Way.INLINE, "Hexadecimal": Way.HEXADECIMAL, "RankSet": Way.RANK_SET}

@@ -55,7 +55,7 @@ class Slot(NamedTuple):
 class SignalFrame(NamedTuple):
     """The words that the kernel leaves on the stack for a signal handler (``struct rt_sigframe`` of the architecture).
 
-    ``trampoline`` is the code that a handler returns to, ``entries`` the offsets in it at which a frame may stand.
+    ``trampoline`` is the code that a handler returns to, ``entries`` the offsets in it that a frame's pc may have.
     ``context`` is the offset of the saved registers (``struct sigcontext``) from the stack pointer there, and ``saved``
     where each of them is in it; all are 8 bytes wide.
     """
@@ -67,7 +67,7 @@ class SignalFrame(NamedTuple):
 
 
 class TlsRelocations(NamedTuple):
-    """Types of the relocations by which thread-local variables are found: of a module's id, of an offset from the
+    """Types of the relocations of thread-local variables: of a module's id, of an offset from the
     thread pointer, of a descriptor."""
 
     module_id: int
@@ -103,7 +103,7 @@ class FloatRegisters(NamedTuple):
 
 
 class AddressUse(NamedTuple):
-    """An instruction that makes an address, or loads from it: where it stands, the address, and whether it loads."""
+    """An instruction that makes an address, or loads from it: its own address, that address, and whether it loads."""
 
     instruction: int
     address: int
@@ -275,7 +275,7 @@ class Architecture(ABC):
 
     @abstractmethod
     def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:
-        """The thread has just executed a breakpoint instruction that stands in memory."""
+        """The thread has just executed a breakpoint instruction that is in memory."""
 
     # --- code ------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class Architecture(ABC):
     def return_address_offset(self, at: bytes, before: bytes) -> int | None:
         """Offset of the return address from the stack pointer, at a function's edge or in a jump stub.
 
-        ``at`` is the code at the program counter, ``before`` the code before it. None anywhere else. What is found
+        ``at`` is the code at the program counter, ``before`` the code before it. None anywhere else. The word
         there has to be checked.
         """
 

@@ -20,7 +20,7 @@ MAX_REMEMBERED = 1000
 
 
 class Rule(NamedTuple):
-    """The rule by which the caller's value of a register is found: ``number`` is an offset or a register, ``code`` an
+    """The rule for the caller's value of a register: ``number`` is an offset or a register, ``code`` an
     expression."""
 
     kind: int

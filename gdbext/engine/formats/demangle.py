@@ -37,7 +37,7 @@ def demangle(name: str) -> str:
     """The C++ declaration that a mangled name stands for, as ``c++filt -i`` prints it.
 
     Clone suffixes appear as " [clone .isra.0]". The name itself where it is not mangled, cannot be demangled, stands
-    for more text than anybody reads, or there is no demangler on this machine. Never raises. libstdc++ itself gives up
+    for too much text, or there is no demangler on this machine. Never raises. libstdc++ itself gives up
     on names of more than 1,024 bytes, but of 275 bytes it makes gigabytes: so the demangler is asked only where it
     will end.
     """
@@ -104,7 +104,7 @@ _EXPANSION = re.compile("Dp|sp")
 """Pack expansions: their pattern is printed for each element of the pack."""
 _MAX_REFERENCES = 100
 _NUMBERED = 256
-"""Components that are told apart by their numbers: of a name there are a hundred, and all others count as referred to
+"""Components that have numbers of their own here: a name has a hundred, and all others count as referred to
 by any reference with such a number."""
 
 

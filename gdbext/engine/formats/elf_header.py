@@ -101,7 +101,7 @@ class Segment(NamedTuple):
 
 
 class Note(NamedTuple):
-    """One note: its owner without the final NUL, its type, and where its descriptor is."""
+    """One note: its owner without the final NUL, its type, and the place of its descriptor."""
 
     owner: bytes
     type: int

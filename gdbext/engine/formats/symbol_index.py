@@ -50,7 +50,7 @@ class SymbolIndex:
 
     @property
     def in_use(self) -> bool:
-        """True once an address or a name was looked up here (``exported`` does not count: it builds nothing)."""
+        """True once an address or a name was looked up (``exported`` does not count: it builds nothing)."""
         return bool(self._addresses or self._names or self._searched)
 
     def at(self, vaddr: int) -> list[Symbol]:

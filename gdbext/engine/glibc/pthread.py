@@ -208,7 +208,7 @@ class ThreadFinder:
 
 
 def unstopped(pid: int) -> UnstoppedProcess:
-    """Process ``pid`` as it sleeps and runs: nobody is ever stopped. Raises as SnapshotTarget."""
+    """Process ``pid`` as it sleeps and runs: no thread is ever stopped. Raises as SnapshotTarget."""
     return UnstoppedProcess(pid, ThreadFinder())
 
 
@@ -227,8 +227,8 @@ def asleep(pid: int) -> AsleepProcess | None:
 
 
 def brief_look(pid: int) -> Target:
-    """Process ``pid``: not stopped where all threads sleep, and nothing else needs a stop, nor where somebody else
-    traces it, and nobody can. Raises as SnapshotTarget."""
+    """Process ``pid``: not stopped where all threads sleep, and nothing else needs a stop, nor where another process
+    traces it, so that it cannot be. Raises as SnapshotTarget."""
     if foreign_tracer(pid):
         return unstopped(pid)
     return brief_stop(pid, lambda: unstopped(pid))

@@ -140,7 +140,7 @@ class ThreadLocalUntouched(GdbextError):
 
 
 class ThreadLocalUnknown(GdbextError):
-    """The place of the variable cannot be found out (another C library, no evidence of the module's id, damage)."""
+    """The place of the variable is unknown (another C library, no evidence of the module's id, damage)."""
 
     why = "the layout of thread-local storage is known for glibc only, and the module must have it"
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
     Guess = tuple[int, Registers, str]
-    """CFA, the caller's registers, how they were found."""
+    """CFA, the caller's registers, the means (NativeFrame.how)."""
 
 
 END_OF_STACK = "end of stack"
@@ -173,7 +173,7 @@ MAX_FRAMES = 200_000
 
 
 class NativeStack:
-    """Frames innermost first; functions are looked up when asked for."""
+    """Frames innermost first; functions are looked up on demand."""
 
     def __init__(self, frames: list[NativeFrame], outer: str | None, symbolizer: Symbolizer) -> None:
         self.frames = frames

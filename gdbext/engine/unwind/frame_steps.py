@@ -212,7 +212,7 @@ class FrameSteps:
 
 
 class CfaRule(NamedTuple):
-    """The rule by which the CFA (the caller's stack pointer after the return) is found at an instruction: register +
+    """The rule by which the CFA (the caller's stack pointer after the return) is computed at an instruction: register +
     offset."""
 
     register: str

@@ -26,7 +26,7 @@ _MOST_PATHS = 8
 _WIDEST_GAP = 2048
 """Bytes between two words that are read at once: so few that no page is read which has neither."""
 _ORIGIN = 1 << 40
-"""The stack pointer while it is found out which word each register comes from."""
+"""A stack pointer for the calculation of which word each register comes from."""
 
 
 class _CfaCheck(NamedTuple):

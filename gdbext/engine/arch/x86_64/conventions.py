@@ -122,7 +122,7 @@ _RESTARTED = (7, 35, 202, 230)
 _ENOSYS = 38
 _MASK = (1 << 64) - 1
 _INTERRUPTED = frozenset((-512, -513, -514, -516, -4, -38))
-"""-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK, -EINTR, and -ENOSYS, which stands in rax
+"""-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK, -EINTR, and -ENOSYS, which is in rax
 from the entry of a system call until its result is known."""
 _WRITES = (1, 44)
 """write and sendto, whose third argument is the number of bytes."""

@@ -254,10 +254,10 @@ def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None,
         return Instruction(here, length, "trap")
     if opcode == 0xC9:
         return Instruction(here, length, "leave", "rbp", writes=_FRAME)
-    found = effects.plain(opcode, rex)
+    effect = effects.plain(opcode, rex)
     if (narrow and opcode == 0x9C) or opcode in (0xCA, 0xCB, 0xCF):
         return None  # no compiler's code
-    return Instruction(here, length, "other", writes=found.writes, stored=found.stored)
+    return Instruction(here, length, "other", writes=effect.writes, stored=effect.stored)
 
 
 def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narrow: bool) -> Instruction:
