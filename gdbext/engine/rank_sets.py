@@ -25,7 +25,6 @@ class RankRanges(Collection[int]):
 
     @classmethod
     def absent(cls, size: int, present: Iterable[int]) -> RankRanges:
-        """The ranks below ``size`` that are not present."""
         bounds = [-1, *sorted({rank for rank in present if 0 <= rank < size}), size]
         return cls((left + 1, right - 1) for left, right in zip(bounds, bounds[1:]) if right - left > 1)
 

@@ -74,7 +74,6 @@ class JsonField(NamedTuple):
     def of(
         cls, attribute: str, annotation: str, has_default: bool = False, default: object = None, is_field: bool = True
     ) -> JsonField:
-        """The member of a field, or of a property."""
         way = next((way for word, way in _WAYS.items() if word in annotation), Way.PLAIN)
         sparse, explained = "Sparse[" in annotation, "Explained[" in annotation
         bare = annotation
@@ -139,7 +138,6 @@ class _Writer:
         return write
 
     def _new_writer(self, kind: Any) -> Write:
-        """A function that writes values of that type."""
         if issubclass(kind, Section) and kind.only_member:
             return lambda section: self.value(getattr(section, section.only_member))
         if hasattr(kind, "json_text"):

@@ -134,16 +134,12 @@ class ThreadsOrGlobal(NamedTuple):
 class Architecture(ABC):
     """One architecture. There is one instance of each, made by ``registry``; it has no state."""
 
-    # --- identity --------------------------------------------------------------------------------
-
     name: str
     """The name as the kernel has it (uname -m), and as layouts and recordings have it."""
     title: str
     """The name of the architecture for people."""
     elf_machine: int
     """e_machine of its ELF files."""
-
-    # --- registers -------------------------------------------------------------------------------
 
     general_registers: tuple[str, ...]
     """Registers that every target gives for every thread, the program counter among them."""
@@ -169,8 +165,6 @@ class Architecture(ABC):
     """The system register in which the kernel keeps the number of the system call that a thread is in; "" where that
     is a general register."""
 
-    # --- calls -----------------------------------------------------------------------------------
-
     argument_registers: tuple[str, ...]
     """Registers of integer and pointer arguments, in order."""
     float_argument_registers: tuple[str, ...]
@@ -185,8 +179,6 @@ class Architecture(ABC):
     red_zone: int
     """Bytes below the stack pointer that a function may use."""
 
-    # --- code ------------------------------------------------------------------------------------
-
     longest_instruction: int
     longest_direct_call: int
     """Bytes of a call instruction that names its target, or the place that holds it."""
@@ -200,14 +192,10 @@ class Architecture(ABC):
     probing: Probing
     tls_relocations: TlsRelocations
 
-    # --- memory ----------------------------------------------------------------------------------
-
     user_limit: int
     """The first address beyond user space, with the usual number of page-table levels."""
     kernel_mappings: Mapping[int, str]
     """Mappings that the kernel makes at fixed addresses: start to name."""
-
-    # --- the kernel ------------------------------------------------------------------------------
 
     syscall_names: Mapping[int, str]
     """Names of the system calls in which a thread may block, by number."""
@@ -276,8 +264,6 @@ class Architecture(ABC):
     @abstractmethod
     def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:
         """The thread has just executed a breakpoint instruction that is in memory."""
-
-    # --- code ------------------------------------------------------------------------------------
 
     @abstractmethod
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:

@@ -237,7 +237,6 @@ def _map_file(path: str) -> mmap.mmap:
 
 
 def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> tuple[elf_header.Header, int]:
-    """The ELF header and the number of program headers."""
     start = data[: elf_header.EHDR.size]
     for prefix, name, command in _COMPRESSED:
         if start.startswith(prefix):

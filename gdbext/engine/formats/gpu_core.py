@@ -80,7 +80,6 @@ class GpuCore(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The kernels and exceptions in one sentence."""
         kernels = _listed([grid.text for grid in self.grids]) or "no kernel"
         hit = _listed([f"{name} ({count} times)" for name, count in self.exceptions]) or "no exception"
         names = _listed(self.devices)
@@ -272,7 +271,6 @@ class _LineProgram:
         return value
 
     def rows(self) -> Iterator[tuple[int, str]]:
-        """The table's rows, in the order of the program."""
         address, file, line = 0, 1, 1
         while self._at < len(self._code):
             operation = self._code[self._at]

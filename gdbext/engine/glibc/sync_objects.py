@@ -58,7 +58,6 @@ class Mutex(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """It may be used by several processes."""
         return bool(self.kind & _SHARED)
 
     @property
@@ -75,7 +74,6 @@ class Mutex(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The kind of the mutex, in words."""
         return " ".join([*(name for bit, name in _FEATURES if self.kind & bit), _TYPES[self.kind & 3]])
 
 
@@ -160,7 +158,6 @@ class RwLock(NamedTuple):
 
     @classmethod
     def read(cls, memory: Memory, address: int) -> RwLock | None:
-        """The lock at an address, None where it cannot be read."""
         raw = memory.try_read(address, _RWLOCK.size)
         if not raw:
             return None
@@ -177,7 +174,6 @@ class Semaphore(NamedTuple):
 
     @classmethod
     def read(cls, memory: Memory, address: int) -> Semaphore | None:
-        """The semaphore at an address, None where it cannot be read."""
         raw = memory.try_read(address, _SEMAPHORE.size)
         return cls(*_SEMAPHORE.unpack(raw)) if raw else None
 
@@ -205,7 +201,6 @@ class Barrier(NamedTuple):
 
     @property
     def arrived(self) -> int:
-        """Threads that have arrived in this round."""
         return self.entered - self.round
 
 

@@ -316,7 +316,6 @@ class Place(Member[int]):
     """Any member that its own reader reads (a string, a container): the value is its address."""
 
     def read(self, space: Space, address: int) -> int:  # noqa: ARG002 - as its base class has it
-        """The address itself: nothing is read."""
         return address
 
 
@@ -352,7 +351,6 @@ class Inner(Member[SomeStruct]):
         self.what = what
 
     def read(self, space: Space, address: int) -> SomeStruct:
-        """The structure; nothing is read yet."""
         return self.what()(space, address)
 
 

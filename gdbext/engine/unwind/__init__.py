@@ -202,7 +202,6 @@ class NativeStack:
 
     @property
     def is_truncated(self) -> bool:
-        """The stack has more frames than are kept."""
         return len(self.frames) >= MAX_FRAMES
 
     @cached_property

@@ -45,8 +45,9 @@ class KnownPath:
         self, steps: Sequence[FrameStep], frames: Sequence[NativeFrame], registers: Registers, pc: str, sp: str
     ) -> None:
         """``registers`` are those of the innermost frame, ``pc`` and ``sp`` the names of two of them."""
-        self._sp = sp
-        self._initial = tuple(registers)
+        self.sp = sp
+        self.initial = tuple(registers)
+        """Names of the innermost frame's registers."""
         self._names = frozenset(registers)
         self.pcs = tuple(frame.pc for frame in frames)
         self.steps = steps
@@ -59,7 +60,7 @@ class KnownPath:
             symbols.append(step.row.caller(symbols[-1], _addresses, _ORIGIN + distance)[1])
         slots = sorted({at for sources in symbols for name, at in sources.items() if at >= 0 and name != sp})
         index = {at: position for position, at in enumerate(slots)}
-        self._sources = [
+        self.sources = [
             [(name, index.get(at, at)) for name, at in sources.items() if name != sp] for sources in symbols
         ]
         self._returns = [index[sources[pc]] for sources in symbols[1:]]
@@ -77,7 +78,7 @@ class KnownPath:
         """The stack with these registers, as far as it has this path; None where it does not even begin so."""
         if registers.keys() != self._names:
             return None
-        start = registers[self._sp]
+        start = registers[self.sp]
         words: tuple[int, ...] = ()
         try:
             for distance, size, form in self._reads:
@@ -90,18 +91,11 @@ class KnownPath:
                 count = level + 1
                 break
         for level, source, distance in self._checks:
-            value = words[source] if source >= 0 else registers[self._initial[-1 - source]]
+            value = words[source] if source >= 0 else registers[self.initial[-1 - source]]
             if value != (start + distance) & MASK:
                 count = min(count, level)
                 break
         return KnownStack(self, registers, words, start, count) if count >= _LEAST_FRAMES else None
-
-    def registers(self, level: int, initial: Registers, words: tuple[int, ...]) -> Registers:
-        """The registers of frame ``level`` of a stack with those words and those of its innermost frame."""
-        names = self._initial
-        values = {name: words[at] if at >= 0 else initial[names[-1 - at]] for name, at in self._sources[level]}
-        values[self._sp] = initial[self._sp] + self.distances[level]
-        return values
 
 
 def _reads_of(slots: Sequence[int]) -> Iterator[tuple[int, int, struct.Struct]]:
@@ -135,7 +129,10 @@ class KnownStack:
 
     def registers(self, level: int) -> Registers:
         """The registers of a frame, up to those of the last one's caller."""
-        return self._path.registers(level, self._initial, self._words)
+        path, names, initial, words = self._path, self._path.initial, self._initial, self._words
+        values = {name: words[at] if at >= 0 else initial[names[-1 - at]] for name, at in path.sources[level]}
+        values[path.sp] = initial[path.sp] + path.distances[level]
+        return values
 
     def frames(self) -> list[NativeFrame]:
         """The frames; their registers are put together when they are wanted."""

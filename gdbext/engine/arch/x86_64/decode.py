@@ -222,7 +222,6 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefi
 
 
 def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
-    """A VEX or EVEX instruction: its length, what it writes, where."""
     first, second = code[position], code[position + 1]
     if first == 0xC5:
         rex, opcode_map, last = ~second >> 5 & 4, 1, second
@@ -245,7 +244,6 @@ def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
 
 
 def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None, narrow: bool) -> Instruction | None:
-    """The instruction of an opcode without ModRM."""
     low = REGISTERS[(opcode & 7) | (rex & 1) << 3]
     if 0x50 <= opcode <= 0x57:
         return Instruction(here, length, "push", source=low, writes=_RSP)
@@ -294,7 +292,6 @@ def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narro
 def _with_modrm(
     here: int, length: int, opcode: int, rex: int, modrm: ModRM, immediate: int | None
 ) -> Instruction | None:
-    """The instruction of an opcode of one byte with ModRM."""
     reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else ""
     operation, memory = modrm.reg & 7, modrm.memory
     if opcode == 0xFF and operation > 1:
