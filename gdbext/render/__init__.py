@@ -54,11 +54,12 @@ def _highlighter() -> Callable[[str], str] | None:
         from pygments import highlight
         from pygments.formatters.terminal import TerminalFormatter
         from pygments.lexers.python import PythonLexer
+
+        lexer, formatter = PythonLexer(stripnl=False, ensurenl=False), TerminalFormatter()
     except ImportError:
         return None
     finally:
         sys.path[:] = import_path
-    lexer, formatter = PythonLexer(stripnl=False, ensurenl=False), TerminalFormatter()
     return lambda line: re.sub("\x1b\\[([0-9;]*)m", _marks, highlight(line, lexer, formatter))
 
 

@@ -274,7 +274,9 @@ class GnuHash:
 
     def candidates(self, name: bytes) -> Iterator[int]:
         """Numbers of .dynsym entries whose 32-bit hash is that of ``name``."""
-        value = gnu_hash(name)
+        value = 5381
+        for byte in name:  # glibc's dl_new_hash
+            value = (value * 33 + byte) & 0xFFFFFFFF
         word = self._image.read(self._bloom + 8 * (value // 64 % self._bloom_words), 8)
         bits = int.from_bytes(word, "little")
         if not (bits >> (value % 64)) & (bits >> ((value >> (self._bloom_shift & 31)) % 64)) & 1:
@@ -302,11 +304,3 @@ class GnuHash:
             if self._word(self._chain + 4 * (last + step - self.first)) & 1:
                 return min(last + step + 1, MAX_SYMBOLS)
         return 0
-
-
-def gnu_hash(name: bytes) -> int:
-    """glibc's ``dl_new_hash``: 5381, times 33 plus each byte, in 32 bits."""
-    value = 5381
-    for byte in name:
-        value = (value * 33 + byte) & 0xFFFFFFFF
-    return value
