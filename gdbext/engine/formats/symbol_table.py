@@ -90,10 +90,6 @@ class SymbolTable:
         entry: tuple[int, int, int, int, int, int] = _SYM.unpack(self.data[at : at + SYMBOL_SIZE])
         return entry
 
-    def value(self, number: int) -> int:
-        """st_value of one entry; -1 when there is no such entry."""
-        return self.raw(number)[4] if number < self.count else -1
-
     def symbol(self, number: int) -> Symbol | None:
         """The entry as a symbol; None where it defines nothing (undefined, absolute, section, file, no name)."""
         if number >= self.count:

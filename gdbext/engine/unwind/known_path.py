@@ -7,7 +7,7 @@ words of all its frames, one comparison proves that their return addresses are t
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
 from gdbext.engine.unwind.unwind_row import MASK, CompiledRow, Registers
@@ -27,14 +27,6 @@ _WIDEST_GAP = 2048
 """Bytes between two words that are read at once: so few that no page is read which has neither."""
 _ORIGIN = 1 << 40
 """A stack pointer for the calculation of which word each register comes from."""
-
-
-class _CfaCheck(NamedTuple):
-    """Frame ``level`` lies where the path says if a register of it is the innermost stack pointer plus ``distance``."""
-
-    level: int
-    source: int
-    distance: int
 
 
 class KnownPath:
@@ -65,14 +57,15 @@ class KnownPath:
         ]
         self._returns = [index[sources[pc]] for sources in symbols[1:]]
         self._reads = tuple(_reads_of(slots))
-        self._checks: list[_CfaCheck] = []
-        """Conditions on registers other than the stack pointer that a CFA is counted from."""
+        self._checks: list[tuple[int, int, int]] = []
+        """(level, source, distance): where a CFA is counted from another register than the stack pointer, that register
+        of the frame must be the innermost stack pointer plus ``distance``."""
         for level, step in enumerate(steps):
             row = step.row
             if isinstance(row, CompiledRow) and row.cfa_register != sp:
                 source = symbols[level][row.cfa_register]
                 distance = self.distances[level + 1] - row.cfa_offset
-                self._checks.append(_CfaCheck(level, index.get(source, source), distance))
+                self._checks.append((level, index.get(source, source), distance))
 
     def follow(self, registers: Registers, read: ReadMemory) -> KnownStack | None:
         """The stack with these registers, as far as it has this path; None where it does not even begin so."""
