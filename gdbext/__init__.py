@@ -88,11 +88,11 @@ def open(  # as in gzip.open
     timeout: float | None = None,
     memory_limit: float | None = None,
 ) -> Process:
-    """Look at a running process, a core dump or a recording: give one of ``pid``, ``core`` and ``recording``.
+    """Examine a running process, a core dump or a recording: give one of ``pid``, ``core`` and ``recording``.
 
-    A running process is stopped for some milliseconds and goes on; with ``stop=False`` nobody is stopped, with
-    ``hold=True`` it stands still until ``close()``. Nothing is ever written to it. ``sysroot`` is where the files of a
-    core's machine are. ``timeout`` (seconds) and ``memory_limit`` (gigabytes) are for each call that reads, this one
+    A running process is stopped for some milliseconds and resumes; with ``stop=False`` it is not stopped, with
+    ``hold=True`` it stays stopped until ``close()``. Nothing is ever written to it. ``sysroot`` is the root of the files
+    of a core's machine. ``timeout`` (seconds) and ``memory_limit`` (gigabytes) are for each call that reads, this one
     among them; None for no limit. Raises GdbextError.
     """
     # with the next line 9 ms, which the command line need not pay
@@ -102,7 +102,7 @@ def open(  # as in gzip.open
     return open_process(pid, core, recording, sysroot, stop, hold, CallLimits(timeout, memory_limit))
 
 
-if not TYPE_CHECKING:  # else every misspelt name were an object
+if not TYPE_CHECKING:  # else every misspelled name were an object
 
     def __getattr__(name):
         """The public classes, imported when they are asked for."""

@@ -1,12 +1,12 @@
-"""The door to the terminal: text, newlines, tabs and our own colours pass, nothing else; and our commands as they are
+"""The door to the terminal: text, newlines, tabs and our own colors pass, nothing else; and our commands as they are
 typed there.
 
 Everything that is written for people goes through ``shown``, whatever the views have done: names, paths and lines of
 source come from the examined process and its files, and a terminal obeys escape sequences. Controls, marks of direction
 (which show text in another order than it has) and invisible characters are shown as escapes.
 
-Colours are marks until here: characters of which Unicode says that they are never text (U+FDD0 to U+FDEF). The views'
-escape() shows those in foreign text as escapes, too; where a view forgot, they are colours, and still no orders.
+Colors are marks until here: characters of which Unicode says that they are never text (U+FDD0 to U+FDEF). The views'
+escape() shows those in foreign text as escapes, too; where a view forgot, they are colors, and still no orders.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import shlex
 import sys
 
 _CODES = (*"01234", *map(str, (*range(30, 38), *range(90, 98))))
-"""Codes of ECMA-48's SGR: reset; bold, dim, italic, underlined; the colours of letters. None hides text."""
+"""Codes of ECMA-48's SGR: reset; bold, dim, italic, underlined; the colors of letters. None hides text."""
 MARKS = {code: chr(0xFDD0 + number) for number, code in enumerate(_CODES)}
 """SGR code to the mark that stands for it."""
 _SEQUENCES = {mark: f"\x1b[{code}m" for code, mark in MARKS.items()}
@@ -38,7 +38,7 @@ _PIECE = 1 << 16
 
 
 def shown(text: str) -> str:
-    """``text`` as it may be written to a terminal: with colours for their marks, and escapes for what is no text."""
+    """``text`` as it may be written to a terminal: with colors for their marks, and escapes for what is no text."""
     return _replaced(text, "\n\t", _SEQUENCES)
 
 
@@ -61,7 +61,7 @@ def cut(text: str, width: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """``text``, marks of colours included, with escapes for the line feeds in it."""
+    """``text``, marks of colors included, with escapes for the line feeds in it."""
     return text.replace("\n", "\\x0a") if "\n" in text else text
 
 

@@ -1,4 +1,4 @@
-"""Styled text: colours on a terminal, also of Python source, and text from the target made harmless."""
+"""Styled text: colors on a terminal, also of Python source, and text from the target made harmless."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "
 
 
 class Style(NamedTuple):
-    """The decoration of text; ``Style()`` is plain. Colours are marks, which the door to the terminal turns into
-    colours (engine/terminal.py)."""
+    """The decoration of text; ``Style()`` is plain. Colors are marks, which the door to the terminal turns into
+    colors (engine/terminal.py)."""
 
     color: bool = False
 
@@ -45,7 +45,7 @@ def python_source(line: str, style: Style) -> str:
 
 @lru_cache(maxsize=1)
 def _highlighter() -> Callable[[str], str] | None:
-    """Colours one line of Python, None without pygments. Imported when the first line is shown: 40 ms that a report in
+    """Colors one line of Python, None without pygments. Imported when the first line is shown: 40 ms that a report in
     a pipe need not pay."""
     import_path = list(sys.path)
     try:
@@ -64,6 +64,6 @@ def _highlighter() -> Callable[[str], str] | None:
 
 
 def _marks(sequence: re.Match[str]) -> str:
-    """The marks for a sequence of pygments' (the line itself has none any more); 39, 49: no colour."""
+    """The marks for a sequence of pygments' (the line itself has none any more); 39, 49: no color."""
     codes = [code.lstrip("0") or "0" for code in sequence[1].split(";")]
     return MARKS["0"] if "39" in codes else "".join(MARKS[code] for code in codes if code in MARKS)

@@ -1,4 +1,4 @@
-"""Structures of the target, declared once as classes and read by attribute; a misspelt member is an error of mypy.
+"""Structures of the target, declared once as classes and read by attribute; a misspelled member is an error of mypy.
 
     class StorageImpl(Struct, of="c10::StorageImpl"):
         size_bytes_ = I64()
