@@ -92,8 +92,8 @@ def open(  # as in gzip.open
 
     A running process is stopped for some milliseconds and resumes; with ``stop=False`` it is not stopped, with
     ``hold=True`` it stays stopped until ``close()``. Nothing is ever written to it. ``sysroot`` is the root of the
-    files of a core's machine. ``timeout`` (seconds) and ``memory_limit`` (gigabytes) are for each call that reads, this one
-    among them; None for no limit. Raises GdbextError.
+    files of a core's machine. ``timeout`` (seconds) and ``memory_limit`` (gigabytes) are for each call that reads, this
+    one among them; None for no limit. Raises GdbextError.
     """
     # with the next line 9 ms, which the command line need not pay
     from gdbext.engine.targets.budget_watch import CallLimits

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import FloatRegisters, Passing, SignalFrame, Slot
+from gdbext.engine.numbers import integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,7 +106,7 @@ _NAMES = """
     295:preadv 296:pwritev 299:recvmmsg 307:sendmmsg 316:renameat2 318:getrandom 322:execveat 326:copy_file_range
     332:statx 426:io_uring_enter 435:clone3 439:faccessat2 441:epoll_pwait2 449:futex_waitv 455:futex_wait
 """
-NAMES = {int(number): name for number, name in (entry.split(":") for entry in _NAMES.split())}
+NAMES = {integer(number): name for number, name in (entry.split(":") for entry in _NAMES.split())}
 """Names of system calls by number."""
 
 _RESTART = 219
