@@ -1,4 +1,4 @@
-"""Styled text: colors on a terminal, also of Python source, and text from the target made harmless."""
+"""The rendering kit: styled text, colors on a terminal also for Python source, HTML pages, records as plain JSON."""
 
 from __future__ import annotations
 
