@@ -55,33 +55,26 @@ __all__ = [
     "open",
 ]
 __version__ = "0.1.0"
-_PLACES = {
-    "Affected": "known",
-    "KnownBug": "known",
-    "ThreadPattern": "known",
-    "Pool": "diagnosis.waits.pool_table",
-    "Functions": "diagnosis.waits.function_tag",
-    "ThreadSnapshot": "diagnosis.waits.snapshot",
-    "Owner": "diagnosis.report.wait",
-    "OwnerThread": "diagnosis.report.wait",
-    "VanishedThread": "diagnosis.report.wait",
-    "ParentsThread": "diagnosis.report.wait",
-    "Resource": "diagnosis.report.resource",
-    "Wait": "diagnosis.report.wait",
-    "WaitKind": "diagnosis.report.wait_kind",
-    "Mode": "diagnosis.tool_mode",
-    "Tool": "diagnosis.tool",
-    "Report": "diagnosis.report",
-    "make_report": "diagnosis.reporting",
-    "Section": "engine.vocabulary",
-    "Session": "diagnosis.session",
-    "Answer": "hosts.library.process",
-    "Diagnosis": "hosts.library.process",
-    "GdbextError": "errors",
-    "Process": "hosts.library.process",
-    "Thread": "hosts.library.threads",
-    "Threads": "hosts.library.threads",
+_MODULES = {
+    "known": "Affected KnownBug ThreadPattern",
+    "diagnosis.waits.pool_table": "Pool",
+    "diagnosis.waits.function_tag": "Functions",
+    "diagnosis.waits.snapshot": "ThreadSnapshot",
+    "diagnosis.report.wait": "Owner OwnerThread VanishedThread ParentsThread Wait",
+    "diagnosis.report.resource": "Resource",
+    "diagnosis.report.wait_kind": "WaitKind",
+    "diagnosis.tool_mode": "Mode",
+    "diagnosis.tool": "Tool",
+    "diagnosis.report": "Report",
+    "diagnosis.reporting": "make_report",
+    "engine.vocabulary": "Section",
+    "diagnosis.session": "Session",
+    "hosts.library.process": "Answer Diagnosis Process",
+    "errors": "GdbextError",
+    "hosts.library.threads": "Thread Threads",
 }
+_PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
+"""Public name → its module."""
 
 
 def open(  # as in gzip.open
@@ -95,12 +88,12 @@ def open(  # as in gzip.open
     timeout: float | None = None,
     memory_limit: float | None = None,
 ) -> Process:
-    """Look at a running process, a core dump or a recording: give one of ``pid``, ``core`` and ``recording``.
+    """Examine a running process, a core dump or a recording: give one of ``pid``, ``core`` and ``recording``.
 
-    A running process is stopped for some milliseconds and goes on; with ``stop=False`` nobody is stopped, with
-    ``hold=True`` it stands still until ``close()``. Nothing is ever written to it. ``sysroot`` is where the files of a
-    core's machine are. ``timeout`` (seconds) and ``memory_limit`` (gigabytes) are for each call that reads, this one
-    among them; None for no limit. Raises GdbextError.
+    A running process is stopped for some milliseconds and resumes; with ``stop=False`` it is not stopped, with
+    ``hold=True`` it stays stopped until ``close()``. Nothing is ever written to it. ``sysroot`` is the root of the
+    files of a core's machine. ``timeout`` (seconds) and ``memory_limit`` (gigabytes) are for each call that reads, this
+    one among them; None for no limit. Raises GdbextError.
     """
     # with the next line 9 ms, which the command line need not pay
     from gdbext.engine.targets.budget_watch import CallLimits
@@ -109,7 +102,7 @@ def open(  # as in gzip.open
     return open_process(pid, core, recording, sysroot, stop, hold, CallLimits(timeout, memory_limit))
 
 
-if not TYPE_CHECKING:  # else every misspelt name were an object
+if not TYPE_CHECKING:  # else every misspelled name were an object
 
     def __getattr__(name):
         """The public classes, imported when they are asked for."""

@@ -22,6 +22,6 @@ def run() -> NoReturn:
 
 
 if __name__ == "__main__":
-    # `python -m` looks first in the folder that we happen to be in, whoever's it is: no more is imported from there
+    # `python -m` looks first in the current folder, which may be another user's: no more is imported from there
     sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())]  # noqa: PTH109
     run()

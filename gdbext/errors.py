@@ -17,11 +17,8 @@ def or_root(words: str) -> str:
 
 
 class GdbextError(Exception):
-    """Base of all errors that gdbext raises on purpose.
-
-    ``what`` is one sentence, ``why`` the usual reasons, ``help`` the exact next step. Subclasses give
-    class-wide defaults for ``why`` and ``help``.
-    """
+    """Base of all errors that gdbext raises on purpose. ``what`` is one sentence, ``why`` the usual reasons, ``help``
+    the exact next step. Subclasses give class-wide defaults for ``why`` and ``help``."""
 
     why: str = ""
     help: str = ""
@@ -44,7 +41,7 @@ class UsageError(GdbextError):
 
 
 class TargetError(GdbextError):
-    """The process or the core cannot be analysed (exit status 1)."""
+    """The process or the core cannot be analyzed (exit status 1)."""
 
     why = "the debugger or the kernel could not give what was asked of it"
     help = "look at it in another way (--debugger none or --debugger gdb), or at a core made with: gcore PID"
@@ -58,7 +55,7 @@ class NoSuchProcess(TargetError):
 
 
 class NotPermitted(TargetError):
-    """The kernel refuses to let us look at the process."""
+    """The kernel refuses to let us read the process."""
 
     why = (
         "ptrace is allowed only for the same user, for children where "
@@ -68,7 +65,7 @@ class NotPermitted(TargetError):
 
 
 class TargetGone(TargetError):
-    """The process ended while we looked at it."""
+    """The process exited while we read it."""
 
     why = "the process exited, was killed or replaced itself by exec"
     help = "look at its exit status; to look at the next one at leisure, take a core: gcore PID"
@@ -80,7 +77,7 @@ class TargetGone(TargetError):
 
 
 class ProgramEnded(TargetGone):
-    """A program that was started to be watched has ended by itself; its exit status is kept."""
+    """A program that was started to be watched exited by itself; its exit status is kept."""
 
     why = ""
     help = ""
@@ -136,7 +133,7 @@ class ProbesRefused(TargetError):
 
 
 NOT_RECORDED = "not in the recording"
-"""The reason of a fault in a replay: nobody asked for that memory when the recording was made."""
+"""The reason of a fault in a replay: no command read that memory when the recording was made."""
 
 
 class MemoryFault(GdbextError):
@@ -177,10 +174,8 @@ class LayoutError(GdbextError):
 
 
 class PythonUnsupported(GdbextError):
-    """This CPython cannot be read (unknown version, unknown free-threaded build).
-
-    ``unsupported`` of cpython/abi/versions.py makes it, and says which versions are known.
-    """
+    """This CPython cannot be read (unknown version, unknown free-threaded build). ``unsupported`` of
+    cpython/abi/versions.py makes it, and says which versions are known."""
 
     why = "CPython's internal structures change with every version"
     help = "the native part of the report does not depend on it; py-spy or pystack may know this version"

@@ -2,18 +2,18 @@
 
 A package declares what it adds in its metadata (``[project.entry-points."gdbext.waits"]`` of a pyproject.toml); pip
 writes that into the file ``entry_points.txt`` of the folder PACKAGE-VERSION.dist-info (specification "Entry points" of
-packaging.python.org). importlib.metadata reads it where a package names one of our groups; it takes a tenth of an
-inspection to import.
+packaging.python.org). importlib.metadata, which takes a tenth of an inspection to import, reads it only where a package
+names one of our groups.
 
-Packages are looked for in the site folders of the Python that runs gdbext, never in those of the process that is
-looked at; and only in folders that nobody but us and root can change, for what they have is executed.
+Packages are searched for in the site folders of the Python that runs gdbext, never in those of the target; and only in
+folders that nobody but us and root can change, since what they have is executed.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from functools import lru_cache
+from functools import lru_cache, reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 _PREFIX = "gdbext."
 """The beginning of the names of our groups: gdbext.tools, gdbext.waits, gdbext.pools, gdbext.known."""
-_ENDINGS = (".dist-info", ".egg-info")
-_FILE = "entry_points.txt"
-_LARGEST = 1 << 16
-"""Bytes of that file that are read; those of real packages have some hundred."""
 _VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -40,7 +36,7 @@ class EntryPoint(NamedTuple):
 
     group: str
     name: str
-    place: str
+    object_ref: str
     """The object to load, as "module:attribute"."""
     package: str
     """The package that declares it: "gdbext-example 1.2"."""
@@ -48,28 +44,26 @@ class EntryPoint(NamedTuple):
     """The site folder that it is installed in."""
 
     def load(self) -> Any:
-        """Import the object that stands there. Raises AddOnError."""
-        return guarded(self, self._imported)
+        """Import the object. Raises AddOnError."""
 
-    def _imported(self) -> Any:
-        if self.folder not in sys.path:  # scripts/dispatch starts Python without its site folders
-            sys.path.append(self.folder)
-        module, _, names = self.place.partition(":")
-        found: Any = import_module(module)
-        for name in filter(None, names.split(".")):
-            found = getattr(found, name)
-        return found
+        def imported() -> Any:
+            if self.folder not in sys.path:  # scripts/dispatch starts Python without its site folders
+                sys.path.append(self.folder)
+            module, _, names = self.object_ref.partition(":")
+            return reduce(getattr, filter(None, names.split(".")), import_module(module))
+
+        return guarded(self, imported)
 
 
 def guarded(point: EntryPoint, call: Callable[[], Result]) -> Result:
-    """The result of a call into another package's code. Raises AddOnError for whatever it raises: a fault of its
+    """The result of a call into another package's code. Raises AddOnError for whatever it raises: a fault in that code
     costs what it would have added, and no more."""
     try:
         return call()
     except Exception as error:
         raise AddOnError(
             f"{point.group} {point.name!r} of {point.package} failed: {type(error).__name__}: {error}",
-            why=f"it stands at {point.place}, and is no part of gdbext",
+            why=f"it stands at {point.object_ref}, and is no part of gdbext",
             help=f"correct or uninstall that package ({point.folder})",
         ) from error
 
@@ -98,50 +92,42 @@ def site_folders() -> tuple[str, ...]:
 def _declared(folders: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """The entry points that the packages in these folders declare for gdbext; of two installations of a package the
     first."""
-    found: dict[tuple[str, str], EntryPoint] = {}
+    points: dict[tuple[str, str], EntryPoint] = {}
     for folder in folders:
-        for point in _of_folder(folder):
-            found.setdefault((point.group, point.name), point)
-    return tuple(found[key] for key in sorted(found))
+        for point in _declared_in(folder):
+            points.setdefault((point.group, point.name), point)
+    return tuple(points[key] for key in sorted(points))
 
 
-def _of_folder(folder: str) -> Iterator[EntryPoint]:
-    if not cache.is_ours(folder):  # nothing of it is opened, either: a pipe would be waited for
+def _declared_in(folder: str) -> Iterator[EntryPoint]:
+    if not cache.is_ours(folder):  # nothing in it is opened, either: a pipe would block us
         return
     try:
         names = os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import
     except OSError:
         return
     for name in sorted(names):
-        if name.endswith(_ENDINGS):
-            path = f"{folder}/{name}/{_FILE}"
-            text = _read(path)
-            if f"[{_PREFIX}" in text and cache.is_ours(path):
-                yield from _parsed(f"{folder}/{name}", _package(name), folder)
+        path = f"{folder}/{name}/entry_points.txt"
+        if name.endswith((".dist-info", ".egg-info")) and f"[{_PREFIX}" in _read(path) and cache.is_ours(path):
+            from importlib import metadata  # 20 ms, where a package adds something
+
+            try:
+                points = list(metadata.Distribution.at(f"{folder}/{name}").entry_points)
+            except (ValueError, TypeError, AttributeError):  # the file is no list of entry points
+                continue
+            package, _, version = name.rpartition(".")[0].partition("-")  # gdbext_example-1.2.dist-info
+            title = f"{package.replace('_', '-')} {version}".strip()
+            for point in points:
+                if point.group.startswith(_PREFIX):
+                    object_ref = point.value.partition("[")[0].strip()
+                    yield EntryPoint(point.group, point.name, object_ref, title, folder)
 
 
 def _read(path: str) -> str:
+    """The first 64 KiB of a file, "" where it cannot be read; entry_points.txt of real packages have some hundred
+    bytes."""
     try:
         with open(path, "rb") as file:
-            return file.read(_LARGEST).decode("utf-8", "replace")
+            return file.read(1 << 16).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _package(folder: str) -> str:
-    """The package of a folder: ``gdbext_example-1.2.dist-info`` → ``gdbext-example 1.2``."""
-    name, _, version = folder.rpartition(".")[0].partition("-")
-    return f"{name.replace('_', '-')} {version}".strip()
-
-
-def _parsed(information: str, package: str, folder: str) -> Iterator[EntryPoint]:
-    """The entry points of our groups in the folder of a package's metadata."""
-    from importlib import metadata  # 20 ms, where a package adds something
-
-    try:
-        points = list(metadata.Distribution.at(information).entry_points)
-    except (ValueError, TypeError, AttributeError):  # the file is no list of entry points
-        return
-    for point in points:
-        if point.group.startswith(_PREFIX):
-            yield EntryPoint(point.group, point.name, point.value.partition("[")[0].strip(), package, folder)

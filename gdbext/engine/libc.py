@@ -8,9 +8,6 @@ import struct
 from functools import cache
 from typing import Any
 
-_CAPABILITY_VERSION = 0x20080522
-"""_LINUX_CAPABILITY_VERSION_3 (linux/capability.h): two words each of effective, permitted and inheritable ones."""
-
 
 @cache
 def _library() -> ctypes.CDLL:
@@ -37,6 +34,7 @@ def limit_capabilities(kept: int) -> None:
     """Give up all capabilities of the calling thread but the bits of ``kept``, which are effective and permitted
     (capset(2)). Raises OSError."""
     low, high = kept & 0xFFFFFFFF, kept >> 32
-    header, sets = struct.pack("<Ii", _CAPABILITY_VERSION, 0), struct.pack("<6I", low, low, 0, high, high, 0)
+    # _LINUX_CAPABILITY_VERSION_3 (linux/capability.h): two words each of effective, permitted and inheritable ones
+    header, sets = struct.pack("<Ii", 0x20080522, 0), struct.pack("<6I", low, low, 0, high, high, 0)
     if function("capset")(header, sets) != 0:
         raise last_error("the capabilities cannot be given up")

@@ -1,4 +1,4 @@
-"""Numbers in text that somebody else wrote: the target, a file, the command line.
+"""Numbers in foreign text: from the target, a file, the command line.
 
 int() raises ValueError for more than 4,300 digits, takes quadratic time in Pythons before 3.11, and makes numbers that
 nothing takes. ``tests/unit/test_number_law.py`` finds where text is given to it.

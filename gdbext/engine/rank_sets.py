@@ -13,7 +13,7 @@ MOST_RANKS = 1 << 20
 
 
 class RankRanges(Collection[int]):
-    """A set of ranks kept as ranges: it costs what is missing in it, whatever size it claims."""
+    """A set of ranks kept as ranges: its memory depends on the gaps in it, not on the size that it claims."""
 
     __slots__ = ("_lasts", "_starts")
 
@@ -25,7 +25,6 @@ class RankRanges(Collection[int]):
 
     @classmethod
     def absent(cls, size: int, present: Iterable[int]) -> RankRanges:
-        """The ranks below ``size`` that are not present."""
         bounds = [-1, *sorted({rank for rank in present if 0 <= rank < size}), size]
         return cls((left + 1, right - 1) for left, right in zip(bounds, bounds[1:]) if right - left > 1)
 
@@ -43,7 +42,6 @@ class RankRanges(Collection[int]):
             yield from range(first, last + 1)
 
     def __str__(self) -> str:
-        """The text of the set."""
         return ",".join(_range_text(first, last) for first, last in zip(self._starts, self._lasts))
 
 
@@ -66,13 +64,13 @@ def _range_text(first: int, last: int) -> str:
 
 def expand(text: str, limit: int = MOST_RANKS) -> list[int]:
     """The ranks of a text, in order. Raises BadData for anything else, and for more than ``limit`` ranks."""
-    found: list[int] = []
+    ranks: list[int] = []
     for piece in text.split(",") if text else ():
         first, _, last = piece.partition("-")
         begin, end = number(first), number(last if "-" in piece else first)
         if begin is None or end is None:
             raise BadData(f"{text[:80]!r} is not a set of ranks")
-        if end < begin or len(found) + end - begin >= limit:
+        if end < begin or len(ranks) + end - begin >= limit:
             raise BadData(f"{text[:80]!r} is not a set of up to {limit} ranks")
-        found.extend(range(begin, end + 1))
-    return sorted(set(found))
+        ranks.extend(range(begin, end + 1))
+    return sorted(set(ranks))

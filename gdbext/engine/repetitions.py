@@ -7,13 +7,12 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
 FOLD_PERIOD = 24
 """Items in the longest block that is folded; a redispatch cycle through several operators is shorter."""
 FOLD_TIMES = 3
-"""A block is folded when it stands at least that often in a row."""
-_INT = array("I").itemsize
+"""A block is folded when it occurs at least that often in a row."""
 _ZERO_OR_ONE = bytes([0]) + bytes([1]) * 255
 MOST_WHOLE = 4000
 """Items of a list in which nothing is folded: deeper than honest recursion goes in Python."""
@@ -22,7 +21,7 @@ _WHOLE_PERIOD = 128
 
 
 class Repetition(NamedTuple):
-    """``period`` items from ``start``, standing ``times`` times in a row (1 where nothing repeats)."""
+    """``period`` items from ``start``, ``times`` times in a row (1 where nothing repeats)."""
 
     start: int
     period: int
@@ -35,18 +34,16 @@ class Repetition(NamedTuple):
 
 
 def longest(items: Sequence[Hashable], max_period: int) -> Repetition | None:
-    """The longest repetition, with its smallest period; None where nothing stands twice in a row.
-
-    Linear in the items for a given ``max_period``.
-    """
+    """The longest repetition, with its smallest period; None where nothing occurs twice in a row. Linear in the items
+    for a given ``max_period``."""
     planes = _planes(items)
     best: Repetition | None = None
     for period in range(1, min(max_period, len(items) // 2) + 1):
         stretches = _stretches(planes, period, period)
         start, end = max(stretches, key=lambda stretch: stretch[1] - stretch[0], default=(0, 0))
-        found = Repetition(start, period, (end - start) // period + 1)
-        if end and (not best or found.length > best.length + period):
-            best = found
+        repetition = Repetition(start, period, (end - start) // period + 1)
+        if end and (not best or repetition.length > best.length + period):
+            best = repetition
         if best and best.length * 2 > len(items):
             break
     return best
@@ -61,14 +58,21 @@ def fold(items: Sequence[Hashable], max_period: int = FOLD_PERIOD) -> Iterator[R
     }
     plain = position = 0
     while position < len(items):
-        found = _best_at(position, ahead)
-        if not found:
+        best: Repetition | None = None
+        for period, stretches in ahead.items():
+            while stretches and stretches[0][1] - max(position, stretches[0][0]) < period * (FOLD_TIMES - 1):
+                stretches.popleft()  # too short from here on
+            if stretches and stretches[0][0] <= position:
+                repetition = Repetition(position, period, (stretches[0][1] - position) // period + 1)
+                if not best or repetition.length > best.length:
+                    best = repetition
+        if not best:
             position = min((stretches[0][0] for stretches in ahead.values() if stretches), default=len(items))
             continue
         if plain < position:
             yield Repetition(plain, position - plain, 1)
-        yield found
-        plain = position = position + found.length
+        yield best
+        plain = position = position + best.length
     if plain < len(items):
         yield Repetition(plain, len(items) - plain, 1)
 
@@ -81,30 +85,18 @@ def fold_long(items: Sequence[Hashable]) -> Iterator[Repetition]:
         yield Repetition(0, len(items), 1)
 
 
-def _best_at(position: int, ahead: Mapping[int, deque[tuple[int, int]]]) -> Repetition | None:
-    """The repetition of most items that begins at ``position``. Drops stretches that are too short from there on."""
-    best: Repetition | None = None
-    for period, stretches in ahead.items():
-        while stretches and stretches[0][1] - max(position, stretches[0][0]) < period * (FOLD_TIMES - 1):
-            stretches.popleft()
-        if stretches and stretches[0][0] <= position:
-            found = Repetition(position, period, (stretches[0][1] - position) // period + 1)
-            if not best or found.length > best.length:
-                best = found
-    return best
-
-
 def _planes(items: Sequence[Hashable]) -> Sequence[bytes]:
-    """A number for each item, equal for equal items: the first byte of each number, the second one of each, and so on;
-    at least one such row of bytes, and none more of zeros alone."""
+    """Equal numbers for equal items, as rows of bytes: the first byte of each number, the second byte of each, and so
+    on; at least one row, and no further ones of zeros alone."""
     numbers: dict[Hashable, int] = {}
     codes = array("I", [numbers.setdefault(item, len(numbers)) for item in items]).tobytes()
-    planes = [codes[at::_INT] for at in range(_INT)]
+    size = array("I").itemsize
+    planes = [codes[at::size] for at in range(size)]
     return [plane for plane in planes if any(plane)] or planes[:1]
 
 
 def _stretches(planes: Sequence[bytes], period: int, least: int) -> Iterator[tuple[int, int]]:
-    """The ranges [start, end) of at least so many items in which each equals the one that is ``period`` items later, in
+    """The ranges [start, end) of at least ``least`` items in which each item equals the one ``period`` items later, in
     order."""
     difference = 0
     for plane in planes:

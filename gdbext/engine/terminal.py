@@ -1,14 +1,12 @@
-"""The door to the terminal: text, newlines, tabs and our own colours pass, nothing else.
+"""The door to the terminal: text, newlines, tabs and our own colors pass, nothing else; and our commands as they are
+typed there.
 
 Everything that is written for people goes through ``shown``, whatever the views have done: names, paths and lines of
-source come from the examined process and its files, and a terminal obeys what it is told. Controls, marks of direction
-(which show text in another order than it has) and characters that nobody sees are shown as escapes.
+source come from the examined process and its files, and a terminal obeys escape sequences. Controls, marks of direction
+(which show text in another order than it has) and invisible characters are shown as escapes.
 
-Colours are marks until here: characters of which Unicode says that they are never text (U+FDD0 to U+FDEF). The views'
-escape() shows those in foreign text as escapes, too; where a view forgot, they are colours, and still no orders.
-
-The words by which our commands are called, so that what is suggested can be pasted: in a debugger that the user works
-in they stand by themselves; in a shell the program and what it looks at come before them, as they were typed.
+Colors are marks until here: characters of which Unicode says that they are never text (U+FDD0 to U+FDEF). The views'
+escape() shows those in foreign text as escapes, too; where a view forgot, they are colors, and still no orders.
 """
 
 from __future__ import annotations
@@ -17,58 +15,30 @@ import os
 import re
 import shlex
 import sys
-from itertools import repeat
 
-_CODES = (
-    "0",
-    "1",
-    "2",
-    "3",
-    "4",
-    "30",
-    "31",
-    "32",
-    "33",
-    "34",
-    "35",
-    "36",
-    "37",
-    "90",
-    "91",
-    "92",
-    "93",
-    "94",
-    "95",
-    "96",
-    "97",
-)
-"""Codes of ECMA-48's SGR: reset; bold, dim, italic, underlined; the colours of letters. None hides text."""
+_CODES = (*"01234", *map(str, (*range(30, 38), *range(90, 98))))
+"""Codes of ECMA-48's SGR: reset; bold, dim, italic, underlined; the colors of letters. None hides text."""
 MARKS = {code: chr(0xFDD0 + number) for number, code in enumerate(_CODES)}
 """SGR code to the mark that stands for it."""
 _SEQUENCES = {mark: f"\x1b[{code}m" for code, mark in MARKS.items()}
-_UNSEEN = frozenset(
-    chr(code)
-    for first, last in (
-        (0x034F, 0x034F),
-        (0x115F, 0x1160),
-        (0x17B4, 0x17B5),
-        (0x180B, 0x180F),
-        (0x3164, 0x3164),
-        (0xFE00, 0xFE0F),
-        (0xFFA0, 0xFFA0),
-        (0xE0100, 0xE01EF),
+_INVISIBLE = frozenset(
+    map(
+        chr,
+        (
+            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0),
+            *(*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)),
+        ),
     )
-    for code in range(first, last + 1)
 )
 """Default_Ignorable_Code_Point (Unicode, DerivedCoreProperties.txt) of the categories that isprintable() lets pass."""
 _ASCII_CONTROLS = (*map(chr, range(0x20)), "\x7f")
 _MANY = 64
-"""Different characters; more than that are replaced where they stand, and not each everywhere."""
+"""Different characters; more than that are replaced one after the other, and not each everywhere."""
 _PIECE = 1 << 16
 
 
 def shown(text: str) -> str:
-    """``text`` as it may be written to a terminal: with colours for their marks, and escapes for what is no text."""
+    """``text`` as it may be written to a terminal: with colors for their marks, and escapes for what is no text."""
     return _replaced(text, "\n\t", _SEQUENCES)
 
 
@@ -79,13 +49,10 @@ def escape(text: str) -> str:
     return _replaced(text, "", {})
 
 
-_LONGEST_VALUE = 4096
-
-
 def environment_value(text: str) -> bytes:
     """Foreign text as the value of an environment variable: one line without a control, short enough for execve(2),
     in UTF-8 whatever the locale is."""
-    return cut(escape(text), _LONGEST_VALUE).encode()
+    return cut(escape(text), 4096).encode()
 
 
 def cut(text: str, width: int) -> str:
@@ -94,28 +61,26 @@ def cut(text: str, width: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """``text``, marks of colours included, with escapes for the line feeds in it."""
+    """``text``, marks of colors included, with escapes for the line feeds in it."""
     return text.replace("\n", "\\x0a") if "\n" in text else text
 
 
 def wrapped(text: str, width: int) -> str:
     """The text with lines of at most ``width`` characters, broken at words, what follows indented; a longer word stays
     whole, so that it can be selected."""
-    return "".join(map(_broken, text.splitlines(keepends=True), repeat(width)))
-
-
-def _broken(line: str, width: int) -> str:
-    indent = " " * min(len(line) - len(line.lstrip(" ")) + 2, width // 2)
     pieces = []
-    while len(line.rstrip("\n")) > width:
-        start = len(line) - len(line.lstrip(" "))
-        at = line.rfind(" ", start, width + 1)
-        at = at if at > start else line.find(" ", width)
-        if at < 0:
-            break
-        pieces.append(line[:at].rstrip(" ") + "\n")
-        line = indent + line[at:].lstrip(" ")
-    return "".join((*pieces, line))
+    for line in text.splitlines(keepends=True):
+        indent = " " * min(len(line) - len(line.lstrip(" ")) + 2, width // 2)
+        while len(line.rstrip("\n")) > width:
+            start = len(line) - len(line.lstrip(" "))
+            at = line.rfind(" ", start, width + 1)
+            at = at if at > start else line.find(" ", width)
+            if at < 0:
+                break
+            pieces.append(line[:at].rstrip(" ") + "\n")
+            line = indent + line[at:].lstrip(" ")
+        pieces.append(line)
+    return "".join(pieces)
 
 
 def shown_json(document: str) -> str:
@@ -124,8 +89,8 @@ def shown_json(document: str) -> str:
 
 
 def is_text(char: str) -> bool:
-    """The character is seen, stands where it stands, and orders nothing."""
-    return char.isprintable() and char not in _UNSEEN
+    """True if the character is visible, keeps its place, and controls nothing."""
+    return char.isprintable() and char not in _INVISIBLE
 
 
 def escaped(char: str) -> str:
@@ -134,74 +99,69 @@ def escaped(char: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _each_replaced(text: str, table: dict[str, str]) -> str:
-    """Replace as str.translate does, which takes a microsecond for each character that is not ASCII."""
-    pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
-    return "".join("".join([table.get(char, char) for char in piece]) for piece in pieces)
-
-
 def _replaced(text: str, allowed: str, marks: dict[str, str]) -> str:
-    found = {char for char in _ASCII_CONTROLS if char in text} if text.isascii() else set(text)
-    table = {char: escaped(char) for char in found if not is_text(char) and char not in allowed and char not in marks}
-    table.update({mark: marks[mark] for mark in found & marks.keys()})  # last: they bring an escape character
+    """The text with escapes for what is no text, other than ``allowed`` characters and ``marks``, which are replaced by
+    their values."""
+    chars = {char for char in _ASCII_CONTROLS if char in text} if text.isascii() else set(text)
+    table = {char: escaped(char) for char in chars if not is_text(char) and char not in allowed and char not in marks}
+    table.update({mark: marks[mark] for mark in chars & marks.keys()})  # last: they bring an escape character
     if len(table) > _MANY:
-        return _each_replaced(text, table)
-    for char, seen in table.items():
-        text = text.replace(char, seen)
+        # as str.translate does, which takes a microsecond for each character that is not ASCII
+        pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+        return "".join("".join([table.get(char, char) for char in piece]) for piece in pieces)
+    for char, replacement in table.items():
+        text = text.replace(char, replacement)
     return text
 
 
-def write(descriptor: int, text: str) -> None:
-    """Text for people to a descriptor, past Python's buffers, which would complain once more at exit. Raises
+def write(fd: int, text: str) -> None:
+    """Write text for people to an fd, past Python's buffers, which would complain once more at exit. Raises
     OSError."""
     data = shown(text).encode()
     while data:
-        data = data[os.write(descriptor, data) :]
+        data = data[os.write(fd, data) :]
 
 
 PROGRAM = "scripts/dispatch"
-"""The program's name where nobody has called it: in a debugger, and for the library."""
+"""The program's name where it was not typed: in a debugger, and for the library."""
 TYPED = "GDBEXT_TYPED"
 """The environment variable in which scripts/dispatch notes the name by which it was called: Python sees only what it
 starts."""
 
 
 class CommandLine:
-    """The words by which the command that makes a report was called, and so by which others can be.
+    """The words that call the command that makes a report, and so other commands: what is suggested can be pasted.
 
-    ``program`` is ours as it was typed. ``source``: the options that say what was looked at, ``-p 7392``; "" in a
-    debugger; ``-- PROGRAM …`` for one that was started, which is gone afterwards, and started again for another look.
-    ``may_run``: it can be looked at again as it is.
+    In a debugger that the user works in, commands stand by themselves; in a shell, the program and its target come
+    before them, as they were typed.
     """
 
-    __slots__ = ("may_run", "program", "source")
+    __slots__ = ("_starts", "may_run", "program", "source")
 
     def __init__(self, program: str = PROGRAM, source: str = "", may_run: bool = True) -> None:
+        """``source``: the options that name the target, ``-p 7392``; "" in a debugger; ``-- PROGRAM …`` for one that
+        was started, and has to be started again. ``may_run``: the target is still there."""
         self.program = program
         self.source = source
+        self._starts = source.startswith("-- ")
         self.may_run = may_run and not self._starts
 
-    @property
-    def _starts(self) -> bool:
-        return self.source.startswith("-- ")
-
     def command(self, words: str) -> str:
-        """The command line for another look at the same; one that starts it once more knows no thread of it."""
+        """The command line for another inspection of the same target; one that starts it once more knows no thread of
+        it."""
         if self._starts:
             before, _option, after = words.partition(" --thread ")
             return " ".join(filter(None, (self.program, before, after.partition(" ")[2], self.source)))
         return " ".join(filter(None, (self.program, self.source, words))) if self.source else words
 
     def vouched(self, words: str) -> str:
-        """The command line for another look at the same core, with this machine's files."""
+        """The command line for another inspection of the same core, with this machine's files."""
         return " ".join((self.program, self.source or "-c CORE", "--sysroot /", words))
 
     def pasted(self, text: str) -> str:
         """A text of ours in which each command that stands at its beginning, or behind a colon or three spaces, is a
         whole command line."""
-        if not self.source:
-            return text
-        return re.sub(_COMMAND, lambda found: self.command(found[0]), text)
+        return re.sub(_COMMAND, lambda match: self.command(match[0]), text) if self.source else text
 
     def outside(self, words: str) -> str:
         """The command line for something else, which only a shell takes."""
@@ -236,7 +196,7 @@ def _shortest(path: str) -> str:
     """The name alone where the shell finds that very file by it."""
     name = os.path.basename(path)  # noqa: PTH119
     for folder in os.environ.get("PATH", "").split(os.pathsep):
-        found = f"{folder}/{name}"
-        if os.access(found, os.X_OK):
-            return name if os.path.realpath(found) == os.path.realpath(path) else quoted(path)
+        candidate = f"{folder}/{name}"
+        if os.access(candidate, os.X_OK):
+            return name if os.path.realpath(candidate) == os.path.realpath(path) else quoted(path)
     return quoted(path)

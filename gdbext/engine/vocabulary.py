@@ -1,25 +1,15 @@
-"""ErrorLog: what could not be read so far, each thing once.
+"""The vocabulary of all reports: how a field of a record is written as JSON, how certain a value is, sections, errors,
+and amounts in words.
 
-Hexadecimal, Count, Amount, RankSet, Sparse, Internal, Explained, Inline: how a field of a record stands in JSON.
-
-json_member: a property that is a member of the JSON document, too.
-
-Certainty: how sure the report is of a statement, in one vocabulary for all of them.
-
-Section: what one command adds to its report, beside threads, findings and errors.
-
-ErrorReport: one thing that could not be read, as a report lists it.
-
-DEBUGGERS: the debuggers that gdbext works in.
-
-counted, byte_size, duration: amounts in words, one form of each in all reports. Numbers of four digits and more have
-separators, what there is one of stands in the singular, sizes are in units of 1024, durations in the unit that leaves
-one to three digits. JSON has plain numbers in bytes, milliseconds or seconds.
+Amounts have one form in all reports: numbers of four digits and more have separators, one thing is in the singular,
+sizes are in units of 1024, durations in the unit that leaves one to three digits. JSON has plain numbers in bytes,
+milliseconds or seconds.
 """
 
 from __future__ import annotations
 
 from enum import Enum
+from functools import total_ordering
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -36,15 +26,16 @@ if TYPE_CHECKING:
     Sparse = Annotated[AnyType, "left out of JSON where it has its default"]
     Internal = Annotated[AnyType, "not in JSON"]
     Explained = Annotated[AnyType, "in JSON with --why only"]
-    Inline = Annotated[AnyType, "in JSON its members stand among those of this record"]
+    Inline = Annotated[AnyType, "in JSON its members are among those of this record"]
 
 Type = TypeVar("Type")
 
 
 class DebuggerEntry(NamedTuple):
-    """``file``: what a user loads into the debugger, beside the packages. ``command``: how."""
+    """How a user loads gdbext into a debugger."""
 
     file: str
+    """What to load, beside the packages."""
     command: str
 
 
@@ -52,10 +43,10 @@ DEBUGGERS = {
     "gdb": DebuggerEntry("init.py", "(gdb) source FILE"),
     "lldb": DebuggerEntry("lldb_init.py", "(lldb) command script import FILE"),
 }
-"""Debuggers by name: the values of --debugger and --init-path, the folders of hosts/, and who may have made a
-recording."""
+"""Debuggers by name: the values of --debugger and --init-path, the folders of hosts/, and the makers of
+recordings."""
 NO_DEBUGGER = "none"
-"""The name that stands for this very process, without a debugger."""
+"""The name for this very process, without a debugger."""
 
 
 class JsonMember(Generic[Type]):
@@ -75,6 +66,7 @@ def json_member(after: str) -> Callable[[Callable[[Any], Type]], JsonMember[Type
     return lambda function: JsonMember(function, after)
 
 
+@total_ordering
 class Certainty(Enum):
     """The way in which a value is known; members compare by strength, ``UNKNOWN < INFERRED < VERIFIED < EXACT``."""
 
@@ -95,21 +87,13 @@ class Certainty(Enum):
     def __lt__(self, other: Certainty) -> bool:
         return _STRENGTH[self] < _STRENGTH[other]
 
-    def __le__(self, other: Certainty) -> bool:
-        return _STRENGTH[self] <= _STRENGTH[other]
-
-    def __gt__(self, other: Certainty) -> bool:
-        return _STRENGTH[self] > _STRENGTH[other]
-
-    def __ge__(self, other: Certainty) -> bool:
-        return _STRENGTH[self] >= _STRENGTH[other]
-
 
 _STRENGTH = {member: strength for strength, member in enumerate(Certainty)}
 
 
 class Section:
-    """Base of all sections: plain values and the model's own types, in fields that nobody changes."""
+    """What one command adds to its report beside threads, findings and errors: plain values and records, in fields that
+    never change."""
 
     name: ClassVar[str]
     """The name of the section: its member of the JSON document ("operators", "lookup", …)."""
@@ -123,7 +107,7 @@ class Section:
 
 
 class ErrorReport(NamedTuple):
-    """``where`` is a thread, module or field."""
+    """Something that could not be read, as a report lists it; ``where`` is a thread, module or field."""
 
     what: str
     where: str = ""
@@ -132,12 +116,11 @@ class ErrorReport(NamedTuple):
 
     @classmethod
     def of(cls, error: GdbextError, where: str = "") -> ErrorReport:
-        """The error, as a line of the report."""
         return cls(error.what, where, error.help, error.why)
 
 
 class ErrorLog:
-    """Collects errors while one target is read."""
+    """Collects errors while one target is read, each once."""
 
     def __init__(self) -> None:
         self._noted: dict[str, ErrorReport] = {}
@@ -151,10 +134,7 @@ class ErrorLog:
         return tuple(self._noted.values())
 
 
-_SIZES = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_TWO_MINUTES, _TWO_HOURS, _TWO_DAYS = 2 * _MINUTE, 2 * _HOUR, 2 * _DAY
-_WITH_ES = ("s", "x", "ch", "sh")
 
 
 def plural(noun: str) -> str:
@@ -163,7 +143,7 @@ def plural(noun: str) -> str:
         return f"{noun}ren"
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(_WITH_ES) else f"{noun}s"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
 
 
 def counted(number: int, noun: str) -> str:
@@ -186,20 +166,20 @@ def byte_size(number: int) -> str:
     if abs(number) < 1024:
         return counted(number, "byte")
     amount = float(number)
-    for unit in _SIZES:
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
         amount /= 1024
-        if abs(amount) < 1024 or unit == _SIZES[-1]:
+        if abs(amount) < 1024 or unit == "PiB":
             break
     return f"{amount:,.1f} {unit}"
 
 
 def duration(seconds: float) -> str:
     """A duration: ``3.5 ms``, ``0.25 s``, ``34 s``, ``12 min``, ``3.5 h``, ``4 d``."""
-    if seconds >= _TWO_DAYS:
+    if seconds >= 2 * _DAY:
         return f"{seconds / _DAY:,.0f} d"
-    if seconds >= _TWO_HOURS:
+    if seconds >= 2 * _HOUR:
         return f"{seconds / _HOUR:.1f} h".replace(".0 ", " ")
-    if seconds >= _TWO_MINUTES:
+    if seconds >= 2 * _MINUTE:
         return f"{seconds / _MINUTE:.0f} min"
     if seconds >= 10:
         return f"{seconds:.0f} s"

@@ -1,11 +1,7 @@
-"""The rendering kit: styled text, tables, HTML pages, records as plain JSON.
-
-Colour where it is a terminal, also of Python source, and text from the target made harmless.
-"""
+"""The rendering kit: styled text, colors on a terminal also for Python source, HTML pages, records as plain JSON."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 import site
 import sys
@@ -16,15 +12,15 @@ from gdbext.engine.terminal import MARKS, escape
 from gdbext.engine.vocabulary import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["Style", "counted", "escape"]
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
 class Style(NamedTuple):
-    """The decoration of text; ``Style()`` is plain. Colours are marks, which the door to the terminal turns into
-    colours (engine/terminal.py)."""
+    """The decoration of text; ``Style()`` is plain. Colors are marks, which the door to the terminal turns into
+    colors (engine/terminal.py)."""
 
     color: bool = False
 
@@ -34,15 +30,10 @@ class Style(NamedTuple):
         return f"{''.join(MARKS[_CODES[effect]] for effect in effects)}{text}{MARKS['0']}"
 
 
-_SEQUENCE = re.compile("\x1b\\[([0-9;]*)m")
-
-
 def short_name(function: str) -> str:
     """The name as a table has it: without the unnamed namespaces that nearly all kernels are in."""
-    return function.replace("at::" + _UNNAMED, "").replace(_UNNAMED, "") or function
-
-
-_UNNAMED = "(anonymous namespace)::"
+    unnamed = "(anonymous namespace)::"
+    return function.replace("at::" + unnamed, "").replace(unnamed, "") or function
 
 
 def python_source(line: str, style: Style) -> str:
@@ -54,28 +45,25 @@ def python_source(line: str, style: Style) -> str:
 
 @lru_cache(maxsize=1)
 def _highlighter() -> Callable[[str], str] | None:
-    """Imported when the first line is shown: 40 ms that a report in a pipe need not pay."""
+    """Colors one line of Python, None without pygments. Imported when the first line is shown: 40 ms that a report in
+    a pipe need not pay."""
+    import_path = list(sys.path)
     try:
-        with _site_packages():
-            from gdbext.render.python_highlighter import highlighted  # pygments may be missing
+        if sys.flags.no_site:  # scripts/dispatch runs without site-packages (-I -S)
+            sys.path.extend(site.getsitepackages())
+        from pygments import highlight
+        from pygments.formatters.terminal import TerminalFormatter
+        from pygments.lexers.python import PythonLexer
+
+        lexer, formatter = PythonLexer(stripnl=False, ensurenl=False), TerminalFormatter()
     except ImportError:
         return None
-    return lambda line: _SEQUENCE.sub(_marks, highlighted(line))
+    finally:
+        sys.path[:] = import_path
+    return lambda line: re.sub("\x1b\\[([0-9;]*)m", _marks, highlight(line, lexer, formatter))
 
 
 def _marks(sequence: re.Match[str]) -> str:
-    """The marks for a sequence of pygments' (the line itself has none any more); 39, 49: no colour."""
+    """The marks for a sequence of pygments' (the line itself has none any more); 39, 49: no color."""
     codes = [code.lstrip("0") or "0" for code in sequence[1].split(";")]
     return MARKS["0"] if "39" in codes else "".join(MARKS[code] for code in codes if code in MARKS)
-
-
-@contextlib.contextmanager
-def _site_packages() -> Iterator[None]:
-    """The interpreter's own site-packages on the import path for a moment: scripts/dispatch runs without (-I -S)."""
-    before = list(sys.path)
-    if sys.flags.no_site:
-        sys.path.extend(site.getsitepackages())
-    try:
-        yield
-    finally:
-        sys.path[:] = before

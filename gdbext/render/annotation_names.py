@@ -17,7 +17,7 @@ _BLOCK = re.compile(r"^if (?:typing\.)?TYPE_CHECKING:\n((?:(?: +.*)?\n)+)", re.M
 
 @cache
 def names_of(module: str) -> dict[str, Any]:
-    """Each name's class, or the text of the annotation that an alias stands for."""
+    """Name → its class, or the text of the annotation that an alias stands for."""
     loaded = importlib.import_module(module)  # noqa: TID251
     names: dict[str, Any] = {name: value for name, value in vars(loaded).items() if inspect.isclass(value)}
     for block in _BLOCK.findall(inspect.getsource(loaded)):
@@ -52,7 +52,7 @@ def _spelled(kind: Any) -> str:
 
 
 def alternatives(annotation: str) -> list[str]:
-    """The types that a union has, each as text; a type alone is one."""
+    """The types of a union, each as text; a type alone is one."""
     return [ast.unparse(node) for node in _united(ast.parse(annotation, mode="eval").body)]
 
 
@@ -78,5 +78,5 @@ def arguments_of(text: str) -> list[str]:
 def meaning(owner: type, text: str) -> Any:
     """The class of that name in the module of ``owner``, or the text of an alias."""
     head, _, rest = text.partition(".")
-    found = names_of(owner.__module__)[head]
-    return getattr(found, rest) if rest else found
+    value = names_of(owner.__module__)[head]
+    return getattr(value, rest) if rest else value

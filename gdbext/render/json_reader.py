@@ -1,10 +1,9 @@
 """Reads JSON objects back as the records that they were written from (plain_json.py).
 
 Nothing in a document is trusted: a member of another type, a text or a list that is too long, a number beyond 64 bits
-are refused with BadData, which says where. A member that a record does not know is passed over: a newer version may add
-some. One that is missing has its default. A word that an enumeration does not have is one of a later version: a
-LaterWord. Internal fields have their defaults; a record with one that has none cannot be read back: such a
-member is null or empty.
+are refused with BadData, which says where. Unknown members are ignored: a newer version may add some. A missing one has
+its default. A word that an enumeration does not have is that of a later version: a LaterWord. Internal fields have
+their defaults; a record with one that has none cannot be read back: such a member is null or empty.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ MAX_ITEMS = 1 << 20
 _WORD = (1 << 64) - 1
 _MOST = 1e18
 """The largest amount: 30 thousand million years in seconds."""
-_HEXADECIMAL = re.compile("0x[0-9a-f]{1,16}")
-_SPECIAL = ("NaN", "Infinity", "-Infinity")
 
 
 class LaterWord(str):
@@ -47,7 +44,7 @@ class LaterWord(str):
 
 def from_json(kind: type[RecordType], value: Any, where: str) -> RecordType:
     """The record that an object describes. Raises BadData."""
-    read: Any = _record_reader  # mypy: of a type of its own
+    read: Any = _record_reader  # mypy: the cache hides its type
     record: RecordType = read(kind)(value, where)
     return record
 
@@ -56,15 +53,15 @@ def section_from_json(kind: type[Section], value: Any, where: str) -> Section:
     """The section that a member of a report describes. Raises BadData."""
     if not kind.only_member:
         return from_json(kind, value, where)
-    reader: Any = _of_type(kind, annotation_texts(kind)[kind.only_member])
-    made: Any = kind
-    section: Section = made(reader(value, where))
+    reader: Any = _reader_of(kind, annotation_texts(kind)[kind.only_member])
+    make: Any = kind
+    section: Section = make(reader(value, where))
     return section
 
 
 @cache
 def _record_reader(kind: Any) -> Reader | None:
-    """None where the record cannot be read back."""
+    """Reads records of that type; None where they cannot be read back."""
     limits = kind.json_limits() if hasattr(kind, "json_limits") else {}
     members = {member.attribute: member for member in members_of(kind) if member.is_field}
     defaults = getattr(kind, "_field_defaults", vars(kind))
@@ -73,16 +70,16 @@ def _record_reader(kind: Any) -> Reader | None:
     steps: list[tuple[int, str, Reader]] = []
     inline: list[tuple[int, Reader]] = []
     needed = set()
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         member = members.get(name)
-        reader = _of_type(kind, member.type, limits.get(name)) if member else None
+        reader = _reader_of(kind, member.type, limits.get(name)) if member else None
         if not member or not reader:
             if name not in defaults:
                 return None
         elif member.way is Way.INLINE:
-            inline.append((place, _inline(reader, kind, member.type, defaults.get(name))))
+            inline.append((position, _inline_reader(reader, kind, member.type, defaults.get(name))))
         else:
-            steps.append((place, member.name, reader))
+            steps.append((position, member.name, reader))
             needed |= set() if member.has_default else {member.name}
 
     def read(value: Any, where: str) -> Any:
@@ -90,20 +87,20 @@ def _record_reader(kind: Any) -> Reader | None:
             raise refusal(value, where, "an object")
         if not needed <= value.keys():
             raise BadData(f"{where} has no {min(needed - value.keys())!r}")
-        found = values[:]
-        for place, name, reader in steps:
+        fields = values[:]
+        for position, name, reader in steps:
             if name in value:
-                found[place] = reader(value[name], name)
-        for place, reader in inline:
-            found[place] = reader(value, where)
-        return kind(*found)
+                fields[position] = reader(value[name], name)
+        for position, reader in inline:
+            fields[position] = reader(value, where)
+        return kind(*fields)
 
     return read
 
 
-def _inline(reader: Reader, owner: type, annotation: str, absent: Any) -> Reader:
-    """Read a record whose members are among those of the one that has it; ``absent`` where none of them is there. Of a
-    family it is the record that has the most of the members that are there."""
+def _inline_reader(reader: Reader, owner: type, annotation: str, absent: Any) -> Reader:
+    """Reads a record whose members are among those of its owner; ``absent`` where none of them is there. Of a family it
+    is the record that has the most of the members that are there."""
     first, *others = alternatives(annotation)
     kinds = family_of(meaning(owner, first), owner)
     if not others and len(kinds) == 1:
@@ -119,42 +116,48 @@ def _inline(reader: Reader, owner: type, annotation: str, absent: Any) -> Reader
 
 def _inline_names(kind: type) -> set[str]:
     """The names of a record's members, those of its inline records among them."""
-    names = {member.name for member in members_of(kind) if member.way is not Way.INLINE}
-    inline = (member.type for member in members_of(kind) if member.way is Way.INLINE)
-    for inner in (each for text in inline for each in family_of(meaning(kind, alternatives(text)[0]), kind)):
-        names |= _inline_names(inner)
+    names = set()
+    for member in members_of(kind):
+        if member.way is not Way.INLINE:
+            names.add(member.name)
+            continue
+        for inner in family_of(meaning(kind, alternatives(member.type)[0]), kind):
+            names |= _inline_names(inner)
     return names
 
 
-def _of_type(owner: type, annotation: str, limit: int | None = None) -> Reader | None:
-    """None where a value of that type cannot be read back."""
+def _reader_of(owner: type, annotation: str, limit: int | None = None) -> Reader | None:
+    """Reads values of the type that an annotation in ``owner`` names; None where they cannot be read back. ``limit``:
+    most items of an array."""
     kinds = alternatives(annotation)
     others = [kind for kind in kinds if kind != "None"]
-    is_union = len(others) > 1
-    read = _one_of([meaning(owner, text) for text in others]) if is_union else _of_single(owner, others[0], limit)
+    if len(others) > 1:
+        read: Reader | None = _union_reader([meaning(owner, text) for text in others])
+    else:
+        read = _single_reader(owner, others[0], limit)
     return optional(read) if len(others) < len(kinds) and read else read
 
 
-def _of_single(owner: type, text: str, limit: int | None) -> Reader | None:
+def _single_reader(owner: type, text: str, limit: int | None) -> Reader | None:
     if text in _SIMPLE:
         return _SIMPLE[text]
     name, _, inner = text.partition("[")
     if name in ("tuple", "list", "Sequence"):
-        item = _of_type(owner, arguments_of(inner[:-1])[0])
-        return array(item, limit or MAX_ITEMS) if item else _nothing
+        item = _reader_of(owner, arguments_of(inner[:-1])[0])
+        return array(item, limit or MAX_ITEMS) if item else lambda *_: ()
     if name in ("Mapping", "dict"):
-        item = _of_type(owner, arguments_of(inner[:-1])[1])
-        return _mapping(item) if item else None
+        item = _reader_of(owner, arguments_of(inner[:-1])[1])
+        return _mapping_reader(item) if item else None
     kind = meaning(owner, text)
     if isinstance(kind, str):
-        return _of_type(owner, kind)
+        return _reader_of(owner, kind)
     if hasattr(kind, "json_text"):
         return lambda value, where: kind.of_json_text(text_of(value, where))
-    return _word_of(kind) if issubclass(kind, Enum) else _record_reader(kind)
+    return _enum_reader(kind) if issubclass(kind, Enum) else _record_reader(kind)
 
 
-def _one_of(kinds: list[type]) -> Reader:
-    """A record of the first type that the object fits, with all that a property says of records of that type."""
+def _union_reader(kinds: list[type]) -> Reader:
+    """Reads a record of the first type that the object fits, with the values of that type's properties."""
     properties = {kind: [member for member in members_of(kind) if not member.is_field] for kind in kinds}
 
     def read(value: Any, where: str) -> Any:
@@ -163,14 +166,14 @@ def _one_of(kinds: list[type]) -> Reader:
                 record: Any = from_json(kind, value, where)
             except BadData:
                 continue
-            if all(plain(getattr(record, each.attribute)) == value.get(each.name) for each in properties[kind]):
+            if all(plain(getattr(record, member.attribute)) == value.get(member.name) for member in properties[kind]):
                 return record
         raise refusal(value, where, "one of several objects")
 
     return read
 
 
-def _mapping(reader: Reader) -> Reader:
+def _mapping_reader(reader: Reader) -> Reader:
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise refusal(value, where, "an object")
@@ -201,7 +204,7 @@ def array(reader: Reader, limit: int = MAX_ITEMS) -> Reader:
     return read
 
 
-def _word_of(kind: Any) -> Reader:
+def _enum_reader(kind: Any) -> Reader:
     def read(value: Any, where: str) -> Any:
         try:
             return kind(value)
@@ -249,23 +252,16 @@ def amount(value: Any, where: str) -> float:
 
 def real(value: Any, where: str) -> float:
     """A number, or a text for one that JSON has not."""
-    if value in _SPECIAL or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number or value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     raise refusal(value, where, "a number")
 
 
 def _hexadecimal(value: Any, where: str) -> int:
-    if not isinstance(value, str) or not _HEXADECIMAL.fullmatch(value):
+    if not isinstance(value, str) or not re.fullmatch("0x[0-9a-f]{1,16}", value):
         raise refusal(value, where, "a number in hexadecimal")
     return integer(value, 16)
-
-
-def _anything(value: Any, _: str) -> Any:
-    return value
-
-
-def _nothing(*_: Any) -> tuple[()]:
-    return ()
 
 
 _SIMPLE: dict[str, Reader] = {
@@ -276,8 +272,8 @@ _SIMPLE: dict[str, Reader] = {
     "Amount": amount,
     "float": real,
     "Hexadecimal": _hexadecimal,
-    "Any": _anything,
-    "object": _anything,
+    "Any": lambda value, _: value,
+    "object": lambda value, _: value,
 }
 
 

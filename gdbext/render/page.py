@@ -1,9 +1,8 @@
-"""The frame of all pages: one file with its style, its scripts and its data inside, and nothing from elsewhere.
+"""The frame of all HTML pages, and their sortable tables: one file with its style, its scripts and its data inside.
 
-The page's own Content-Security-Policy lets it run exactly the scripts that stand here, by their hashes, and load
-nothing. Text from the target goes through text(), data through embedded().
-
-Tables that can be sorted by a click on a heading, and searched (table.js); without scripts they are just tables.
+The page's own Content-Security-Policy lets it run exactly its own scripts, by their hashes, and load nothing. Text from
+the target goes through text(), data through embedded(). Without scripts, tables that can be sorted by a click on a
+heading, and searched (table.js), are just tables.
 """
 
 from __future__ import annotations
@@ -24,32 +23,20 @@ from gdbext.render import escape
 
 _ESCAPE = re.compile(r"\\(?:ud[89ab]..\\ud[c-f]..|u....|.)")
 """An escape in a JSON text; a pair of surrogates is one character."""
-_SHORTEST = len("\\u0000")
-
-
-class Script:
-    """A script of ours, from the file of that name in this folder."""
-
-    def __init__(self, name: str) -> None:
-        self.source = _resource(f"{name}.js").strip()
-
-    @property
-    def digest(self) -> str:
-        """The digest, as a Content-Security-Policy names it."""
-        return f"'sha256-{base64.b64encode(hashlib.sha256(self.source.encode()).digest()).decode()}'"
 
 
 class Page:
-    """One page: the parts are written in the order head(), whatever the page is about, end()."""
+    """One page: the parts are written in the order head(), its contents, end()."""
 
     def __init__(self, title: str, scripts: Sequence[str] = ()) -> None:
         """``scripts``: names of the files in this folder that it needs."""
         self._title = title
-        self._scripts = [Script(name) for name in scripts]
+        self._scripts = [_resource(f"{name}.js").strip() for name in scripts]
 
     def head(self) -> str:
-        """All up to the first thing that is seen."""
-        allowed = " ".join(script.digest for script in self._scripts) or "'none'"
+        """The page up to its first visible element."""
+        digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in self._scripts]
+        allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
         policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
@@ -60,16 +47,16 @@ class Page:
 
     def end(self) -> str:
         """The end of the page behind its data."""
-        scripts = "".join(f"<script>{script.source}</script>\n" for script in self._scripts)
+        scripts = "".join(f"<script>{script}</script>\n" for script in self._scripts)
         return f"{scripts}</body></html>\n"
 
     def whole(self, body: Iterable[str]) -> str:
-        """A page that is made at once."""
+        """The whole page."""
         return self.head() + "\n".join(body) + "\n" + self.end()
 
 
 class Origin(NamedTuple):
-    """The facts of a page itself: which program was looked at, where, when and with what. "" is unknown."""
+    """The facts of a page itself: which program was examined, where, when and with what. "" is unknown."""
 
     program: str = ""
     machine: str = ""
@@ -103,12 +90,12 @@ def verdict_box(weight: str, heading: str, summary: str) -> str:
 
 
 def text(words: str) -> str:
-    """Words, wherever they come from, as they are shown."""
+    """Words of any origin as HTML, in a single line."""
     return html_escape(escape(words))
 
 
 def embedded(name: str, data: object) -> str:
-    """Data for a script, which finds it by this name. Numbers that JSON does not know must not be in it."""
+    """Data for a script, which finds it by this name. Numbers that JSON lacks must not be in it."""
     return f"{data_begins(name)}{as_json(data)}{DATA_ENDS}"
 
 
@@ -121,22 +108,22 @@ DATA_ENDS = "</script>\n"
 
 
 def as_json(data: object) -> str:
-    """JSON in which no tag can begin or end; its texts have escapes for what is not seen, or turns text round."""
+    """JSON in which no tag can begin or end; its texts have escapes for invisible characters and marks of direction."""
+
+    def visible(match: re.Match[str]) -> str:
+        # Double the backslash of \uXXXX for bidi marks and invisible characters, so the page shows the escape; keep
+        # all others.
+        if len(match[0]) < len("\\u0000"):
+            return match[0]
+        char = json.loads(f'"{match[0]}"')
+        return match[0] if char < "\u0100" or is_text(char) else f"\\{escaped(char)}"
+
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return _ESCAPE.sub(_seen, text) if "\\u" in text else text
-
-
-def _seen(found: re.Match[str]) -> str:
-    """The escapes of JSON as people see them: that of a mark of direction or an unseen character is shown itself;
-    others stay, controls among them, which order a browser nothing."""
-    if len(found[0]) < _SHORTEST:
-        return found[0]
-    char = json.loads(f'"{found[0]}"')
-    return found[0] if char < "\u0100" or is_text(char) else f"\\{escaped(char)}"
+    return _ESCAPE.sub(visible, text) if "\\u" in text else text
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """A list of what is known of a thing: titles and texts, in two columns."""
+    """A list of facts: titles and texts, in two columns."""
     yield '<dl class="facts">'
     yield from (f"<dt>{text(title)}</dt><dd>{text(words)}</dd>" for title, words in pairs if words)
     yield "</dl>"
@@ -151,7 +138,7 @@ SCRIPT = "table"
 
 
 class Column(NamedTuple):
-    """A heading; ``is_number`` sorts by value, greatest first, and stands to the right."""
+    """A heading; ``is_number`` sorts by value, greatest first, and aligns to the right."""
 
     title: str
     is_number: bool = False
@@ -161,22 +148,13 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Iterator[
     """The table, and a field to search it. A cell is text of any origin."""
     yield '<div class="searched"><div class="tools"><input type="search" placeholder="search the table">'
     yield '<span class="note"></span></div>'
-    heads = "".join(_head(column) for column in columns)
+    classes = [' class="number"' if column.is_number else "" for column in columns]
+    heads = "".join(
+        f'<th data-sort="{"number" if column.is_number else "text"}"{attribute}>{text(column.title)}</th>'
+        for column, attribute in zip(columns, classes)
+    )
     yield f'<table class="sortable"><thead><tr>{heads}</tr></thead><tbody>'
     for row in rows:
-        yield "<tr>" + "".join(_cell(column, words) for column, words in zip(columns, row)) + "</tr>"
+        cells = (text(words).replace("::", "::<wbr>") for words in row)  # C++ names may be broken there
+        yield "<tr>" + "".join(f"<td{attribute}>{cell}</td>" for attribute, cell in zip(classes, cells)) + "</tr>"
     yield "</tbody></table></div>"
-
-
-def _head(column: Column) -> str:
-    how = "number" if column.is_number else "text"
-    return f'<th data-sort="{how}"{_class(column)}>{text(column.title)}</th>'
-
-
-def _cell(column: Column, words: str) -> str:
-    shown = text(words).replace("::", "::<wbr>")  # C++ names may be broken there
-    return f"<td{_class(column)}>{shown}</td>"
-
-
-def _class(column: Column) -> str:
-    return ' class="number"' if column.is_number else ""

@@ -2,10 +2,10 @@
 
 A field's annotation says how it is written (engine/vocabulary.py): ``Hexadecimal`` as text, ``Sparse[…]`` only where it
 does not have its default, ``Explained[…]`` only with --why, ``Internal[…]`` never, ``Inline[…]`` as the members of its
-own record. A property made by ``json_member`` is written like a field. A field that would be a keyword of Python has an
-underscore behind its name, which JSON has not. The type of an inline field may be the base class of several
-records (WaitDetail): the value is one of these. Enumerations are written as their values, tuples as arrays, numbers
-that JSON lacks as "NaN", "Infinity" and "-Infinity", complex ones as [real, imaginary].
+own record; its type may be the base class of several records (WaitDetail). A property made by ``json_member`` is
+written like a field. A field that would be a keyword of Python has an underscore behind its name, which JSON has not.
+Enumerations are written as their values, tuples as arrays, numbers that JSON lacks as "NaN", "Infinity" and
+"-Infinity", complex ones as [real, imaginary].
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ class Way(Enum):
     PLAIN = "its value"
     HEXADECIMAL = "its integers in hexadecimal"
     RANK_SET = "a set of ranks as text"
-    INLINE = "the members of its value stand in its place"
+    INLINE = "the members of its value, among those of the record"
 
 
 _WAYS = {"Inline[": Way.INLINE, "Hexadecimal": Way.HEXADECIMAL, "RankSet": Way.RANK_SET}
 """What an annotation has in it → how the field is written."""
-_MARKS = ("Sparse[", "Explained[", "Inline[")
 
 
 class JsonField(NamedTuple):
@@ -72,34 +71,27 @@ class JsonField(NamedTuple):
     """It is no property made by ``json_member``."""
 
     @classmethod
-    def of(cls, attribute: str, annotation: str, has_default: bool, default: object) -> JsonField:
-        """The member of a field, or of a property."""
+    def of(
+        cls, attribute: str, annotation: str, has_default: bool = False, default: object = None, is_field: bool = True
+    ) -> JsonField:
         way = next((way for word, way in _WAYS.items() if word in annotation), Way.PLAIN)
         sparse, explained = "Sparse[" in annotation, "Explained[" in annotation
         bare = annotation
-        while bare.startswith(_MARKS):
+        while bare.startswith(("Sparse[", "Explained[", "Inline[")):
             bare = bare.partition("[")[2][:-1]
-        return cls(attribute.rstrip("_"), attribute, way, bare, has_default, default, sparse, explained)
-
-    @classmethod
-    def of_property(cls, name: str, made: JsonMember[Any]) -> JsonField:
-        """The member of a property."""
-        return cls.of(name, made.function.__annotations__["return"], False, None)._replace(is_field=False)
+        return cls(attribute.rstrip("_"), attribute, way, bare, has_default, default, sparse, explained, is_field)
 
 
 def annotation_texts(kind: type) -> dict[str, str]:
     """Field → its annotation, as the source has it: typing.NamedTuple keeps that in a ForwardRef."""
-    found = [item for base in reversed(kind.__mro__) for item in getattr(base, "__annotations__", {}).items()]
-    return {name: getattr(text, "__forward_arg__", text) for name, text in found}
+    annotations = [item for base in reversed(kind.__mro__) for item in getattr(base, "__annotations__", {}).items()]
+    return {name: getattr(text, "__forward_arg__", text) for name, text in annotations}
 
 
 @cache
 def members_of(kind: type) -> tuple[JsonField, ...]:
-    """The members of a record's JSON object, in their order; none for what is no record.
-
-    A dataclass is asked itself (as dataclasses.fields does): the module takes a tenth of a look to import.
-    """
-    classes = [vars(base) for base in reversed(kind.__mro__)]
+    """The members of a record's JSON object, in their order; none for what is no record. A dataclass's own attribute is
+    read (as dataclasses.fields does): that module takes a tenth of an inspection to import."""
     annotations = annotation_texts(kind)
     defaults = getattr(kind, "_field_defaults", vars(kind))
     members = [
@@ -107,10 +99,10 @@ def members_of(kind: type) -> tuple[JsonField, ...]:
         for name in getattr(kind, "__dataclass_fields__", ()) or getattr(kind, "_fields", ())
         if not annotations[name].startswith(("ClassVar", "Internal["))
     ]
-    for name, value in [item for names in classes for item in names.items()]:
+    for name, value in [item for base in reversed(kind.__mro__) for item in vars(base).items()]:
         if isinstance(value, JsonMember):
             place = [member.name for member in members].index(value.after) + 1 if value.after else 0
-            members.insert(place, JsonField.of_property(name, value))
+            members.insert(place, JsonField.of(name, value.function.__annotations__["return"], is_field=False))
     return tuple(members)
 
 
@@ -119,10 +111,10 @@ def family_of(kind: type, without: type | None = None) -> list[type]:
     if members_of(kind):
         return [kind] if kind is not without else []
     bases: list[type] = kind.__subclasses__()
-    return [each for base in bases for each in family_of(base, without)]
+    return [record for base in bases for record in family_of(base, without)]
 
 
-_AS_IT_IS = {str, int, bool, type(None)}
+_JSON_TYPES = {str, int, bool, type(None)}
 """Types of values that JSON has, too: most values are of these."""
 
 
@@ -131,29 +123,27 @@ class _Writer:
 
     def __init__(self, why: bool) -> None:
         self._why = why
-        self._of_type: dict[type, Write] = {}
+        self._writers: dict[type, Write] = {}
         self._inline: dict[int, tuple[Any, dict[str, Any]]] = {}
+        """By id: the value, so that its id stays its own, and its members."""
 
     def value(self, value: Any) -> Any:
-        """The value as JSON."""
         kind = type(value)
-        return value if kind in _AS_IT_IS else self._writer(kind)(value)
+        return value if kind in _JSON_TYPES else self._writer(kind)(value)
 
     def _writer(self, kind: type) -> Write:
-        """What writes values of that type."""
-        write = self._of_type.get(kind)
+        write = self._writers.get(kind)
         if not write:
-            write = self._of_type[kind] = self._for(kind)
+            write = self._writers[kind] = self._new_writer(kind)
         return write
 
-    def _for(self, kind: Any) -> Write:
-        """How values of that type are written."""
+    def _new_writer(self, kind: Any) -> Write:
         if issubclass(kind, Section) and kind.only_member:
             return lambda section: self.value(getattr(section, section.only_member))
         if hasattr(kind, "json_text"):
             return attrgetter("json_text")
         if members_of(kind):
-            return self._for_records(kind)
+            return self._record_writer(kind)
         if issubclass(kind, Enum):
             return attrgetter("value")
         if issubclass(kind, float):
@@ -166,49 +156,38 @@ class _Writer:
             return lambda mapping: {str(key): self.value(value) for key, value in mapping.items()}
         return self._array if issubclass(kind, (tuple, list)) else lambda value: value
 
-    def _for_records(self, kind: type) -> Write:
+    def _record_writer(self, kind: type) -> Write:
         members = [member for member in members_of(kind) if self._why or not member.needs_why]
-        ways: dict[Way, Any] = {
-            Way.PLAIN: self.value,
-            Way.HEXADECIMAL: _hexadecimal,
-            Way.RANK_SET: fold,
-            Way.INLINE: None,
-        }
-        steps = [(member.name, ways[member.way], member.is_sparse, member.default) for member in members]
+        plain = self.value
+        writers: dict[Way, Any] = {Way.PLAIN: plain, Way.HEXADECIMAL: _hexadecimal, Way.RANK_SET: fold}
+        steps = [(member.name, writers.get(member.way), member.is_sparse, member.default) for member in members]
         names = [member.attribute for member in members]
         values = attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
-        plain_way = ways[Way.PLAIN]
 
         def write(record: Any) -> dict[str, Any]:
             written: dict[str, Any] = {}
             for (name, write, is_sparse, default), value in zip(steps, values(record)):
                 if is_sparse and value == default:
                     continue
-                if write is plain_way:
-                    written[name] = value if type(value) in _AS_IT_IS else plain_way(value)
+                if write is plain:
+                    written[name] = value if type(value) in _JSON_TYPES else plain(value)
                 elif write is not None:
                     written[name] = write(value)
-                else:
-                    written.update(self._inlined(value))
+                elif value:  # inline; else none of a family, or None
+                    if id(value) not in self._inline:
+                        self._inline[id(value)] = (value, self.value(value))
+                    written.update(self._inline[id(value)][1])
             return written
 
         return write
 
-    def _inlined(self, value: Any) -> dict[str, Any]:
-        if not value:  # none of a family, or None
-            return {}
-        kept = self._inline.get(id(value))
-        if not kept:
-            kept = self._inline[id(value)] = (value, self.value(value))  # with the value: its id stays its own
-        return kept[1]
-
     def _array(self, values: Sequence[Any]) -> list[Any]:
-        """Where a block of equal records stands many times in a row, it is there once, and its first object has the
-        member "repeats": a stack that overflowed has a hundred thousand frames, and as many objects would make tens of
-        megabytes."""
+        """The items; a block of equal records that occurs many times in a row is there once, and its first object has
+        the member "repeats": a stack that overflowed has a hundred thousand frames, and as many objects would make tens
+        of megabytes."""
         if len(values) <= MOST_WHOLE or not hasattr(values[0], "fold_key"):
             kinds = set(map(type, values))
-            if len(kinds) == 1 and not kinds & _AS_IT_IS:
+            if len(kinds) == 1 and not kinds & _JSON_TYPES:
                 return list(map(self._writer(kinds.pop()), values))
             return [self.value(value) for value in values]
         array: list[Any] = []
@@ -225,7 +204,7 @@ def _hexadecimal(value: Any) -> Any:
     """An integer, or each of several, as text; None as it is."""
     if value is None:
         return None
-    return f"{value:#x}" if isinstance(value, int) else [f"{each:#x}" for each in value]
+    return f"{value:#x}" if isinstance(value, int) else [f"{item:#x}" for item in value]
 
 
 def _number(value: float) -> Any:

@@ -308,7 +308,7 @@ def _added_row(point: EntryPoint) -> ToolRow:
     if mode not in (Mode.STOPPED, Mode.RUNNING):
         shown = mode.value if isinstance(mode, Mode) else repr(mode)
         raise AddOnError(f"{what} has the mode {shown}", help="only stopped and running can be added")
-    return ToolRow(point.name, str(summary or ""), (mode.value,), point.place)
+    return ToolRow(point.name, str(summary or ""), (mode.value,), point.object_ref)
 
 
 def every_command() -> list[ToolRow]:

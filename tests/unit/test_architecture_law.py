@@ -35,7 +35,7 @@ FIRST_PARTS = {_PARTS.findall(word.lower())[0] for word in _WORDS}
 """Where none of these is, WORDS finds nothing: it takes ten times as long."""
 SYSCALLS = {name: number for each in _ALL for number, name in each.syscall_names.items()}
 _GLIBC_NAMES = re.compile(r"_?(PTHREAD|MUTEX|CONDVAR|COND|RWLOCK|SEMAPHORE|BARRIER|TCB|DTV)_\w+")
-_GLIBC_OFFSETS = {number for row in pthread.rows().values() for number in (row.thread_id,)}
+_GLIBC_OFFSETS = {number for row in pthread.ROWS.values() for number in (row.thread_id,)}
 """Offsets that are too odd to be anything else."""
 
 

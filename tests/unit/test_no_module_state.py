@@ -31,6 +31,8 @@ def state(changing: Iterable[str], _: str, source: str) -> Iterator[tuple[int, s
     (ours, standard), own = _imported(module), _bound_at_top(module)
     for function in _functions(module):
         shared = (own | ours | {"cls"}) - _local_names(function)
+        if function.name == "__init_subclass__":  # the class is still being made
+            shared.discard("cls")
         for node in _that_change(function):
             yield from _changes(node, shared, standard)
     for node in module.body:

@@ -55,7 +55,7 @@ class Slot(NamedTuple):
 class SignalFrame(NamedTuple):
     """The words that the kernel leaves on the stack for a signal handler (``struct rt_sigframe`` of the architecture).
 
-    ``trampoline`` is the code that a handler returns to, ``entries`` the offsets in it at which a frame may stand.
+    ``trampoline`` is the code that a handler returns to, ``entries`` the offsets in it that a frame's pc may have.
     ``context`` is the offset of the saved registers (``struct sigcontext``) from the stack pointer there, and ``saved``
     where each of them is in it; all are 8 bytes wide.
     """
@@ -67,7 +67,7 @@ class SignalFrame(NamedTuple):
 
 
 class TlsRelocations(NamedTuple):
-    """Types of the relocations by which thread-local variables are found: of a module's id, of an offset from the
+    """Types of the relocations of thread-local variables: of a module's id, of an offset from the
     thread pointer, of a descriptor."""
 
     module_id: int
@@ -103,7 +103,7 @@ class FloatRegisters(NamedTuple):
 
 
 class AddressUse(NamedTuple):
-    """An instruction that makes an address, or loads from it: where it stands, the address, and whether it loads."""
+    """An instruction that makes an address, or loads from it: its own address, that address, and whether it loads."""
 
     instruction: int
     address: int
@@ -134,16 +134,12 @@ class ThreadsOrGlobal(NamedTuple):
 class Architecture(ABC):
     """One architecture. There is one instance of each, made by ``registry``; it has no state."""
 
-    # --- identity --------------------------------------------------------------------------------
-
     name: str
     """The name as the kernel has it (uname -m), and as layouts and recordings have it."""
     title: str
     """The name of the architecture for people."""
     elf_machine: int
     """e_machine of its ELF files."""
-
-    # --- registers -------------------------------------------------------------------------------
 
     general_registers: tuple[str, ...]
     """Registers that every target gives for every thread, the program counter among them."""
@@ -169,8 +165,6 @@ class Architecture(ABC):
     """The system register in which the kernel keeps the number of the system call that a thread is in; "" where that
     is a general register."""
 
-    # --- calls -----------------------------------------------------------------------------------
-
     argument_registers: tuple[str, ...]
     """Registers of integer and pointer arguments, in order."""
     float_argument_registers: tuple[str, ...]
@@ -185,8 +179,6 @@ class Architecture(ABC):
     red_zone: int
     """Bytes below the stack pointer that a function may use."""
 
-    # --- code ------------------------------------------------------------------------------------
-
     longest_instruction: int
     longest_direct_call: int
     """Bytes of a call instruction that names its target, or the place that holds it."""
@@ -200,14 +192,10 @@ class Architecture(ABC):
     probing: Probing
     tls_relocations: TlsRelocations
 
-    # --- memory ----------------------------------------------------------------------------------
-
     user_limit: int
     """The first address beyond user space, with the usual number of page-table levels."""
     kernel_mappings: Mapping[int, str]
     """Mappings that the kernel makes at fixed addresses: start to name."""
-
-    # --- the kernel ------------------------------------------------------------------------------
 
     syscall_names: Mapping[int, str]
     """Names of the system calls in which a thread may block, by number."""
@@ -259,9 +247,8 @@ class Architecture(ABC):
 
     @abstractmethod
     def restarted_syscall(self, number: int, read: ReadCode, cfa: int) -> int:
-        """The number of the system call that resumes after a stop, where ``number`` says only that one does.
-
-        ``cfa`` is that of the caller of the function that makes the call."""
+        """The number of the system call that resumes after a stop, where ``number`` says only that one does. ``cfa`` is
+        that of the caller of the function that makes the call."""
 
     @abstractmethod
     def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
@@ -276,9 +263,7 @@ class Architecture(ABC):
 
     @abstractmethod
     def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:
-        """The thread has just executed a breakpoint instruction that stands in memory."""
-
-    # --- code ------------------------------------------------------------------------------------
+        """The thread has just executed a breakpoint instruction that is in memory."""
 
     @abstractmethod
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
@@ -308,7 +293,7 @@ class Architecture(ABC):
     def return_address_offset(self, at: bytes, before: bytes) -> int | None:
         """Offset of the return address from the stack pointer, at a function's edge or in a jump stub.
 
-        ``at`` is the code at the program counter, ``before`` the code before it. None anywhere else. What is found
+        ``at`` is the code at the program counter, ``before`` the code before it. None anywhere else. The word
         there has to be checked.
         """
 

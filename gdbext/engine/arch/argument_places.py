@@ -209,11 +209,8 @@ class SavedArgument(NamedTuple):
 
 
 def saved_arguments(architecture: Architecture, code: Sequence[Instruction], site: int) -> dict[str, SavedArgument]:
-    """Argument register → where its value is at the instruction at ``site``, for those that survived.
-
-    A place counts only when nothing else that can run before ``site`` writes it; {} where the code up to there is not
-    known.
-    """
+    """Argument register → where its value is at the instruction at ``site``, for those that survived. A place counts
+    only when nothing else that can run before ``site`` writes it; {} where the code up to there is not known."""
     if not any(site in (insn.address, insn.end) for insn in code):
         return {}
     return _SavedArgumentSearch(architecture, code, site).find()
@@ -237,7 +234,7 @@ class _SavedArgumentSearch:
         for insn in self._code:
             if insn.address >= self._site or not holding:
                 break
-            if insn.address in joins or insn.kind in _JUMPS:  # code without optimisation copies before any of these
+            if insn.address in joins or insn.kind in _JUMPS:  # code without optimization copies before any of these
                 holding = {name: held for name, held in holding.items() if held[0] == name}
             name, size = holding.get(insn.source, ("", 0)) if insn.kind in _MOVES else ("", 0)
             if insn.kind in ("low", "part") and insn.immediate is not None:

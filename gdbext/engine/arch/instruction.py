@@ -52,12 +52,10 @@ class Instruction(NamedTuple):
 
     @property
     def is_call(self) -> bool:
-        """A call, direct or not."""
         return self.kind == "call"
 
     @property
     def end(self) -> int:
-        """Address of the next instruction."""
         return self.address + self.length
 
     @property

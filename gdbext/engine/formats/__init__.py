@@ -1,8 +1,5 @@
-"""Leads from bytes to meaning, without a process: ELF, symbol tables, notes and cores, call frame information,
-names.
-
-Files and JSON documents that somebody else wrote: read only as far as a limit, and never waited for.
-"""
+"""Formats, from bytes to meaning without a process: ELF, symbols, cores, call frames, names; foreign files are read up
+to a limit, and never waited for."""
 
 from __future__ import annotations
 
@@ -25,25 +22,23 @@ _MARKS = (b",", b"[", b"{", b":")
 
 
 def at_once(path: str, flags: int) -> int:
-    """The ``opener`` of open() for a file that may be a pipe: whoever lays one must not hold us up. Raises OSError."""
+    """The ``opener`` of open() that opens without blocking, so that a pipe cannot hang us. Raises OSError."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def read_file(path: str, limit: int = MAX_BYTES) -> bytes:
-    """The bytes of a regular file of at most ``limit`` bytes. Raises OSError, BadData.
-
-    A pipe or a device must not hold us up, nor may a file that grows while it is read.
-    """
-    descriptor = at_once(path, os.O_RDONLY)
+    """The bytes of a regular file of at most ``limit`` bytes. Raises OSError, BadData. A pipe or a device must not hold
+    us up, nor may a file that grows while it is read."""
+    fd = at_once(path, os.O_RDONLY)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise BadData(f"{path} is not a regular file")
         parts, left = [], limit + 1
-        while left and (part := os.read(descriptor, min(left, 1 << 24))):
+        while left and (part := os.read(fd, min(left, 1 << 24))):
             parts.append(part)
             left -= len(part)
     finally:
-        os.close(descriptor)
+        os.close(fd)
     if not left:
         raise BadData(f"{path} has more than {limit} bytes")
     return b"".join(parts)

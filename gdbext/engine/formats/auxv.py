@@ -12,9 +12,9 @@ AT_SYSINFO_EHDR = 33
 
 def parse_auxv(data: bytes) -> dict[int, int]:
     """An auxiliary vector of 64-bit pairs, up to AT_NULL (or to the end of what there is)."""
-    found: dict[int, int] = {}
+    entries: dict[int, int] = {}
     for key, value in struct.iter_unpack("<QQ", data[: len(data) // 16 * 16]):
         if key == 0:
             break
-        found[key] = value
-    return found
+        entries[key] = value
+    return entries

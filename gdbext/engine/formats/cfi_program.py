@@ -20,7 +20,7 @@ MAX_REMEMBERED = 1000
 
 
 class Rule(NamedTuple):
-    """The rule by which the caller's value of a register is found: ``number`` is an offset or a register, ``code`` an
+    """The rule for the caller's value of a register: ``number`` is an offset or a register, ``code`` an
     expression."""
 
     kind: int
@@ -217,11 +217,7 @@ _BINARY: Mapping[int, Callable[[int, int], int]] = {
     0x2E: lambda a, b: int(a != b),
 }
 """DW_OP_and 0x1a … DW_OP_ne 0x2e: (second, top) to the result, cut to 64 bits by the caller."""
-_UNARY: Mapping[int, Callable[[int], int]] = {
-    0x19: lambda a: abs(_signed(a)),
-    0x1F: lambda a: -a,
-    0x20: lambda a: ~a,
-}
+_UNARY: Mapping[int, Callable[[int], int]] = {0x19: lambda a: abs(_signed(a)), 0x1F: lambda a: -a, 0x20: lambda a: ~a}
 """Operations DW_OP_abs, DW_OP_neg, DW_OP_not on one value."""
 _CONSTANTS: Mapping[int, tuple[int, bool]] = {
     0x03: (8, False),

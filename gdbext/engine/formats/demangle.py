@@ -37,7 +37,7 @@ def demangle(name: str) -> str:
     """The C++ declaration that a mangled name stands for, as ``c++filt -i`` prints it.
 
     Clone suffixes appear as " [clone .isra.0]". The name itself where it is not mangled, cannot be demangled, stands
-    for more text than anybody reads, or there is no demangler on this machine. Never raises. libstdc++ itself gives up
+    for too much text, or there is no demangler on this machine. Never raises. libstdc++ itself gives up
     on names of more than 1,024 bytes, but of 275 bytes it makes gigabytes: so the demangler is asked only where it
     will end.
     """
@@ -104,7 +104,7 @@ _EXPANSION = re.compile("Dp|sp")
 """Pack expansions: their pattern is printed for each element of the pack."""
 _MAX_REFERENCES = 100
 _NUMBERED = 256
-"""Components that are told apart by their numbers: of a name there are a hundred, and all others count as referred to
+"""Components that have numbers of their own here: a name has a hundred, and all others count as referred to
 by any reference with such a number."""
 
 
@@ -142,10 +142,8 @@ def _substituted_size(references: Sequence[Match[str]]) -> int:
 
 @lru_cache(maxsize=4096)
 def _component_numbers(reference: str) -> tuple[int, int]:
-    """(all components that a reference may mean have numbers below this one, the least number of them).
-
-    The beginning of a reference may be the end of an identifier: of S1S_ the number is 0 or 65.
-    """
+    """(all components that a reference may mean have numbers below this one, the least number of them). The beginning
+    of a reference may be the end of an identifier: of S1S_ the number is 0 or 65."""
     texts = (reference[1:-1], reference[reference.rindex("S") + 1 : -1])
     # <seq-id>: base 36, none for the first component
     below, number = (int(text.lstrip("0")[:8] or "0", 36) + 1 if text else 0 for text in texts)

@@ -59,10 +59,8 @@ class ElfImage:
     """True when this is not the file but what the target has mapped of it (see engine/process/memory_image.py)."""
 
     def __init__(self, data: Data, path: str, identity: str = "", machine: int | None = None) -> None:
-        """Raises SymbolFileError, also for a file that is not of ``machine``, where one is given.
-
-        ``identity`` is the name by which what is found in the file is kept (cache.file_key), "" where nothing is.
-        """
+        """Raises SymbolFileError, also for a file that is not of ``machine``, where one is given. ``identity`` is the
+        name by which what is read of the file is kept (cache.file_key), "" where nothing is."""
         self.path = path
         self.data = data
         self.identity = identity
@@ -87,19 +85,19 @@ class ElfImage:
 
     @classmethod
     def of(cls, path: str, open_file: Callable[[], int], machine: int | None = None) -> ElfImage:
-        """Map the file of which ``open_file`` returns a descriptor, which is closed here, or raises OSError. Raises
+        """Map the file of which ``open_file`` returns an fd, which is closed here, or raises OSError. Raises
         SymbolFileError."""
         try:
-            descriptor = open_file()
+            fd = open_file()
         except (OSError, ValueError) as error:
             raise SymbolFileError(f"cannot open {path}: {getattr(error, 'strerror', error)}") from error
         try:
-            stat = os.fstat(descriptor)
-            data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            stat = os.fstat(fd)
+            data = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:  # an empty file
             raise SymbolFileError(f"cannot map {path}: {error}") from error
         finally:
-            os.close(descriptor)
+            os.close(fd)
         try:
             return cls(data, path, file_key(stat), machine)
         except SymbolFileError as error:
@@ -194,9 +192,7 @@ class ElfImage:
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
         """The first of the addresses ``vaddr``, ``vaddr`` + ``step``, … before ``end`` that has the bytes ``needle``.
-
-        None where the file has it not in the segment of ``vaddr``.
-        """
+        None where the file has it not in the segment of ``vaddr``."""
         for segment in self.loads:
             if segment.vaddr <= vaddr < segment.vaddr + segment.filesz:
                 bias = segment.offset - segment.vaddr

@@ -77,10 +77,8 @@ class FileMapping(NamedTuple):
 
 
 class ElfCore:
-    """A mapped core file, checked and parsed. Its memory use does not grow with the core.
-
-    Raises BadCore, NotPermitted and what ``check_machine`` raises; what is only damaged in part is in ``warnings``.
-    """
+    """A mapped core file, checked and parsed. Its memory use does not grow with the core. Raises BadCore, NotPermitted
+    and what ``check_machine`` raises; what is only damaged in part is in ``warnings``."""
 
     def __init__(self, path: str, check_machine: CheckMachine) -> None:
         self.path = path
@@ -239,7 +237,6 @@ def _map_file(path: str) -> mmap.mmap:
 
 
 def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> tuple[elf_header.Header, int]:
-    """The ELF header and the number of program headers."""
     start = data[: elf_header.EHDR.size]
     for prefix, name, command in _COMPRESSED:
         if start.startswith(prefix):

@@ -1,4 +1,4 @@
-"""ELF headers and notes, of a file or of its mapping in memory (System V gABI, chapters 4 and 5; glibc's elf/elf.h).
+"""ELF headers and notes, of a file or of its mapping in memory (System V gABI, chapters 4 and 5, and ``elf/elf.h``).
 
 Every number in a file is suspect: it is checked against what there is before use.
 """
@@ -101,7 +101,7 @@ class Segment(NamedTuple):
 
 
 class Note(NamedTuple):
-    """One note: its owner without the final NUL, its type, and where its descriptor is."""
+    """One note: its owner without the final NUL, its type, and the place of its descriptor."""
 
     owner: bytes
     type: int

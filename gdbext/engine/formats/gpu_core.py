@@ -73,14 +73,13 @@ class GpuCore(NamedTuple):
     devices: tuple[str, ...]
     grids: tuple[GpuGrid, ...]
     exceptions: tuple[tuple[str, int], ...]
-    """Kinds of exceptions with how many threads of the GPU, or of its processors, hit them."""
+    """Kinds of exceptions with the number of the GPU's threads, or of its processors, that hit them."""
     places: tuple[tuple[str, int], ...] = ()
-    """Lines of source with how many threads of the GPU stand there: those that hit an exception, else all; none where
+    """Lines of source with the number of the GPU's threads there: those that hit an exception, else all; none where
     the kernels were compiled without lines (nvcc -lineinfo)."""
 
     @property
     def text(self) -> str:
-        """The kernels and exceptions in one sentence."""
         kernels = _listed([grid.text for grid in self.grids]) or "no kernel"
         hit = _listed([f"{name} ({count} times)" for name, count in self.exceptions]) or "no exception"
         names = _listed(self.devices)
@@ -114,7 +113,7 @@ class _Sections:
         rows = list(_SECTION.iter_unpack(data[start : start + count * _SECTION.size]))
         self._name_offsets = [row[0] for row in rows]
         self.sections = [ElfSection(number, "", *row[1:8], *row[9:]) for number, row in enumerate(rows)]
-        """Without their names, which are read when one is looked for."""
+        """Without their names, which are read on demand."""
 
     def of_type(self, kind: int) -> list[ElfSection]:
         return [section for section in self.sections if section.type == kind]
@@ -272,7 +271,6 @@ class _LineProgram:
         return value
 
     def rows(self) -> Iterator[tuple[int, str]]:
-        """The table's rows, in the order of the program."""
         address, file, line = 0, 1, 1
         while self._at < len(self._code):
             operation = self._code[self._at]

@@ -54,10 +54,8 @@ def _larger(first: Cost, second: Cost) -> Cost:
 
 
 class MangledName:
-    """One pass over a name: the position that it has reached, and the cost of all before it.
-
-    The methods are named after the grammar's nonterminals: each parses one at the position.
-    """
+    """One pass over a name: the position that it has reached, and the cost of all before it. The methods are named
+    after the grammar's nonterminals: each parses one at the position."""
 
     def __init__(self, name: str, pack_size: int) -> None:
         self.longest_pack = 1
@@ -490,13 +488,6 @@ class MangledName:
         while not self._take("E"):
             self._expression()
 
-    def _unary_operand(self) -> None:
-        self._take("_")
-        self._expression()
-
-    def _pack_expansion(self) -> None:
-        self._expanded(self._expression)
-
     def _captured_pack(self) -> None:
         while not self._take("E"):
             self._template_argument()
@@ -540,7 +531,7 @@ class MangledName:
     _UNARY = "ad aw co da de dl ng nt nx pp mm ps sz az te tw gs"
     _OPERATIONS = {  # noqa: RUF012
         **dict.fromkeys(_BINARY.split(), (_expression, _expression)),
-        **dict.fromkeys(_UNARY.split(), (_unary_operand,)),
+        **dict.fromkeys(_UNARY.split(), (lambda self: self._take("_"), _expression)),
         **dict.fromkeys(("st", "at", "ti"), (_type,)),
         **dict.fromkeys(("cc", "dc", "rc", "sc"), (_type, _expression)),
         **dict.fromkeys(("dt", "pt"), (_expression, _simple_name)),
@@ -549,7 +540,7 @@ class MangledName:
         **dict.fromkeys(("fl", "fr"), (_folded_operator, _expression)),
         **dict.fromkeys(("fL", "fR"), (_folded_operator, _expression, _expression)),
         "sr": (_type, _simple_name),
-        "sp": (_pack_expansion,),
+        "sp": (lambda self: self._expanded(self._expression),),
         "sP": (_captured_pack,),
         "sZ": (_expression,),
         "fp": (_sequence,),

@@ -1,4 +1,4 @@
-"""The steps of a path that is walked name by name, each from the descriptor of the folder before it."""
+"""The steps of a path that is walked name by name, each from the fd of the folder before it."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class SymbolCache:
             self._make_folder()
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             # each index that is built locks a byte of its own in this file
-            descriptor = os.open(f"{self.folder}/.building", flags, 0o600)
+            fd = os.open(f"{self.folder}/.building", flags, 0o600)
         except OSError:
             yield
             return
@@ -204,13 +204,13 @@ class SymbolCache:
             deadline = time.monotonic() + _PATIENCE
             while time.monotonic() < deadline:
                 try:
-                    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, crc32(name.encode()))
+                    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, crc32(name.encode()))
                     break
                 except OSError:
                     time.sleep(_PAUSE)
             yield
         finally:
-            os.close(descriptor)
+            os.close(fd)
 
     def _make_folder(self) -> None:
         """Raises OSError: it is not for us to fill."""
@@ -245,11 +245,11 @@ class SymbolCache:
         temporary = f"{self.folder}/.{name}.{os.getpid()}.{time.monotonic_ns()}"
         try:
             self._make_folder()
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError:
             return
         try:
-            with open(descriptor, "wb") as stream:
+            with open(fd, "wb") as stream:
                 for piece in _format(arrays):
                     stream.write(piece)
             os.replace(temporary, f"{self.folder}/{name}")

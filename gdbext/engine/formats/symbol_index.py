@@ -31,11 +31,8 @@ _MISSES_LIMIT = 16
 
 
 class SymbolIndex:
-    """Symbols of one ELF file, by address and by name.
-
-    .symtab, and .dynsym where .symtab is missing or lacks exported names, and .gnu_debugdata. Raises SymbolFileError
-    when the file has no usable table.
-    """
+    """Symbols of one ELF file, by address and by name. .symtab, and .dynsym where .symtab is missing or lacks exported
+    names, and .gnu_debugdata. Raises SymbolFileError when the file has no usable table."""
 
     def __init__(self, image: ElfImage, cache: symbol_cache.SymbolCache | None = None) -> None:
         self.image = image
@@ -53,7 +50,7 @@ class SymbolIndex:
 
     @property
     def in_use(self) -> bool:
-        """True once an address or a name was looked up here (``exported`` does not count: it builds nothing)."""
+        """True once an address or a name was looked up (``exported`` does not count: it builds nothing)."""
         return bool(self._addresses or self._names or self._searched)
 
     def at(self, vaddr: int) -> list[Symbol]:

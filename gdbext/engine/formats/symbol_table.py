@@ -45,10 +45,8 @@ _STARTS_LIMIT = 1 << 22
 
 
 class Symbol(NamedTuple):
-    """One symbol of an ELF file; ``name`` is mangled, ``type`` STT_*, ``binding`` STB_*, ``size`` in bytes.
-
-    ``vaddr`` is the file's own address (for STT_TLS the offset in the module's TLS block).
-    """
+    """One symbol of an ELF file; ``name`` is mangled, ``type`` STT_*, ``binding`` STB_*, ``size`` in bytes. ``vaddr``
+    is the file's own address (for STT_TLS the offset in the module's TLS block)."""
 
     name: str
     vaddr: int
@@ -91,10 +89,6 @@ class SymbolTable:
         at = self.offset + SYMBOL_SIZE * number
         entry: tuple[int, int, int, int, int, int] = _SYM.unpack(self.data[at : at + SYMBOL_SIZE])
         return entry
-
-    def value(self, number: int) -> int:
-        """st_value of one entry; -1 when there is no such entry."""
-        return self.raw(number)[4] if number < self.count else -1
 
     def symbol(self, number: int) -> Symbol | None:
         """The entry as a symbol; None where it defines nothing (undefined, absolute, section, file, no name)."""
@@ -188,10 +182,8 @@ def _starts_of_names_with(text: bytes, needle: bytes) -> Iterator[int]:
 
 
 def section_table(image: elf.ElfImage, kind: int) -> SymbolTable | None:
-    """The table in the first section of type ``kind`` (SHT_SYMTAB, SHT_DYNSYM), None if there is none.
-
-    Raises SymbolFileError for one that lies outside the file.
-    """
+    """The table in the first section of type ``kind`` (SHT_SYMTAB, SHT_DYNSYM), None if there is none. Raises
+    SymbolFileError for one that lies outside the file."""
     sections = image.section_list
     for section in sections:
         if section.type == kind and section.size >= SYMBOL_SIZE and section.link < len(sections):
@@ -278,7 +270,9 @@ class GnuHash:
 
     def candidates(self, name: bytes) -> Iterator[int]:
         """Numbers of .dynsym entries whose 32-bit hash is that of ``name``."""
-        value = gnu_hash(name)
+        value = 5381
+        for byte in name:  # glibc's dl_new_hash
+            value = (value * 33 + byte) & 0xFFFFFFFF
         word = self._image.read(self._bloom + 8 * (value // 64 % self._bloom_words), 8)
         bits = int.from_bytes(word, "little")
         if not (bits >> (value % 64)) & (bits >> ((value >> (self._bloom_shift & 31)) % 64)) & 1:
@@ -306,11 +300,3 @@ class GnuHash:
             if self._word(self._chain + 4 * (last + step - self.first)) & 1:
                 return min(last + step + 1, MAX_SYMBOLS)
         return 0
-
-
-def gnu_hash(name: bytes) -> int:
-    """glibc's ``dl_new_hash``: 5381, times 33 plus each byte, in 32 bits."""
-    value = 5381
-    for byte in name:
-        value = (value * 33 + byte) & 0xFFFFFFFF
-    return value

@@ -1,13 +1,13 @@
 """The one door for files that we make: each is whole, or not there, and never written through another user's link.
 
-A file is made without a name (O_TMPFILE), in a folder that is held by a descriptor, and gets its name when it is whole:
+A file is made without a name (O_TMPFILE), in a folder that is held by an fd, and gets its name when it is whole:
 a writer that is killed leaves nothing. Where a file has the name already, or the disk has no files without names, it
 is first hidden under an unguessable name, and then renamed: that replaces a link that lies under the name, and leaves
 alone what it leads to. The writer holds a lock on what is hidden, so the next command knows what a killed one has left,
 and deletes it.
 
 Root, when it inspects another user's process, may be asked to write into a folder of that user, who can lay links there
-at any time. So a path is walked component by component, and every step is taken from the descriptor of the one before:
+at any time. So a path is walked component by component, and every step is taken from the fd of the one before:
 what is checked is what is used.
 """
 
@@ -19,6 +19,7 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
+from gdbext.cache import system_user
 from gdbext.engine.formats.path_steps import PathSteps
 from gdbext.engine.numbers import integer
 from gdbext.errors import TargetError
@@ -34,19 +35,17 @@ class ForeignLink(OSError):
 
 class FolderEntry(NamedTuple):
     """The place of a file in an open folder. ``name`` is not a link to follow, except if ``is_magic``: then the kernel
-    knows where it leads (a descriptor in /proc)."""
+    knows where it leads (an fd in /proc)."""
 
     folder: int
-    """A file descriptor, which the owner of the entry closes."""
+    """An open fd, which the owner of the entry closes."""
     name: str
     is_magic: bool = False
 
 
 def find(path: str) -> FolderEntry:
-    """The place of the file of that name, behind links that we trust. Raises OSError.
-
-    A user's own link is followed, as the shell's ``>`` does; that of another user is refused: see ``_may_follow``.
-    """
+    """The place of the file of that name, behind links that we trust. Raises OSError. A user's own link is followed, as
+    the shell's ``>`` does; that of another user is refused: see ``_may_follow``."""
     walk = _PathWalk(path)
     try:
         name, is_magic = walk.to_last()
@@ -57,7 +56,7 @@ def find(path: str) -> FolderEntry:
 
 
 def open_folder(path: str, make: bool = False) -> int:
-    """A descriptor (O_PATH) of the folder, which is made with its parents on request. Raises OSError."""
+    """An fd (O_PATH) of the folder, which is made with its parents on request. Raises OSError."""
     walk = _PathWalk(path)
     try:
         walk.to_end(make)
@@ -77,7 +76,7 @@ class _PathWalk:
         self.folder = os.open("/" if path.startswith("/") else ".", _FOLDER)
 
     def to_last(self) -> tuple[str, bool]:
-        """Go to the last component, which need not be there; whether it is a link of the kernel's own."""
+        """Go to the last component, which need not be there: (its name, whether it is a link of the kernel's own)."""
         while True:
             name = self._steps.take()
             if not self._steps:
@@ -102,7 +101,7 @@ class _PathWalk:
             self._enter(name)
 
     def close(self) -> None:
-        """Close nothing: it leads nowhere."""
+        """Close the folder, after an error."""
         os.close(self.folder)
 
     def _enter(self, name: str) -> None:
@@ -114,14 +113,14 @@ class _PathWalk:
         self.folder = folder
 
     def _followed(self, name: str) -> bool:
-        """It is a link, and the way goes on where it leads. Raises ForeignLink, OSError."""
+        """True for a link, after which the walk continues where it leads. Raises ForeignLink, OSError."""
         try:
-            found = os.stat(name, dir_fd=self.folder, follow_symlinks=False)
+            status = os.stat(name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        if found.st_mode & _KIND != _IS_LINK:
+        if status.st_mode & _KIND != _IS_LINK:
             return False
-        if not _may_follow(found, os.fstat(self.folder)):
+        if not _may_follow(status, os.fstat(self.folder)):
             raise ForeignLink(errno.ELOOP, f"{name!a} is a link that another user may have laid")
         if self._steps.follow(os.readlink(name, dir_fd=self.folder)):
             self._move(os.open("/", _FOLDER))
@@ -138,23 +137,18 @@ class _PathWalk:
 
 
 def _may_follow(link: os.stat_result, folder: os.stat_result) -> bool:
-    """It is ours or the system's; as root also: nobody else can have moved it, or a second name of it, to there."""
+    """The link is ours or the system's; for root also: nobody else can have moved it, or a hard link to it, there."""
     ours = os.geteuid()
-    if link.st_uid not in (ours, _system()):
+    if link.st_uid not in (ours, system_user()):
         return False
     return ours != 0 or is_closed(folder)
 
 
 def is_closed(folder: os.stat_result) -> bool:
-    """Nobody but us and the system can lay a file of ours into that folder, or take one away."""
-    if folder.st_uid not in (os.geteuid(), _system()):
+    """True if nobody but us and the system can put a file of ours into that folder, or take one away."""
+    if folder.st_uid not in (os.geteuid(), system_user()):
         return False
     return not folder.st_mode & _WRITABLE_BY_OTHERS or bool(folder.st_mode & _STICKY)
-
-
-def _system() -> int:
-    """The user whom the system's files belong to: root, or, in a user namespace, whatever root is shown as."""
-    return os.stat("/").st_uid  # noqa: PTH116 - pathlib takes 10 ms to import
 
 
 FORBIDDEN = "GDBEXT_NO_FILES"
@@ -189,7 +183,7 @@ class WholeFile:
         try:
             special = _open_special(self._entry)
             self._is_special = special is not None
-            self.descriptor = self._make(self._entry.folder) if special is None else special
+            self.fd = self._make(self._entry.folder) if special is None else special
             """Open until the file is kept or discarded, then -1."""
         except BaseException:
             self._leave()
@@ -205,18 +199,18 @@ class WholeFile:
     def _make_hidden(self, folder: int) -> int:
         for _ in range(TRIES):
             name = hidden_name()
-            descriptor = os.open(name, _NEW, self._mode, dir_fd=folder)
-            if lock(descriptor):
+            fd = os.open(name, _NEW, self._mode, dir_fd=folder)
+            if lock(fd):
                 self._hidden_name = name
-                return descriptor
-            os.close(descriptor)  # another command is about to delete it
+                return fd
+            os.close(fd)  # another command is about to delete it
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
     def need(self, size: int) -> None:
         """Check that the disk has room for ``size`` bytes. Raises TargetError where it has not, OSError."""
         if self._is_special:
             return
-        disk = os.fstatvfs(self.descriptor)
+        disk = os.fstatvfs(self.fd)
         free = disk.f_bavail * disk.f_frsize
         if size > free:
             raise TargetError(
@@ -229,7 +223,7 @@ class WholeFile:
         """Write all of it. Raises OSError."""
         left = memoryview(data)
         while left:
-            left = left[os.write(self.descriptor, left) :]
+            left = left[os.write(self.fd, left) :]
 
     def show(self) -> None:
         """Give it its name now: what is still to be written appears as it is written. Raises OSError."""
@@ -239,7 +233,7 @@ class WholeFile:
         if self._hidden_name or not self._link(folder, name):
             if not self._hidden_name:  # a copy has a hidden name already
                 hidden = hidden_name()
-                lock(self.descriptor)
+                lock(self.fd)
                 if self._link(folder, hidden):
                     self._hidden_name = hidden
                 elif not self._hidden_name:
@@ -252,18 +246,18 @@ class WholeFile:
         """Give the file without a name this one; False if another has it, or the disk cannot, as some network disks:
         then it becomes a copy with a hidden name. Raises OSError."""
         try:
-            os.link(f"/proc/self/fd/{self.descriptor}", name, dst_dir_fd=folder, follow_symlinks=True)
+            os.link(f"/proc/self/fd/{self.fd}", name, dst_dir_fd=folder, follow_symlinks=True)
         except FileExistsError:
             return False
         except OSError:
             copy = self._make_hidden(folder)
             try:
                 offset = 0
-                while piece := os.pread(self.descriptor, _PIECE, offset):
+                while piece := os.pread(self.fd, _PIECE, offset):
                     offset += os.write(copy, piece)
-                os.lseek(copy, os.lseek(self.descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+                os.lseek(copy, os.lseek(self.fd, 0, os.SEEK_CUR), os.SEEK_SET)
                 os.fsync(copy)
-                os.dup2(copy, self.descriptor, inheritable=False)
+                os.dup2(copy, self.fd, inheritable=False)
             finally:
                 os.close(copy)
             return False
@@ -273,16 +267,16 @@ class WholeFile:
         """Give it its name if it has none yet, and close it. Raises OSError; nothing is left then."""
         try:
             if not self._is_special:
-                os.fsync(self.descriptor)
+                os.fsync(self.fd)
                 self.show()
         finally:
             self.discard()
 
     def discard(self) -> None:
         """Leave what was there before, unless it was kept or shown; idempotent."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
         self._leave()
 
     def _leave(self) -> None:
@@ -319,16 +313,16 @@ def _prefix() -> str:
         return ".gdbext-"
 
 
-def lock(descriptor: int) -> bool:
+def lock(fd: int) -> bool:
     """Protect what was just made from ``sweep`` until it is closed, at the latest by the end of this process and of
     its forks; False if a sweep came first."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # a disk without locks: what cannot be locked is not swept
         return True
-    return os.fstat(descriptor).st_nlink > 0
+    return os.fstat(fd).st_nlink > 0
 
 
 def sweep(folder: int) -> None:
@@ -351,22 +345,22 @@ def sweep(folder: int) -> None:
 
 def _delete_abandoned(name: str, folder: int) -> None:
     """Delete a hidden file or folder of ours. Raises OSError (EWOULDBLOCK) if a process holds its lock."""
-    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
-        status = os.fstat(descriptor)
+        status = os.fstat(fd)
         if status.st_uid != os.geteuid():
             return
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if status.st_mode & _KIND == _REGULAR:
             os.unlink(name, dir_fd=folder)
         elif status.st_mode & _KIND == _DIRECTORY:
-            delete_folder(name, folder, descriptor)
+            delete_folder(name, folder, fd)
     finally:
-        os.close(descriptor)
+        os.close(fd)
 
 
 def delete_folder(name: str, folder: int, inside: int) -> None:
-    """Delete a folder of files, which the descriptor ``inside`` has open. Raises OSError where something stays."""
+    """Delete a folder of files, which the fd ``inside`` has open. Raises OSError where something stays."""
     for file in os.listdir(inside):
         with suppress(OSError):
             os.unlink(file, dir_fd=inside)
@@ -374,13 +368,11 @@ def delete_folder(name: str, folder: int, inside: int) -> None:
 
 
 def _open_special(entry: FolderEntry) -> int | None:
-    """A descriptor for a pipe, a terminal or another device; None for a regular file, there or still to be made.
-
-    One that another user may have put there is refused. Raises OSError.
-    """
+    """An fd for a pipe, a terminal or another device; None for a regular file, there or still to be made. One
+    that another user may have put there is refused. Raises OSError."""
     if entry.is_magic:
         if os.path.samestat(os.fstat(entry.folder), os.stat("/proc/self/fd")):  # noqa: PTH116
-            return os.dup(integer(entry.name))  # so that nothing that our own descriptor has is overwritten
+            return os.dup(integer(entry.name))  # so that nothing that our own fd has is overwritten
         return os.open(entry.name, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=entry.folder)
     try:
         status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)

@@ -25,20 +25,20 @@ class Workplace:
 
     def __init__(self, folder: str) -> None:
         """Raises TargetError where nothing can be written there."""
-        self._descriptors: list[int] = []
+        self._fds: list[int] = []
         self._shown = folder
         try:
             self._folder = whole_file.open_folder(folder, make=True)
-            self._descriptors.append(self._folder)
+            self._fds.append(self._folder)
             whole_file.sweep(self._folder)
             self._name, self._inside = self._make()
-            self._descriptors.append(self._inside)
+            self._fds.append(self._inside)
         except OSError as error:
             self.close()
             raise TargetError(f"cannot write to {folder}: {error.strerror}", help="name another --save") from error
 
     def _make(self) -> tuple[str, int]:
-        """Its name and descriptor; it is locked, so that it is deleted by the next command if this one is killed."""
+        """Its name and fd; it is locked, so that it is deleted by the next command if this one is killed."""
         for _ in range(whole_file.TRIES):
             name = whole_file.hidden_name()
             os.mkdir(name, 0o700, dir_fd=self._folder)
@@ -64,7 +64,7 @@ class Workplace:
         os.fchdir(self._inside)
 
     def create(self, name: str) -> int:
-        """Make an empty file in it; returns its descriptor. Raises OSError."""
+        """Make an empty file in it; returns its fd. Raises OSError."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._inside)
         return os.open(name, _NEW, PRIVATE, dir_fd=self._inside)
@@ -108,18 +108,17 @@ class Workplace:
 
     def publish(self, name: str, final: str = "") -> None:
         """Move a file to where the results go, under that name, for its owner only: what is there is replaced, and a
-        link not followed. Raises OSError.
-        """
+        link not followed. Raises OSError."""
         os.chmod(name, PRIVATE, dir_fd=self._inside)
         os.rename(name, final or name, src_dir_fd=self._inside, dst_dir_fd=self._folder)
 
     def close(self) -> None:
         """Take the folder away, with what was not published; idempotent."""
-        if len(self._descriptors) == 2:
+        if len(self._fds) == 2:
             with suppress(OSError):
                 whole_file.delete_folder(self._name, self._folder, self._inside)
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        while self._fds:
+            os.close(self._fds.pop())
 
     def __enter__(self) -> Workplace:
         return self

@@ -1,1 +1,1 @@
-"""glibc's private structures, per architecture and version: threads, thread-local storage, synchronisation objects."""
+"""glibc's private structures, per architecture and version: threads, thread-local storage, synchronization objects."""

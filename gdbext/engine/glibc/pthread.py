@@ -3,20 +3,21 @@
 What differs between architectures is one row each; the rest is the same on every 64-bit little-endian Linux. Sources:
 sysdeps/ARCH/nptl/tls.h (``tcbhead_t``, TLS_TCB_AT_TP or TLS_DTV_AT_TP), nptl/descr.h (``struct pthread``).
 
-Some debuggers do not give the register that points to the block. Then it is searched where glibc puts it; it proves
-itself by its own address, twice on some architectures, and the thread's id at a fixed offset. A thread that nobody
-stops has no such register either: a look without a debugger finds its block in the same way.
+Some debuggers do not give the register that points to the block, nor does a thread that is not stopped. Then the block
+is searched where glibc puts it; it proves itself by its own address, twice on some architectures, and the thread's id
+at a fixed offset.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.targets.live.proc_checks import foreign_tracer
 from gdbext.engine.targets.live.snapshot_target import brief_stop
 from gdbext.engine.targets.live.stop_copy import mapping_at
-from gdbext.engine.targets.live.unstopped import SleepingProcess, UnstoppedProcess
+from gdbext.engine.targets.live.unstopped import AsleepProcess, UnstoppedProcess
 from gdbext.errors import GdbextError, MemoryFault
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ class GlibcAbi(NamedTuple):
     thread_id: int
     """``struct pthread.tid``: the kernel's id of the thread, which the kernel clears when it ends (until 2.42)."""
     join_state: int
-    """``struct pthread.joinstate``, which it clears instead since 2.43: ``joinid`` was there, whom nobody waits for."""
+    """``struct pthread.joinstate``, which it clears instead since 2.43: ``joinid`` was there (0: not joined)."""
 
 
-_ROWS: Mapping[str, GlibcAbi] = {
+ROWS: Mapping[str, GlibcAbi] = {
     "x86_64": GlibcAbi(
         own_addresses=(0, 16),
         dtv=8,
@@ -54,18 +55,13 @@ _ROWS: Mapping[str, GlibcAbi] = {
         pthread_self=0,
         thread_id=0x2D0,  # 704 bytes of tcbhead_t's padding, then a list_t; the same in glibc 2.12 to 2.43
         join_state=0x628,
-    ),
+    )
 }
 
 
-def rows() -> Mapping[str, GlibcAbi]:
-    """All rows, by the architecture's name."""
-    return _ROWS
-
-
 def glibc_abi(architecture: Architecture) -> GlibcAbi:
-    """The row of an architecture; each of the registry's has one."""
-    return _ROWS[architecture.name]
+    """The row of an architecture; each architecture has one."""
+    return ROWS[architecture.name]
 
 
 JOINABLE, EXITING = 2, 1
@@ -98,7 +94,7 @@ def id_of_block(memory: Memory, thread_pointer: int) -> int | None:
 
 
 def was_thread(memory: Memory, ident: int) -> bool:
-    """A control block is at that pthread_t: of a thread, or left behind by one that has ended or that a fork left out
+    """A control block is at that pthread_t: of a thread, or left behind by one that has exited or that a fork left out
     (glibc keeps their stacks for later threads)."""
     thread_pointer = ident - glibc_abi(memory.architecture).pthread_self
     return set(_own_words(memory, thread_pointer)) == {thread_pointer}
@@ -109,15 +105,10 @@ def _own_words(memory: Memory, thread_pointer: int) -> list[int | None]:
     return [memory.try_u64(thread_pointer + offset) for offset in glibc_abi(memory.architecture).own_addresses]
 
 
-def pthread_self(memory: Memory, thread_pointer: int) -> int:
-    """The pthread_t of the thread."""
-    return thread_pointer + glibc_abi(memory.architecture).pthread_self
-
-
 _ALIGNMENT = 64
 """TCB_ALIGNMENT (glibc 2.36, sysdeps/nptl/libc-tls.h and csu/libc-tls.c), the least that any version has used."""
 _STACK_SEARCH = (1 << 14, 1 << 20)
-"""Bytes at the end of a thread's stack in which its control block is looked for: behind the thread-local blocks of all
+"""Bytes at the end of a thread's stack that are searched for its control block: behind the thread-local blocks of all
 libraries that were loaded at start, which are small in most programs."""
 _MAIN_STACK = "[stack]"
 """The kernel's name of the one stack that no control block is on (proc_pid_maps(5))."""
@@ -134,27 +125,20 @@ def find_control_block(
     A thread that pthread_create made has it at the end of its stack's mapping, the main thread somewhere among the
     small anonymous mappings, which are read only if ``everywhere``. ``tid``: its id in its own PID namespace.
     """
-    for start, size in _places(mappings, stack_pointer, everywhere):
+    for start, size in _search_areas(mappings, stack_pointer, everywhere):
         try:
             data = read(start, size)
         except MemoryFault:
             continue
-        found = [address for address in _own_addresses(data, start, abi) if _id_at(read, address, abi) == tid]
-        if found:
-            return found[0] if len(found) == 1 else 0
+        blocks = [address for address in _own_addresses(data, start, abi) if _id_at(read, address, abi) == tid]
+        if blocks:
+            return blocks[0] if len(blocks) == 1 else 0
     return 0
 
 
-def is_control_block(read: Read, address: int, abi: GlibcAbi, tid: int) -> bool:
-    """There is the control block of that thread. Raises MemoryFault."""
-    own = address.to_bytes(_WORD_SIZE, "little")
-    holds = all(read(address + offset, _WORD_SIZE) == own for offset in abi.own_addresses)
-    return holds and _id_at(read, address, abi) == tid
-
-
-def _places(mappings: Sequence[MemoryMapping], stack_pointer: int, everywhere: bool) -> Iterator[tuple[int, int]]:
-    """Places to look at, the likeliest first: to read is what it costs."""
-    stack = next((each for each in mappings if each.start <= stack_pointer < each.end), None)
+def _search_areas(mappings: Sequence[MemoryMapping], stack_pointer: int, everywhere: bool) -> Iterator[tuple[int, int]]:
+    """(start, size) of memory to search, the likeliest first: reading is what it costs."""
+    stack = next((mapping for mapping in mappings if mapping.start <= stack_pointer < mapping.end), None)
     if stack and stack.path != _MAIN_STACK:
         end = stack.end
         for size in _STACK_SEARCH:
@@ -164,18 +148,19 @@ def _places(mappings: Sequence[MemoryMapping], stack_pointer: int, everywhere: b
             end = start
     if not everywhere:
         return
-    files = [each.path.startswith("/") for each in mappings]
-    found = [
-        (not (before or after), each.end - each.start, each.start)
-        for before, each, after in zip([False, *files], mappings, [*files[1:], False])
-        if not each.path and each.permissions.startswith("rw") and each.end - each.start <= _MAIN_SEARCH
+    are_files = [mapping.path.startswith("/") for mapping in mappings]
+    # the loader's own mappings are between those of libraries
+    candidates = [
+        (not (before or after), mapping.end - mapping.start, mapping.start)
+        for before, mapping, after in zip([False, *are_files], mappings, [*are_files[1:], False])
+        if not mapping.path and mapping.permissions.startswith("rw") and mapping.end - mapping.start <= _MAIN_SEARCH
     ]
-    for _, size, start in sorted(found):  # the loader's own come between the libraries
+    for _, size, start in sorted(candidates):
         yield start, size
 
 
 def _own_addresses(data: bytes, start: int, abi: GlibcAbi) -> Iterator[int]:
-    """Aligned addresses at which that very address stands wherever a control block has it."""
+    """Aligned addresses that have their own address in every word where a control block has it."""
     words = memoryview(data[: len(data) & -_WORD_SIZE]).cast("Q")
     first, *others = (offset // _WORD_SIZE for offset in abi.own_addresses)
     held, addresses = words[first :: _ALIGNMENT // _WORD_SIZE].tolist(), range(start, start + len(data), _ALIGNMENT)
@@ -194,7 +179,7 @@ def _id_at(read: Read, address: int, abi: GlibcAbi) -> int | None:
         return None
 
 
-# --- processes that nobody stops --------------------------------------------------------------------
+# --- processes that are not stopped -----------------------------------------------------------------
 
 
 class ThreadFinder:
@@ -206,29 +191,31 @@ class ThreadFinder:
         """Distances from a thread pointer to the end of its stack, as found so far: most threads have the same."""
 
     def __call__(self, target: Target, tid: int, own_tid: int, stack_pointer: int) -> int:
-        maps, abi = target.memory.maps(), glibc_abi(target.architecture)
+        maps, abi, read = target.maps(), glibc_abi(target.architecture), target.read
         stack = mapping_at(maps, stack_pointer)
         try:
-            for address in [stack.end - each for each in self._distances] if stack else []:
-                if is_control_block(target.memory.read, address, abi, own_tid):
+            for address in [stack.end - distance for distance in self._distances] if stack else []:
+                own = address.to_bytes(_WORD_SIZE, "little")
+                is_block = all(read(address + offset, _WORD_SIZE) == own for offset in abi.own_addresses)
+                if is_block and _id_at(read, address, abi) == own_tid:
                     return address
-            found = find_control_block(target.memory.read, maps, abi, own_tid, stack_pointer, tid == target.pid)
+            address = find_control_block(read, maps, abi, own_tid, stack_pointer, tid == target.pid)
         except GdbextError:
             return 0
-        if stack and found in range(stack.start, stack.end):
-            self._distances.append(stack.end - found)
-        return found
+        if stack and address in range(stack.start, stack.end):
+            self._distances.append(stack.end - address)
+        return address
 
 
 def unstopped(pid: int) -> UnstoppedProcess:
-    """Process ``pid`` as it sleeps and runs: nobody is ever stopped. Raises as SnapshotTarget."""
+    """Process ``pid`` as it sleeps and runs: no thread is ever stopped. Raises as SnapshotTarget."""
     return UnstoppedProcess(pid, ThreadFinder())
 
 
-def asleep(pid: int) -> SleepingProcess | None:
+def asleep(pid: int) -> AsleepProcess | None:
     """Process ``pid`` as it sleeps, None where a thread runs, or only a stop shows what is needed of one. Raises as
     SnapshotTarget."""
-    process = SleepingProcess(pid, ThreadFinder())
+    process = AsleepProcess(pid, ThreadFinder())
     try:
         if process.can_be_read():
             return process
@@ -240,29 +227,28 @@ def asleep(pid: int) -> SleepingProcess | None:
 
 
 def brief_look(pid: int) -> Target:
-    """Process ``pid``: not stopped where all threads sleep, and nothing else needs a stop, nor where somebody else
-    traces it, and nobody can. Raises as SnapshotTarget."""
+    """Process ``pid``: not stopped where all threads sleep, and nothing else needs a stop, nor where another process
+    traces it, so that it cannot be. Raises as SnapshotTarget."""
     if foreign_tracer(pid):
         return unstopped(pid)
     return brief_stop(pid, lambda: unstopped(pid))
 
 
 class PthreadTids(NamedTuple):
-    """pthread_t to tid; ``complete`` where that of every thread is known."""
+    """pthread_t to tid; ``complete`` if the pthread_t of every thread is known."""
 
     tids: dict[int, int]
     complete: bool
 
     @classmethod
     def read(cls, memory: Memory, threads: Sequence[TargetThread]) -> PthreadTids:
-        """Those of the threads whose registers can be read; a pthread_t that two threads have is nobody's."""
+        """Read them of the threads whose registers can be read, without any pthread_t that two threads have."""
+        architecture = memory.architecture
         idents: dict[int, list[int]] = {}
         for thread in threads:
-            try:
-                base = memory.architecture.thread_pointer(thread.registers())
-            except GdbextError:
-                continue
-            if base:
-                idents.setdefault(pthread_self(memory, base), []).append(thread.tid)
+            with suppress(GdbextError):
+                base = architecture.thread_pointer(thread.registers())
+                if base:
+                    idents.setdefault(base + glibc_abi(architecture).pthread_self, []).append(thread.tid)
         table = {ident: tids[0] for ident, tids in idents.items() if len(tids) == 1}
         return cls(table, len(table) == len(threads))

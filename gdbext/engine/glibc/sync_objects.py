@@ -1,11 +1,8 @@
 """Mutexes, condition variables, read-write locks, semaphores, barriers and stdio's locks in memory.
 
 Layouts: sysdeps/nptl/bits/thread-shared-types.h (condvar), struct_rwlock.h, nptl/internaltypes.h (barrier, semaphore),
-sysdeps/nptl/stdio-lock.h of glibc 2.25 to 2.41; the same on every 64-bit architecture.
-
-A mutex: ``struct __pthread_mutex_s`` (sysdeps/nptl/bits/struct_mutex.h, glibc 2.25 to 2.41) begins on every 64-bit
-architecture with int __lock, unsigned __count, int __owner, unsigned __nusers, int __kind; what follows differs and is
-not read.
+sysdeps/nptl/stdio-lock.h of glibc 2.25 to 2.41; the same on every 64-bit architecture. A mutex (struct_mutex.h) begins
+with int __lock, unsigned __count, int __owner, unsigned __nusers, int __kind; what follows differs and is not read.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 KIND = 16
 """Offset of the field __kind."""
 OWNER = 8
-"""Offset of the field __owner: the id of the thread that holds the mutex, 0 while nobody does."""
+"""Offset of the field __owner: the id of the thread that holds the mutex, 0 while no thread does."""
 
 _WORDS = struct.Struct("<5I")
 _KIND_BITS = 0x3F3
@@ -32,8 +29,8 @@ _FEATURES = ((_ROBUST, "robust"), (_PRIORITY_INHERITING, "priority-inheriting"),
 
 
 class Mutex(NamedTuple):
-    """``lock`` is the futex word, ``owner`` the thread id that it records, ``users`` how many threads hold it or wait
-    with a condition variable for it."""
+    """``lock`` is the futex word, ``owner`` the thread id that it records, ``users`` the number of threads that hold it
+    or wait with a condition variable for it."""
 
     lock: int
     owner: int
@@ -51,7 +48,7 @@ class Mutex(NamedTuple):
 
     @property
     def is_robust(self) -> bool:
-        """The kernel marks it when its owner ends."""
+        """The kernel marks it when its owner exits."""
         return bool(self.kind & _ROBUST)
 
     @property
@@ -61,13 +58,12 @@ class Mutex(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """It may be used by several processes."""
         return bool(self.kind & _SHARED)
 
     @property
     def is_consistent(self) -> bool:
         """Its words agree on a thread that holds it while another one sleeps: only then may that thread be said to be
-        gone. Whoever owns it is one of its users; the plain futex word is 2 while somebody sleeps."""
+        gone. The owner is one of its users; the plain futex word is 2 while a thread sleeps."""
         plain = not self.kind & (_ROBUST | _PRIORITY_INHERITING | _PRIORITY_PROTECTED)
         return 0 < self.users <= _MOST_WAITERS and (not plain or self.lock == 2)
 
@@ -78,12 +74,11 @@ class Mutex(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The kind of the mutex, in words."""
         return " ".join([*(name for bit, name in _FEATURES if self.kind & bit), _TYPES[self.kind & 3]])
 
 
 def recorded_owner(memory: Memory, address: int) -> int:
-    """The thread id in a mutex's owner field, 0 while nobody holds it. Raises MemoryFault."""
+    """The thread id in a mutex's owner field, 0 while no thread holds it. Raises MemoryFault."""
     return memory.u32(address + OWNER)
 
 
@@ -113,7 +108,7 @@ class Condvar(NamedTuple):
 
     Waiters are in two groups: signals go to G1, which gets no new waiters; the lowest bit of __wseq is the index of
     G2. __wrefs counts all waiters (times 8), __g_refs those of a group that sleep (times 2), __g_size those of G1 that
-    no signal was sent to, __g_signals the signals that nobody took (times 2; odd while the group is closed).
+    no signal was sent to, __g_signals the signals that no thread took (times 2; odd while the group is closed).
     """
 
     sequence: int
@@ -124,7 +119,8 @@ class Condvar(NamedTuple):
 
     @classmethod
     def read(cls, memory: Memory, word: int, address: int) -> Condvar | None:
-        """The one at an address; None where it cannot be read, or its futex word says that it is of a later glibc."""
+        """The condition variable at an address; None where it cannot be read, or its futex word is that of a later
+        glibc."""
         raw = memory.try_read(address, _CONDVAR.size) if word - address in CONDVAR_WORDS[:2] else b""
         if not raw:
             return None
@@ -133,9 +129,9 @@ class Condvar(NamedTuple):
 
     @property
     def loses_signals(self) -> bool:
-        """Signals go, or went, to waiters that there are not, while others sleep: all waiters are in G2, and yet G1
-        has a size, or a signal that nobody is there to take. It has neither without a waiter: who is woken takes the
-        signal, who ends its wait early takes itself out of the size. Only a timeout that comes together with a
+        """Signals go, or went, to waiters that do not exist, while others sleep: all waiters are in G2, and yet G1 has
+        a size, or a signal that no thread is there to take. It has neither without a waiter: a woken thread takes the
+        signal, one that ends its wait early takes itself out of the size. Only a timeout that comes together with a
         signal leaves that signal behind."""
         second = self.sequence & 1
         first = second ^ 1
@@ -162,7 +158,6 @@ class RwLock(NamedTuple):
 
     @classmethod
     def read(cls, memory: Memory, address: int) -> RwLock | None:
-        """The lock at an address, None where it cannot be read."""
         raw = memory.try_read(address, _RWLOCK.size)
         if not raw:
             return None
@@ -179,7 +174,6 @@ class Semaphore(NamedTuple):
 
     @classmethod
     def read(cls, memory: Memory, address: int) -> Semaphore | None:
-        """The semaphore at an address, None where it cannot be read."""
         raw = memory.try_read(address, _SEMAPHORE.size)
         return cls(*_SEMAPHORE.unpack(raw)) if raw else None
 
@@ -200,22 +194,19 @@ class Barrier(NamedTuple):
     def read(cls, memory: Memory, address: int) -> Barrier | None:
         """The barrier at an address, None where the numbers cannot be that."""
         raw = memory.try_read(address, _BARRIER.size)
-        found = cls(*_BARRIER.unpack(raw)) if raw else None
-        if not found or not 0 < found.expected < _MOST_AT_A_BARRIER or found.arrived > found.expected:
+        barrier = cls(*_BARRIER.unpack(raw)) if raw else None
+        if not barrier or not 0 < barrier.expected < _MOST_AT_A_BARRIER or barrier.arrived > barrier.expected:
             return None
-        return found
+        return barrier
 
     @property
     def arrived(self) -> int:
-        """Threads that have arrived in this round."""
         return self.entered - self.round
 
 
 class StreamLock(NamedTuple):
-    """_IO_lock_t: int lock, int cnt, void* owner, which is the owner's thread pointer (THREAD_SELF).
-
-    ``depth`` of a lock that was taken once is 1, and 0 in recent versions (2.43 is one).
-    """
+    """_IO_lock_t: int lock, int cnt, void* owner, which is the owner's thread pointer (THREAD_SELF). ``depth`` of a
+    lock that was taken once is 1, and 0 in recent versions (2.43 is one)."""
 
     lock: int
     depth: int
@@ -225,7 +216,5 @@ class StreamLock(NamedTuple):
     def read(cls, memory: Memory, address: int) -> StreamLock | None:
         """The lock at an address, None where no thread can hold one there."""
         raw = memory.try_read(address, _STREAM_LOCK.size)
-        found = cls(*_STREAM_LOCK.unpack(raw)) if raw else None
-        if not found or not found.lock or not found.owner or found.depth >= _DEEPEST_RECURSION:
-            return None
-        return found
+        stream = cls(*_STREAM_LOCK.unpack(raw)) if raw else None
+        return stream if stream and stream.lock and stream.owner and stream.depth < _DEEPEST_RECURSION else None

@@ -3,21 +3,20 @@
 glibc (2.17 to 2.40; sysdeps/ARCH/nptl/tls.h ``tcbhead_t``, sysdeps/generic/dl-dtv.h ``dtv_t``): the thread pointer is
 the address of the thread control block, which has its own address in it and the dynamic thread vector (``dtv``). The
 dtv has entries of 16 bytes: in ``dtv[-1]`` the number of entries, in ``dtv[0]`` the generation, in ``dtv[id]`` the
-address of the block of the module with that TLS module id, 0 or -1 while the thread has not used it. The id of a module
-stands where the dynamic linker wrote it: in the slots of its own relocations.
+address of the block of the module with that TLS module id, 0 or -1 while the thread has not used it.
 
-The TLS module id, or the static TLS offset, of a module, from what the dynamic linker wrote into its slots.
-
-Only relocations that cannot mean another module count: those without a symbol (local-dynamic) and those of a symbol
-that cannot be interposed. A variable that two libraries define, ``inline thread_local`` in a header for example, has
-the id of the library that was loaded first in the slots of both.
+The id of a module, or its static TLS offset, is what the dynamic linker wrote into the slots of the module's own
+relocations. Only relocations that cannot mean another module count: those without a symbol (local-dynamic) and those of
+a symbol that cannot be interposed. A variable that two libraries define, ``inline thread_local`` in a header for
+example, has the id of the library that was loaded first in the slots of both.
 Numbers: glibc ``elf/elf.h``; TLSDESC: ``struct tlsdesc`` and ``tlsdesc_dynamic_arg``, sysdeps/ARCH/dl-tlsdesc.h.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from gdbext.engine.formats.auxv import AT_ENTRY
@@ -51,99 +50,76 @@ class _Relocation(NamedTuple):
     """st_value of the symbol (0 without one) + addend: the variable's offset in the block."""
 
 
-def tls_place(module: Module, memory: Memory) -> TlsPlace:
-    """The place that the module's relocations tell; (0, 0) when they tell nothing."""
+def _tls_place(module: Module, memory: Memory) -> TlsPlace:
+    """The place that the module's relocations show; (0, 0) when they show nothing."""
     module_id = static = 0
     types = memory.architecture.tls_relocations
     below = glibc_abi(memory.architecture).blocks_below
-    for relocation in _Relocations(module, memory).own():
+    for relocation in _own_relocations(module, memory):
         try:
             first = memory.u64(module.base + relocation.slot)
             if relocation.type == types.module_id:
                 module_id = first if not module_id and 0 < first < _MAX_ID else module_id
             elif relocation.type == types.offset:
-                static = static or _static(first, relocation, below)
+                static = static or _static_offset(first, relocation, below)
             else:
                 argument = memory.u64(module.base + relocation.slot + 8)
-                dynamic = _dynamic_id(memory, argument, relocation)
-                module_id = module_id or dynamic
-                if not dynamic:
-                    static = static or _static(argument, relocation, below)
+                # struct tlsdesc_dynamic_arg (module, offset, generation), if the descriptor points to one
+                dynamic_id = offset = 0
+                if not argument >> 63:
+                    with suppress(MemoryFault):
+                        dynamic_id, offset = memory.words(argument, 2)
+                if 0 < dynamic_id < _MAX_ID and offset == relocation.value:
+                    module_id = module_id or dynamic_id
+                else:
+                    static = static or _static_offset(argument, relocation, below)
         except MemoryFault:
             continue
         if module_id and static:
             break
-    if not module_id and _is_program(module, memory):
+    entry, image = memory.target.auxv().get(AT_ENTRY, 0), module.image
+    if not module_id and entry and image and image.tls and image.entry + module.base == entry:
         module_id = 1  # the program's is the first that is given (elf/rtld.c), and it never needs a slot
     return TlsPlace(module_id, static)
 
 
-def _static(slot: int, relocation: _Relocation, below: bool) -> int:
+def _static_offset(slot: int, relocation: _Relocation, below: bool) -> int:
     """The block's offset from the thread pointer, from a slot that holds a variable's; 0 if it makes no sense."""
     offset = (slot - (1 << 64) if slot >> 63 else slot) - relocation.value
     distance = -offset if below else offset
     return offset if 0 < distance < _MAX_STATIC else 0
 
 
-def _dynamic_id(memory: Memory, argument: int, relocation: _Relocation) -> int:
-    """The id in the ``struct tlsdesc_dynamic_arg`` (module, offset, generation) that a descriptor points to; else 0."""
-    if argument >> 63:
-        return 0
-    try:
-        module_id, offset = memory.words(argument, 2)
-    except MemoryFault:
-        return 0
-    return module_id if 0 < module_id < _MAX_ID and offset == relocation.value else 0
-
-
-def _is_program(module: Module, memory: Memory) -> bool:
-    """True for the executable itself, when it has thread-local variables."""
-    entry = memory.target.memory.auxv().get(AT_ENTRY, 0)
-    image = module.image
-    return bool(entry and image and image.tls and image.entry + module.base == entry)
-
-
-class _Relocations:
-    """The TLS relocations of one module, from its file, or from memory where that is gone."""
-
-    def __init__(self, module: Module, memory: Memory) -> None:
-        self._types = memory.architecture.tls_relocations
-        self._image = module.image or image_in_memory(module, memory)
-        self._dynamic = self._image.dynamic if self._image and self._image.tls else {}
-
-    def own(self) -> Iterator[_Relocation]:
-        """Those that mean the module itself beyond doubt."""
-        for slot, kind, symbol, addend in self._all():
+def _own_relocations(module: Module, memory: Memory) -> Iterator[_Relocation]:
+    """The TLS relocations, from the module's file or from memory where that is gone, that mean the module itself beyond
+    doubt."""
+    image = module.image or image_in_memory(module, memory)
+    if not image or not image.tls:
+        return
+    dynamic = image.dynamic
+    skipped = _RELA.size * dynamic.get(DT_RELACOUNT, 0)  # relative relocations come first
+    for table, size, skip in (
+        (dynamic.get(DT_RELA, 0), dynamic.get(DT_RELASZ, 0), skipped),
+        (dynamic.get(DT_JMPREL, 0), dynamic.get(DT_PLTRELSZ, 0), 0),
+    ):
+        if not skip < size <= _MAX_TABLE:
+            continue
+        for slot, kind, symbol, addend in _entries(image, table + skip, table + size, memory):
             if symbol == 0:
                 yield _Relocation(slot, kind, addend)
                 continue
-            data = self._read(self._dynamic.get(DT_SYMTAB, 0) + symbol * _SYM.size, _SYM.size)
+            data = image.read(dynamic.get(DT_SYMTAB, 0) + symbol * _SYM.size, _SYM.size)
             if not data:
                 continue
             _, info, other, section, value, _ = _SYM.unpack(data)
             if section != 0 and (info >> 4 == 0 or other & 3 != 0):  # defined here; STB_LOCAL or not STV_DEFAULT
                 yield _Relocation(slot, kind, value + addend)
 
-    def _read(self, vaddr: int, size: int) -> bytes:
-        return self._image.read(vaddr, size) if self._image else b""
 
-    def _all(self) -> Iterator[tuple[int, int, int, int]]:
-        dynamic = self._dynamic
-        skipped = _RELA.size * dynamic.get(DT_RELACOUNT, 0)  # relative relocations come first
-        for table, size, skip in (
-            (dynamic.get(DT_RELA, 0), dynamic.get(DT_RELASZ, 0), skipped),
-            (dynamic.get(DT_JMPREL, 0), dynamic.get(DT_PLTRELSZ, 0), 0),
-        ):
-            if self._image and skip < size <= _MAX_TABLE:
-                yield from _of_types(self._image, table + skip, table + size, self._types)
-
-
-def _of_types(image: ElfImage, start: int, end: int, types: Iterable[int]) -> Iterator[tuple[int, int, int, int]]:
-    """(slot, type, symbol, addend) of the relocations of these types in a table of Elf64_Rela.
-
-    There are 100,000 entries in libtorch and a handful is wanted, so their types are searched for as bytes.
-    """
-    for kind in types:
+def _entries(image: ElfImage, start: int, end: int, memory: Memory) -> Iterator[tuple[int, int, int, int]]:
+    """(slot, type, symbol, addend) of the TLS relocations in a table of Elf64_Rela. There are 100,000 entries in
+    libtorch and a handful is wanted, so their types are searched for as bytes."""
+    for kind in memory.architecture.tls_relocations:
         pattern = struct.pack("<I", kind)
         position = image.find(pattern, start + 8, end, _RELA.size)
         while position is not None:
@@ -164,7 +140,7 @@ class ThreadLocalUntouched(GdbextError):
 
 
 class ThreadLocalUnknown(GdbextError):
-    """The place of the variable cannot be found out (another C library, no evidence of the module's id, damage)."""
+    """The place of the variable is unknown (another C library, no evidence of the module's id, damage)."""
 
     why = "the layout of thread-local storage is known for glibc only, and the module must have it"
 
@@ -178,7 +154,7 @@ class Dtv(NamedTuple):
 
 
 class ThreadLocals:
-    """Finds thread-local variables; what is known of a module is kept, so ask one instance for all threads."""
+    """Finds thread-local variables; a module's place is kept, so use one instance for all threads."""
 
     def __init__(self, memory: Memory, modules: ModuleTable) -> None:
         self._memory = memory
@@ -187,9 +163,7 @@ class ThreadLocals:
 
     def address(self, thread_pointer: int, module: Module, offset: int) -> int:
         """The address of the variable at ``offset`` (st_value of its STT_TLS symbol) of ``module`` in one thread.
-
-        Raises ThreadLocalUntouched, ThreadLocalUnknown.
-        """
+        Raises ThreadLocalUntouched, ThreadLocalUnknown."""
         return self.block(thread_pointer, module) + offset
 
     def block(self, thread_pointer: int, module: Module) -> int:
@@ -197,9 +171,10 @@ class ThreadLocals:
         place = self._place(module)
         try:
             dtv = self.vector(thread_pointer)
-            found = self._entry(dtv, place.module_id) if place.module_id else 0
-            if found:
-                return found
+            if 0 < place.module_id <= dtv.entries:
+                block = self._memory.u64(dtv.address + _DTV_ENTRY * place.module_id)
+                if block not in _UNALLOCATED:
+                    return block
         except MemoryFault as fault:
             what = f"the thread control block at {thread_pointer:#x} is damaged: {fault.what}"
             raise ThreadLocalUnknown(what) from fault
@@ -223,18 +198,12 @@ class ThreadLocals:
             raise ThreadLocalUnknown(f"the dynamic thread vector at {address:#x} claims {entries} entries")
         return Dtv(address, entries, memory.u64(address))
 
-    def _entry(self, dtv: Dtv, module_id: int) -> int:
-        if module_id > dtv.entries:
-            return 0
-        value = self._memory.u64(dtv.address + _DTV_ENTRY * module_id)
-        return 0 if value in _UNALLOCATED else value
-
     def _place(self, module: Module) -> TlsPlace:
         place = self._places.get(module.start)
         if not place:
             if not self._modules.named("libc.so.6"):
                 raise ThreadLocalUnknown("this process does not use glibc's shared libc.so.6")
-            place = self._places[module.start] = tls_place(module, self._memory)
+            place = self._places[module.start] = _tls_place(module, self._memory)
         if place == TlsPlace(0, 0):
             raise ThreadLocalUnknown(f"nothing in {module.name} tells its TLS module id")
         return place

@@ -1,4 +1,4 @@
-"""Structures of the target, declared once as classes and read by attribute; a misspelt member is an error of mypy.
+"""Structures of the target, declared once as classes and read by attribute; a misspelled member is an error of mypy.
 
     class StorageImpl(Struct, of="c10::StorageImpl"):
         size_bytes_ = I64()
@@ -93,10 +93,10 @@ class Member(Generic[Value]):
         self.required = required
         self.at = at
         self.owner = ""
+        """The structure's name in the layout."""
 
     def __set_name__(self, owner: type[Struct], name: str) -> None:
         self.path = self.path or name
-        self.owner = owner.OF
 
     def __repr__(self) -> str:
         return f"{self.owner}::{self.path}"
@@ -149,26 +149,7 @@ class Member(Generic[Value]):
             return False
 
 
-class _Declared(type):
-    """Makes what a declaration says of a structure members of its class: its name (``of``), ``size`` and ``cpp``."""
-
-    def __new__(
-        cls,
-        name: str,
-        bases: tuple[type, ...],
-        namespace: dict[str, object],
-        of: str = "",
-        size: int = 0,
-        cpp: str | None = None,
-    ) -> _Declared:
-        own = {"OF": of, "SIZE": size, "CPP": of if cpp is None else cpp} if of else {}
-        return super().__new__(cls, name, bases, {**namespace, **own})
-
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], **_: object) -> None:
-        super().__init__(name, bases, namespace)
-
-
-class Struct(metaclass=_Declared):
+class Struct:
     """A structure of the target at an address; derived classes declare the members of one, ``of`` its name."""
 
     __slots__ = ("address", "space")
@@ -179,6 +160,14 @@ class Struct(metaclass=_Declared):
     CPP: ClassVar[str] = ""
     """The type that is measured, as C++ (or C) has it: the name itself where a declaration gives no ``cpp``; "" for one
     that is a part of another, or that no header has."""
+
+    def __init_subclass__(cls, of: str = "", size: int = 0, cpp: str | None = None) -> None:
+        """``of``, ``size`` and ``cpp`` of a declaration are OF, SIZE and CPP."""
+        if of:
+            cls.OF, cls.SIZE, cls.CPP = of, size, of if cpp is None else cpp
+        for member in vars(cls).values():
+            if isinstance(member, Member):
+                member.owner = cls.OF
 
     def __init__(self, space: Space, address: int) -> None:
         self.space = space
@@ -316,7 +305,6 @@ class Place(Member[int]):
     """Any member that its own reader reads (a string, a container): the value is its address."""
 
     def read(self, space: Space, address: int) -> int:  # noqa: ARG002 - as its base class has it
-        """The address itself: nothing is read."""
         return address
 
 
@@ -352,7 +340,6 @@ class Inner(Member[SomeStruct]):
         self.what = what
 
     def read(self, space: Space, address: int) -> SomeStruct:
-        """The structure; nothing is read yet."""
         return self.what()(space, address)
 
 

@@ -37,10 +37,8 @@ def package_of(library: str) -> str:
 
 
 def torch_version(torch: AnyPath, files: HostFiles) -> tuple[str, str]:
-    """(version, git hash) of the PyTorch in folder ``torch``; "" for what cannot be found.
-
-    torch/version.py is parsed as text; where a folder has none, the name of its dist-info counts.
-    """
+    """(version, git hash) of the PyTorch in folder ``torch``; "" for what cannot be found. torch/version.py is parsed
+    as text; where a folder has none, the name of its dist-info counts."""
     text = files.foreign_text(f"{torch}/version.py", 1 << 16)
     line = r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]"
     values = dict(re.findall(line, text, re.MULTILINE))
@@ -85,10 +83,8 @@ def parse(text: str, where: str, match: str) -> Layout:
 
 
 def read_layout(path: AnyPath, whole: bool = False) -> Any:
-    """The layout document in a file, in one piece or with shared parts. Raises LayoutError.
-
-    Of the latter only what is asked for is parsed, unless the ``whole`` of it is wanted as plain JSON values.
-    """
+    """The layout document in a file, in one piece or with shared parts. Raises LayoutError. Of the latter only what is
+    asked for is parsed, unless the ``whole`` of it is wanted as plain JSON values."""
     document = read_document(path)
     if isinstance(document, dict) and document.get("schema") == SCHEMA:
         document = unpack(document, path, validate.SCHEMA)
@@ -286,10 +282,8 @@ def layout_cache() -> str:
 
 
 def path_of_measured(build_id: str, uid: int | None = None) -> str:
-    """The path of the layout of a build that was measured here: with our rights, or with those of the user ``uid``.
-
-    The latter says what that user wanted it to say; so it is for that user's processes only.
-    """
+    """The path of the layout of a build that was measured here: with our rights, or with those of the user ``uid``. The
+    latter says what that user wanted it to say; so it is for that user's processes only."""
     folder = layout_cache() if uid is None else f"{layout_cache()}/user-{uid}"
     return f"{folder}/{build_id}.json"
 

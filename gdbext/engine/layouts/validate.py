@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any, Callable
 
 from gdbext.errors import LayoutError
-
-if TYPE_CHECKING:
-    from typing import Any
 
 SCHEMA = "gdbext-layout/1"
 _PROVENANCE = ("producer", "version", "git", "compiler", "wheel", "date")
@@ -119,16 +116,19 @@ def _check_keys(document: Mapping[str, Any], where: str) -> None:
         raise unusable(where, "its offsets and masks do not fit its number of functionalities")
 
 
-def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(map(fits, value))
+_Check = Callable[[Any], bool]
 
 
-def _is_map(value: Any, fits: Callable[[Any], bool]) -> bool:
+def _list_of(fits: _Check) -> _Check:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def _is_map(value: Any, fits: _Check) -> bool:
     return isinstance(value, dict) and all(map(fits, value.values()))
 
 
-def _is_pair(value: Any, first: Callable[[Any], bool], second: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
+def _pair_of(first: _Check, second: _Check) -> _Check:
+    return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
 
 
 def _text(value: Any) -> bool:
@@ -144,17 +144,12 @@ def _integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value in _NUMBERS
 
 
-_DISPATCH: Mapping[str, Callable[[Any], bool]] = {
-    "key_names": lambda value: _is_list(value, _text),
-    "backend_names": lambda value: _is_list(value, _text),
-    "offsets_and_masks": lambda value: _is_list(value, lambda pair: _is_pair(pair, _small, _small)),
-    "table_index": lambda value: _is_list(value, _integer),
-    "runtime_keysets": lambda value: _is_map(value, _integer),
-    "backend_keys": lambda value: _is_list(value, _integer),
-    "backends_of_autograd": lambda value: _is_map(value, _integer),
-    "autograd_of_backend": lambda value: _is_list(value, _integer),
-    "autocast_of_backend": lambda value: _is_list(value, _integer),
-    "scalar_types": lambda value: _is_list(value, lambda pair: _is_pair(pair, _text, _small)),
+_DISPATCH: Mapping[str, _Check] = {
+    **dict.fromkeys(("key_names", "backend_names"), _list_of(_text)),
+    **dict.fromkeys(("table_index", "backend_keys", "autograd_of_backend", "autocast_of_backend"), _list_of(_integer)),
+    **dict.fromkeys(("runtime_keysets", "backends_of_autograd"), lambda value: _is_map(value, _integer)),
+    "offsets_and_masks": _list_of(_pair_of(_small, _small)),
+    "scalar_types": _list_of(_pair_of(_text, _small)),
 }
 """The form of each member of the section "dispatch" (see Layout.dispatch)."""
 _OF_KEYS = ("key_names", "backend_names", "offsets_and_masks", "table_index")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
     Guess = tuple[int, Registers, str]
-    """CFA, the caller's registers, how they were found."""
+    """CFA, the caller's registers, the means (NativeFrame.how)."""
 
 
 END_OF_STACK = "end of stack"
@@ -147,9 +147,7 @@ class Unwinder:
         trampolines: set[int] | None = None,
     ) -> str:
         """The reason why these cannot be the caller's registers, or why it is not followed; "" where all is well.
-
-        ``trampolines`` are the stack pointers of the signal frames so far.
-        """
+        ``trampolines`` are the stack pointers of the signal frames so far."""
         pc, sp = self._pc, self._sp
         if pc not in callers or sp not in callers:
             return "the return address is not known"
@@ -175,7 +173,7 @@ MAX_FRAMES = 200_000
 
 
 class NativeStack:
-    """Frames innermost first; functions are looked up when asked for."""
+    """Frames innermost first; functions are looked up on demand."""
 
     def __init__(self, frames: list[NativeFrame], outer: str | None, symbolizer: Symbolizer) -> None:
         self.frames = frames
@@ -204,7 +202,6 @@ class NativeStack:
 
     @property
     def is_truncated(self) -> bool:
-        """The stack has more frames than are kept."""
         return len(self.frames) >= MAX_FRAMES
 
     @cached_property
@@ -253,10 +250,8 @@ class FallbackUnwinder:
         )
 
     def caller(self, registers: Registers, exact: bool, is_code: bool) -> Guess | None:
-        """The caller of the frame with these registers; None where nothing plausible is found.
-
-        ``exact`` is true where pc is the next instruction to run (innermost frame, or interrupted by a signal).
-        """
+        """The caller of the frame with these registers; None where nothing plausible is found. ``exact`` is true where
+        pc is the next instruction to run (innermost frame, or interrupted by a signal)."""
         guess = None
         if exact:
             pc, offset = registers[self._pc], None if is_code else 0

@@ -31,11 +31,9 @@ class SymbolicValue(NamedTuple):
     added: int
 
     def plus(self, number: int) -> SymbolicValue:
-        """Return this value plus a number of bytes."""
         return SymbolicValue(self.root, self.added + number)
 
     def code(self) -> bytes:
-        """The DWARF expression of the whole."""
         if not self.added:
             return self.root
         return self.root + b"\x11" + _sleb(self.added) + b"\x22"  # DW_OP_consts, DW_OP_plus
@@ -76,12 +74,10 @@ class SymbolicState:
         """Words that the path has written, by address; all other memory is as it was at pc."""
 
     def copy(self) -> SymbolicState:
-        """The same state, for another path."""
         return SymbolicState(self._architecture, dict(self.registers), dict(self.slots))
 
     @property
     def top(self) -> SymbolicValue | None:
-        """The value of the stack pointer."""
         return self.registers.get(self._sp)
 
     def set(self, name: str, value: SymbolicValue | None) -> None:
@@ -92,7 +88,6 @@ class SymbolicState:
             self.registers[name] = value
 
     def load(self, address: SymbolicValue | None) -> SymbolicValue | None:
-        """The word at an address."""
         if not address:
             return None
         return self.slots[address] if address in self.slots else address.loaded()
@@ -184,10 +179,8 @@ class EmulationUnwinder:
         self._budget = 0
 
     def rows(self, pc: int, registers: Mapping[str, int]) -> tuple[CfiRow, ...]:
-        """The different rows that returns reachable from ``pc`` give; () when none is found.
-
-        ``registers`` are those of the frame, as far as they are known; the stack pointer must be.
-        """
+        """The different rows that returns reachable from ``pc`` give; () when none is found. ``registers`` are those of
+        the frame, as far as they are known; the stack pointer must be."""
         stack_pointer = self._architecture.stack_pointer
         top = registers[stack_pointer]
         initial = {}

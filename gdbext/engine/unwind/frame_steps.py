@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.formats.cfi_program import CfiRow, row_at
+from gdbext.engine.formats.cfi_program import row_at
 from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable
 from gdbext.engine.process.code_reader import CodeReader
 from gdbext.engine.process.memory_image import MemoryImage
@@ -123,11 +123,6 @@ class FrameTables:
             self._extents[address] = extent
         return self._extents[address]
 
-    def row(self, address: int) -> CfiRow | None:
-        """The unwind row that holds at an address, None without one. Raises BadData."""
-        entry = self.entry(address)
-        return row_at(entry[1], entry[0].vaddr(address)) if entry else None
-
 
 def _frame_table(module: Module, memory: Memory) -> FrameTable | None:
     """The frame description entries of ``module``, None when it has none. Raises BadData for damaged ones."""
@@ -212,7 +207,7 @@ class FrameSteps:
 
 
 class CfaRule(NamedTuple):
-    """The rule by which the CFA (the caller's stack pointer after the return) is found at an instruction: register +
+    """The rule by which the CFA (the caller's stack pointer after the return) is computed at an instruction: register +
     offset."""
 
     register: str
@@ -229,7 +224,8 @@ def at_entry(architecture: Architecture) -> CfaRule:
 def frame_at(architecture: Architecture, tables: FrameTables, address: int, size: int) -> CfaRule | None:
     """The CFA's rule at an instruction; ``size`` where the rule does not say the frame's."""
     try:
-        row = tables.row(address)
+        entry = tables.entry(address)
+        row = row_at(entry[1], entry[0].vaddr(address)) if entry else None
     except (BadData, MemoryFault):
         return None
     names = architecture.dwarf_registers

@@ -7,7 +7,7 @@ words of all its frames, one comparison proves that their return addresses are t
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
 from gdbext.engine.unwind.unwind_row import MASK, CompiledRow, Registers
@@ -26,29 +26,20 @@ _MOST_PATHS = 8
 _WIDEST_GAP = 2048
 """Bytes between two words that are read at once: so few that no page is read which has neither."""
 _ORIGIN = 1 << 40
-"""The stack pointer while it is found out which word each register comes from."""
-
-
-class _CfaCheck(NamedTuple):
-    """Frame ``level`` lies where the path says if a register of it is the innermost stack pointer plus ``distance``."""
-
-    level: int
-    source: int
-    distance: int
+"""A stack pointer for the calculation of which word each register comes from."""
 
 
 class KnownPath:
-    """A path of frames with plain call frame information.
-
-    The source of a register is the index of a word of the path, or, below zero, of an initial register.
-    """
+    """A path of frames with plain call frame information. The source of a register is the index of a word of the path,
+    or, below zero, of an initial register."""
 
     def __init__(
         self, steps: Sequence[FrameStep], frames: Sequence[NativeFrame], registers: Registers, pc: str, sp: str
     ) -> None:
         """``registers`` are those of the innermost frame, ``pc`` and ``sp`` the names of two of them."""
-        self._sp = sp
-        self._initial = tuple(registers)
+        self.sp = sp
+        self.initial = tuple(registers)
+        """Names of the innermost frame's registers."""
         self._names = frozenset(registers)
         self.pcs = tuple(frame.pc for frame in frames)
         self.steps = steps
@@ -61,25 +52,26 @@ class KnownPath:
             symbols.append(step.row.caller(symbols[-1], _addresses, _ORIGIN + distance)[1])
         slots = sorted({at for sources in symbols for name, at in sources.items() if at >= 0 and name != sp})
         index = {at: position for position, at in enumerate(slots)}
-        self._sources = [
+        self.sources = [
             [(name, index.get(at, at)) for name, at in sources.items() if name != sp] for sources in symbols
         ]
         self._returns = [index[sources[pc]] for sources in symbols[1:]]
         self._reads = tuple(_reads_of(slots))
-        self._checks: list[_CfaCheck] = []
-        """Conditions on registers other than the stack pointer that a CFA is counted from."""
+        self._checks: list[tuple[int, int, int]] = []
+        """(level, source, distance): where a CFA is counted from another register than the stack pointer, that register
+        of the frame must be the innermost stack pointer plus ``distance``."""
         for level, step in enumerate(steps):
             row = step.row
             if isinstance(row, CompiledRow) and row.cfa_register != sp:
                 source = symbols[level][row.cfa_register]
                 distance = self.distances[level + 1] - row.cfa_offset
-                self._checks.append(_CfaCheck(level, index.get(source, source), distance))
+                self._checks.append((level, index.get(source, source), distance))
 
     def follow(self, registers: Registers, read: ReadMemory) -> KnownStack | None:
         """The stack with these registers, as far as it has this path; None where it does not even begin so."""
         if registers.keys() != self._names:
             return None
-        start = registers[self._sp]
+        start = registers[self.sp]
         words: tuple[int, ...] = ()
         try:
             for distance, size, form in self._reads:
@@ -92,18 +84,11 @@ class KnownPath:
                 count = level + 1
                 break
         for level, source, distance in self._checks:
-            value = words[source] if source >= 0 else registers[self._initial[-1 - source]]
+            value = words[source] if source >= 0 else registers[self.initial[-1 - source]]
             if value != (start + distance) & MASK:
                 count = min(count, level)
                 break
         return KnownStack(self, registers, words, start, count) if count >= _LEAST_FRAMES else None
-
-    def registers(self, level: int, initial: Registers, words: tuple[int, ...]) -> Registers:
-        """The registers of frame ``level`` of a stack with those words and those of its innermost frame."""
-        names = self._initial
-        values = {name: words[at] if at >= 0 else initial[names[-1 - at]] for name, at in self._sources[level]}
-        values[self._sp] = initial[self._sp] + self.distances[level]
-        return values
 
 
 def _reads_of(slots: Sequence[int]) -> Iterator[tuple[int, int, struct.Struct]]:
@@ -137,7 +122,10 @@ class KnownStack:
 
     def registers(self, level: int) -> Registers:
         """The registers of a frame, up to those of the last one's caller."""
-        return self._path.registers(level, self._initial, self._words)
+        path, names, initial, words = self._path, self._path.initial, self._initial, self._words
+        values = {name: words[at] if at >= 0 else initial[names[-1 - at]] for name, at in path.sources[level]}
+        values[path.sp] = initial[path.sp] + path.distances[level]
+        return values
 
     def frames(self) -> list[NativeFrame]:
         """The frames; their registers are put together when they are wanted."""
@@ -162,9 +150,8 @@ class KnownPaths:
         self._paths: dict[int, list[KnownPath]] = {}
 
     def begin(self, registers: Registers, read: ReadMemory, limit: int) -> KnownStack | None:
-        """The innermost frames of a stack with these registers, as many as are known; None where none are.
-
-        ``limit``: how many frames are wanted at most."""
+        """The innermost frames of a stack with these registers, as many as are known; None where none are. ``limit``:
+        how many frames are wanted at most."""
         pc = registers.get(self._pc, 0)
         walked = self._walked.pop(pc, None)
         if walked:

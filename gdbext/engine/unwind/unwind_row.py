@@ -37,10 +37,8 @@ class UnwindRow(Protocol):
     """Registers that the frame has saved, or changed: their values in the caller do not depend on those here."""
 
     def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
-        """The CFA and the caller's registers; ``cfa`` where it is known already.
-
-        Raises MemoryFault, BadData, KeyError (a register is unknown).
-        """
+        """The CFA and the caller's registers; ``cfa`` where it is known already. Raises MemoryFault, BadData, KeyError
+        (a register is unknown)."""
 
 
 class CompiledRow:

@@ -270,7 +270,7 @@ class _Crash:
                 continue
             try:
                 with whole_file.WholeFile(f"{self._folder}/{self.stem}.{suffix}", whole_file.PRIVATE) as file:
-                    os.fchown(file.descriptor, self._rights.uid, self._rights.gid)
+                    os.fchown(file.fd, self._rights.uid, self._rights.gid)
                     file.write(data)
             except OSError as error:
                 raise whole_file.cannot_write(f"{self._folder}/{self.stem}.{suffix}", error) from error

@@ -174,7 +174,7 @@ class TraceOutput:
         self._batch: Batch | None = None
         self._show = show
         self._file = None if path is None else _opened(path)
-        self._write: Callable[[bytes], None] = Writer(self._file.descriptor) if self._file else self._show_bytes
+        self._write: Callable[[bytes], None] = Writer(self._file.fd) if self._file else self._show_bytes
 
     def sink(self, now: Callable[[], float], pid: int) -> Sink:
         """The receiver that the trace goes to."""

@@ -44,7 +44,7 @@ def test_they_are_those_that_the_standard_library_finds(site: Path) -> None:
         for each in found.entry_points
     }
     ours = {
-        (each.group, each.name, each.place)
+        (each.group, each.name, each.object_ref)
         for group in ("gdbext.pools", "gdbext.waits")
         for each in finder.entry_points(group)
     }

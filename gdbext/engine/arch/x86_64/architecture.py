@@ -33,7 +33,7 @@ class X8664(arch.Architecture):
 
     argument_registers = conventions.ARGUMENTS
     float_argument_registers = conventions.FLOAT_ARGUMENTS
-    float_registers = arch.FloatRegisters(conventions.FLOAT_SET, conventions.FLOAT_SET_SIZE, conventions.FLOAT_AT)
+    float_registers = conventions.FLOAT_REGISTERS
     callee_saved = conventions.CALLEE_SAVED
     result_pointer = "rdi"
     call_pushes = 8

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gdbext.engine.arch import Passing, SignalFrame, Slot
+from gdbext.engine.arch import FloatRegisters, Passing, SignalFrame, Slot
+from gdbext.engine.numbers import integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,10 +34,8 @@ RETURN_COLUMN = 16
 FLOATS = tuple(f"xmm{number}" for number in range(16))
 """Vector registers by their number in instructions; doubles are in their low 8 bytes."""
 FLOAT_ARGUMENTS = FLOATS[:8]
-FLOAT_SET = 2
+FLOAT_REGISTERS = FloatRegisters(2, 512, {name: 160 + 16 * number for number, name in enumerate(FLOATS)})
 """NT_PRFPREG: ``struct user_fpregs_struct``, in which ``xmm_space`` has 16 bytes for each register."""
-FLOAT_SET_SIZE = 512
-FLOAT_AT = {name: 160 + 16 * number for number, name in enumerate(FLOATS)}
 
 ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 SYSCALL_ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
@@ -70,16 +69,9 @@ _NEEDS = {
     Passing.FLOAT_AND_WORD: (1, 1),
     Passing.WORD_AND_FLOAT: (1, 1),
 }
-"""Integer and floating-point registers that an argument takes; all of them, or none."""
-_WORDS = {
-    Passing.WORD: 1,
-    Passing.TWO_WORDS: 2,
-    Passing.FLOAT: 1,
-    Passing.FLOAT_AND_WORD: 2,
-    Passing.WORD_AND_FLOAT: 2,
-    Passing.MEMORY: 3,
-}
-"""Words on the stack of one that does not fit into registers."""
+"""Integer and floating-point registers that an argument takes; all of them, or as many words on the stack."""
+_IN_MEMORY = 3
+"""Words on the stack of any other argument."""
 
 
 def place_arguments(arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
@@ -87,9 +79,10 @@ def place_arguments(arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
     integers = floats = stacked = 0
     places: list[tuple[Slot, ...]] = []
     for passing in arguments:
-        needed_integers, needed_floats = _NEEDS.get(passing, (len(ARGUMENTS) + 1, 0))
-        if integers + needed_integers > len(ARGUMENTS) or floats + needed_floats > len(FLOAT_ARGUMENTS):
-            count = _WORDS[passing]
+        needed_integers, needed_floats = _NEEDS.get(passing, (0, 0))
+        count = needed_integers + needed_floats
+        if not count or integers + needed_integers > len(ARGUMENTS) or floats + needed_floats > len(FLOAT_ARGUMENTS):
+            count = count or _IN_MEMORY
             places.append(tuple(Slot(offset=stacked + _WORD * number) for number in range(count)))
             stacked += _WORD * count
             continue
@@ -113,7 +106,7 @@ _NAMES = """
     295:preadv 296:pwritev 299:recvmmsg 307:sendmmsg 316:renameat2 318:getrandom 322:execveat 326:copy_file_range
     332:statx 426:io_uring_enter 435:clone3 439:faccessat2 441:epoll_pwait2 449:futex_waitv 455:futex_wait
 """
-NAMES = {int(number): name for number, name in (entry.split(":") for entry in _NAMES.split())}
+NAMES = {integer(number): name for number, name in (entry.split(":") for entry in _NAMES.split())}
 """Names of system calls by number."""
 
 _RESTART = 219
@@ -122,7 +115,7 @@ _RESTARTED = (7, 35, 202, 230)
 _ENOSYS = 38
 _MASK = (1 << 64) - 1
 _INTERRUPTED = frozenset((-512, -513, -514, -516, -4, -38))
-"""-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK, -EINTR, and -ENOSYS, which stands in rax
+"""-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK, -EINTR, and -ENOSYS, which is in rax
 from the entry of a system call until its result is known."""
 _WRITES = (1, 44)
 """write and sendto, whose third argument is the number of bytes."""
@@ -199,10 +192,8 @@ def syscall_end(registers: Mapping[str, int], read: ReadCode) -> int | None:
 def sleeping_registers(
     number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
 ) -> dict[str, int]:
-    """The registers of a thread that sleeps in a system call, as proc_pid_syscall(5) shows it.
-
-    rax has -ENOSYS from the entry of the call on. The callee-saved registers are not known.
-    """
+    """The registers of a thread that sleeps in a system call, as proc_pid_syscall(5) shows it. rax has -ENOSYS from the
+    entry of the call on. The callee-saved registers are not known."""
     registers = {"rip": program_counter, "rsp": stack_pointer, "orig_rax": number & _MASK, "rax": -_ENOSYS & _MASK}
     registers.update(zip(SYSCALL_ARGUMENTS, arguments))
     return registers

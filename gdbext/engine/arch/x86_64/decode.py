@@ -11,32 +11,49 @@ from typing import TYPE_CHECKING
 from gdbext.engine.arch.instruction import NOTHING, PC_RELATIVE, Instruction, MemoryOperand
 from gdbext.engine.arch.x86_64 import effects
 from gdbext.engine.arch.x86_64.conventions import BY_ENCODING as REGISTERS
-from gdbext.engine.arch.x86_64.effects import (
-    ALL_FLOATS,
-    BAD,
-    IMM8_16,
-    IMM_TEST,
-    IMM_V,
-    IMM_Z,
-    IMMEDIATE,
-    IMMEDIATE_0F,
-    MODRM,
-    MOFFS,
-    NO_MODRM_0F,
-    ONE_BYTE,
-    PREFIXES,
-    REL32,
-    VEX_IMMEDIATE_0F,
-    Effects,
-    ModRM,
-    float_move,
-    float_writes,
-    float_writes_0f,
-)
+from gdbext.engine.arch.x86_64.effects import ALL_FLOATS, Effects, ModRM, float_move, float_writes, float_writes_0f
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+IMM8, IMM16, IMM8_16, IMM_Z, REL32, MOFFS, IMM_V, IMM_TEST = range(1, 9)
+"""Immediates: 1 byte; 2; ``enter``'s 2 + 1; 4 (2 with operand size 16); a branch's 4 that no prefix shortens; an
+address of 8 (4 with address size 32); ``mov``'s up to 8; ``test``'s, which depends on ModRM.reg."""
+MODRM = 0x40
+BAD = 0x80
+IMMEDIATE = 0x0F
+_FORMS = {
+    BAD: bytes.fromhex("06 07 0e 0f 16 17 1e 1f 26 27 2e 2f 36 37 3e 3f 60 61 82 9a ce d4 d5 d6 ea"),
+    MODRM: (
+        *(row + column for row in range(0, 0x40, 8) for column in range(4)),  # add, or, adc, sbb, and, sub, xor, cmp
+        *(0x63, *range(0x84, 0x90), *range(0xD0, 0xD4), *range(0xD8, 0xE0), 0xFE, 0xFF),
+    ),
+    IMM8: (
+        *range(4, 0x40, 8),
+        *(0x6A, *range(0x70, 0x80), 0xA8, *range(0xB0, 0xB8), 0xCD, *range(0xE0, 0xE8), 0xEB),
+    ),
+    MODRM | IMM8: (0x6B, 0x80, 0x83, 0xC0, 0xC1, 0xC6),
+    MODRM | IMM_Z: (0x69, 0x81, 0xC7),
+    IMM_Z: (*range(5, 0x40, 8), 0x68, 0xA9),
+    IMM16: (0xC2, 0xCA),
+    IMM8_16: (0xC8,),
+    REL32: (0xE8, 0xE9),
+    MODRM | IMM_TEST: (0xF6, 0xF7),
+    MOFFS: range(0xA0, 0xA4),
+    IMM_V: range(0xB8, 0xC0),
+}
+_FORM_OF = {opcode: form for form, opcodes in _FORMS.items() for opcode in opcodes}
+ONE_BYTE = bytes(_FORM_OF.get(opcode, 0) for opcode in range(256))
+"""One-byte opcode → MODRM, BAD and the kind of immediate."""
+PREFIXES = frozenset((0x66, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x67, 0xF0))
+NO_MODRM_0F = frozenset(
+    (*bytes.fromhex("05 06 07 08 09 0b 0e 77 a0 a1 a2 a8 a9 aa"), *range(0x30, 0x38), *range(0xC8, 0xD0))
+)
+"""Opcodes of map 0F without ModRM (the conditional jumps 80–8F come on top)."""
+IMMEDIATE_0F = frozenset((0x0F, 0x70, 0x71, 0x72, 0x73, 0xA4, 0xAC, 0xBA, 0xC2, 0xC4, 0xC5, 0xC6))
+"""Opcodes of map 0F with an 8-bit immediate."""
+VEX_IMMEDIATE_0F = frozenset((0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6))
+"""The same under VEX and EVEX, map 1."""
 _MAX_PREFIXES = 14
 _RAX = frozenset(("rax",))
 _RSP = frozenset(("rsp",))
@@ -205,7 +222,6 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefi
 
 
 def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
-    """A VEX or EVEX instruction: its length, what it writes, where."""
     first, second = code[position], code[position + 1]
     if first == 0xC5:
         rex, opcode_map, last = ~second >> 5 & 4, 1, second
@@ -228,7 +244,6 @@ def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
 
 
 def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None, narrow: bool) -> Instruction | None:
-    """The instruction of an opcode without ModRM."""
     low = REGISTERS[(opcode & 7) | (rex & 1) << 3]
     if 0x50 <= opcode <= 0x57:
         return Instruction(here, length, "push", source=low, writes=_RSP)
@@ -254,10 +269,10 @@ def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None,
         return Instruction(here, length, "trap")
     if opcode == 0xC9:
         return Instruction(here, length, "leave", "rbp", writes=_FRAME)
-    found = effects.plain(opcode, rex)
+    effect = effects.plain(opcode, rex)
     if (narrow and opcode == 0x9C) or opcode in (0xCA, 0xCB, 0xCF):
         return None  # no compiler's code
-    return Instruction(here, length, "other", writes=found.writes, stored=found.stored)
+    return Instruction(here, length, "other", writes=effect.writes, stored=effect.stored)
 
 
 def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narrow: bool) -> Instruction:
@@ -277,7 +292,6 @@ def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narro
 def _with_modrm(
     here: int, length: int, opcode: int, rex: int, modrm: ModRM, immediate: int | None
 ) -> Instruction | None:
-    """The instruction of an opcode of one byte with ModRM."""
     reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else ""
     operation, memory = modrm.reg & 7, modrm.memory
     if opcode == 0xFF and operation > 1:

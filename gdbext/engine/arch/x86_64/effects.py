@@ -1,9 +1,8 @@
 """The effects of an instruction: the general and vector registers that it may write, and how many bytes of memory.
 
 Both err on the side of more: a search that follows a value through code must never miss a write. From the operand
-columns and the opcode maps (appendix A, tables A-2 to A-5, for 64-bit mode) of the Intel SDM, volume 2; instructions
-for operating systems only are left out. Moves of floating-point numbers are followed in the legacy SSE encodings only:
-they are what compilers emit for code that runs on every x86-64.
+columns of the Intel SDM, volume 2; instructions for operating systems only are left out. Moves of floating-point
+numbers are followed in the legacy SSE encodings only: they are what compilers emit for code that runs everywhere.
 """
 
 from __future__ import annotations
@@ -16,55 +15,6 @@ from gdbext.engine.arch.x86_64.conventions import FLOATS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-
-IMM8, IMM16, IMM8_16, IMM_Z, REL32, MOFFS, IMM_V, IMM_TEST = range(1, 9)
-"""Immediates: 1 byte; 2; ``enter``'s 2 + 1; 4 (2 with operand size 16); a branch's 4 that no prefix shortens; an
-address of 8 (4 with address size 32); ``mov``'s up to 8; ``test``'s, which depends on ModRM.reg."""
-MODRM = 0x40
-BAD = 0x80
-IMMEDIATE = 0x0F
-
-PREFIXES = frozenset((0x66, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x67, 0xF0))
-
-
-def _one_byte() -> bytes:
-    table = bytearray(256)
-    for row in range(0, 0x40, 8):  # add, or, adc, sbb, and, sub, xor, cmp
-        table[row : row + 8] = bytes((MODRM, MODRM, MODRM, MODRM, IMM8, IMM_Z, BAD, BAD))
-    for opcode in (0x60, 0x61, 0x82, 0x9A, 0xCE, 0xD4, 0xD5, 0xD6, 0xEA):
-        table[opcode] = BAD
-    for opcode in (0x63, *range(0x84, 0x90), *range(0xD0, 0xD4), *range(0xD8, 0xE0), 0xFE, 0xFF):
-        table[opcode] = MODRM
-    for opcode in (0x6A, *range(0x70, 0x80), 0xA8, *range(0xB0, 0xB8), 0xCD, *range(0xE0, 0xE8), 0xEB):
-        table[opcode] = IMM8
-    for opcode in (0x6B, 0x80, 0x83, 0xC0, 0xC1, 0xC6):
-        table[opcode] = MODRM | IMM8
-    for opcode in (0x69, 0x81, 0xC7):
-        table[opcode] = MODRM | IMM_Z
-    table[0x68] = table[0xA9] = IMM_Z
-    table[0xC2] = table[0xCA] = IMM16
-    table[0xC8] = IMM8_16
-    table[0xE8] = table[0xE9] = REL32
-    table[0xF6] = table[0xF7] = MODRM | IMM_TEST
-    for opcode in range(0xA0, 0xA4):
-        table[opcode] = MOFFS
-    for opcode in range(0xB8, 0xC0):
-        table[opcode] = IMM_V
-    return bytes(table)
-
-
-ONE_BYTE = _one_byte()
-"""Rows by opcode: MODRM, BAD and the kind of immediate."""
-
-NO_MODRM_0F = frozenset(
-    (*bytes.fromhex("05 06 07 08 09 0b 0e 77 a0 a1 a2 a8 a9 aa"), *range(0x30, 0x38), *range(0xC8, 0xD0))
-)
-"""Opcodes of map 0F without ModRM (the conditional jumps 80–8F come on top)."""
-IMMEDIATE_0F = frozenset((0x0F, 0x70, 0x71, 0x72, 0x73, 0xA4, 0xAC, 0xBA, 0xC2, 0xC4, 0xC5, 0xC6))
-"""Opcodes of map 0F with an 8-bit immediate."""
-VEX_IMMEDIATE_0F = frozenset((0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6))
-"""The same under VEX and EVEX, map 1."""
-
 
 ANY_SIZE = 1 << 20
 """Bytes written by instructions that save processor state, or whose place in memory is not the operand's alone."""
