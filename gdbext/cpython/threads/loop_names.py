@@ -69,7 +69,7 @@ class LoopNames(NamedTuple):
         return self.variables | self.attributes
 
     def __or__(self, other: LoopNames) -> LoopNames:
-        return LoopNames(*(own | others for own, others in zip(self, other)))
+        return LoopNames(*(own | others for own, others in zip(self, other)))  # type: ignore[arg-type]
 
 
 def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:
