@@ -1,9 +1,4 @@
-"""Process: a running process, a core or a recording, and everything that gdbext can tell of it.
-
-Diagnosis: why it hangs or crashed.
-
-Answer: what a command reports.
-"""
+"""Process, a running process, a core or a recording, with all that gdbext can report of it; the answers of commands."""
 
 from __future__ import annotations
 
@@ -206,16 +201,12 @@ def open_process(
             return Process(opening.open_recording(recording), limits=limits)
         if core is not None:
             return Process(opening.open_core(core, sysroot), limits=limits)
-        return _open_live(pid or 0, stop, hold, limits)
-
-
-def _open_live(pid: int, stop: bool, hold: bool, limits: CallLimits) -> Process:
-    check_process(pid)
-    how = opening.Standstill.HELD if hold else opening.Standstill.BRIEF if stop else opening.Standstill.NONE
-    target = opening.open_live(pid, how)
-    try:
-        target.threads()  # that is the moment which everything is about
-    except BaseException:
-        target.close()
-        raise
-    return Process(target, how, limits)
+        check_process(pid or 0)
+        standstill = opening.Standstill.HELD if hold else opening.Standstill.BRIEF if stop else opening.Standstill.NONE
+        target = opening.open_live(pid or 0, standstill)
+        try:
+            target.threads()  # that is the moment which everything is about
+        except BaseException:
+            target.close()
+            raise
+        return Process(target, standstill, limits)
