@@ -64,10 +64,8 @@ if TYPE_CHECKING:
 
 _POLLING_FRAMES = 3
 """Innermost Python frames in which the loop of a sleep is looked for: a function may do nothing but sleep."""
-_NAMING_FRAMES = 3
-"""Innermost Python frames in which the name of a lock is looked for."""
-_MOST_NAMED = 16
-"""Most threads in whose frames it is looked for."""
+_NAMING_FRAMES = 3  # innermost Python frames in which the name of a lock is looked for
+_MOST_NAMED = 16  # most threads in whose frames it is looked for
 _ATTRIBUTES = 64
 
 

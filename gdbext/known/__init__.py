@@ -63,8 +63,7 @@ class Affected(NamedTuple):
         return begun and not over
 
 
-_BEYOND = 1 << 70
-"""A part of a version that is longer than any number: it is greater than all of them."""
+_BEYOND = 1 << 70  # A part of a version that is longer than any number: it is greater than all of them
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], bool]:
@@ -148,12 +147,10 @@ class KnownBug(NamedTuple):
     """No thread fits any of these."""
 
 
-GROUP = "gdbext.known"
-"""The group of entry points: NAME = "module:attribute", a KnownBug or a tuple of them."""
+GROUP = "gdbext.known"  # the group of entry points: NAME = "module:attribute", a KnownBug or a tuple of them
 FOLDER = f"{os.path.dirname(os.path.realpath(__file__))}/bugs"  # noqa: PTH120 - pathlib takes 10 ms to import
 VARIABLE = "GDBEXT_KNOWN"
-_LARGEST = 1 << 22
-"""Bytes of a file: some thousand entries."""
+_LARGEST = 1 << 22  # bytes of a file: some thousand entries
 
 
 def catalogue(note: Note) -> tuple[KnownBug, ...]:
@@ -244,7 +241,7 @@ def _record(value: object, record: Callable[..., Made], where: str, required: Se
     declared, and the ``required`` ones are there and not empty. Raises BadData."""
     if not isinstance(value, Mapping):
         raise BadData(f"{where} is no object: {json.dumps(value)[:40]}")
-    kinds = annotation_texts(record)
+    kinds = annotation_texts(record)  # type: ignore[arg-type]
     if not value.keys() <= kinds.keys():
         strange = sorted(set(map(str, value)) - kinds.keys())
         raise BadData(f"{where} has {', '.join(strange)}; there are {', '.join(kinds)}")

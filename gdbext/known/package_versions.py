@@ -17,14 +17,11 @@ if TYPE_CHECKING:
 _LIBC_VERSION = re.compile(rb"GNU C Library[^\n]{0,80}? version (\d+\.\d+)")
 _NCCL_VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
 """VERSION_STRING of NCCL's src/init.cc: ``NCCL version 2.27.3+cuda12.9``."""
-_LINE = 160
-"""Bytes that hold a banner's first line."""
-_MOST_TEXTS = 8
-"""Texts of a library that may begin as its banner does, as formats of messages do."""
+_LINE = 160  # bytes that hold a banner's first line
+_MOST_TEXTS = 8  # texts of a library that may begin as its banner does, as formats of messages do
 _SITE = re.compile(r"(/.*/(?:site|dist)-packages)/")
 _EXTENSION = re.compile(r"/(?:site|dist)-packages/|\.(?:cpython-[^/]+|abi3)\.so$")
-_HIGHEST = 6
-"""Folders above a module in which its package's metadata is looked for."""
+_HIGHEST = 6  # folders above a module in which its package's metadata is looked for
 _METADATA = re.compile(r"(.+?)-(\d[^-]*)(?:-py\d[^-]*)?\.(?:dist|egg)-info")
 
 

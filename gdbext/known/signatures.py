@@ -16,18 +16,15 @@ from gdbext.known import NO_CHILD, KnownBug, ThreadPattern
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    NativeName = Callable[[], Sequence[str]]
-    """The names of a frame's function, asked for only where its library fits."""
+    NativeName = Callable[[], Sequence[str]]  # the names of a frame's function, asked for only where its library fits
 
 _C_LIBRARY = ("libc.", "libc-", "libpthread", "ld-")
-_MOST_CANDIDATES = 32
-"""Threads that are tried for one pattern: those of a pool do all the same."""
+_MOST_CANDIDATES = 32  # threads that are tried for one pattern: those of a pool do all the same
 
 
 class _ThreadFields(NamedTuple):
     label: str
-    python: Sequence[tuple[str, str]] = ()
-    """(file, function) of its Python frames, the innermost first."""
+    python: Sequence[tuple[str, str]] = ()  # (file, function) of its Python frames, the innermost first
     waits_for: str = ""
     missing_workers: str = ""
     read_native: Callable[[], Sequence[tuple[NativeName, str]]] = tuple

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.abi.assumed_names import Waitable
     from gdbext.engine.layouts.declarations import U64, Member, Struct
 
-    Version = tuple[int, int]
-    """A minor version: (3, 11)."""
+    Version = tuple[int, int]  # A minor version: (3, 11)
     Groups = tuple[Optional[Union[type[Struct], Member[Any]]], ...]
     """The words of _Py_DebugOffsets in their order: a structure stands for its size, a member for its offset, None for
     what is not used."""

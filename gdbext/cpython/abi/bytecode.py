@@ -49,10 +49,8 @@ class Bytecode(NamedTuple):
     global_shift: int = 1
     attribute_shift: int = 0
     jump_unit: int = 2
-    pop_top: int = 1
-    """The opcode that discards a result."""
-    load_const: frozenset[int] = frozenset({100})
-    """Opcodes that load a constant by its number."""
+    pop_top: int = 1  # the opcode that discards a result
+    load_const: frozenset[int] = frozenset({100})  # opcodes that load a constant by its number
     methods: frozenset[int] = frozenset({160})
     """Opcodes that load a method in order to call it. From 3.12 on the lowest bit of LOAD_ATTR's argument says so."""
 
@@ -72,8 +70,7 @@ class _Step(NamedTuple):
         return _LOADS.get(self.role)
 
 
-_UNIT = 2
-"""Bytes of a code unit."""
+_UNIT = 2  # bytes of a code unit
 
 
 def loop_around(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
@@ -131,8 +128,7 @@ class MethodCall(NamedTuple):
     offset: int
 
 
-_CALL = 3
-"""Instructions from a method without arguments to the discarding of its result, at most (PRECALL is 3.11's)."""
+_CALL = 3  # instructions from a method without arguments to the discarding of its result, at most (PRECALL is 3.11's)
 
 
 def methods_before(form: Bytecode, code: bytes, at: int) -> list[MethodCall] | None:
@@ -153,8 +149,7 @@ def methods_before(form: Bytecode, code: bytes, at: int) -> list[MethodCall] | N
     return calls
 
 
-_ENTERS = (143, 154)
-"""SETUP_WITH and SETUP_ASYNC_WITH of 3.8 to 3.10, whose argument leads to the handler."""
+_ENTERS = (143, 154)  # SETUP_WITH and SETUP_ASYNC_WITH of 3.8 to 3.10, whose argument leads to the handler
 
 
 def enters_with(form: Bytecode, code: bytes, handler: int) -> int | None:

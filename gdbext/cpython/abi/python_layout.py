@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
 
-HEADER = 16
-"""sizeof(PyObject) in what ``python_structures`` states."""
+HEADER = 16  # sizeof(PyObject) in what ``python_structures`` states
 
 
 class TaskLayout(NamedTuple):
@@ -45,8 +44,7 @@ class TaskLayout(NamedTuple):
     waiter: int
     coroutine: int
     name: int
-    state: int
-    """``enum fut_state``: 0 pending, 1 cancelled, 2 finished."""
+    state: int  # ``enum fut_state``: 0 pending, 1 cancelled, 2 finished
 
 
 TASK_LAYOUTS = {

@@ -198,8 +198,7 @@ _3_15 = _3_14._replace(
 _3_13T = _3_13._replace(free_threaded=True)
 _3_14T = _3_14._replace(free_threaded=True, kind_bit=8)
 
-SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_14T, _3_15)
-"""All rows of versions, oldest first."""
+SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_14T, _3_15)  # all rows of versions, oldest first
 
 EVAL_FUNCTIONS = tuple(dict.fromkeys(name for abi in SUPPORTED for name in abi.evaluation_functions))
 """The C functions that run Python code (Python/ceval.c), in any version."""
@@ -237,8 +236,7 @@ RUNTIME = "_PyRuntime"
 _COOKIE = b"xdebugpy"  # _Py_Debug_Cookie, Include/internal/pycore_runtime.h of 3.13
 _PYTHON_NAME = re.compile(r"^(lib)?python(\d(\.\d+)?)?t?[dm]*(\.so|$)")
 _VERSION_IN_PATH = re.compile(r"python(\d)\.(\d+)")
-_STRING_TABLE_LIMIT = 1 << 20
-"""A .dynstr larger than this is a compute library's, not an interpreter's."""
+_STRING_TABLE_LIMIT = 1 << 20  # A .dynstr larger than this is a compute library's, not an interpreter's
 
 
 class RuntimeLocation(NamedTuple):

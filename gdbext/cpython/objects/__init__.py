@@ -25,14 +25,10 @@ from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, GdbextError
 
-TEXT_LIMIT = 64 * 1024
-"""Longest str that is read whole, in characters; a source path or a name is shorter."""
-ITEM_LIMIT = 100_000
-"""Most items of a tuple, list or dict."""
-DIGIT_LIMIT = 64
-"""Most digits (30 bits each) of an int."""
-NAME_LIMIT = 512
-"""Most characters of a tp_name, and of the name of a variable."""
+TEXT_LIMIT = 64 * 1024  # longest str that is read whole, in characters; a source path or a name is shorter
+ITEM_LIMIT = 100_000  # most items of a tuple, list or dict
+DIGIT_LIMIT = 64  # most digits (30 bits each) of an int
+NAME_LIMIT = 512  # most characters of a tp_name, and of the name of a variable
 
 # Py_TPFLAGS_*_SUBCLASS and others (Include/object.h), the same in every version that has them.
 FLAG_INLINE_VALUES = 1 << 2
@@ -246,8 +242,7 @@ _MANAGED_DICT = -3 * _POINTER  # MANAGED_DICT_OFFSET of a build with the GIL (py
 _MANAGED_DICT_FREE_THREADED = -1 * _POINTER  # the same without the GIL: there is no PyGC_Head in between
 _MANAGED_VALUES = -4 * _POINTER  # _PyObject_ValuesPointer of 3.11
 
-Item = tuple[int, int]
-"""Addresses of a key and its value."""
+Item = tuple[int, int]  # addresses of a key and its value
 
 
 class DictReader:
@@ -258,8 +253,7 @@ class DictReader:
         self._memory = objects.memory
         self._layout = objects.layout
         self._space = objects.space
-        self._shared: dict[int, list[int]] = {}
-        """The names in tables of keys that objects share."""
+        self._shared: dict[int, list[int]] = {}  # the names in tables of keys that objects share
         self._compared: dict[tuple[int, str], bool] = {}
         """The comparisons of attributes' names so far: objects share theirs."""
         self._keys_form = objects.layout.abi.dict_keys

@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 
     from gdbext.engine.layouts.declarations import Number
 
-    Range = tuple[int, int, Optional[int]]
-    """First byte, end byte (exclusive), line."""
+    Range = tuple[int, int, Optional[int]]  # first byte, end byte (exclusive), line
 
 
 _NO_LINE = -128  # 3.10: "this range has no line number"
-CODE_UNIT = 2
-"""Size of a _Py_CODEUNIT, in bytes."""
+CODE_UNIT = 2  # size of a _Py_CODEUNIT, in bytes
 _LONG, _NO_COLUMNS, _NONE = 14, 13, 15  # 3.11 location codes; 10-12 are "one line" forms, below are "short"
 
 
@@ -111,13 +109,11 @@ def _signed_varint(table: bytes, position: int) -> int:
     return -(value >> 1) if value & 1 else value >> 1
 
 
-_TABLE_LIMIT = 4 << 20
-"""Longest line table, in bytes; that of a generated module of 100,000 lines has about one."""
+_TABLE_LIMIT = 4 << 20  # longest line table, in bytes; that of a generated module of 100,000 lines has about one
 _NAME_LIMIT = 1024
 _PATH_LIMIT = 4096
 _LOCALS_LIMIT = 10_000
-_COPIES_LIMIT = 1 << 16
-"""Copies of the bytecode of one code object; there is one for each thread that runs it often."""
+_COPIES_LIMIT = 1 << 16  # copies of the bytecode of one code object; there is one for each thread that runs it often
 
 
 class Code:
@@ -220,8 +216,7 @@ class CodeCache:
 
     def __init__(self, objects: ObjectReader) -> None:
         self._objects = objects
-        self._known: dict[int, Code | None] = {}
-        """None: no code object is there, or it cannot be read."""
+        self._known: dict[int, Code | None] = {}  # None: no code object is there, or it cannot be read
 
     def get(self, address: int) -> Code:
         """The code object at ``address``. Raises BadData for anything else, MemoryFault when it is not there."""
@@ -235,8 +230,7 @@ class CodeCache:
         return code
 
 
-_DEPTH = 8
-"""Most wrappers (partial, bound method, __wrapped__) that are followed."""
+_DEPTH = 8  # most wrappers (partial, bound method, __wrapped__) that are followed
 _FUNCTION_NAME_LIMIT = 512
 
 
@@ -253,8 +247,7 @@ class PythonFunction(NamedTuple):
     kind: str
     address: int
     wrappers: tuple[str, ...] = ()
-    code: int = 0
-    """Address of the code object; 0 where there is no Python source."""
+    code: int = 0  # address of the code object; 0 where there is no Python source
 
     @property
     def place(self) -> str:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 
 _LIMIT = 100_000
-_ENTRY = 16
-"""sizeof(setentry): key and hash (Include/cpython/setobject.h)."""
+_ENTRY = 16  # sizeof(setentry): key and hash (Include/cpython/setobject.h)
 
 
 def set_items(runtime: PySpace, address: int) -> list[int]:
@@ -81,8 +80,7 @@ def queued(runtime: PySpace, address: int) -> tuple[int, ...]:
     return (words * 2)[first : first + count]
 
 
-_OBJECT_TYPES = (6, 16)
-"""Types T_OBJECT and Py_T_OBJECT_EX (structmember.h)."""
+_OBJECT_TYPES = (6, 16)  # types T_OBJECT and Py_T_OBJECT_EX (structmember.h)
 
 
 def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) -> int:
@@ -100,10 +98,8 @@ def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) 
     return memory.u64(address + offset)
 
 
-_MAX_TREE_DEPTH = 8
-"""_Py_HAMT_MAX_TREE_DEPTH."""
-_CHILDREN = 32
-"""HAMT_ARRAY_NODE_SIZE; a bitmap node has at most as many pairs."""
+_MAX_TREE_DEPTH = 8  # _Py_HAMT_MAX_TREE_DEPTH
+_CHILDREN = 32  # HAMT_ARRAY_NODE_SIZE; a bitmap node has at most as many pairs
 _BITMAP, _ARRAY, _COLLISION = "hamt_bitmap_node", "hamt_array_node", "hamt_collision_node"
 
 

@@ -40,15 +40,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_VARIABLES = 10_000
-"""Most variables that are read at once, where nobody gives a limit."""
+_VARIABLES = 10_000  # most variables that are read at once, where nobody gives a limit
 _BASES = 64
 _PARTS = 32
-_CELLS = 16
-"""Most variables of a closure."""
+_CELLS = 16  # most variables of a closure
 _BUILTIN = "builtin_function_or_method"
-_METHOD = 8
-"""Offset of ml_meth in PyMethodDef (Include/methodobject.h)."""
+_METHOD = 8  # offset of ml_meth in PyMethodDef (Include/methodobject.h)
 
 
 class PyRef:
@@ -66,8 +63,7 @@ class PyRef:
         self.python = python
         self.address = address
         self.fault = fault
-        self.name = name
-        """The name by which it was looked for, of a missing value."""
+        self.name = name  # the name by which it was looked for, of a missing value
 
     def __bool__(self) -> bool:
         return self.address != 0

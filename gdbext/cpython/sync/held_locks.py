@@ -36,8 +36,7 @@ from gdbext.cpython.threads.loop_names import CalledMethod, called_methods, line
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
 
-_WITH_FRAMES = 200
-"""Innermost Python frames that are read."""
+_WITH_FRAMES = 200  # innermost Python frames that are read
 _TABLE_LIMIT = 1 << 20
 _DEPTH_LIMIT = 1000
 _FUNCTION_NAMES = {
@@ -48,8 +47,7 @@ _FUNCTION_NAMES = {
 _CYTHON_FUNCTION = "cython_function_or_method"
 """The type of what Cython has compiled, which begins as a PyCFunctionObject (Cython/Utility/CythonFunction.c)."""
 _NAME_LIMIT = 64
-_BLOCKS = 20
-"""Most blocks of a code object: CO_MAXBLOCKS (cpython/code.h)."""
+_BLOCKS = 20  # most blocks of a code object: CO_MAXBLOCKS (cpython/code.h)
 
 
 def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
@@ -92,8 +90,7 @@ def entered_in(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
     return [each for inner in (frame, *_generators(runtime, frame)) for each in _entered(runtime, inner)]
 
 
-_NESTED = 3
-"""Generators inside of one another's ``with`` blocks that are followed."""
+_NESTED = 3  # generators inside of one another's ``with`` blocks that are followed
 
 
 def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> Iterator[tuple[int, PythonFrame]]:
@@ -319,8 +316,7 @@ def exception_entries(table: bytes) -> Iterator[tuple[int, int, int, int]]:
             yield start * 2, (start + length) * 2, target * 2, depth
 
 
-_FRAMES = 64
-"""Innermost Python frames that are read."""
+_FRAMES = 64  # innermost Python frames that are read
 
 
 def held_in_try(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[int, LockState]]:

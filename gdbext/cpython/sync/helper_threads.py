@@ -32,8 +32,7 @@ _NAME = re.compile(r"Thread-\d+ \((.+)\)\Z", re.ASCII)
 """The name that Thread.__init__ makes of a number and the function's ``__name__``."""
 _THREADS = 4096
 _FRAMES = 12
-_ATTRIBUTES, _NAME_LENGTH = 64, 256
-"""Most attributes of an object, and characters of a name, that are read."""
+_ATTRIBUTES, _NAME_LENGTH = 64, 256  # most attributes of an object, and characters of a name, that are read
 
 
 class ThreadObject(NamedTuple):
@@ -41,18 +40,14 @@ class ThreadObject(NamedTuple):
 
     value: PyRef
     name: str
-    runs: bool
-    """It is among the threads that run."""
-    began: bool
-    """Its own code has run: it has set its event."""
+    runs: bool  # it is among the threads that run
+    began: bool  # its own code has run: it has set its event
     ident: int
     native_id: int
     target: PyRef
     """The function that it runs, or its method ``run`` in a class of its own; missing if that is not known any more."""
-    function: str
-    """The name of that function, "" if it is not known."""
-    started_event: PyRef
-    """The event that it sets when it begins, for which Thread.start() waits."""
+    function: str  # the name of that function, "" if it is not known
+    started_event: PyRef  # the event that it sets when it begins, for which Thread.start() waits
 
     @property
     def has_ended(self) -> bool:
@@ -135,11 +130,9 @@ def thread_object(thread: PyRef, running: Collection[PyRef]) -> ThreadObject | N
 class PoolHelper(NamedTuple):
     """A thread of this process without which a multiprocessing.Pool delivers no result."""
 
-    does: str
-    """The work that it does for a result: ``hands out the jobs``."""
+    does: str  # the work that it does for a result: ``hands out the jobs``
     tid: int | None
-    thread: ThreadObject
-    """The Thread object of the helper, which may have ended."""
+    thread: ThreadObject  # the Thread object of the helper, which may have ended
 
     @property
     def only_replaces(self) -> bool:
@@ -189,10 +182,8 @@ def lost_executor(runtime: PythonRuntime, future: PyRef) -> DeadWorkers | None:
     return None
 
 
-_STEPS = 3
-"""Attributes, arguments or items from one object to another that it reaches, at most."""
-_REACHED = 400
-"""Objects that are reached from a thread, or from the frames of one, at most."""
+_STEPS = 3  # Attributes, arguments or items from one object to another that it reaches, at most
+_REACHED = 400  # objects that are reached from a thread, or from the frames of one, at most
 
 
 def dead_threads_reaching(runtime: PythonRuntime, value: PyRef) -> tuple[ThreadObject, ...]:

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.targets.base_target import Target
 
-_MAX_INTERVAL = 3_600_000_000
-"""Microseconds; sys.setswitchinterval(3600) is already absurd."""
+_MAX_INTERVAL = 3_600_000_000  # Microseconds; sys.setswitchinterval(3600) is already absurd
 
 
 class GilPart(Enum):
@@ -136,14 +135,11 @@ def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> Gil
     )
 
 
-_FRAMES = 3
-"""Innermost Python frames whose objects are searched for the lock."""
-_ATTRIBUTES = 64
-"""Most attributes of one object that are searched."""
+_FRAMES = 3  # innermost Python frames whose objects are searched for the lock
+_ATTRIBUTES = 64  # most attributes of one object that are searched
 _LOCKS, _NATIVE_LOCK = ("lock", "mutex"), 256
 """Ends of the names of such classes, and the most bytes that an object of one has."""
-_LOCKED, HAS_PARKED = 1, 2
-"""Bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)."""
+_LOCKED, HAS_PARKED = 1, 2  # bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)
 
 
 class LockState(NamedTuple):
@@ -274,10 +270,8 @@ def _inside(runtime: PythonRuntime, address: int) -> Iterator[int]:
             yield from (value for _, value in islice(runtime.dicts.attributes(address), _ATTRIBUTES))
 
 
-_SECONDS = 0.015
-"""Seconds that the process is stopped longer for it, at most."""
-_TRIES = 3
-"""Attempts to find an interpreter: the lists that prove it may be torn."""
+_SECONDS = 0.015  # seconds that the process is stopped longer for it, at most
+_TRIES = 3  # attempts to find an interpreter: the lists that prove it may be torn
 
 
 def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -> Callable[[], None] | None:

@@ -22,12 +22,9 @@ from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
 
-_INACTIVE, _TWO_MUTEXES, _TAGS = 1, 2, 3
-"""Tags of a pointer to a critical section (pycore_critical_section.h)."""
-_SECTIONS = 64
-"""Critical sections of one thread that are followed; they are nested as the calls of C functions are."""
-_ATTACHED = 1
-"""PyThreadState.state of a thread that may use Python's objects (_Py_THREAD_ATTACHED)."""
+_INACTIVE, _TWO_MUTEXES, _TAGS = 1, 2, 3  # tags of a pointer to a critical section (pycore_critical_section.h)
+_SECTIONS = 64  # critical sections of one thread that are followed; they are nested as the calls of C functions are
+_ATTACHED = 1  # PyThreadState.state of a thread that may use Python's objects (_Py_THREAD_ATTACHED)
 
 
 class ParkedOn(Enum):

@@ -48,8 +48,7 @@ def _is_builtin(value: PyRef, name: str) -> bool:
     return bool(function and (function.kind, function.qualname) == ("builtin", name))
 
 
-_NEAR = 24
-"""Innermost Python frames in which a debugger's are looked for."""
+_NEAR = 24  # innermost Python frames in which a debugger's are looked for
 _DEBUGGERS = {"pdb.py": "pdb", "debugger.py": "IPython's pdb"}
 _DEBUGGER_FILES = frozenset({*_DEBUGGERS, "bdb.py", "cmd.py"})
 _LONGEST_QUESTION = 300
@@ -58,10 +57,8 @@ _LONGEST_QUESTION = 300
 class Question(NamedTuple):
     """Something that a program asks a person who should type."""
 
-    by: str
-    """The function or debugger that asks: ``input()``, ``getpass()``, ``pdb``."""
-    frame: PythonFrame
-    """The function that has called it, or where the debugger has stopped the program."""
+    by: str  # the function or debugger that asks: ``input()``, ``getpass()``, ``pdb``
+    frame: PythonFrame  # the function that has called it, or where the debugger has stopped the program
     words: str = ""
     is_debugger: bool = False
 
@@ -104,8 +101,7 @@ _LOCK_FILES = (".lock", "/lock")
 extensions."""
 _FILE_ENDINGS = (*_LOCK_FILES, *_words(".lck .pid .done .flag .ready .pt .pth .ckpt .json .txt .bin"))
 """Endings of names without a folder that are taken for a file's."""
-_PATH_WORDS = 16
-"""Words of a pathlib.Path that are read: it has slots, one of them the whole path."""
+_PATH_WORDS = 16  # words of a pathlib.Path that are read: it has slots, one of them the whole path
 
 
 class PolledKind(Enum):
@@ -117,8 +113,7 @@ class PolledKind(Enum):
     PROCESS = _words("poll wait waitpid returncode is_alive exitcode join _try_wait")
     THREAD = _words("is_alive join")
     OBJECT = _words("is_set wait get get_nowait put_nowait empty qsize full done running locked ready successful")
-    FLAG = frozenset[str]()
-    """A bool: code that looks at it calls nothing."""
+    FLAG = frozenset[str]()  # A bool: code that looks at it calls nothing
 
 
 class PolledObject(NamedTuple):
@@ -133,8 +128,7 @@ class PolledObject(NamedTuple):
     ident: int = 0
     kind: Waitable | None = None
     value: bool = False
-    is_item: bool = False
-    """It is in a container of that name."""
+    is_item: bool = False  # it is in a container of that name
 
 
 def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObject]:
@@ -163,8 +157,7 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
 _BLOCKING = frozenset({"join", "wait", "waitpid", "get"})
 """Methods that rather wait for something than poll it, but in a loop that expects them to give up."""
 _GIVE_UP = frozenset({"Empty", "TimeoutExpired", "TimeoutError"})
-_CALLS = 2
-"""Functions that call one another, from the loop on, that are followed."""
+_CALLS = 2  # functions that call one another, from the loop on, that are followed
 
 
 def _is_own(file: str) -> bool:
@@ -228,8 +221,7 @@ def up_to_callback(frames: Sequence[PythonFrame]) -> Iterator[PythonFrame]:
 
 
 _PAUSES = frozenset({"sleep"})
-_AROUND = 3
-"""Frames in which the loop around a wait is looked for."""
+_AROUND = 3  # frames in which the loop around a wait is looked for
 
 
 def waiting_loop(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> PythonFrame | None:

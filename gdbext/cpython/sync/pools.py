@@ -41,8 +41,7 @@ def is_pending(future: PyRef) -> bool:
     return future.var("_state").str(32) in ("PENDING", "RUNNING")
 
 
-_DEPTH = 8
-"""Innermost frames of a thread in which an executor's manager waits."""
+_DEPTH = 8  # innermost frames of a thread in which an executor's manager waits
 _MAX_ITEMS, _ATTRIBUTES = 10_000, 64
 
 
@@ -103,10 +102,8 @@ class _PoolWorker(NamedTuple):
     """A thread in its pool's loop."""
 
     ident: int
-    waits_for: PyRef
-    """A future, missing for none."""
-    pool_size: int
-    """Number of workers that its executor has started; 0 if that cannot be read."""
+    waits_for: PyRef  # A future, missing for none
+    pool_size: int  # number of workers that its executor has started; 0 if that cannot be read
 
 
 def _pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
@@ -135,8 +132,7 @@ def jobs_in_queue(queue: PyRef) -> frozenset[PyRef]:
     return frozenset(filter(None, (item.var(assumed_names.JOB_FUTURE) for item in queue.elements())))
 
 
-_FRAMES = 12
-"""Innermost Python frames that are read."""
+_FRAMES = 12  # innermost Python frames that are read
 
 
 def takes_jobs(runtime: PythonRuntime, state: ThreadState, folders: Collection[str], address: int) -> bool:

@@ -35,11 +35,9 @@ if TYPE_CHECKING:
 
     Jobs = Callable[[], Mapping[int, int]]
 
-_DEPTH = 8
-"""Innermost Python frames that are read: Barrier.wait goes through three others."""
+_DEPTH = 8  # innermost Python frames that are read: Barrier.wait goes through three others
 
-_OUTER = 12
-"""Outermost Python frames in which a pool's worker runs a job; there are five."""
+_OUTER = 12  # outermost Python frames in which a pool's worker runs a job; there are five
 
 
 class PythonWait(NamedTuple):
@@ -58,18 +56,14 @@ class PythonWait(NamedTuple):
     reacquiring: bool = False
     owner_ident: int | None = None
     owner_tid: int | None = None
-    pids: tuple[int, ...] = ()
-    """The worker processes that owe the result."""
-    helpers: tuple[PoolHelper, ...] = ()
-    """The threads of this process that the pool of the result needs besides."""
-    lacks_workers: bool = False
-    """A ProcessPoolExecutor owes the result, and has no worker process."""
+    pids: tuple[int, ...] = ()  # the worker processes that owe the result
+    helpers: tuple[PoolHelper, ...] = ()  # the threads of this process that the pool of the result needs besides
+    lacks_workers: bool = False  # A ProcessPoolExecutor owes the result, and has no worker process
     exhausted: tuple[int, ...] = ()
     """Thread ids of the workers of the pool that owes it, where all of them wait for such results."""
     awaited: tuple[int, ...] = ()
     """Thread ids of those whose end the interpreter waits for, or that run jobs of several futures."""
-    lacks: str = ""
-    """The missing part before it goes on, for people: ``2 of 3 threads have come``."""
+    lacks: str = ""  # the missing part before it goes on, for people: ``2 of 3 threads have come``
 
 
 def python_wait(
@@ -245,8 +239,7 @@ _SEMAPHORE = "_multiprocessing.SemLock"
 _SEM_VALUE_MAX = 0x7FFF_FFFF
 """The ``maxvalue`` that SemLock gets for a Semaphore, however many tokens that has (synchronize.py)."""
 _ATTRIBUTES = 64
-_NEAR_CALL = 3
-"""Innermost frames: the method of the object, and its caller."""
+_NEAR_CALL = 3  # innermost frames: the method of the object, and its caller
 
 
 def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> bool:
@@ -270,10 +263,8 @@ def _semaphore(python: PySpace, address: int) -> tuple[int, int, int]:
     return lock.handle, lock.count, lock.maxvalue
 
 
-_HANDLER_FRAMES = 32
-"""Innermost Python frames among which a handler is looked for."""
-_ARGUMENTS = 3
-"""A method has ``self`` before them."""
+_HANDLER_FRAMES = 32  # innermost Python frames among which a handler is looked for
+_ARGUMENTS = 3  # A method has ``self`` before them
 
 
 def in_signal_handler(runtime: PythonRuntime, state: ThreadState) -> bool:

@@ -77,8 +77,7 @@ class PossibleWakers(NamedTuple):
     """The functions that could end a wait, the threads in them, and the threads that have ended."""
 
     functions: tuple[WakingFunction, ...] = ()
-    idents: tuple[int, ...] = ()
-    """Idents of the other threads that are in one of these functions."""
+    idents: tuple[int, ...] = ()  # idents of the other threads that are in one of these functions
     ended: tuple[ThreadObject, ...] = ()
     """Threads that have ended and whose function is one of these, or is not known any more."""
     takes_jobs: bool = False
@@ -249,8 +248,7 @@ def _names_in(runtime: PythonRuntime, holder: int, address: int) -> frozenset[st
 class _CallGraph:
     """Tells whether the function of a thread reaches a waking one, by the names that code has."""
 
-    STEPS = 3
-    """Functions that call one another from a thread's own to the waking one, at most."""
+    STEPS = 3  # functions that call one another from a thread's own to the waking one, at most
 
     def __init__(self, runtime: PythonRuntime, waking: Collection[int], functions: Iterable[PythonFunction]) -> None:
         """``waking``: addresses of the code of waking functions."""

@@ -61,19 +61,14 @@ class Awaited(NamedTuple):
     timed: bool = False
     first: bool = False
     pid: int | None = None
-    status: int | None = None
-    """The exit status of a process that has ended; None for one of which asyncio knows no end."""
+    status: int | None = None  # the exit status of a process that has ended; None for one of which asyncio knows no end
     package: str = "asyncio"
-    holder: int = 0
-    """The task that has it, where the object itself keeps that; 0 where it does not."""
-    pipes: tuple[int, ...] = ()
-    """Descriptors of that process's pipes that are still open here."""
-    is_pending: bool = False
-    """No worker has begun the job (concurrent.futures.Future._state)."""
+    holder: int = 0  # the task that has it, where the object itself keeps that; 0 where it does not
+    pipes: tuple[int, ...] = ()  # descriptors of that process's pipes that are still open here
+    is_pending: bool = False  # no worker has begun the job (concurrent.futures.Future._state)
 
 
-_ATTRIBUTES, _LONGEST = 64, 32
-"""Most attributes of an object, and characters of the name of a state, that are read."""
+_ATTRIBUTES, _LONGEST = 64, 32  # most attributes of an object, and characters of the name of a state, that are read
 _BY_ATTRIBUTES = (
     (Awaitable.LOCK, ("_locked", "_waiters")),
     (Awaitable.CONDITION, ("_lock", "_waiters")),

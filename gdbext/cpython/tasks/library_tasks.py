@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _RUN, _TRAPS = "/trio/_core/_run.py", "/trio/_core/_traps.py"
-_SYSTEM = "/trio/_core/"
-"""Tasks whose coroutine is a function in there are trio's own."""
+_SYSTEM = "/trio/_core/"  # tasks whose coroutine is a function in there are trio's own
 _WORDS = 64
 _ATTRIBUTES, _LONGEST_NAME = 64, 128
 
@@ -192,8 +191,7 @@ class _Greenlets:
         self._runtime = runtime
         self._classes: dict[int, Sequence[str]] = {}
         self._suspended: dict[int, _Suspended] = {}
-        self._candidates: list[int] = []
-        """Objects of gevent that greenlets may wait for, and timers of both."""
+        self._candidates: list[int] = []  # objects of gevent that greenlets may wait for, and timers of both
         self._timers: Mapping[int, int] = {}
         """A suspended greenlet → a timer that will switch to it, or throw something into it."""
 

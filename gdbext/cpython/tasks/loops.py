@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import Interpreter
     from gdbext.cpython.threads.runtime import PythonRuntime
 
-_LONGEST = 100
-"""Most coroutines of a chain that are read."""
+_LONGEST = 100  # most coroutines of a chain that are read
 _GENERATORS = ("coroutine", "generator", "async_generator")
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
 """Iterators around a coroutine or an asynchronous generator, which they keep behind their header."""
@@ -106,11 +105,9 @@ def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
 _TASKS = 10_000
 _ATTRIBUTES, _LONGEST_NAME = 64, 128
 _CALLBACKS = 64
-_ENDED = 16
-"""Tasks that have ended which are read."""
+_ENDED = 16  # tasks that have ended which are read
 _LOOP_WORDS = 256
-_LOWEST = 1 << 16
-"""vm.mmap_min_addr: no object lies below it."""
+_LOWEST = 1 << 16  # vm.mmap_min_addr: no object lies below it
 
 
 class RunningTask(NamedTuple):
@@ -140,8 +137,7 @@ class EndedTask(NamedTuple):
     """A task that an exception has ended, and that something still refers to."""
 
     name: str
-    error: str
-    """The exception with its arguments: ``ValueError('bad record')``."""
+    error: str  # the exception with its arguments: ``ValueError('bad record')``
     raised_in: str
     """The function that raised it, ``load (train.py:8)`` with the line where that begins; "" where it is not known."""
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 _SECTION = ".AsyncioDebug"
 _WORDS = 13
-_LARGEST = 1 << 24
-"""Bytes; sizes and offsets beyond are none."""
+_LARGEST = 1 << 24  # Bytes; sizes and offsets beyond are none
 _LIMIT = 100_000
 
 

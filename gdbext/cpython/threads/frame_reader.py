@@ -51,8 +51,7 @@ class ThreadState(NamedTuple):
     native_id: int | None
 
 
-FRAME_LIMIT = 1_000_000
-"""Most Python frames of one thread that are walked."""
+FRAME_LIMIT = 1_000_000  # most Python frames of one thread that are walked
 
 
 class PythonFrame(NamedTuple):

@@ -124,8 +124,7 @@ def _open_cell(runtime: PySpace, address: int) -> int:
 _NAMES = 500
 _GLOBALS = 5_000
 _ATTRIBUTES = 64
-_ITEMS = 32
-"""Most names, globals, attributes and items that are read."""
+_ITEMS = 32  # most names, globals, attributes and items that are read
 
 
 def used_names(runtime: PySpace, frame: PythonFrame) -> frozenset[str]:

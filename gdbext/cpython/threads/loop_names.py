@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.threads.frame_reader import PythonFrame
 
-_CODE_LIMIT = 1 << 16
-"""Bytes of a function's code that are followed."""
+_CODE_LIMIT = 1 << 16  # bytes of a function's code that are followed
 _NAMES = 2_000
 
 
@@ -99,8 +98,7 @@ def is_in_loop_of(runtime: PySpace, frame: PythonFrame, at: int) -> bool:
         return False
 
 
-_INNER = 16
-"""Functions inside of a function that are read."""
+_INNER = 16  # functions inside of a function that are read
 
 
 def _with_inner(runtime: PySpace, code: int, numbers: Sequence[int], names: LoopNames) -> LoopNames:

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
 
-_FRAMES = 16
-"""Innermost frames of each thread that are read."""
-_THREADS = 300
-"""Most threads that are read: a process with more has pools of equal ones."""
+_FRAMES = 16  # innermost frames of each thread that are read
+_THREADS = 300  # most threads that are read: a process with more has pools of equal ones
 _ATTRIBUTES = 64
 
 

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Symbolizer
 
     _T = TypeVar("_T")
-    NoteError = Callable[[GdbextError, str], None]
-    """Called with what could not be read, and where."""
+    NoteError = Callable[[GdbextError, str], None]  # called with what could not be read, and where
 
 
 class TornListError(BadData):
@@ -57,8 +56,7 @@ class PythonRuntime(PySpace):
         self._location = location
         self.module: Module = location.module
         self.address = location.address
-        self.modules: ModuleTable | None = None
-        """All modules of the process, where it was found in one."""
+        self.modules: ModuleTable | None = None  # all modules of the process, where it was found in one
         self.version = layout.abi.text
         self.frames = FrameReader(memory, layout, self.codes)
         self._states: list[ThreadState] | None = None

@@ -33,15 +33,13 @@ _log = logger(__name__)
 
 SIGINT, SIGKILL, SIGTERM = 2, 9, 15
 
-GRACE_SECONDS = 3.0
-"""Seconds in which a debugger that has finished may exit, before it is killed."""
+GRACE_SECONDS = 3.0  # seconds in which a debugger that has finished may exit, before it is killed
 
 DETACH_SECONDS = 60.0
 """Seconds in which the debugger may end a live command, remove its breakpoints and detach. To kill it earlier would
 leave the breakpoints in the process."""
 
-_CHECK_SECONDS = 0.5
-"""Seconds between two checks whether the process can be stopped at all."""
+_CHECK_SECONDS = 0.5  # seconds between two checks whether the process can be stopped at all
 
 
 class DebuggerProcess:
@@ -94,8 +92,7 @@ class DebuggerProcess:
                 help=f"name another {self._name} in ${self._name.upper()}, or use --debugger none, which needs no "
                 "debugger at all",
             ) from error
-        self._exit: list[int] = []
-        """An fd that can be read when the process has ended; none before Linux 5.3."""
+        self._exit: list[int] = []  # an fd that can be read when the process has ended; none before Linux 5.3
         with suppress(OSError):
             self._exit = [os.pidfd_open(self._pid)]
         self._status: int | None = None
@@ -334,10 +331,8 @@ def runnable(program: Sequence[str]) -> list[str]:
     return words
 
 
-_INTERPRETERS = 4
-"""Scripts whose interpreters are scripts that the kernel follows (fs/exec.c: BINPRM_MAX_RECURSION)."""
-_LINE = 256
-"""BINPRM_BUF_SIZE: the part of a script's first line that counts."""
+_INTERPRETERS = 4  # scripts whose interpreters are scripts that the kernel follows (fs/exec.c: BINPRM_MAX_RECURSION)
+_LINE = 256  # BINPRM_BUF_SIZE: the part of a script's first line that counts
 
 
 def environment() -> dict[str, str]:

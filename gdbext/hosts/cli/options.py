@@ -31,8 +31,7 @@ _FLAGS = {
 _ALONE = ("-V", "--version", "--init-path")
 _HELP = frozenset({"--help", "-h"})
 COLORS = ("auto", "always", "never")
-_BY_PID = ("watch", "ranks", "shell", "report")
-"""Programs whose first word may be a process id without ``-p``."""
+_BY_PID = ("watch", "ranks", "shell", "report")  # programs whose first word may be a process id without ``-p``
 
 
 class Options:
@@ -44,24 +43,19 @@ class Options:
         self.recording = ""
         self.executable = ""
         """The program that was named beside a core or a process, as gdb takes it; it is only compared."""
-        self.other_writer = ""
-        """The program that wrote the core, if it is known and is not ``executable``."""
-        self.named = ""
-        """The path by which suggestions name the recording; "" for that by which it is opened."""
+        self.other_writer = ""  # the program that wrote the core, if it is known and is not ``executable``
+        self.named = ""  # the path by which suggestions name the recording; "" for that by which it is opened
         self.record = ""
         self.sysroot = ""
-        self.debugger = ""
-        """"gdb", "lldb" or "none"; "" where the user leaves that to us."""
+        self.debugger = ""  # "gdb", "lldb" or "none"; "" where the user leaves that to us
         self.timeout: float | None = None
-        self.memory = MEMORY
-        """Bytes of our own memory that an inspection may take."""
+        self.memory = MEMORY  # bytes of our own memory that an inspection may take
         self.no_stop = False
         self.measure_as_me = False
         self.command = ""
         self.argv: list[str] = []
         self.program: list[str] = []
-        self.typed = PROGRAM
-        """Our own program, as it was called."""
+        self.typed = PROGRAM  # our own program, as it was called
         self.color = "auto"
         self.quiet = False
 

@@ -29,8 +29,7 @@ _RECORDING, _ELF, _PACKED = (
 zstd, xz, lz4 and bzip2."""
 _ET_CORE, _TYPE, _BIG_ENDIAN = 4, slice(16, 18), b"\x02"
 """e_type of an ELF file, where it is, and EI_DATA of the byte order that is not ours (elf.h)."""
-_STORE, _BY_PID = "systemd", "coredumpctl:"
-"""Cores of systemd's store (engine/targets/core_sources.py)."""
+_STORE, _BY_PID = "systemd", "coredumpctl:"  # cores of systemd's store (engine/targets/core_sources.py)
 _SOURCES = ("-p", "--pid", "-c", "--core", "-r", "--recording")
 _WORDS = ("attach", "-h", "--help", "-V", "--version")
 """Words with a meaning of ours that are neither options of the launcher nor names of commands."""
