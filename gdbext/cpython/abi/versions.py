@@ -92,8 +92,7 @@ GROUPS_3_14: Groups = (
 GROUPS_3_15: Groups = (
     *_TO_INTERPRETER_3_14,
     *_group(
-        py.PyThreadState,
-        "prev next interp current_frame base_frame - - thread_id native_thread_id - status - - - - -",
+        py.PyThreadState, "prev next interp current_frame base_frame - - thread_id native_thread_id - status - - - - -"
     ),
     *_FROM_FRAME_3_14,
     py.PyTypeObject.tp_basicsize,
@@ -135,11 +134,7 @@ _3_8 = PythonAbi(
     lock_types=(_LOCK, _RLOCK, _SIMPLE_QUEUE),
 )
 _3_9 = _3_8._replace(version=(3, 9))
-_3_10 = _3_9._replace(
-    version=(3, 10),
-    frames=FrameObjects(lasti_unit=2),
-    line_table=LineTable.LINE_RANGES,
-)
+_3_10 = _3_9._replace(version=(3, 10), frames=FrameObjects(lasti_unit=2), line_table=LineTable.LINE_RANGES)
 _3_11 = _3_10._replace(
     version=(3, 11),
     published=Published.VERSION_SYMBOL,

@@ -54,11 +54,7 @@ class PyRef:
     __slots__ = ("address", "fault", "name", "python")
 
     def __init__(
-        self,
-        python: PySpace,
-        address: builtins.int,
-        fault: GdbextError | None = None,
-        name: builtins.str = "",
+        self, python: PySpace, address: builtins.int, fault: GdbextError | None = None, name: builtins.str = ""
     ) -> None:
         self.python = python
         self.address = address

@@ -39,10 +39,7 @@ from gdbext.errors import GdbextError
 _WITH_FRAMES = 200  # innermost Python frames that are read
 _TABLE_LIMIT = 1 << 20
 _DEPTH_LIMIT = 1000
-_FUNCTION_NAMES = {
-    "method_descriptor": py.PyDescrObject.d_name,
-    "function": py.PyFunctionObject.func_name,
-}
+_FUNCTION_NAMES = {"method_descriptor": py.PyDescrObject.d_name, "function": py.PyFunctionObject.func_name}
 """Type of a function object → where its name is."""
 _CYTHON_FUNCTION = "cython_function_or_method"
 """The type of what Cython has compiled, which begins as a PyCFunctionObject (Cython/Utility/CythonFunction.c)."""

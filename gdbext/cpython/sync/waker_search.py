@@ -93,11 +93,7 @@ def methods_that_end(kind: Waitable, call: str) -> frozenset[str]:
 
 
 def possible_wakers(
-    runtime: PythonRuntime,
-    state: ThreadState,
-    address: int,
-    methods: Collection[str],
-    otherwise: Collection[str] = (),
+    runtime: PythonRuntime, state: ThreadState, address: int, methods: Collection[str], otherwise: Collection[str] = ()
 ) -> PossibleWakers:
     """The functions and threads that could end a thread's wait for the object at ``address`` by one of the ``methods``;
     if no function calls any of these, those that call one of ``otherwise``. Raises nothing."""
@@ -214,9 +210,7 @@ def _idents_in(
     return tuple(other.ident for other in others if other.address in inside)
 
 
-def _threads_by_code(
-    runtime: PythonRuntime,
-) -> tuple[dict[int, set[int]], dict[int, dict[int, list[PythonFrame]]]]:
+def _threads_by_code(runtime: PythonRuntime) -> tuple[dict[int, set[int]], dict[int, dict[int, list[PythonFrame]]]]:
     """(address of code → addresses of the states of threads that are in it; address of code → address of a state → its
     frames among the thread's innermost ones, for code of programs)."""
     states_by_code: dict[int, set[int]] = {}

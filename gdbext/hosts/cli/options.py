@@ -21,12 +21,7 @@ from gdbext.tools import table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_FLAGS = {
-    "--no-stop": "no_stop",
-    "-q": "quiet",
-    "--quiet": "quiet",
-    "--measure-as-me": "measure_as_me",
-}
+_FLAGS = {"--no-stop": "no_stop", "-q": "quiet", "--quiet": "quiet", "--measure-as-me": "measure_as_me"}
 """Option without a value → attribute of Options that it sets."""
 _ALONE = ("-V", "--version", "--init-path")
 _HELP = frozenset({"--help", "-h"})

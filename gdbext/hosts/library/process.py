@@ -179,13 +179,7 @@ class Process:
 
 
 def open_process(
-    pid: int | None,
-    core: str | None,
-    recording: str | None,
-    sysroot: str,
-    stop: bool,
-    hold: bool,
-    limits: CallLimits,
+    pid: int | None, core: str | None, recording: str | None, sysroot: str, stop: bool, hold: bool, limits: CallLimits
 ) -> Process:
     """Open what gdbext.open was asked for. Raises GdbextError."""
     if sum(source is not None for source in (pid, core, recording)) != 1:
