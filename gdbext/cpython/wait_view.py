@@ -66,7 +66,6 @@ _POLLING_FRAMES = 3
 """Innermost Python frames in which the loop of a sleep is looked for: a function may do nothing but sleep."""
 _NAMING_FRAMES = 3  # innermost Python frames in which the name of a lock is looked for
 _MOST_NAMED = 16  # most threads in whose frames it is looked for
-_ATTRIBUTES = 64
 
 
 class PythonWaitView:
@@ -178,7 +177,7 @@ class PythonWaitView:
 
     def kept_error(self, thread: PyRef) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""
-        texts = (exception_text(self.runtime, each.address) for each in thread.attributes(_ATTRIBUTES).values())
+        texts = (exception_text(self.runtime, each.address) for each in thread.attributes().values())
         return next(filter(None, texts), "")
 
     def caught_error(self, tid: int) -> HandledError | None:

@@ -16,6 +16,8 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+EVAL_FUNCTIONS = ("_PyEval_EvalFrameDefault",)
+"""Run Python code (Python/ceval.c); the compiler may add a suffix such as ".cold"."""
 TAKES_GIL = (
     "take_gil",
     "PyEval_RestoreThread",

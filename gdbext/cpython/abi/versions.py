@@ -195,9 +195,6 @@ _3_14T = _3_14._replace(free_threaded=True, kind_bit=8)
 
 SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_14T, _3_15)  # all rows of versions, oldest first
 
-EVAL_FUNCTIONS = tuple(dict.fromkeys(name for abi in SUPPORTED for name in abi.evaluation_functions))
-"""The C functions that run Python code (Python/ceval.c), in any version."""
-
 
 def unsupported(what: str) -> PythonUnsupported:
     """The error for a CPython that cannot be read, which says which versions can."""

@@ -238,7 +238,7 @@ class PythonFunction(NamedTuple):
     """A callable: ``qualname`` as in __qualname__ (module not included), source ``file`` and first ``line``.
 
     ``kind`` is "function", "builtin", "class", "instance" or "object"; file and line are None where there is no
-    Python source. ``wrappers`` names what was followed to get here, outermost first ("functools.partial", "method").
+    Python source.
     """
 
     qualname: str
@@ -246,7 +246,6 @@ class PythonFunction(NamedTuple):
     line: int | None
     kind: str
     address: int
-    wrappers: tuple[str, ...] = ()
     code: int = 0  # address of the code object; 0 where there is no Python source
 
     @property
@@ -267,7 +266,6 @@ class FunctionReader:
 
     def source(self, address: int) -> PythonFunction | None:
         """The function behind the callable at ``address``; None if no object can be read there."""
-        wrappers: list[str] = []
         seen: set[int] = set()
         try:
             while address not in seen and len(seen) < _DEPTH:
@@ -282,28 +280,27 @@ class FunctionReader:
                     inner = self._dicts.get(namespace, "__wrapped__") if namespace else 0
                 if not inner:
                     break
-                wrappers.append(kind)
                 address = inner
-            return self._describe(address, tuple(wrappers))
+            return self._describe(address)
         except GdbextError:
             return None
 
-    def _describe(self, address: int, wrappers: tuple[str, ...]) -> PythonFunction:
+    def _describe(self, address: int) -> PythonFunction:
         info = self._objects.type_of(address)
         if info.name == "function":
-            return self._function(address, wrappers)
+            return self._function(address)
         if info.name == "builtin_function_or_method":
             method = py.PyCFunctionObject(self._space, address).m_ml
             name = self._memory.cstring(self._memory.u64(method), _FUNCTION_NAME_LIMIT).decode("utf-8", "replace")
-            return PythonFunction(name, None, None, "builtin", address, wrappers)
+            return PythonFunction(name, None, None, "builtin", address)
         if info.flags & FLAG_TYPE:
-            return PythonFunction(self._objects.type_info(address).name, None, None, "class", address, wrappers)
+            return PythonFunction(self._objects.type_info(address).name, None, None, "class", address)
         call = self._dicts.inherited_attribute(info.address, "__call__")
         if call and self._objects.type_of(call).name == "function":
-            return self._function(call, wrappers)._replace(kind="instance", address=address)
-        return PythonFunction(info.name, None, None, "object", address, wrappers)
+            return self._function(call)._replace(kind="instance", address=address)
+        return PythonFunction(info.name, None, None, "object", address)
 
-    def _function(self, address: int, wrappers: tuple[str, ...]) -> PythonFunction:
+    def _function(self, address: int) -> PythonFunction:
         function = py.PyFunctionObject(self._space, address)
         code_address, name = function.func_code, function.func_qualname
         code = self._codes.get(code_address)
@@ -311,4 +308,4 @@ class FunctionReader:
             qualname = self._objects.text(name, _FUNCTION_NAME_LIMIT)
         except (BadData, MemoryFault):
             qualname = code.name
-        return PythonFunction(qualname, code.file, code.first_line, "function", address, wrappers, code_address)
+        return PythonFunction(qualname, code.file, code.first_line, "function", address, code_address)

@@ -45,7 +45,6 @@ _BASES = 64
 _PARTS = 32
 _CELLS = 16  # most variables of a closure
 _BUILTIN = "builtin_function_or_method"
-_METHOD = 8  # offset of ml_meth in PyMethodDef (Include/methodobject.h)
 
 
 class PyRef:
@@ -166,8 +165,10 @@ class PyRef:
 
     @property
     def c_function(self) -> builtins.int:
-        """The address of the code of a built-in function; 0 for anything else."""
-        return self.read_or(_c_function, 0)
+        """The address of the code of a built-in function (ml_meth, Include/methodobject.h); 0 for anything else."""
+        if self.type != _BUILTIN:
+            return 0
+        return self.read_or(lambda python, at: python.memory.u64(py.PyCFunctionObject(python.space, at).m_ml + 8), 0)
 
     @property
     def body(self) -> builtins.int:
@@ -246,7 +247,7 @@ class PyRef:
         """The ``__dict__`` of an instance by name: its own attributes without those in slots."""
         return self._by_name(lambda python, at: python.dicts.attributes(at), limit)
 
-    def attributes(self, limit: builtins.int = _VARIABLES) -> PyVariables:
+    def attributes(self, limit: builtins.int = 64) -> PyVariables:
         """The own attributes of an instance by name, those in slots included, also where it is a dict; none of an
         instance of a built-in type."""
         return self._by_name(_attributes, limit)
@@ -265,11 +266,15 @@ class PyRef:
 
     def items(self, limit: builtins.int = ITEM_LIMIT) -> PyItems[tuple[PyRef, PyRef]]:
         """The keys of a dict with their values."""
-        return PyItems(self, lambda python, at: _pairs(python, at, limit))
+
+        def pairs(python: PySpace, address: builtins.int) -> Iterator[tuple[PyRef, PyRef]]:
+            return ((PyRef(python, key), PyRef(python, each)) for key, each in python.dicts.items(address, limit))
+
+        return PyItems(self, pairs)
 
     def keys(self, limit: builtins.int = ITEM_LIMIT) -> PyItems[PyRef]:
         """The keys of a dict."""
-        return PyItems(self, lambda python, at: (key for key, _ in _pairs(python, at, limit)))
+        return PyItems(self, lambda python, at: (PyRef(python, key) for key, _ in python.dicts.items(at, limit)))
 
     def elements(self, limit: builtins.int = ITEM_LIMIT) -> PyItems[PyRef]:
         """The first elements of a list, tuple, set, deque or SimpleQueue; of a set, some that were removed are among
@@ -343,12 +348,6 @@ def size_of_deque(python: PySpace, address: int) -> int | None:
     return deque_items(python, address, 0)[0]
 
 
-def _c_function(python: PySpace, address: int) -> int:
-    if type_name(python, address) != _BUILTIN:
-        return 0
-    return python.memory.u64(py.PyCFunctionObject(python.space, address).m_ml + _METHOD)
-
-
 _SPECIAL: Mapping[str, Mapping[str, Callable[[PySpace, int], int]]] = {
     "__globals__": {"function": lambda python, at: py.PyFunctionObject(python.space, at).func_globals},
     "__code__": {"function": lambda python, at: py.PyFunctionObject(python.space, at).func_code},
@@ -400,10 +399,6 @@ def _attributes(python: PySpace, address: int) -> Iterator[Item]:
     if not python.objects.type_of(address).flags & FLAG_HEAP_TYPE:
         return iter(())
     return chain(python.dicts.attributes(address), slot_attributes(python.objects, address))
-
-
-def _pairs(python: PySpace, address: int, limit: int) -> Iterator[tuple[PyRef, PyRef]]:
-    return ((PyRef(python, key), PyRef(python, value)) for key, value in python.dicts.items(address, limit))
 
 
 def _elements(python: PySpace, address: int, limit: int) -> Sequence[int]:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from gdbext.cpython.abi import ExitForm, FrameObjects, InterpreterFrames, assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.objects.object_items import deque_items
+from gdbext.cpython.objects.py_space import once
 from gdbext.cpython.sync.locks import LockState, read_lock
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.frame_variables import (
@@ -135,11 +136,12 @@ def _entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
     """The context managers whose ``with`` block the frame is in, the outermost first, each followed by those that it
     has entered if it is an ExitStack. Raises MemoryFault, BadData."""
     interpreted = isinstance(runtime.layout.abi.frames, InterpreterFrames)
-    if interpreted and not runtime.once(_exception_table, frame.code):  # most functions have no ``with`` and no ``try``
+    if interpreted and not _exception_table(runtime, frame.code):  # most functions have no ``with`` and no ``try``
         return ()
-    return runtime.once(_all_entered, frame)
+    return _all_entered(runtime, frame)
 
 
+@once
 def _all_entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
     managers: list[int] = []
     for _, manager in _entered_slots(runtime, frame):
@@ -260,7 +262,7 @@ def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int 
         return next(filter(None, (line_of_block(runtime, frame, handler) for handler in blocks)), None)
     code = runtime.codes.get(frame.code)
     at = code.offset_of(py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction))
-    table = runtime.once(_exception_table, frame.code)
+    table = _exception_table(runtime, frame.code)
     around = [(target, depth) for start, end, target, depth in table if start <= at < end]
     if len(around) != 1 or around[0][1] != (slot + 1) << 1 | 1:
         return None
@@ -272,9 +274,10 @@ def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames)
     instruction is in."""
     instruction = py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction)
     at = runtime.codes.get(frame.code).offset_of(instruction)
-    return [depth >> 1 for start, end, _, depth in runtime.once(_exception_table, frame.code) if start <= at < end]
+    return [depth >> 1 for start, end, _, depth in _exception_table(runtime, frame.code) if start <= at < end]
 
 
+@once
 def _exception_table(runtime: PythonRuntime, code: int) -> Sequence[tuple[int, int, int, int]]:
     table = py.PyCodeObject(runtime.space, code).co_exceptiontable
     return tuple(exception_entries(runtime.objects.bytes(table, _TABLE_LIMIT)))

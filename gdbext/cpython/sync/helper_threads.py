@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects.py_ref import PyRef, integer
+from gdbext.cpython.objects.py_space import once
 from gdbext.cpython.sync.pools import futures_in_queue, jobs_in_queue
 from gdbext.cpython.threads.runtime import active_threads, module_globals
 from gdbext.errors import GdbextError
@@ -32,7 +33,7 @@ _NAME = re.compile(r"Thread-\d+ \((.+)\)\Z", re.ASCII)
 """The name that Thread.__init__ makes of a number and the function's ``__name__``."""
 _THREADS = 4096
 _FRAMES = 12
-_ATTRIBUTES, _NAME_LENGTH = 64, 256  # most attributes of an object, and characters of a name, that are read
+_NAME_LENGTH = 256  # most characters of a name that are read
 
 
 class ThreadObject(NamedTuple):
@@ -62,9 +63,10 @@ def running_threads(runtime: PythonRuntime) -> frozenset[PyRef]:
 
 def ended_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     """Threads that began and have ended. Raises nothing."""
-    return [each for each in runtime.once(_other_threads) if each.has_ended]
+    return [each for each in _other_threads(runtime) if each.has_ended]
 
 
+@once
 def _other_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     """Threads that do not count as running: they have not begun, or have ended. The running ones, of which there may be
     thousands, are not read."""
@@ -93,8 +95,8 @@ class EndedProcess(NamedTuple):
 def ended_processes(runtime: PythonRuntime) -> Iterator[EndedProcess]:
     """The processes that have ended and were reaped, of those that multiprocessing started. Raises nothing."""
     for process in _weak_set_members(runtime, *assumed_names.DANGLING_PROCESSES):
-        own = process.attributes(_ATTRIBUTES)
-        popen = own[assumed_names.PROCESS_POPEN].attributes(_ATTRIBUTES)
+        own = process.attributes()
+        popen = own[assumed_names.PROCESS_POPEN].attributes()
         status, pid = popen["returncode"].int(), popen[assumed_names.POPEN_PID].int()
         if status is not None and pid is not None:  # else it runs
             yield EndedProcess(own["_name"].str(_NAME_LENGTH), pid, status)
@@ -102,7 +104,7 @@ def ended_processes(runtime: PythonRuntime) -> Iterator[EndedProcess]:
 
 def thread_object(thread: PyRef, running: Collection[PyRef]) -> ThreadObject | None:
     """The Thread that an object is, None if it is none; ``running`` are those that run."""
-    own = thread.attributes(_ATTRIBUTES)
+    own = thread.attributes()
     ident, started_event = own[assumed_names.THREAD_IDENT], own[assumed_names.THREAD_STARTED]
     if not ident or not started_event:
         return None
@@ -118,7 +120,7 @@ def thread_object(thread: PyRef, running: Collection[PyRef]) -> ThreadObject | N
         thread,
         name,
         thread in running,
-        bool(started_event.attributes(_ATTRIBUTES)[assumed_names.EVENT_FLAG].int()),
+        bool(started_event.attributes()[assumed_names.EVENT_FLAG].int()),
         ident.int() or 0,
         own[assumed_names.THREAD_NATIVE_ID].int() or 0,
         target,
@@ -142,7 +144,7 @@ class PoolHelper(NamedTuple):
 
 def pool_helpers(runtime: PythonRuntime, result: PyRef) -> tuple[PoolHelper, ...]:
     """The helpers of the pool that owes a result; those that cannot be read are left out."""
-    pool = result.attributes(_ATTRIBUTES)[assumed_names.POOL_PROCESSES].attributes(_ATTRIBUTES)
+    pool = result.attributes()[assumed_names.POOL_PROCESSES].attributes()
     running = running_threads(runtime)
     found = []
     for name, does in assumed_names.POOL_HELPERS:
@@ -166,8 +168,8 @@ _HANDS_OUT = "hands the jobs of its ProcessPoolExecutor to the workers"
 def lost_executor(runtime: PythonRuntime, future: PyRef) -> DeadWorkers | None:
     """The workers of the executor in whose queue a future's job is, if none of them runs, or the thread that hands its
     jobs to processes; None if one runs, or the future belongs to no executor. Raises nothing."""
-    for thread in runtime.once(_other_threads):
-        if future in futures_in_queue(thread.value.attributes(_ATTRIBUTES)[assumed_names.EXECUTOR_ITEMS]):
+    for thread in _other_threads(runtime):
+        if future in futures_in_queue(thread.value.attributes()[assumed_names.EXECUTOR_ITEMS]):
             return DeadWorkers((thread,), _HANDS_OUT)
     running = running_threads(runtime)
     workers: dict[PyRef, list[ThreadObject]] = {}
@@ -198,7 +200,7 @@ def dead_threads_calling(runtime: PythonRuntime, value: PyRef, methods: Collecti
     the function that it calls. Raises nothing."""
     threads = []
     for thread in ended_threads(runtime):
-        own = thread.value.attributes(_ATTRIBUTES).values()
+        own = thread.value.attributes().values()
         bound = (each.function for each in own if each.type == "method" and each["__self__"] == value)
         if any(source and source.qualname.rpartition(".")[2] in methods for source in bound):
             threads.append(thread)
@@ -217,7 +219,7 @@ def _reached(start: Iterable[PyRef], steps: int) -> dict[PyRef, None]:
 
 
 def _parts(value: PyRef) -> Iterator[PyRef]:
-    yield from value.attributes(_ATTRIBUTES).values()
+    yield from value.attributes().values()
     yield from value.parts()
     if value.type == "method":
         yield value["__self__"]
@@ -238,7 +240,7 @@ def lost_pool(runtime: PythonRuntime, stack: PyStack) -> DeadPool | None:
     for frame in stack[:_FRAMES]:  # each by itself: the outermost one has modules at hand, and all in them
         near = _reached(stack.variables(frame).values(), _STEPS)
         for value in near.keys() - seen:
-            own = value.attributes(_ATTRIBUTES)
+            own = value.attributes()
             finders = (_stuck_pool, _stuck_thread_pool, _stuck_process_pool)
             pool = next(filter(None, (find(own, running) for find in finders)), None)
             if pool:
@@ -271,7 +273,7 @@ def _stuck_process_pool(own: PyVariables, running: Collection[PyRef]) -> DeadPoo
     thread = thread_object(own[assumed_names.EXECUTOR_MANAGER], running)
     if not thread or not thread.has_ended:
         return None
-    jobs = len(thread.value.attributes(_ATTRIBUTES)[assumed_names.EXECUTOR_ITEMS].parts())
+    jobs = len(thread.value.attributes()[assumed_names.EXECUTOR_ITEMS].parts())
     return DeadPool("", jobs, DeadWorkers((thread,), _HANDS_OUT)) if jobs else None
 
 
@@ -279,7 +281,7 @@ def never_began(runtime: PythonRuntime, event: PyRef) -> ThreadObject | None:
     """The unstarted Thread whose _started is ``event``, if every PyThreadState already belongs to another Thread:
     start() waits for ever. A thread counts as running only after it has set the event (Thread._bootstrap_inner). None
     for any other event. Raises nothing."""
-    thread = next((each for each in runtime.once(_other_threads) if each.started_event == event), None)
+    thread = next((each for each in _other_threads(runtime) if each.started_event == event), None)
     if not thread or thread.began:
         return None
     try:
@@ -298,12 +300,12 @@ def lost_loop(runtime: PythonRuntime, state: ThreadState, future: PyRef) -> Dead
     ended = ended_threads(runtime)
     at_hand: dict[PyRef, None] = {}
     for thread in ended:  # a thread that a fork left behind still has its function and arguments
-        own = thread.value.attributes(_ATTRIBUTES)
+        own = thread.value.attributes()
         at_hand.update(dict.fromkeys([*own["_args"].parts(), own[assumed_names.THREAD_TARGET]["__self__"]]))
     stack = runtime.stack_of([state])
     for frame in stack[:_FRAMES]:
         for value in stack.variables(frame).values():
-            at_hand.update(dict.fromkeys([value, *value.attributes(_ATTRIBUTES).values()]))
+            at_hand.update(dict.fromkeys([value, *value.attributes().values()]))
     for value in filter(None, at_hand):
         loop = loop_at(runtime, value.address)
         if not loop or (loop.ident and runtime.state_of_ident(loop.ident)) or not owes(runtime, loop, future):

@@ -66,13 +66,11 @@ class GilState(NamedTuple):
 
     address: int
     interpreter: int
-    interpreters: tuple[int, ...]
     locked: bool
     holder: int | None
     holder_tid: int | None
     last_holder: int | None
     mutex_owner: int | None
-    interval: int
     cond_range: tuple[int, int]
     mutex_range: tuple[int, int]
     switch_cond_range: tuple[int, int]
@@ -124,13 +122,11 @@ def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> Gil
     return GilState(
         address,
         users[0].id,
-        tuple(user.id for user in users),
         locked == 1,
         holder,
         runtime.proven_tid(state) if state else None,
         last,
         changing,
-        interval,
         *zip(starts, starts[1:]),
     )
 

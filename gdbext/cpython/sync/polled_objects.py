@@ -82,7 +82,6 @@ def asked_question(stack: PyStack) -> Question | None:
     return Question("input()", stack[0], prompt[0].str(_LONGEST_QUESTION) if prompt else "")
 
 
-_ATTRIBUTES = 64
 _PATH_LIMIT = 4096
 
 
@@ -254,7 +253,7 @@ def _objects_in_reach(
             yield description
             continue
         yield from _items(name, value)
-        for attribute, inner in value.attributes(_ATTRIBUTES).items():
+        for attribute, inner in value.attributes().items():
             if (name, attribute) in loop.pairs:
                 yield describe(attribute, inner)
                 yield from _items(attribute, inner)
@@ -277,7 +276,7 @@ def describe(name: str, value: PyRef) -> PolledObject | None:
     path = _path(value, kind_name)
     if path:
         return PolledObject(PolledKind.FILE, name, value.address, path=path)
-    own = value.attributes(_ATTRIBUTES)
+    own = value.attributes()
     pid = process_id(own)
     if pid:
         return PolledObject(PolledKind.PROCESS, name, value.address, pid=pid)
@@ -307,7 +306,7 @@ def process_id(own: PyVariables) -> int:
     """The pid of a subprocess.Popen or a multiprocessing process with these attributes, 0 for anything else."""
     popen = own[assumed_names.PROCESS_POPEN]
     if popen and assumed_names.PROCESS_PARENT in own:
-        own = popen.attributes(_ATTRIBUTES)
+        own = popen.attributes()
     elif assumed_names.POPEN_ARGUMENTS not in own:
         return 0
     return own[assumed_names.POPEN_PID].int() or 0

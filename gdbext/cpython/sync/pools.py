@@ -42,14 +42,14 @@ def is_pending(future: PyRef) -> bool:
 
 
 _DEPTH = 8  # innermost frames of a thread in which an executor's manager waits
-_MAX_ITEMS, _ATTRIBUTES = 10_000, 64
+_MAX_ITEMS = 10_000
 
 
 def pool_workers(result: PyRef) -> tuple[int, ...]:
     """Pids of the workers of the multiprocessing.Pool that owes a result; empty where they cannot be read."""
-    pool = result.attributes(_ATTRIBUTES)[assumed_names.POOL_PROCESSES].attributes(_ATTRIBUTES)
+    pool = result.attributes()[assumed_names.POOL_PROCESSES].attributes()
     processes = pool[assumed_names.POOL_PROCESSES].parts()
-    return tuple(filter(None, (process_id(each.attributes(_ATTRIBUTES)) for each in processes)))
+    return tuple(filter(None, (process_id(each.attributes()) for each in processes)))
 
 
 def executor_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...] | None:
@@ -67,14 +67,14 @@ def _managers(runtime: PythonRuntime) -> Iterator[PyVariables]:
         stack = runtime.stack_of([state]).innermost(_DEPTH)
         for frame in stack:
             if frame.call == assumed_names.EXECUTOR_MANAGER_CALL:
-                yield stack.locals(frame)["self"].attributes(_ATTRIBUTES)
+                yield stack.locals(frame)["self"].attributes()
             elif frame.function == assumed_names.OLD_EXECUTOR_MANAGER:
                 yield stack.locals(frame)
 
 
 def futures_in_queue(pending: PyRef) -> set[PyRef]:
     """The futures of the jobs in a ProcessPoolExecutor's dict of pending ones."""
-    return {item.attributes(_ATTRIBUTES)[assumed_names.JOB_FUTURE] for _, item in pending.items(_MAX_ITEMS)}
+    return {item.attributes()[assumed_names.JOB_FUTURE] for _, item in pending.items(_MAX_ITEMS)}
 
 
 _INNER, _OUTER = 8, 12
@@ -121,7 +121,7 @@ def _pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
         own = stack.locals(loop)
         waits = next((frame for frame in stack[:_INNER] if is_call(frame, "futures/_base.py", "result")), None)
         future = (stack.locals(waits) if waits else PyVariables(runtime))["self"]
-        executor = own["executor_reference"].referent.attributes(_ATTRIBUTES)
+        executor = own["executor_reference"].referent.attributes()
         size = len(executor[assumed_names.EXECUTOR_THREADS].elements())
         pools.setdefault(own["work_queue"], []).append(_PoolWorker(state.ident, future, size))
     return pools

@@ -238,7 +238,6 @@ def running_jobs(runtime: PythonRuntime) -> dict[int, int]:
 _SEMAPHORE = "_multiprocessing.SemLock"
 _SEM_VALUE_MAX = 0x7FFF_FFFF
 """The ``maxvalue`` that SemLock gets for a Semaphore, however many tokens that has (synchronize.py)."""
-_ATTRIBUTES = 64
 _NEAR_CALL = 3  # innermost frames: the method of the object, and its caller
 
 
@@ -248,7 +247,7 @@ def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: 
     stack = runtime.stack_of([state]).innermost(_NEAR_CALL)
     for frame in stack:
         own = stack.locals(frame)
-        for value in chain(stack.slots(frame), own.values(), own["self"].attributes(_ATTRIBUTES).values()):
+        for value in chain(stack.slots(frame), own.values(), own["self"].attributes().values()):
             lock = value["__self__"] or value  # a method of the lock counts, too
             if lock.type == _SEMAPHORE:
                 handle, count, maxvalue = lock.read_or(_semaphore, (0, 0, 0))
@@ -284,7 +283,7 @@ def _arguments(stack: PyStack, frame: PythonFrame) -> Iterator[PyRef]:
     for value in list(stack.locals(frame).values())[:_ARGUMENTS]:
         yield value
         if value.type == "tuple":
-            yield from value.elements(_ATTRIBUTES)
+            yield from value.elements(64)
 
 
 def _is_object_of(value: PyRef, frame: PythonFrame) -> bool:

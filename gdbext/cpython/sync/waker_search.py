@@ -18,6 +18,7 @@ from gdbext.cpython.abi.bytecode import LoadKind
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
 from gdbext.cpython.objects import FLAG_TYPE, classes_of
 from gdbext.cpython.objects.code import PythonFunction
+from gdbext.cpython.objects.py_space import once
 from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads
 from gdbext.cpython.sync.pools import runs_in, takes_jobs
 from gdbext.cpython.threads.frame_variables import (
@@ -196,7 +197,7 @@ def _idents_in(
     runtime: PythonRuntime, others: Sequence[ThreadState], codes: Collection[int], calls: _Calls | None = None
 ) -> tuple[int, ...]:
     """Idents of those threads that are in one of the functions, or in other code that calls the object's method."""
-    states_by_code, program_frames = runtime.once(_threads_by_code)
+    states_by_code, program_frames = _threads_by_code(runtime)
     inside = {state for code in codes for state in states_by_code.get(code, ())}
     if calls:
         asked = {other.address for other in others}
@@ -206,10 +207,11 @@ def _idents_in(
                 if member.kind is LoadKind.ATTRIBUTE:
                     inside |= {key for key in left if any(calls.are_in_frame(each, [member]) for each in frames[key])}
                 else:
-                    inside |= runtime.once(_states_by_value, code, member.owner).get(calls.address, set())
+                    inside |= _states_by_value(runtime, code, member.owner).get(calls.address, set())
     return tuple(other.ident for other in others if other.address in inside)
 
 
+@once
 def _threads_by_code(runtime: PythonRuntime) -> tuple[dict[int, set[int]], dict[int, dict[int, list[PythonFrame]]]]:
     """(address of code → addresses of the states of threads that are in it; address of code → address of a state → its
     frames among the thread's innermost ones, for code of programs)."""
@@ -223,10 +225,11 @@ def _threads_by_code(runtime: PythonRuntime) -> tuple[dict[int, set[int]], dict[
     return states_by_code, program_frames
 
 
+@once
 def _states_by_value(runtime: PythonRuntime, code: int, name: str) -> Mapping[int, set[int]]:
     """Value of the variable → addresses of the states of threads in whose frames of that code it has the value."""
     states: dict[int, set[int]] = {}
-    for state, frames in runtime.once(_threads_by_code)[1].get(code, {}).items():
+    for state, frames in _threads_by_code(runtime)[1].get(code, {}).items():
         for frame in frames:
             value = variables(runtime, frame).get(name)
             if value is not None:
@@ -272,10 +275,10 @@ def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterato
     for frame in frames:
         try:
             namespace = namespace_of(runtime, frame)
-            functions = [*runtime.once(_local_functions, frame, namespace)]
+            functions = [*_local_functions(runtime, frame, namespace)]
             if namespace not in seen:
                 seen.add(namespace)
-                functions += runtime.once(_module_functions, namespace, frame.file)
+                functions += _module_functions(runtime, namespace, frame.file)
         except GdbextError:
             continue
         for function in functions:
@@ -286,10 +289,12 @@ def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterato
             return
 
 
+@once
 def _local_functions(runtime: PythonRuntime, frame: PythonFrame, namespace: int) -> Sequence[PythonFunction]:
     return [*_functions_defined_in(runtime, locals_of(runtime, frame).values(), namespace, frame.file)]
 
 
+@once
 def _module_functions(runtime: PythonRuntime, namespace: int, file: str) -> Sequence[PythonFunction]:
     values = [value for _, value in runtime.dicts.items(namespace, _VALUES)]
     return [*_functions_defined_in(runtime, values, namespace, file)]
@@ -306,14 +311,15 @@ def _functions_defined_in(
             info = runtime.objects.type_of(value)
             if info.name in ("function", "method"):
                 candidates[value] = None
-            methods = runtime.once(_methods_of, value if info.flags & FLAG_TYPE else info.address)
+            methods = _methods_of(runtime, value if info.flags & FLAG_TYPE else info.address)
             candidates.update(dict.fromkeys(methods))
     for value in candidates:
-        function = runtime.once(_source_in, value, namespace)
+        function = _source_in(runtime, value, namespace)
         if function and function.code and function.file == file:
             yield function
 
 
+@once
 def _source_in(runtime: PythonRuntime, value: int, namespace: int) -> PythonFunction | None:
     """The function behind a callable. A plain function of another module is None before its code is read: a class from
     elsewhere has dozens."""
@@ -322,6 +328,7 @@ def _source_in(runtime: PythonRuntime, value: int, namespace: int) -> PythonFunc
     return None if is_plain and function.func_globals != namespace else runtime.functions.source(value)
 
 
+@once
 def _methods_of(runtime: PythonRuntime, kind: int) -> Sequence[int]:
     """The functions in the dict of a class, up to the first member that cannot be read."""
     methods = []

@@ -68,7 +68,7 @@ class Awaited(NamedTuple):
     is_pending: bool = False  # no worker has begun the job (concurrent.futures.Future._state)
 
 
-_ATTRIBUTES, _LONGEST = 64, 32  # most attributes of an object, and characters of the name of a state, that are read
+_LONGEST = 32  # most characters of the name of a state
 _BY_ATTRIBUTES = (
     (Awaitable.LOCK, ("_locked", "_waiters")),
     (Awaitable.CONDITION, ("_lock", "_waiters")),
@@ -102,7 +102,7 @@ def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     awaited, subject = PyRef(runtime, task.waiter or task.awaited), task.variables["self"]
     if _is_task(awaited):
         return Awaited(Awaitable.TASK, awaited.address, (awaited.address,))
-    children = awaited.attributes(_ATTRIBUTES)["_children"].parts()
+    children = awaited.attributes()["_children"].parts()
     if children:
         return Awaited(Awaitable.TASK, awaited.address, _addresses(children))
     if inner == ("tasks.py", "sleep"):
@@ -112,7 +112,7 @@ def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
         return found
     kind = Awaitable.FUTURE
     if inner[0] in ("locks.py", "queues.py") and subject:
-        own = subject.attributes(_ATTRIBUTES)
+        own = subject.attributes()
         kind = next((kind for kind, names in _BY_ATTRIBUTES if all(each in own for each in names)), Awaitable.FUTURE)
         kind = Awaitable.EVENT if kind is Awaitable.SEMAPHORE and inner[1] == "wait" else kind
     return Awaited(kind, (subject if kind is not Awaitable.FUTURE else awaited).address)
@@ -133,13 +133,13 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
     if inner == ("tasks.py", "wait_for") and _is_task(own["fut"]):
         return Awaited(Awaitable.TASK, awaited, (own["fut"].address,))
     if inner[0] == "taskgroups.py":
-        waited = _tasks_of(subject.attributes(_ATTRIBUTES)["_tasks"])
+        waited = _tasks_of(subject.attributes()["_tasks"])
         return Awaited(Awaitable.TASK, awaited, waited) if waited else None
     if inner in _PROCESS_WAITS:
         return _process(subject, _PROCESS_WAITS[inner], awaited)
     descriptor = own["fd"].int() if inner[0] == "selector_events.py" else None
     if inner[0] == "streams.py":
-        transport = subject.attributes(_ATTRIBUTES)["_transport"].attributes(_ATTRIBUTES)
+        transport = subject.attributes()["_transport"].attributes()
         descriptor = (transport["_sock_fd"] or transport["_fileno"]).int()
     if descriptor is not None:
         return Awaited(Awaitable.DESCRIPTOR, awaited, descriptor=descriptor)
@@ -157,10 +157,10 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
 def _process(subject: PyRef, attribute: str, awaited: int) -> Awaited:
     """A wait for a process, which may have ended: since 3.11 asyncio waits until its pipes are closed, too
     (BaseSubprocessTransport._try_finish of Lib/asyncio/base_subprocess.py)."""
-    own = subject.attributes(_ATTRIBUTES)
-    transport = own["_transport"].attributes(_ATTRIBUTES) if "_transport" in own else own
-    protocols = (protocol.attributes(_ATTRIBUTES) for protocol in transport["_pipes"].parts())
-    numbers = (each["pipe"].attributes(_ATTRIBUTES)["_fileno"].int() for each in protocols)
+    own = subject.attributes()
+    transport = own["_transport"].attributes() if "_transport" in own else own
+    protocols = (protocol.attributes() for protocol in transport["_pipes"].parts())
+    numbers = (each["pipe"].attributes()["_fileno"].int() for each in protocols)
     pipes = tuple(number for number in numbers if number is not None)
     status, pid = transport["_returncode"].int(), own[attribute].int()
     return Awaited(Awaitable.PROCESS, awaited, pid=pid or None, status=status, pipes=pipes)
@@ -178,7 +178,7 @@ def _by_callback(future: PyRef, own: int) -> Awaited | None:
     for each in callback.closure:
         if _is_task(each) and each.address != own:
             return Awaited(Awaitable.TASK, future.address, (each.address,))
-        kept = each.attributes(_ATTRIBUTES)
+        kept = each.attributes()
         if "_condition" in kept:
             return Awaited(Awaitable.JOB, each.address, is_pending=kept["_state"].str(_LONGEST) == "PENDING")
     return None
@@ -208,10 +208,10 @@ def trio_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
 def _by_trio_call(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str]) -> Awaited:
     file, subject, stack = inner[0], task.variables["self"], PyStack(runtime, task.frames)
     if inner == ("_run.py", "_nested_child_finished"):
-        children = task_members(subject.attributes(_ATTRIBUTES)["_children"])
+        children = task_members(subject.attributes()["_children"])
         return Awaited(Awaitable.TASK, task.subject, _addresses(children))
     if file == "_channel.py":
-        return Awaited(Awaitable.CHANNEL, (subject.attributes(_ATTRIBUTES)["_state"] or subject).address)
+        return Awaited(Awaitable.CHANNEL, (subject.attributes()["_state"] or subject).address)
     if file == "_timeouts.py":
         return _trio_sleep(stack)
     if inner == ("_sync.py", "wait"):
@@ -236,7 +236,7 @@ def _trio_sleep(stack: PyStack) -> Awaited:
 
 def _parked(value: PyRef) -> Awaited:
     """The object in whose parking lot the task is, and the task that has it where it keeps that."""
-    own = value.attributes(_ATTRIBUTES)
+    own = value.attributes()
     if "_owner" in own:
         return Awaited(Awaitable.LOCK, value.address, holder=own["_owner"].address if _is_trios(own["_owner"]) else 0)
     if "_borrowers" in own:
@@ -247,10 +247,10 @@ def _parked(value: PyRef) -> Awaited:
 
 def _has_deadline(task: PyRef) -> bool:
     """A cancel scope around it has a time at which it ends."""
-    status = task.attributes(_ATTRIBUTES)["_cancel_status"]
+    status = task.attributes()["_cancel_status"]
     for _ in range(_SCOPES):
-        own = status.attributes(_ATTRIBUTES)
-        deadline = own["_scope"].attributes(_ATTRIBUTES)["_registered_deadline"].float()
+        own = status.attributes()
+        deadline = own["_scope"].attributes()["_registered_deadline"].float()
         if not own or (deadline is not None and math.isfinite(deadline)):
             return bool(own)
         status = own["_parent"]

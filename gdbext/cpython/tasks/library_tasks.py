@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _RUN, _TRAPS = "/trio/_core/_run.py", "/trio/_core/_traps.py"
 _SYSTEM = "/trio/_core/"  # tasks whose coroutine is a function in there are trio's own
 _WORDS = 64
-_ATTRIBUTES, _LONGEST_NAME = 64, 128
+_LONGEST_NAME = 128
 
 
 class LoopReader:
@@ -88,7 +88,7 @@ def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 
 
 def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[PythonFrame], runner: PyRef) -> RunningLoop:
-    own = runner.attributes(_ATTRIBUTES)
+    own = runner.attributes()
     addresses = {frame.address for frame in frames}
     tasks, current = [], 0
     for member in task_members(own["tasks"]):
@@ -99,8 +99,8 @@ def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[Pyth
                 current = member.address
     # Only the process itself can wake the loop if there is no deadline, and the one fd that it watches is the one of
     # ``TrioToken.run_sync_soon``.
-    watched = own["io_manager"].attributes(_ATTRIBUTES)["_registered"].keys()
-    has_no_deadline = own["deadlines"].attributes(_ATTRIBUTES)["_active"].int() == 0
+    watched = own["io_manager"].attributes()["_registered"].keys()
+    has_no_deadline = own["deadlines"].attributes()["_active"].int() == 0
     return RunningLoop(
         runner.address,
         f"{TRIO}.run",
@@ -115,7 +115,7 @@ def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[Pyth
 
 def _trio_task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[int]) -> RunningTask | None:
     """The task unless it is done. ``stack``: addresses of the frames of the runner's thread."""
-    own = task.attributes(_ATTRIBUTES)
+    own = task.attributes()
     coroutine = own["coro"].address
     outer = running_frame(runtime, coroutine) if coroutine else None
     if not outer:
@@ -278,7 +278,7 @@ class _Greenlets:
         timer = PyRef(self._runtime, candidate)
         if not timer.type.lower().endswith("timer"):
             return
-        own = timer.attributes(_ATTRIBUTES)
+        own = timer.attributes()
         for word in map(_object_address, [*self._members(candidate), *(value.address for value in own.values())]):
             arguments: Sequence[int] = ()
             with suppress(GdbextError):
@@ -344,7 +344,7 @@ def greenlet_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
         return Awaited(Awaitable.TASK, task.subject, (task.subject,), timed=timed, package=package)
     kind = next((each for part, each in _KINDS if part in name), None)
     if kind:
-        owner = PyRef(runtime, task.awaited).attributes(_ATTRIBUTES)["_owner"]
+        owner = PyRef(runtime, task.awaited).attributes()["_owner"]
         holder = owner.int() or owner.address  # its ident, that is its address, in a patched RLock
         return Awaited(kind, task.subject, timed=timed, package=package, holder=holder)
     delay = task.variables["seconds"].float()

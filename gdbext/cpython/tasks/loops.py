@@ -99,7 +99,7 @@ def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
 
 
 _TASKS = 10_000
-_ATTRIBUTES, _LONGEST_NAME = 64, 128
+_LONGEST_NAME = 128
 _CALLBACKS = 64
 _ENDED = 16  # tasks that have ended which are read
 _LOOP_WORDS = 256
@@ -211,7 +211,7 @@ def _failed(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> 
 
 def loop_at(runtime: PythonRuntime, address: int) -> RunningLoop | None:
     """The loop of asyncio at an address, without its tasks; None for any other object."""
-    own = PyRef(runtime, address).attributes(_ATTRIBUTES)
+    own = PyRef(runtime, address).attributes()
     if "_ready" not in own or "_thread_id" not in own:
         return None
     return _loop(runtime, address, 0, (), None)
@@ -227,7 +227,7 @@ def owes(runtime: PythonRuntime, loop: RunningLoop, future: PyRef) -> bool:
         if any(not word & 7 and future in PyRef(runtime, word).closure for word in words):
             return True
     tasks = {task.address for task in loop.tasks}
-    functions = future.attributes(_ATTRIBUTES)[FUTURE_CALLBACKS].elements(_CALLBACKS) if tasks else ()
+    functions = future.attributes()[FUTURE_CALLBACKS].elements(_CALLBACKS) if tasks else ()
     return any(value.address in tasks for function in functions for value in function.closure)
 
 
@@ -236,7 +236,7 @@ def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs:
     try:
         fields = _c_fields(runtime, layout, address)
         if not fields:
-            own = PyRef(runtime, address).attributes(_ATTRIBUTES)
+            own = PyRef(runtime, address).attributes()
             coro, fut_waiter = own["_coro"], own["_fut_waiter"]
             if not coro or not fut_waiter or own["_state"].str(_LONGEST_NAME) in ("FINISHED", "CANCELLED"):
                 return None
@@ -286,7 +286,7 @@ def _loop(
     runtime: PythonRuntime, address: int, current: int, tasks: tuple[RunningTask, ...], ident: int | None
 ) -> RunningLoop:
     loop = PyRef(runtime, address)
-    own = loop.attributes(_ATTRIBUTES)
+    own = loop.attributes()
     queue, thread_id = own["_ready"].address, own["_thread_id"].int()
     if not queue:
         queue, thread_id = _native_loop(runtime, address)
@@ -310,7 +310,7 @@ def _watches_itself(own: PyVariables) -> bool:
     for sources in (own["_scheduled"].elements(1), own["_signal_handlers"].keys(1)):
         if sources or sources.fault:
             return False
-    watched = own["_selector"].attributes(_ATTRIBUTES)["_fd_to_key"].keys()
+    watched = own["_selector"].attributes()["_fd_to_key"].keys()
     return bool(own["_ssock"]) and not watched.fault and len(watched) == 1
 
 

@@ -117,6 +117,6 @@ def current_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> dict[int,
 def all_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> list[int]:
     """The addresses of the tasks in the weak sets. Raises nothing."""
     own = runtime.globals_in(interpreter, _MODULE)
-    sets = (own[name].attributes(64)["data"] for name in ("_all_tasks", "_scheduled_tasks"))
+    sets = (own[name].attributes()["data"] for name in ("_all_tasks", "_scheduled_tasks"))
     tasks = [*(each.referent for references in sets for each in references), *own["_eager_tasks"]]
     return [task.address for task in tasks if task]

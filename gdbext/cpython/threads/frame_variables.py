@@ -21,13 +21,13 @@ from gdbext.cpython.abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE, slot_attributes
 from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.objects.py_space import PySpace, once
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gdbext.cpython.objects.py_space import PySpace
 
 _LOCALS_LIMIT = 10_000
 _STACK_LIMIT = 1_000
@@ -121,23 +121,17 @@ def _open_cell(runtime: PySpace, address: int) -> int:
     return address
 
 
-_NAMES = 500
-_GLOBALS = 5_000
-_ATTRIBUTES = 64
-_ITEMS = 32  # most names, globals, attributes and items that are read
+_NAMES, _GLOBALS, _ATTRIBUTES, _ITEMS = 500, 5_000, 64, 32  # most of each that are read
 
 
 def used_names(runtime: PySpace, frame: PythonFrame) -> frozenset[str]:
     """The globals and attributes that the frame's code uses (co_names); empty if they cannot be read."""
-    return runtime.once(_names_used, frame.code)
+    return names_used(runtime, frame.code)
 
 
+@once
 def names_used(runtime: PySpace, code: int) -> frozenset[str]:
     """The same of a code object."""
-    return runtime.once(_names_used, code)
-
-
-def _names_used(runtime: PySpace, code: int) -> frozenset[str]:
     try:
         names = py.PyCodeObject(runtime.space, code).co_names
         return frozenset(runtime.objects.name(name) for name in runtime.objects.tuple_items(names, _NAMES))
@@ -145,16 +139,13 @@ def _names_used(runtime: PySpace, code: int) -> frozenset[str]:
         return frozenset()
 
 
+@once
 def variables(runtime: PySpace, frame: PythonFrame) -> Mapping[str, int]:
     """Name → address of the object: the globals that the code uses, then its locals. Raises nothing."""
-    return runtime.once(_variables, frame)
-
-
-def _variables(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
-    found = global_variables(runtime, frame)
+    values = global_variables(runtime, frame)
     with suppress(GdbextError):  # the globals alone are an answer, too
-        found.update(locals_of(runtime, frame))
-    return found
+        values.update(locals_of(runtime, frame))
+    return values
 
 
 def name_of(runtime: PySpace, frame: PythonFrame, address: int) -> str:

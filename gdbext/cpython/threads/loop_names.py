@@ -24,13 +24,13 @@ from gdbext.cpython.abi.bytecode import (
 )
 from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.cpython.objects.code import CODE_UNIT
+from gdbext.cpython.objects.py_space import PySpace, once
 from gdbext.cpython.threads.frame_variables import instruction
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.threads.frame_reader import PythonFrame
 
 _CODE_LIMIT = 1 << 16  # bytes of a function's code that are followed
@@ -123,12 +123,9 @@ def names_with_inner(runtime: PySpace, code: int) -> LoopNames | None:
         return None
 
 
+@once
 def names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
     """The names that the code object at an address loads anywhere; None if the code cannot be followed."""
-    return runtime.once(_names_of_code, code)
-
-
-def _names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
         loads = all_loads(form, _bytes_of(runtime, code)) if form else None
@@ -151,11 +148,12 @@ class CalledMethod(NamedTuple):
 def called_methods(runtime: PySpace, frame: PythonFrame) -> list[CalledMethod]:
     """The methods named before the frame's instruction, in order; empty if the code cannot be followed."""
     try:
-        return runtime.once(_methods_before, frame.code, _offset_of(runtime, frame))
+        return _methods_before(runtime, frame.code, _offset_of(runtime, frame))
     except (GdbextError, IndexError):
         return []
 
 
+@once
 def _methods_before(runtime: PySpace, code: int, at: int) -> list[CalledMethod]:
     form = BYTECODES.get(runtime.layout.abi.version)
     tables, lines = _NameTables(runtime, code), runtime.codes.get(code)

@@ -26,7 +26,7 @@ from gdbext.cpython.abi.versions import (
 )
 from gdbext.cpython.objects.object_items import context_variables
 from gdbext.cpython.objects.py_ref import PyItems, PyRef, integer
-from gdbext.cpython.objects.py_space import PySpace
+from gdbext.cpython.objects.py_space import PySpace, once
 from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, ThreadState
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.engine.glibc.pthread import PthreadTids
@@ -74,9 +74,19 @@ class PythonRuntime(PySpace):
         """The Python frames of a thread, innermost first, interpreter by interpreter."""
         return PyStack(self, [frame for state in states for frame in self.frames.stack(state).frames])
 
+    @once
     def globals_of(self, module: str) -> PyRef:
         """The dict of an imported module's variables, in the newest interpreter that has the module. Raises nothing."""
-        return self.once(_globals_of, module)
+        missing = PyRef(self, 0)
+        try:
+            for interpreter in self.interpreters():
+                namespace = self.globals_in(interpreter, module)
+                if namespace:
+                    return namespace
+                missing = missing if namespace.is_absent else namespace
+        except GdbextError as error:
+            return PyRef(self, 0, error)
+        return missing
 
     def globals_in(self, interpreter: Interpreter, module: str) -> PyRef:
         """The same in one interpreter; missing if the module is not imported there."""
@@ -268,11 +278,17 @@ class PythonRuntime(PySpace):
 
     def state_of_ident(self, ident: int) -> ThreadState | None:
         """The thread state whose threading.get_ident() is ``ident``; None if no such thread lives."""
-        return self.once(_states_by_ident).get(ident)
+        return self._states_by_ident().get(ident)
 
+    @once
+    def _states_by_ident(self) -> Mapping[int, ThreadState]:
+        return {state.ident: state for state in reversed(self.thread_states())}
+
+    @once
     def tid_of_ident(self, ident: int) -> int | None:
         """The kernel's id of the thread whose threading.get_ident() is ``ident``; None if none is known."""
-        return self.once(_tid_of_ident, ident)
+        state = self.state_of_ident(ident)
+        return self.proven_tid(state) if state else self.pthreads.tids.get(ident)
 
     def has_no_thread(self, ident: int) -> bool:
         """No thread of the target has that threading.get_ident(): every pthread_t was read, and the list of thread
@@ -312,28 +328,6 @@ NO_PYTHON = _NoPython()
 modules, and to read its memory raises BadData."""
 
 
-def _globals_of(runtime: PythonRuntime, module: str) -> PyRef:
-    missing = PyRef(runtime, 0)
-    try:
-        for interpreter in runtime.interpreters():
-            found = runtime.globals_in(interpreter, module)
-            if found:
-                return found
-            missing = missing if found.is_absent else found
-    except GdbextError as error:
-        return PyRef(runtime, 0, error)
-    return missing
-
-
-def _tid_of_ident(runtime: PythonRuntime, ident: int) -> int | None:
-    state = runtime.state_of_ident(ident)
-    return runtime.proven_tid(state) if state else runtime.pthreads.tids.get(ident)
-
-
-def _states_by_ident(runtime: PythonRuntime) -> Mapping[int, ThreadState]:
-    return {state.ident: state for state in reversed(runtime.thread_states())}
-
-
 def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
     """Thread ident to name over all interpreters; what cannot be read is left out. Raises nothing.
 
@@ -354,12 +348,9 @@ def recorded_native_id(runtime: PythonRuntime, ident: int) -> int | None:
     return next((native for each in threads if (native := each.var(assumed_names.THREAD_NATIVE_ID).int())), None)
 
 
+@once
 def active_threads(runtime: PythonRuntime) -> Sequence[tuple[PyRef, PyRef]]:
     """(ident, Thread) of threading._active, the main interpreter's first. Raises nothing."""
-    return runtime.once(_active_threads)
-
-
-def _active_threads(runtime: PythonRuntime) -> Sequence[tuple[PyRef, PyRef]]:
     tables = module_globals(runtime, assumed_names.THREADING, assumed_names.ACTIVE_THREADS)
     return [thread for table in tables for thread in table.items()]
 

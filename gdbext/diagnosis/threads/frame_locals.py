@@ -56,7 +56,6 @@ _WORDS = 2
 """Words behind a tensor object's header among which its at::Tensor is (THPVariable::cdata, a MaybeOwned in some
 versions: torch/csrc/autograd/python_variable.h)."""
 _KEYSET_CLASS = "DispatchKeySet"
-_ATTRIBUTES = 64
 _HELD = {True: "held", False: "free"}
 
 
@@ -155,7 +154,7 @@ class FrameLocals:
             return f"<{kind} of {len(value.elements().checked())}>"
         if kind == "collections.deque":
             return f"<deque of {value.read(size_of_deque)}>"
-        flag = value.attributes(_ATTRIBUTES)[EVENT_FLAG] if kind == "Event" else None
+        flag = value.attributes()[EVENT_FLAG] if kind == "Event" else None
         return f"<Event {'set' if flag.read(integer) else 'not set'}>" if flag else ""
 
     def _is_tensor(self, value: PyRef) -> bool:

@@ -32,9 +32,9 @@ from gdbext.engine.vocabulary import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gdbext.cpython.sync.waker_search import WakingFunction, PossibleWakers
     from gdbext.cpython.sync.helper_threads import PoolHelper, ThreadObject
     from gdbext.cpython.sync.python_wait import PythonWait
+    from gdbext.cpython.sync.waker_search import PossibleWakers, WakingFunction
 
 _INTERRUPTIONS = (
     (FunctionTag.RUNS_SIGNAL_HANDLERS, SelfWait.SIGNAL),
@@ -403,7 +403,8 @@ def _left_behind(thread: ThreadSnapshot, found: PythonWait, wait: Wait) -> LostT
         return LostThread(tuple(each.name for each in callers), loss_of(thread, callers), does="was to end this wait")
     if not fork_evidence(thread.process):
         return None
-    users = [each for each in python.dead_threads_reaching(found.address) if loss_of(thread, (each,)) is Loss.LEFT_BEHIND]
+    dead = python.dead_threads_reaching(found.address)
+    users = [each for each in dead if loss_of(thread, (each,)) is Loss.LEFT_BEHIND]
     source = users[0].target.function if users else None
     place = f"{(source.file or '').rpartition('/')[2]}:{source.line}" if source else ""
     does = f"had it at hand in {users[0].function}{f' ({place})' if place else ''}" if users else ""
