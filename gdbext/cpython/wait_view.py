@@ -186,8 +186,7 @@ class PythonWaitView:
         return caught_error(self.runtime, loop) if loop else None
 
     def error_in_future(self, tid: int, codes: Collection[int]) -> str:
-        """The exception that came through one of those functions (addresses of their code) and that a Future keeps, in
-        words; "" for none."""
+        """The exception that came through functions with these ``codes`` and is kept in a Future, in words, or ""."""
         state = self._first_state(tid)
         error = error_in_future(self.runtime, state, codes) if state else 0
         return exception_text(self.runtime, error) if error else ""
@@ -352,8 +351,7 @@ class PythonWaitView:
         return table
 
     def has_taken(self, tid: int, futex: int) -> bool:
-        """The thread has taken the lock that it now sleeps on, by a statement before, and no other thread has the lock
-        at hand."""
+        """The thread took the lock that it sleeps on by an earlier statement, and no other thread has it at hand."""
         words = self._words(futex)
         locks = (lock for state in self.states(tid) for lock in held_after_acquire(self.runtime, state))
         lock = next((lock for lock in locks if lock.word in words), None)

@@ -62,8 +62,7 @@ class PackageVersions:
         return versions.pop() if len(versions) == 1 else None
 
     def _folders(self) -> list[str]:
-        """The folders of installed packages from which something is loaded: those that Python names so, else the
-        folders above (pip install --target)."""
+        """Folders of packages that are loaded from: site-packages, else those above the file (pip install --target)."""
         paths = [*(module.path for module in self._modules.modules if _EXTENSION.search(module.path)), *self._paths]
         folders: dict[str, None] = {}
         for path in paths:

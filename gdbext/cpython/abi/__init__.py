@@ -108,7 +108,7 @@ class FrameObjects(NamedTuple):
     enclosing ``try`` and ``with`` blocks are in f_blockstack (PyTryBlock, cpython/frameobject.h).
 
     ``lasti_unit`` is the number of bytes that f_lasti counts in, ``yield_from`` the opcode of YIELD_FROM
-    (Include/opcode.h): a generator that is suspended in ``yield from`` stands on the instruction before it.
+    (Include/opcode.h): a generator that is suspended in ``yield from`` is at the instruction before it.
     """
 
     lasti_unit: int

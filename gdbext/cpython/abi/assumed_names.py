@@ -101,41 +101,41 @@ ACTIVE_THREADS = "_active"  # its dict of running threads: threading.get_ident()
 DANGLING_THREADS = "_dangling"
 DANGLING_PROCESSES = ("multiprocessing.process", "_dangling")
 """Its WeakSet of all Thread objects, also of those that have ended or did not begin."""
-THREAD_STARTED = "_started"  # the attribute of a Thread with the Event that its own first statements set
-THREAD_TARGET = "_target"  # the attribute of a Thread with the function that it runs; Thread.run deletes it at its end
+THREAD_STARTED = "_started"  # attribute of a Thread with the Event that its own first statements set
+THREAD_TARGET = "_target"  # attribute of a Thread with the function that it runs; Thread.run deletes it at its end
 GENERATOR_MANAGERS = frozenset({"_GeneratorContextManager", "_AsyncGeneratorContextManager"})
 """The classes of what functions with contextlib's ``contextmanager`` return, and their attribute with the generator
 that is suspended while the body of the ``with`` runs (Lib/contextlib.py, 3.8 to 3.15)."""
 MANAGED_GENERATOR = "gen"
 EXIT_STACKS, STACKED_EXITS = frozenset({"ExitStack", "AsyncExitStack"}), "_exit_callbacks"
-EVENT_FLAG = "_flag"  # the attribute of an Event that says whether it is set
-THREAD_NAME = "_name"  # the attribute of a Thread behind its ``name``
-THREAD_IDENT = "_ident"  # the attribute of a Thread with its get_ident()
+EVENT_FLAG = "_flag"  # attribute of an Event that says whether it is set
+THREAD_NAME = "_name"  # attribute of a Thread behind its ``name``
+THREAD_IDENT = "_ident"  # attribute of a Thread with its get_ident()
 
-THREAD_DAEMON = "_daemonic"  # the attribute of a Thread that tells whether the interpreter leaves it behind at its end
+THREAD_DAEMON = "_daemonic"  # attribute of a Thread that tells whether the interpreter leaves it behind at its end
 THREAD_NATIVE_ID = "_native_id"
 """The attribute of a Thread with the kernel's id that it had when it was made (3.8 and later)."""
 
 THREADING_FILE = "threading.py"
 CONDITION_WAIT = "wait"  # threading.Condition.wait: gives up the condition's lock while it waits
-CONDITION_LOCK = "_lock"  # the attribute of a Condition with its lock
-CONDITION_WAITERS = "_waiters"  # the attribute of a Condition with those who wait for it
+CONDITION_LOCK = "_lock"  # attribute of a Condition with its lock
+CONDITION_WAITERS = "_waiters"  # attribute of a Condition with its waiters
 CONDITION_WAITER = "waiter"  # the local variable of Condition.wait with the lock that it sleeps on
 SHUTDOWN = "_shutdown"  # threading._shutdown: the interpreter waits for its threads to end
-RLOCK_OWNER = "_owner"  # the attribute of threading._RLock, the RLock written in Python, with its owner's get_ident()
+RLOCK_OWNER = "_owner"  # attribute of threading._RLock, the RLock written in Python, with its owner's get_ident()
 
-MODULE_LOCK_OWNER = "owner"  # the attribute of importlib._bootstrap._ModuleLock with its owner's get_ident()
+MODULE_LOCK_OWNER = "owner"  # attribute of importlib._bootstrap._ModuleLock with its owner's get_ident()
 
 FUTURES_FILE = "concurrent/futures/thread.py"
 JOB_RUN = "run"  # _WorkItem.run: a worker of a ThreadPoolExecutor runs a job
 FUTURE_CLASS, FUTURE_ERROR = "Future", "_exception"
 FUTURE_CALLBACKS = "_done_callbacks"
 """The attribute of concurrent.futures.Future with the list of what is called when it is done."""
-JOB_FUTURE = "future"  # the attribute of a _WorkItem with the Future of its result
+JOB_FUTURE = "future"  # attribute of a _WorkItem with the Future of its result
 EXECUTOR_THREADS = "_threads"
 """The attribute of ThreadPoolExecutor with the set of its workers; none leaves it before shutdown()."""
 
-EXECUTOR_QUEUE = "_work_queue"  # the attribute of ThreadPoolExecutor with the queue of its jobs
+EXECUTOR_QUEUE = "_work_queue"  # attribute of ThreadPoolExecutor with the queue of its jobs
 
 
 def _calls(functions_by_file: dict[str, str]) -> frozenset[tuple[str, str]]:
@@ -183,19 +183,19 @@ WORKING_CALLS = _calls(
     {"connection.py": "_send", "synchronize.py": "__enter__ acquire", "queue.py": "put", "queues.py": "put"}
 )
 """(file, function) in which a pool's worker does not idle: it delivers, or waits for a semaphore between processes."""
-PROCESS_POPEN = "_popen"  # the attribute of multiprocessing.process.BaseProcess with what was started
+PROCESS_POPEN = "_popen"  # attribute of multiprocessing.process.BaseProcess with what was started
 PROCESS_PARENT = "_parent_pid"  # an attribute of every multiprocessing.process.BaseProcess
 POPEN_PID = "pid"
 """The attribute of multiprocessing.popen_fork.Popen and of subprocess.Popen with the child's process id."""
 POPEN_WAITS = (("multiprocessing/popen_fork.py", "wait"), ("multiprocessing/popen_forkserver.py", "poll"))
 """(file, function) that wait with a limit for the end of the process of ``self``, a Popen, by polling its sentinel."""
-POPEN_ARGUMENTS = "args"  # the attribute of subprocess.Popen with the command
+POPEN_ARGUMENTS = "args"  # attribute of subprocess.Popen with the command
 PATH_TYPES = frozenset({"PosixPath", "PurePosixPath", "Path", "PurePath"})
 """Types of pathlib, whose instances have slots and no dict."""
 
 POOL_PROCESSES = "_pool"
 """The attribute of multiprocessing.pool.Pool with its list of worker processes, and of its results with the pool."""
-POOL_RESULTS = "_cache"  # the attribute of multiprocessing.pool.Pool with its dict of results that are not there yet
+POOL_RESULTS = "_cache"  # attribute of multiprocessing.pool.Pool with its dict of results that are not there yet
 POOL_HELPERS = (
     ("_task_handler", "hands out the jobs"),
     ("_result_handler", "takes the results"),

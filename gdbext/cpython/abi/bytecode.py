@@ -74,8 +74,7 @@ _UNIT = 2  # bytes of a code unit
 
 
 def loop_around(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
-    """The names that the innermost loop around the instruction at byte ``at`` loads, in order; None if there is no
-    loop, or the code cannot be followed."""
+    """The names that the innermost loop around byte ``at`` loads, in order; None: no loop, or unknown code."""
     steps = _innermost_loop(form, code, at)
     return list(_loads(form, steps)) if steps else None
 
@@ -105,8 +104,7 @@ def is_in_loop(form: Bytecode, code: bytes, around: int, at: int) -> bool:
 
 
 def constants(form: Bytecode, code: bytes, at: int | None = None) -> list[int]:
-    """The numbers (in co_consts) of the constants that code loads, in the innermost loop around byte ``at`` if that is
-    given; empty if there is no loop, or that code cannot be followed."""
+    """Numbers (in co_consts) of the constants that code, or its innermost loop around ``at``, loads; [] if unknown."""
     steps = _innermost_loop(form, code, at) if at is not None else _all_steps(form, code)
     return [step.argument for step in steps if step.opcode in form.load_const]
 
@@ -153,8 +151,7 @@ _ENTERS = (143, 154)  # SETUP_WITH and SETUP_ASYNC_WITH of 3.8 to 3.10, whose ar
 
 
 def enters_with(form: Bytecode, code: bytes, handler: int) -> int | None:
-    """The byte of the instruction that enters the ``with`` of a handler, as blocks of 3.8 to 3.10 name it; None if
-    there is not just one."""
+    """The byte at which the ``with`` of a handler is entered (3.8 to 3.10); None if there is not just one."""
     target = handler * form.jump_unit
     entering = (step for step in _all_steps(form, code) if step.opcode in _ENTERS)
     starts = [step.start for step in entering if step.end + step.argument * form.jump_unit == target]

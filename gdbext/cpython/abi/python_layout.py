@@ -68,8 +68,7 @@ class PythonLayout:
         self._structs: dict[str, StructLayout] = {}
 
     def struct(self, name: str) -> StructLayout:
-        """The structure with that name; ``PyInterpreterState.stoptheworld`` is only a member of another one. Raises
-        LayoutError."""
+        """The structure of that name; one with a dot is a member of another structure. Raises LayoutError."""
         known = self._structs.get(name)
         if not known:
             outer, _, member = name.partition(".")
@@ -111,8 +110,7 @@ class PythonLayout:
 
 @cache
 def layout_for(abi: PythonAbi, architecture: str = "") -> PythonLayout:
-    """The shipped layout of a version, by default on this machine's architecture. Raises LayoutError if its table is
-    missing."""
+    """The shipped layout of a version, by default of this machine's architecture. Raises LayoutError: it is missing."""
     folder = store.data_of(architecture) if architecture else store.DATA
     return PythonLayout(abi, store.load(f"{folder}/cpython-{abi.text}.json").require(required_in(py)))
 

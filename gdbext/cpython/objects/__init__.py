@@ -125,8 +125,7 @@ class ObjectReader:
         return self.memory.read(data, length * kind).decode(codec, "replace")
 
     def name(self, address: int) -> str:
-        """A str by which variables or attributes are found, cut after 512 characters: it is read once, since all
-        instances of a class share it. Raises MemoryFault, BadData."""
+        """The name of a variable or attribute, cut after 512 characters, read once. Raises MemoryFault, BadData."""
         try:
             return self._names[address]
         except KeyError:
@@ -182,8 +181,7 @@ class ObjectReader:
         return self.memory.words(address + self._tuple_items, min(self._count(address, limit), most))
 
     def list_items(self, address: int, limit: int = ITEM_LIMIT, most: int = ITEM_LIMIT) -> tuple[int, ...]:
-        """Addresses of a list's first ``most`` items. Raises MemoryFault, BadData when it is none or longer than
-        ``limit``."""
+        """Addresses of a list's first ``most`` items. Raises MemoryFault, BadData (no list, longer than ``limit``)."""
         if not self.type_of(address).flags & FLAG_LIST:
             raise BadData(f"no list at {address:#x}")
         count = min(self._count(address, limit), most)
@@ -255,7 +253,7 @@ class DictReader:
         self._space = objects.space
         self._shared: dict[int, list[int]] = {}  # the names in tables of keys that objects share
         self._compared: dict[tuple[int, str], bool] = {}
-        """The comparisons of attributes' names so far: objects share theirs."""
+        """(address of a name, text) → whether they are equal; objects share names."""
         self._keys_form = objects.layout.abi.dict_keys
         self._instance_dict = objects.layout.abi.instance_dict
         self._managed_at = _MANAGED_DICT_FREE_THREADED if objects.layout.abi.free_threaded else _MANAGED_DICT
@@ -281,9 +279,7 @@ class DictReader:
         return self.items(namespace) if namespace else iter(())  # none: a static built-in type of 3.12
 
     def inherited_attribute(self, kind: int, name: str) -> int:
-        """An attribute of a class or of its bases, by the method resolution order; 0 if there is none.
-
-        Raises MemoryFault, BadData."""
+        """An attribute of a class or its bases, by the MRO; 0 if there is none. Raises MemoryFault, BadData."""
         mro = py.PyTypeObject(self._space, kind).tp_mro
         bases = self._objects.tuple_items(mro, _DICT_BASES) if mro else (kind,)
         equals = self._objects.text_equals

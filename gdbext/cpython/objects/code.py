@@ -147,8 +147,7 @@ class Code:
         self._size = word(py.PyCodeObject.ob_size) * CODE_UNIT if self._copies else 0
 
     def offset_of(self, instruction: int) -> int:
-        """The byte offset of an instruction; in a free-threaded build each thread may run a copy of the bytecode
-        (_PyCodeArray, cpython/code.h)."""
+        """The byte offset of an instruction; free-threaded builds may run copies of the code (_PyCodeArray)."""
         offset = instruction - self.bytecode
         if not self._copies or 0 <= offset <= self._size:
             return offset

@@ -104,8 +104,7 @@ _BITMAP, _ARRAY, _COLLISION = "hamt_bitmap_node", "hamt_array_node", "hamt_colli
 
 
 def context_variables(runtime: PySpace, state: int) -> dict[int, int]:
-    """ContextVar to value, both as addresses, in the current context of a PyThreadState; empty as long as the thread
-    has none. Raises MemoryFault, BadData."""
+    """ContextVar → value (addresses) in a PyThreadState's context; {} without one. Raises MemoryFault, BadData."""
     context = py.PyThreadState(runtime.space, state).context
     if not context:
         return {}

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_VARIABLES = 10_000  # most variables that are read at once, where nobody gives a limit
+_VARIABLES = 10_000  # most variables that are read at once, if no limit is given
 _BASES = 64
 _PARTS = 32
 _CELLS = 16  # most variables of a closure
@@ -141,8 +141,7 @@ class PyRef:
         return self.read_or(lambda python, at: python.objects.bytes(at, limit), None)
 
     def plain(self, limit: builtins.int = TEXT_LIMIT) -> Plain:
-        """The value of a bool, an int, a float or None, or the first ``limit`` characters of a str. Raises BadData for
-        anything else, MemoryFault."""
+        """A bool, int, float, None, or a str cut after ``limit``. Raises BadData for other types, MemoryFault."""
         kind = self.read(type_name)
         if kind == "NoneType":
             return None
@@ -228,8 +227,7 @@ class PyRef:
         return self.at(lambda python, at: c_member(python.objects, python.dicts, at, name), name)
 
     def var(self, name: builtins.str) -> PyRef:
-        """The attribute in the ``__dict__`` of an instance. ``[name]`` finds those in slots, too: of an instance that
-        has none of the name, its classes are read for that."""
+        """The attribute in the ``__dict__`` of an instance; cheaper than ``[name]``, which reads slots, too."""
         return self.at(lambda python, at: python.dicts.attribute(at, name), name)
 
     def inherited(self, name: builtins.str) -> PyRef:
@@ -239,8 +237,7 @@ class PyRef:
         )
 
     def variables(self, limit: builtins.int = _VARIABLES) -> PyVariables:
-        """The same as by ``[name]``, all at once: cheaper if several are needed. Names are cut after 512
-        characters."""
+        """The same as by ``[name]``, all at once: cheaper if several are needed. Names are cut after 512 characters."""
         return self._by_name(_fields, limit)
 
     def vars(self, limit: builtins.int = _VARIABLES) -> PyVariables:
@@ -248,8 +245,7 @@ class PyRef:
         return self._by_name(lambda python, at: python.dicts.attributes(at), limit)
 
     def attributes(self, limit: builtins.int = 64) -> PyVariables:
-        """The own attributes of an instance by name, those in slots included, also where it is a dict; none of an
-        instance of a built-in type."""
+        """The own attributes of an instance, those in slots included; none of an instance of a built-in type."""
         return self._by_name(_attributes, limit)
 
     def _by_name(self, fields: Callable[[PySpace, builtins.int], Iterator[Item]], limit: builtins.int) -> PyVariables:
@@ -277,8 +273,7 @@ class PyRef:
         return PyItems(self, lambda python, at: (PyRef(python, key) for key, _ in python.dicts.items(at, limit)))
 
     def elements(self, limit: builtins.int = ITEM_LIMIT) -> PyItems[PyRef]:
-        """The first elements of a list, tuple, set, deque or SimpleQueue; of a set, some that were removed are among
-        them."""
+        """The first elements of a list, tuple, set (also some that were removed), deque or SimpleQueue."""
         return PyItems(self, lambda python, at: (PyRef(python, each) for each in _elements(python, at, limit)))
 
     def parts(self, limit: builtins.int = _PARTS) -> list[PyRef]:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 def once(reader: _Reader) -> _Reader:
-    """Decorator of a reader whose first argument is a PySpace: for the same arguments it is called once in this
-    moment."""
+    """Decorator of a reader of a PySpace: for the same arguments it is called once in this moment."""
 
     @wraps(reader)
     def call(python: PySpace, *args: Hashable) -> object:

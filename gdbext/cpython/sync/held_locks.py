@@ -101,8 +101,7 @@ def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> I
 
 
 def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = _NESTED) -> Iterator[PythonFrame]:
-    """The suspended frames of the generators that are the context managers of the frame's ``with`` blocks. Raises
-    nothing."""
+    """The suspended frames of generators that are context managers of the frame's ``with`` blocks. Raises nothing."""
     try:
         managers = _entered(runtime, frame)
     except GdbextError:
@@ -196,8 +195,7 @@ def _manager_of_exit(runtime: PythonRuntime, previous: int, address: int) -> int
 
 
 def _is_exit(runtime: PythonRuntime, address: int) -> bool:
-    """A function, or a method of a built-in type, or of Cython's, called ``__exit__`` or ``__aexit__``. Raises
-    MemoryFault, BadData."""
+    """A function, or a built-in type's or Cython's method, called ``__(a)exit__``. Raises MemoryFault, BadData."""
     kind = runtime.objects.type_of(address).name if address else ""
     if kind.endswith(_CYTHON_FUNCTION):
         method = py.PyCFunctionObject(runtime.space, address).m_ml
@@ -233,8 +231,7 @@ def where_entered(runtime: PythonRuntime, state: ThreadState, word: int) -> Pyth
 
 
 def _lines_of_acquire(runtime: PythonRuntime, frame: PythonFrame, word: int) -> list[int]:
-    """The lines with ``lock.acquire()`` that the code has passed, without a ``release`` after them, of the lock with
-    that word."""
+    """Lines with ``lock.acquire()`` of that lock that the code has passed, without a ``release`` after them."""
     if "acquire" not in used_names(runtime, frame):
         return []
     lines: dict[int, None] = {}
@@ -248,8 +245,7 @@ def _lines_of_acquire(runtime: PythonRuntime, frame: PythonFrame, word: int) -> 
 
 
 def _called_lock(runtime: PythonRuntime, own: Mapping[str, int], call: CalledMethod) -> LockState | None:
-    """The taken lock whose method was called, by what its name means now; None for any other object. ``own``: the
-    frame's variables."""
+    """The taken lock whose method was called, by what its name means now, else None. ``own``: the frame's variables."""
     owner = attributes(runtime, own.get(call.outer, 0)) if call.outer else own
     lock = read_lock(runtime, owner.get(call.owner, 0))
     return lock if lock and lock.locked else None
@@ -270,8 +266,7 @@ def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int 
 
 
 def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> list[int]:
-    """Numbers of slots that are in use for certain: those of all entries of the exception table that the current
-    instruction is in."""
+    """Numbers of stack slots that are certainly in use: by the exception table entries around the instruction."""
     instruction = py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction)
     at = runtime.codes.get(frame.code).offset_of(instruction)
     return [depth >> 1 for start, end, _, depth in _exception_table(runtime, frame.code) if start <= at < end]

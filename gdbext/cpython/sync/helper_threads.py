@@ -1,4 +1,4 @@
-"""Threads that objects of Python need, by what these record themselves: who runs a pool, an executor, an event loop.
+"""Threads that objects of Python need, by what these record: the threads of a pool, an executor, an event loop.
 
 threading keeps every Thread in a weak set, ``_dangling``, those that run in ``_active``. fork leaves all threads but
 one behind, and takes the others out of ``_active``. The function of a thread that has ended is no longer kept
@@ -68,8 +68,7 @@ def ended_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
 
 @once
 def _other_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
-    """Threads that do not count as running: they have not begun, or have ended. The running ones, of which there may be
-    thousands, are not read."""
+    """Threads that do not count as running: not begun, or ended. The running ones, perhaps thousands, are not read."""
     running = running_threads(runtime)
     objects = (each for each in _weak_set_members(runtime, *_DANGLING) if each not in running)
     return [thread for each in islice(objects, _THREADS) if (thread := thread_object(each, running))]
@@ -196,8 +195,7 @@ def dead_threads_reaching(runtime: PythonRuntime, value: PyRef) -> tuple[ThreadO
 
 
 def dead_threads_calling(runtime: PythonRuntime, value: PyRef, methods: Collection[str]) -> tuple[ThreadObject, ...]:
-    """The threads that have ended and have one of these methods of the object among their attributes, as a Timer has
-    the function that it calls. Raises nothing."""
+    """Ended threads that have one of these methods of the object as an attribute, as a Timer has. Raises nothing."""
     threads = []
     for thread in ended_threads(runtime):
         own = thread.value.attributes().values()

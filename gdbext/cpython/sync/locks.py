@@ -207,7 +207,7 @@ def words_of_native_lock(runtime: PythonRuntime, address: int) -> tuple[int, ...
         kind = runtime.objects.type_of(address)
         is_lock = "." in kind.name and kind.name.lower().endswith(_LOCKS) and kind.size <= _NATIVE_LOCK
         if not is_lock or read_lock(runtime, address):
-            return ()  # one of CPython's own may have been let go of inside of its block
+            return ()  # one of CPython's own may have been released inside of its block
         return runtime.memory.words(address, kind.size // 8)
     except GdbextError:
         return ()
@@ -215,7 +215,7 @@ def words_of_native_lock(runtime: PythonRuntime, address: int) -> tuple[int, ...
 
 def parked_on(runtime: PythonRuntime, futex: int) -> int | None:
     """The address that a thread is parked on whose own semaphore, inside of its wait entry, is ``futex``
-    (_PyParkingLot_Park, Python/parking_lot.c); whatever stands there if the semaphore is another one."""
+    (_PyParkingLot_Park, Python/parking_lot.c); any word if the semaphore is another one."""
     entry = futex - py.WaitEntry.sema.offset(runtime.space)
     return runtime.memory.try_u64(entry + py.WaitEntry.addr.offset(runtime.space))
 
@@ -234,8 +234,7 @@ def find_lock(runtime: PythonRuntime, futex: int, candidates: Iterable[int]) -> 
 
 
 def waited_lock(runtime: PythonRuntime, state: ThreadState, futex: int) -> LockState | None:
-    """The lock object that a thread sleeping on ``futex`` waits for, found among the values, locals and attributes that
-    its innermost Python frames hold; None if it is not there."""
+    """The lock, among the objects of its innermost Python frames, that a thread sleeping on ``futex`` waits for."""
     return find_lock(runtime, futex, _objects_of(runtime, runtime.frames.stack(state).frames[:_FRAMES]))
 
 

@@ -79,8 +79,7 @@ class ParkingLot:
         self._sections = dict(self._read_sections())
 
     def parked(self, states: Sequence[ThreadState], futex: int) -> Parked | None:
-        """The object that the thread with these states which sleeps on ``futex`` is parked on; None for anything
-        else."""
+        """The object that the thread with these states, sleeping on ``futex``, is parked on; None for anything else."""
         address = parked_on(self._runtime, futex)
         if not address:
             return None
@@ -98,8 +97,7 @@ class ParkingLot:
         return self._parked_on_object(address)
 
     def stopping(self, states: Sequence[ThreadState]) -> Parked | None:
-        """The threads that the thread with these states waits for if it is stopping the world and others have not
-        stopped yet; it waits for a millisecond at a time."""
+        """The threads that this one waits for, a millisecond at a time, to stop the world; None if it does not."""
         addresses = {state.address for state in states}
         pause = next((each for each in self._pauses if each.requester in addresses and not each.is_complete), None)
         return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause)) if pause else None

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 
 def asked_to_sleep(stack: PyStack, frame: PythonFrame) -> float | None:
-    """Seconds in all; None unless the frame calls ``time.sleep``, or if more than one such call has left its argument
-    on the stack."""
+    """Seconds in all; None unless the argument of just one call of ``time.sleep`` is on the stack."""
     slots = stack.slots(frame)
     calls = [index for index, slot in enumerate(slots[:-1]) if _is_builtin(slot, "sleep")]
     return slots[calls[0] + 1].float() if len(calls) == 1 else None
@@ -106,7 +105,7 @@ class PolledKind(Enum):
     PROCESS = _words("poll wait waitpid returncode is_alive exitcode join _try_wait")
     THREAD = _words("is_alive join")
     OBJECT = _words("is_set wait get get_nowait put_nowait empty qsize full done running locked ready successful")
-    FLAG = frozenset[str]()  # A bool: code that looks at it calls nothing
+    FLAG = frozenset[str]()  # a bool: code that polls it calls nothing
 
 
 class PolledObject(NamedTuple):
@@ -165,8 +164,7 @@ def _polling_code(
     accepts: Callable[[str], bool],
     depth: int = _CALLS,
 ) -> Iterator[tuple[LoopNames, Mapping[str, PyRef]]]:
-    """(names that code loads, values of its variables): first the loop's, then those of the functions that it calls in
-    files that are accepted."""
+    """(names that code loads, values of its variables): the loop, then functions in accepted files that it calls."""
     yield names, values
     for name, value in values.items() if depth else ():
         target = describe(name, value) if name in names.variables else None
@@ -231,8 +229,7 @@ def waiting_loop(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Pytho
 
 
 def _is_polled(each: PolledObject, loop: LoopNames, without: frozenset[str]) -> bool:
-    """The loop calls a function for it, but none of ``without``: a method of the very object, if that has a name of its
-    own."""
+    """The loop calls a function for it, but none of ``without``: a method of the very object, if that has a name."""
     wanted = each.polled_as.value - without
     if each.polled_as is PolledKind.FILE:
         return bool(wanted & loop.names) or each.path.endswith(_LOCK_FILES)
@@ -243,8 +240,7 @@ def _is_polled(each: PolledObject, loop: LoopNames, without: frozenset[str]) -> 
 def _objects_in_reach(
     runtime: PythonRuntime, values: Mapping[str, PyRef], loop: LoopNames, texts: Collection[int]
 ) -> Iterator[PolledObject | None]:
-    """Descriptions of the variables that the loop loads, of their items and attributes, and of the ``texts`` in its
-    code (addresses)."""
+    """The variables that the loop loads, their items and attributes, and the ``texts`` (addresses) in its code."""
     for name, value in values.items():
         if name not in loop.variables:
             continue

@@ -63,7 +63,7 @@ class PythonWait(NamedTuple):
     """Thread ids of the workers of the pool that owes it, where all of them wait for such results."""
     awaited: tuple[int, ...] = ()
     """Thread ids of those whose end the interpreter waits for, or that run jobs of several futures."""
-    lacks: str = ""  # the missing part before it goes on, for people: ``2 of 3 threads have come``
+    lacks: str = ""  # what must come before it resumes, for people: ``2 of 3 threads have come``
 
 
 def python_wait(
@@ -177,8 +177,7 @@ def for_polled(runtime: PythonRuntime, polled: Sequence[PyRef], jobs: Mapping[in
 def _for_future(
     runtime: PythonRuntime, future: PyRef, frame: PythonFrame, owner: int | None, lock: LockState | None = None
 ) -> PythonWait:
-    """The wait for one future, whose job the thread with the ident ``owner`` runs; else the workers of its pool owe
-    it."""
+    """The wait for a future, whose job the thread with ident ``owner`` runs; else the workers of its pool owe it."""
     wait = PythonWait(Waitable.FUTURE, future.address, frame, lock, owner_ident=owner)
     if owner is not None:
         return wait._replace(owner_tid=runtime.tid_of_ident(owner) if owner else None)

@@ -269,8 +269,7 @@ class _CallGraph:
 
 
 def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[tuple[PythonFunction, int]]:
-    """The functions of the modules that frames are of, those of their classes and in their local variables, each with
-    the address of the dict of its global variables."""
+    """(function of the modules that frames are of, their classes and local variables; address of its globals)."""
     seen: set[int] = set()
     for frame in frames:
         try:
@@ -321,8 +320,7 @@ def _functions_defined_in(
 
 @once
 def _source_in(runtime: PythonRuntime, value: int, namespace: int) -> PythonFunction | None:
-    """The function behind a callable. A plain function of another module is None before its code is read: a class from
-    elsewhere has dozens."""
+    """The function behind a callable; None, without reading its code, for a plain function of another module."""
     function = PyFunctionObject(runtime.space, value)
     is_plain = runtime.objects.type_of(value).name == "function" and not function.func_dict
     return None if is_plain and function.func_globals != namespace else runtime.functions.source(value)

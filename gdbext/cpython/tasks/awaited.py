@@ -1,10 +1,9 @@
 """The object that a suspended task awaits: by the innermost of its coroutines and the object that this one is a method
-of.
+of; of trio, by the function above ``wait_task_rescheduled``.
 
 Sources: Lib/asyncio/locks.py, queues.py, tasks.py, taskgroups.py, futures.py, streams.py, selector_events.py and
 base_subprocess.py, 3.8 to 3.15; trio 0.22 to 0.35, trio/_core/{_run,_parking_lot,_io_epoll}.py and
-trio/{_sync,_channel,_timeouts,_threads}.py: what a task of trio waits for is told by the function above
-``wait_task_rescheduled``.
+trio/{_sync,_channel,_timeouts,_threads}.py.
 """
 
 from __future__ import annotations

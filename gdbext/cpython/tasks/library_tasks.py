@@ -158,8 +158,7 @@ _KINDS = (
 
 
 def has_greenlets(runtime: PythonRuntime) -> bool:
-    """The extension module that greenlets are made of is loaded, and a hub is on some stack: the objects of a process
-    that only has the module need not be gone through."""
+    """The greenlet extension is loaded and a hub is on a stack; else the walk through all objects is not worth it."""
     modules = runtime.modules.modules if runtime.modules else ()
     if not any(module.name.startswith("_greenlet.") for module in modules):
         return False
@@ -168,8 +167,7 @@ def has_greenlets(runtime: PythonRuntime) -> bool:
 
 
 def greenlet_loops(runtime: PythonRuntime) -> list[RunningLoop]:
-    """The greenlets that are suspended in each thread, which gevent's or eventlet's hub switches to. Raises nothing;
-    what cannot be read is left out."""
+    """The suspended greenlets of each thread of gevent or eventlet. Raises nothing; skips what it cannot read."""
     try:
         return list(_Greenlets(runtime).loops()) if has_greenlets(runtime) else []
     except GdbextError:

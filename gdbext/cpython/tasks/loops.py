@@ -60,8 +60,7 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
 
 
 def _awaited_by_cython(runtime: PythonRuntime, address: int) -> int:
-    """The only coroutine, or future, that a coroutine of Cython keeps, which has no frame. Raises BadData,
-    MemoryFault."""
+    """The only awaitable object that a coroutine of Cython, which has no frame, keeps. Raises BadData, MemoryFault."""
     size = runtime.objects.type_of(address).size
     awaitables = set()
     for word in runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _LOOP_WORDS)):
@@ -262,8 +261,7 @@ def running_frame(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
 
 
 def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> tuple[int, int, int, str] | None:
-    """(coroutine, waiter, loop, name); None unless the C structure is a task that is not done. Raises MemoryFault,
-    BadData."""
+    """(coroutine, waiter, loop, name) of a C task that is not done, else None. Raises MemoryFault, BadData."""
     if not address or not layout:
         return None
     info, memory = runtime.objects.type_of(address), runtime.memory

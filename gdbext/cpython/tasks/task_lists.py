@@ -42,8 +42,7 @@ class TaskLists(NamedTuple):
 
 
 def published_lists(runtime: PythonRuntime) -> TaskLists | None:
-    """The lists that the extension module publishes, or the interpreter that contains it; None for a version that does
-    not, and if asyncio is not loaded. Raises nothing."""
+    """The lists that asyncio or the interpreter that contains it publishes; None if none does. Raises nothing."""
     modules = runtime.modules.modules if runtime.modules else ()
     for module in (*(module for module in modules if module.name.startswith("_asyncio.")), runtime.module):
         section = module.image.sections.get(_SECTION) if module.image else None

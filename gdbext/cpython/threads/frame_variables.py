@@ -63,8 +63,7 @@ def stack_slots(runtime: PySpace, frame: PythonFrame) -> tuple[int, ...]:
 
 
 def objects_at(runtime: PySpace, address: int, count: int) -> tuple[int, ...]:
-    """The objects that ``count`` slots of a frame refer to; 0 for an empty slot, and for a number that is in the slot
-    itself. Raises MemoryFault."""
+    """The objects in ``count`` slots of a frame; 0 for an empty slot, or a number in the slot. Raises MemoryFault."""
     words = runtime.memory.words(address, count) if count else ()
     form = runtime.layout.abi.frames
     tag_bits = form.tag_bits if isinstance(form, InterpreterFrames) else 0
@@ -187,8 +186,7 @@ def _dict_by_name(runtime: PySpace, namespace: int) -> Mapping[str, int]:
 
 
 def attributes(runtime: PySpace, address: int) -> Mapping[str, int]:
-    """The attributes of an instance by name, those in slots included; empty where there are none or they cannot be
-    read."""
+    """The attributes of an instance by name, those in slots included; empty if none can be read."""
     fields: dict[str, int] = {}
     with suppress(GdbextError):  # what was read until then
         if runtime.objects.type_of(address).flags & FLAG_HEAP_TYPE:

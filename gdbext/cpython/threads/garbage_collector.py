@@ -94,8 +94,7 @@ generations of 24 bytes, a pointer, the permanent generation, three statistics o
 
 
 def running_collection(runtime: PythonRuntime) -> GcRun | None:
-    """The run of the garbage collector; None if none runs, or its state is not known of this version. Raises
-    nothing."""
+    """The run of the garbage collector; None if none runs, or its state is unknown. Raises nothing."""
     offset = _generations_offset(runtime) if runtime else None
     with suppress(GdbextError):
         for interpreter in runtime.interpreters() if offset is not None else ():

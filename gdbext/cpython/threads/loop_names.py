@@ -102,8 +102,7 @@ _INNER = 16  # functions inside of a function that are read
 
 
 def _with_inner(runtime: PySpace, code: int, numbers: Sequence[int], names: LoopNames) -> LoopNames:
-    """The names, with those of the code objects among these constants of a function (``numbers`` in co_consts), and the
-    texts, as far as they can be read."""
+    """The names, with those of code objects among the constants ``numbers`` (in co_consts), and the texts there."""
     with suppress(GdbextError):  # those of the function itself are an answer, too
         items = runtime.objects.tuple_items(PyCodeObject(runtime.space, code).co_consts, _NAMES) if numbers else ()
         inner = [(runtime.objects.type_of(items[each]).name, items[each]) for each in numbers if each < len(items)]

@@ -150,8 +150,7 @@ def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | 
 
 
 def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | None:
-    """The exception that a variable of this function has, and that a loop around its instruction has caught: its
-    traceback begins there. None for none. Raises nothing."""
+    """The exception in a variable that a loop around the instruction has caught, by its traceback. Raises nothing."""
     with suppress(GdbextError):
         for value in locals_of(runtime, frame).values():
             text = exception_text(runtime, value)
@@ -185,8 +184,7 @@ def exception_text(runtime: PythonRuntime, address: int) -> str:
 
 
 def raised_in(runtime: PythonRuntime, exception: int) -> str:
-    """``load (train.py:8)``: the function that raised an exception, by its traceback, with the line where it begins; ""
-    if that is not known."""
+    """``load (train.py:8)``: the function that raised an exception, with the line where it begins; "" if unknown."""
     codes = codes_of_traceback(runtime, exception)
     with suppress(GdbextError):
         if codes:

@@ -133,8 +133,7 @@ class PythonRuntime(PySpace):
 
     @classmethod
     def _at(cls, memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> PythonRuntime:
-        """The runtime there, in the first version that fits, and the layout that reads best. Raises PythonUnsupported
-        when none does."""
+        """The runtime there, in the first version and layout that fit. Raises PythonUnsupported when none does."""
         known = evidence(memory, location, symbolizer)
         problems: list[str] = []
         for abi in known.candidates:
@@ -271,8 +270,7 @@ class PythonRuntime(PySpace):
         return self._pthreads
 
     def proven_tid(self, state: ThreadState) -> int | None:
-        """The thread id as ``tid_of`` has it, and None where the state's two ids are those of different threads: one of
-        them is damaged."""
+        """``tid_of`` the state; None if its two ids belong to different threads: one is damaged."""
         tid, by_ident = self.tid_of(state), self.pthreads.tids.get(state.ident)
         return tid if by_ident in (None, tid) else None
 

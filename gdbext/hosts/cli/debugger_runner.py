@@ -219,8 +219,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.
 
 
 def run(options: Options, debugger: str, color: bool) -> Outcome:
-    """The command's outcome, in the debugger of that name. Raises TargetError (no debugger, no result, time is up),
-    KeyboardInterrupt."""
+    """The command's outcome in that debugger. Raises TargetError (no debugger, result or time), KeyboardInterrupt."""
     launch = base_debugger.launch(debugger)
     process = _start(launch, options, color)
     try:
@@ -303,8 +302,7 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
 
 
 def runnable(program: Sequence[str]) -> list[str]:
-    """The program as a debugger can start it: a script by its interpreter, as the kernel would (execve(2)). Raises
-    TargetError: there is none."""
+    """The program as a debugger can start it: a script by its interpreter (execve(2)). Raises TargetError: none."""
     words = list(program)
     for _ in range(_INTERPRETERS if words else 0):
         path = words[0] if "/" in words[0] else find_program(words[0])

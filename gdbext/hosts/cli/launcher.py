@@ -123,8 +123,7 @@ def run() -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """Exit without freeing objects, which would be a seventh of the time. Exit handlers run, and non-daemon threads are
-    joined."""
+    """Exit without freeing objects (a seventh of the time); exit handlers run, and non-daemon threads are joined."""
     threading, atexit = sys.modules.get("threading"), sys.modules.get("atexit")
     if threading and threading.active_count() > 1:
         sys.exit(status)

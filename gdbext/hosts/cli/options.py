@@ -123,8 +123,7 @@ def parse(argv: Sequence[str], options: Options) -> None:
 
 
 def launcher_words(words: Sequence[str]) -> list[str]:
-    """Those of the words that the launcher would take for itself, wherever they stand: its own options and what starts
-    a program, but for --json, which every command has."""
+    """The words that the launcher would take for itself: its options and what starts a program, but not --json."""
     own = {*_setters(Options()), *_FLAGS, *_ALONE, "--"}
     return [word for word in words if word.partition("=")[0] in own]
 

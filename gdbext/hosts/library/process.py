@@ -119,8 +119,7 @@ class Process:
 
     @property
     def standstill_text(self) -> str:
-        """A sentence that says whether the process stands still: "process 4711 is stopped for some milliseconds, and
-        goes on"."""
+        """Whether the process runs, in words: "process 4711 is stopped for some milliseconds, and goes on"."""
         if not self.standstill:
             return "nothing runs there: it is a " + ("recording" if self._target.recorded else "core")
         return f"process {self.pid} {self.standstill.value}"
@@ -138,8 +137,7 @@ class Process:
         return Diagnosis(report, self._session, self._limits)
 
     def run(self, command: str, *words: str) -> Answer:
-        """Run any command: ``run("dispatch-op", "aten::mm")``. Raises GdbextError, UsageError among
-        them."""
+        """Run any command: ``run("dispatch-op", "aten::mm")``. Raises GdbextError, also UsageError."""
         with self._limits.watch():
             return Answer(running.report(command, words, lambda: self._session))
 
