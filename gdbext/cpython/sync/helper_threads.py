@@ -1,11 +1,14 @@
-"""Threads that objects of Python need, by what these record: the threads of a pool, an executor, an event loop.
+"""Threads, worker processes and jobs that objects of Python need: of a pool, an executor, an event loop.
 
 threading keeps every Thread in a weak set, ``_dangling``, those that run in ``_active``. fork leaves all threads but
 one behind, and takes the others out of ``_active``. The function of a thread that has ended is no longer kept
 (Thread.run deletes it). The name of a thread without one of its own has it, ``Thread-3 (consume)`` (3.10 and later);
 that of a subclass is its method ``run``.
 
-Sources: Lib/threading.py, concurrent/futures/thread.py and process.py, multiprocessing/pool.py, 3.8 to 3.15.
+``_worker`` of a ThreadPoolExecutor takes a _WorkItem from ``work_queue`` and calls its ``run``; a future whose job no
+worker has taken yet is in that queue. A future may also be made by hand, or by asyncio.
+
+Sources: Lib/threading.py, concurrent/futures/{_base,thread,process}.py, multiprocessing/pool.py, 3.8 to 3.15.
 """
 
 from __future__ import annotations
@@ -15,17 +18,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.objects.py_ref import PyRef, integer
+from gdbext.cpython.abi.assumed_names import is_of_program, package_of
+from gdbext.cpython.objects.py_ref import PyRef, PyVariables, integer
 from gdbext.cpython.objects.py_space import once
-from gdbext.cpython.sync.pools import futures_in_queue, jobs_in_queue
+from gdbext.cpython.sync.polled_objects import process_id
 from gdbext.cpython.threads.runtime import active_threads, module_globals
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from gdbext.cpython.objects.py_ref import PyVariables
-    from gdbext.cpython.threads.frame_reader import ThreadState
+    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.cpython.threads.runtime import PythonRuntime
 
@@ -311,3 +314,130 @@ def lost_loop(runtime: PythonRuntime, state: ThreadState, future: PyRef) -> Dead
         threads = tuple(each for each in ended if loop.ident and each.ident == loop.ident)
         return DeadWorkers(threads[:1], "runs the event loop that should complete it")
     return None
+
+
+def pending_futures(stack: PyStack, frame: PythonFrame) -> tuple[PyRef, ...]:
+    """The futures that are not done; empty unless the frame is one of these functions, and if they cannot be read."""
+    variable = {"wait": "not_done", "as_completed": "pending"}.get(frame.name)
+    if not variable or not frame.file.endswith("concurrent/futures/_base.py"):
+        return ()
+    return tuple(filter(is_pending, stack.locals(frame)[variable].elements(256)))
+
+
+def is_pending(future: PyRef) -> bool:
+    """True for a future whose job is not done."""
+    return future.var("_state").str(32) in ("PENDING", "RUNNING")
+
+
+_DEPTH = 8  # innermost frames of a thread in which an executor's manager waits
+_MAX_ITEMS = 10_000
+
+
+def pool_workers(result: PyRef) -> tuple[int, ...]:
+    """Pids of the workers of the multiprocessing.Pool that owes a result; empty where they cannot be read."""
+    pool = result.attributes()[assumed_names.POOL_PROCESSES].attributes()
+    processes = pool[assumed_names.POOL_PROCESSES].parts()
+    return tuple(filter(None, (process_id(each.attributes()) for each in processes)))
+
+
+def executor_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...] | None:
+    """Pids of the workers of the ProcessPoolExecutor that owes a future's result; None where none does."""
+    for manager in _managers(runtime):
+        if future in futures_in_queue(manager[assumed_names.EXECUTOR_ITEMS]):
+            pids = [pid.int() for pid, _ in manager[assumed_names.EXECUTOR_PROCESSES].items()]
+            return tuple(pid for pid in pids if pid is not None)
+    return None
+
+
+def _managers(runtime: PythonRuntime) -> Iterator[PyVariables]:
+    """The variables of every executor's manager thread, by name."""
+    for state in runtime.thread_states():
+        stack = runtime.stack_of([state]).innermost(_DEPTH)
+        for frame in stack:
+            if frame.call == assumed_names.EXECUTOR_MANAGER_CALL:
+                yield stack.locals(frame)["self"].attributes()
+            elif frame.function == assumed_names.OLD_EXECUTOR_MANAGER:
+                yield stack.locals(frame)
+
+
+def futures_in_queue(pending: PyRef) -> set[PyRef]:
+    """The futures of the jobs in a ProcessPoolExecutor's dict of pending ones."""
+    return {item.attributes()[assumed_names.JOB_FUTURE] for _, item in pending.items(_MAX_ITEMS)}
+
+
+_INNER, _OUTER = 8, 12
+"""Innermost frames in which a worker waits for a future, and outermost ones in which the pool's loop is."""
+
+
+def exhausted_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
+    """Idents of the workers of the pool in whose queue the future's job is, if each of them runs a job that waits for a
+    job in that queue; empty otherwise: any worker that becomes free may run it.
+
+    Each of them: as many as the pool itself has started. One whose stack cannot be read may be anywhere.
+    """
+    pools = _pools(runtime)
+    queue = next((queue for queue in pools if future in jobs_in_queue(queue)), None)
+    if queue is None:
+        return ()
+    pending, workers = jobs_in_queue(queue), pools[queue]
+    is_complete = {worker.pool_size for worker in workers} == {len(workers)}
+    if not is_complete or any(worker.waits_for not in pending for worker in workers):
+        return ()
+    return tuple(worker.ident for worker in workers)
+
+
+class _PoolWorker(NamedTuple):
+    """A thread in its pool's loop."""
+
+    ident: int
+    waits_for: PyRef  # A future, missing for none
+    pool_size: int  # number of workers that its executor has started; 0 if that cannot be read
+
+
+def _pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
+    """The work queue of each pool → its workers."""
+    pools: dict[PyRef, list[_PoolWorker]] = {}
+
+    def is_call(frame: PythonFrame, file: str, function: str) -> bool:
+        return frame.name == function and frame.file.endswith(file)
+
+    for state in runtime.thread_states():
+        stack = runtime.stack_of([state])
+        loop = next((frame for frame in stack[-_OUTER:] if is_call(frame, assumed_names.FUTURES_FILE, "_worker")), None)
+        if not loop:
+            continue
+        own = stack.locals(loop)
+        waits = next((frame for frame in stack[:_INNER] if is_call(frame, "futures/_base.py", "result")), None)
+        future = (stack.locals(waits) if waits else PyVariables(runtime))["self"]
+        executor = own["executor_reference"].referent.attributes()
+        size = len(executor[assumed_names.EXECUTOR_THREADS].elements())
+        pools.setdefault(own["work_queue"], []).append(_PoolWorker(state.ident, future, size))
+    return pools
+
+
+def jobs_in_queue(queue: PyRef) -> frozenset[PyRef]:
+    """The futures of the jobs that wait in a pool's queue."""
+    return frozenset(filter(None, (item.var(assumed_names.JOB_FUTURE) for item in queue.elements())))
+
+
+_CALL_FRAMES = 12  # innermost Python frames that are read
+
+
+def takes_jobs(runtime: PythonRuntime, state: ThreadState, folders: Collection[str], address: int) -> bool:
+    """A thread waits in ``get()`` of another queue.Queue, called by code of one of these folders."""
+    stack = runtime.stack_of([state]).innermost(_CALL_FRAMES)
+    for frame, caller in zip(stack, stack[1:]):
+        if frame.name == "get" and frame.file.endswith("/queue.py"):
+            own = stack.locals(frame)["self"]
+            return caller.file.rpartition("/")[0] in folders and own.address not in (0, address)
+    return False
+
+
+def runs_in(runtime: PythonRuntime, state: ThreadState, packages: Collection[str]) -> bool:
+    """A thread runs code of one of these packages and waits for no other thread: for a peer, perhaps."""
+    for frame in runtime.frames.stack(state).frames[:_CALL_FRAMES]:
+        if frame.call in assumed_names.WAITING_FUNCTIONS:
+            return False
+        if is_of_program(frame.file):
+            return package_of(frame.file) in packages
+    return False

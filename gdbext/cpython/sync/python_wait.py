@@ -19,9 +19,15 @@ from gdbext.cpython.abi import FrameObjects, assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.objects.py_ref import PyRef
-from gdbext.cpython.sync.helper_threads import pool_helpers
+from gdbext.cpython.sync.helper_threads import (
+    executor_workers,
+    exhausted_workers,
+    is_pending,
+    pending_futures,
+    pool_helpers,
+    pool_workers,
+)
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
-from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, is_pending, pending_futures, pool_workers
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime, active_threads
 

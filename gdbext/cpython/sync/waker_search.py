@@ -19,8 +19,7 @@ from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
 from gdbext.cpython.objects import FLAG_TYPE, classes_of
 from gdbext.cpython.objects.code import PythonFunction
 from gdbext.cpython.objects.py_space import once
-from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads
-from gdbext.cpython.sync.pools import runs_in, takes_jobs
+from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads, runs_in, takes_jobs
 from gdbext.cpython.threads.frame_variables import (
     attributes,
     closure_names,
