@@ -68,12 +68,12 @@ _BEYOND = 1 << 70  # A part of a version that is longer than any number: it is g
 
 def version_key(version: str) -> tuple[tuple[int, ...], bool]:
     """Versions in their order: ``2.9`` < ``2.10.0rc1`` < ``2.10`` = ``2.10.0+cpu``."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    parts = found.group().split(".") if found else []
+    release = re.match(r"\d+(?:\.\d+)*", version)
+    parts = release.group().split(".") if release else []
     numbers = [_BEYOND if (value := number(part)) is None else value for part in parts]
     while numbers and not numbers[-1]:
         numbers.pop()
-    rest = version[found.end() :] if found else version
+    rest = version[release.end() :] if release else version
     return tuple(numbers), re.match(r"[._-]?(a|b|c|rc|alpha|beta|dev|pre)\d*", rest) is None
 
 

@@ -85,9 +85,9 @@ def libc_version(module: Module) -> str | None:
 
 def nccl_version(modules: ModuleTable) -> str | None:
     """The version of libnccl, or of a libtorch_cuda that contains it: ``2.27.5``."""
-    named = [each for each in modules.modules if each.name.startswith(("libnccl.so", "libtorch_cuda.so"))]
-    named.sort(key=lambda each: not each.name.startswith("libnccl"))
-    return next(filter(None, (_banner(module, b"NCCL version ", _NCCL_VERSION) for module in named)), None)
+    libraries = [each for each in modules.modules if each.name.startswith(("libnccl.so", "libtorch_cuda.so"))]
+    libraries.sort(key=lambda each: not each.name.startswith("libnccl"))
+    return next(filter(None, (_banner(module, b"NCCL version ", _NCCL_VERSION) for module in libraries)), None)
 
 
 def _banner(module: Module, beginning: bytes, pattern: re.Pattern[bytes]) -> str | None:
@@ -96,10 +96,10 @@ def _banner(module: Module, beginning: bytes, pattern: re.Pattern[bytes]) -> str
     section = image.sections.get(".rodata") if image else None
     if not image or not section:
         return None
-    place = image.find(beginning, section.address, section.address + section.size)
+    address = image.find(beginning, section.address, section.address + section.size)
     for _ in range(_MOST_TEXTS):
-        found = pattern.match(image.read(place, _LINE)) if place is not None else None
-        if found or place is None:
-            return found.group(1).decode() if found else None
-        place = image.find(beginning, place + 1, section.address + section.size)
+        match = pattern.match(image.read(address, _LINE)) if address is not None else None
+        if match or address is None:
+            return match.group(1).decode() if match else None
+        address = image.find(beginning, address + 1, section.address + section.size)
     return None

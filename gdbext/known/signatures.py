@@ -80,14 +80,14 @@ class ThreadFacts(_ThreadFields):
 
 def _is_frame(wanted: tuple[str, str], frame: tuple[str, str]) -> bool:
     file, function = frame
-    named = not wanted[1] or f".{function}".endswith(f".{wanted[1]}")
-    return named and f"/{file}".endswith(f"/{wanted[0]}")
+    is_function = not wanted[1] or f".{function}".endswith(f".{wanted[1]}")
+    return is_function and f"/{file}".endswith(f"/{wanted[0]}")
 
 
 def _is_native(wanted: str, frame: tuple[NativeName, str]) -> bool:
     library, _, function = wanted.rpartition("!")
-    names, there = frame
-    if not there.startswith(library):
+    names, frame_library = frame
+    if not frame_library.startswith(library):
         return False
     return not function or any(_is_function(function, name) for name in names())
 
@@ -99,10 +99,10 @@ def _is_function(wanted: str, name: str) -> bool:
     return wanted.endswith("::") or name[len(wanted) : len(wanted) + 1] in ("", "(", "<", ",", ".", "@", " ", "[")
 
 
-def _in_order(wanted: Sequence[object], there: Sequence[object], equal: Callable[..., bool]) -> bool:
+def _in_order(wanted: Sequence[object], actual: Sequence[object], equal: Callable[..., bool]) -> bool:
     """All that is wanted is there in this order, with anything in between."""
-    rest = iter(there)
-    return all(any(equal(each, one) for one in rest) for each in wanted)
+    rest = iter(actual)
+    return all(any(equal(each, other) for other in rest) for each in wanted)
 
 
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -191,13 +191,13 @@ class ProcessFacts:
             frames = self._frames_of[kind] = {}
             natives = [thread.native for thread in self.threads if not kind or thread.waits_for == kind]
             for native in {id(each): each for each in natives}.values():  # threads of a pool share theirs
-                for names, there in native:
-                    frames.setdefault(there, []).append(names)
-        found: set[str] = set()
-        for there, named in frames.items():
-            if there.startswith(library):
-                found.update(*(names() or ("",) for names in named))
-        return sorted(found)
+                for names, frame_library in native:
+                    frames.setdefault(frame_library, []).append(names)
+        functions: set[str] = set()
+        for frame_library, readers in frames.items():
+            if frame_library.startswith(library):
+                functions.update(*(names() or ("",) for names in readers))
+        return sorted(functions)
 
     def has_library(self, beginning: str) -> bool:
         """A library whose name begins so is loaded, or it is not known which ones are."""
@@ -279,12 +279,12 @@ def _distinct(
     patterns: Sequence[ThreadPattern], candidates: Sequence[Sequence[ThreadFacts]], chosen: list[ThreadFacts]
 ) -> list[ThreadFacts] | None:
     if len(chosen) == len(patterns):
-        return chosen if all(_is_linked(one, pattern, chosen) for one, pattern in zip(chosen, patterns)) else None
+        return chosen if all(_is_linked(other, pattern, chosen) for other, pattern in zip(chosen, patterns)) else None
     for thread in candidates[len(chosen)]:
-        if all(thread is not one for one in chosen):
-            found = _distinct(patterns, candidates, [*chosen, thread])
-            if found is not None:
-                return found
+        if all(thread is not other for other in chosen):
+            assignment = _distinct(patterns, candidates, [*chosen, thread])
+            if assignment is not None:
+                return assignment
     return None
 
 
@@ -317,10 +317,10 @@ def _conditions(bug: KnownBug, process: ProcessFacts) -> str | None:
 def _variable_holds(condition: str, process: ProcessFacts) -> bool | None:
     """True if the environment is as the condition says; None if that is not known."""
     name, equals, value = condition.lstrip("!").partition("=")
-    known = process.variable(name)
-    if not known:
+    state = process.variable(name)
+    if not state:
         return None
-    is_set, actual = known
+    is_set, actual = state
     return (is_set and (not equals or actual == value)) is not condition.startswith("!")
 
 

@@ -229,10 +229,10 @@ def is_of_program(file: str) -> bool:
 
 def package_of(file: str) -> str:
     """The folder of the installed package that a file is in, "" for any other file."""
-    for place in _PACKAGES:
-        before, found, inside = file.partition(place)
-        if found:
-            return f"{before}{found}{inside.partition('/')[0]}"
+    for folder in _PACKAGES:
+        root, separator, inside = file.partition(folder)
+        if separator:
+            return f"{root}{separator}{inside.partition('/')[0]}"
     return ""
 
 

@@ -69,11 +69,11 @@ class PythonLayout:
 
     def struct(self, name: str) -> StructLayout:
         """The structure of that name; one with a dot is a member of another structure. Raises LayoutError."""
-        known = self._structs.get(name)
-        if not known:
+        layout = self._structs.get(name)
+        if not layout:
             outer, _, member = name.partition(".")
-            known = self._structs[name] = self._inner(outer, member) if member else self._outer(name)
-        return known
+            layout = self._structs[name] = self._inner(outer, member) if member else self._outer(name)
+        return layout
 
     def _outer(self, name: str) -> StructLayout:
         structure = py.STATED.get(name)

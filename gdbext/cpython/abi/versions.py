@@ -200,19 +200,19 @@ def unsupported(what: str) -> PythonUnsupported:
     """The error for a CPython that cannot be read, which says which versions can."""
     usual = [row.text for row in SUPPORTED if not row.free_threaded]
     free_threaded = " and ".join(row.text for row in SUPPORTED if row.free_threaded)
-    known = f"{usual[0]} to {usual[-1]}, and {free_threaded}, are known"
-    return PythonUnsupported(what, why=f"{PythonUnsupported.why}; {known}")
+    versions = f"{usual[0]} to {usual[-1]}, and {free_threaded}, are known"
+    return PythonUnsupported(what, why=f"{PythonUnsupported.why}; {versions}")
 
 
 def abi_of_hexversion(hexversion: int, free_threaded: bool = False) -> PythonAbi:
     """The row of a sys.hexversion. Raises PythonUnsupported, naming the whole version."""
-    wanted = minor_of(hexversion), free_threaded
-    found = next((row for row in SUPPORTED if (row.version, row.free_threaded) == wanted), None)
-    if not found and free_threaded:
+    version = minor_of(hexversion), free_threaded
+    abi = next((row for row in SUPPORTED if (row.version, row.free_threaded) == version), None)
+    if not abi and free_threaded:
         raise unsupported(f"a free-threaded CPython {version_text(hexversion)} is not supported")
-    if not found:
+    if not abi:
         raise unsupported(f"CPython {version_text(hexversion)} is not supported")
-    return found
+    return abi
 
 
 def version_text(hexversion: int) -> str:
@@ -307,14 +307,14 @@ def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) 
 def _from_path(module: Module) -> VersionEvidence:
     """The order in which the layouts of a version that publishes nothing are tried, by its path."""
     silent = tuple(abi for abi in SUPPORTED if abi.published is Published.NOTHING)
-    found = _VERSION_IN_PATH.search(module.name) or _VERSION_IN_PATH.search(module.path)
-    minor = number(found.group(2)) if found else None
-    if not found or minor is None:
+    match = _VERSION_IN_PATH.search(module.name) or _VERSION_IN_PATH.search(module.path)
+    minor = number(match.group(2)) if match else None
+    if not match or minor is None:
         return VersionEvidence(None, silent, "")
-    version = integer(found.group(1)), minor
+    version = integer(match.group(1)), minor
     if version < silent[0].version:
         raise unsupported("CPython {}.{} is not supported".format(*version))
-    named = tuple(abi for abi in silent if abi.version == version)
-    if not named:  # a link or a renamed file: the versions that publish theirs would have done so
+    matching = tuple(abi for abi in silent if abi.version == version)
+    if not matching:  # a link or a renamed file: the versions that publish theirs would have done so
         return VersionEvidence(None, silent, "")
-    return VersionEvidence(None, (*named, *(abi for abi in silent if abi not in named)), module.path)
+    return VersionEvidence(None, (*matching, *(abi for abi in silent if abi not in matching)), module.path)

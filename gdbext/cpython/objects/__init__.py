@@ -129,8 +129,8 @@ class ObjectReader:
         try:
             return self._names[address]
         except KeyError:
-            known = self._names[address] = self.text(address, NAME_LIMIT)
-            return known
+            text = self._names[address] = self.text(address, NAME_LIMIT)
+            return text
 
     def length(self, address: int) -> int:
         """The number of characters of a str. Raises MemoryFault."""
@@ -295,8 +295,8 @@ class DictReader:
         if keys not in self._shared:
             self._shared[keys] = [key for key, _ in self._entries(keys)]
         names = self._shared[keys]
-        found = self._memory.words(values, len(names)) if names else ()
-        return ((key, value) for key, value in zip(names, found) if key and value)
+        addresses = self._memory.words(values, len(names)) if names else ()
+        return ((key, value) for key, value in zip(names, addresses) if key and value)
 
     def _entries(self, keys: int) -> Iterator[Item]:
         """All used entries of a PyDictKeysObject, deleted ones (value NULL) included."""
@@ -336,8 +336,8 @@ class DictReader:
         try:
             return self._compared[key, name]
         except KeyError:
-            known = self._compared[key, name] = self._objects.text_equals(key, name)
-            return known
+            is_equal = self._compared[key, name] = self._objects.text_equals(key, name)
+            return is_equal
 
     def attributes(self, address: int) -> Iterator[Item]:
         """(name, value) of an instance's __dict__ without creating it. Raises MemoryFault, BadData."""
@@ -346,23 +346,23 @@ class DictReader:
             return self._managed(address, info)
         if info.dict_offset <= 0:  # none, or counted from the end of a variable-sized object (a subclass of int)
             return iter(())
-        found = self._memory.u64(address + info.dict_offset)
-        return self.items(found) if found else iter(())
+        namespace = self._memory.u64(address + info.dict_offset)
+        return self.items(namespace) if namespace else iter(())
 
     def _managed(self, address: int, info: TypeInfo) -> Iterator[Item]:
-        found = self._memory.u64(address + self._managed_at)
+        pointer = self._memory.u64(address + self._managed_at)
         if self._instance_dict is InstanceDict.VALUES_POINTER:
             values = self._memory.u64(address + _MANAGED_VALUES)
             if values:
                 return self._inline(info, values)
         elif self._instance_dict is InstanceDict.TAGGED_POINTER:
-            if found & 1:  # PyDictOrValues: values are tagged by being one byte short
-                return self._inline(info, found + 1)
-        elif not found and info.flags & FLAG_INLINE_VALUES:
+            if pointer & 1:  # PyDictOrValues: values are tagged by being one byte short
+                return self._inline(info, pointer + 1)
+        elif not pointer and info.flags & FLAG_INLINE_VALUES:
             values = address + info.size  # _PyObject_InlineValues, pycore_object.h
             valid = py.PyDictValues(self._space, values).valid
             return self._inline(info, values) if valid else iter(())
-        return self.items(found) if found else iter(())
+        return self.items(pointer) if pointer else iter(())
 
     def _inline(self, info: TypeInfo, values: int) -> Iterator[Item]:
         keys = py.PyHeapTypeObject(self._space, info.address).ht_cached_keys

@@ -52,12 +52,12 @@ def deque_items(runtime: PySpace, address: int, limit: int = 256) -> tuple[int, 
     size, block, index = deque.ob_size, deque.leftblock, deque.leftindex
     if size > 1 << 40 or index >= py.DequeBlock.LENGTH:
         raise BadData(f"no deque at {address:#x}")
-    found: list[int] = []
-    while len(found) < min(size, limit):
-        take = min(py.DequeBlock.LENGTH - index, size - len(found))
-        found += runtime.memory.words(block.data + 8 * index, take)
+    items: list[int] = []
+    while len(items) < min(size, limit):
+        take = min(py.DequeBlock.LENGTH - index, size - len(items))
+        items += runtime.memory.words(block.data + 8 * index, take)
         block, index = block.rightlink, 0
-    return size, found[:limit]
+    return size, items[:limit]
 
 
 _QUEUE_LIMIT = 10_000

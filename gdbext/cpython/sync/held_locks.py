@@ -259,10 +259,10 @@ def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int 
     code = runtime.codes.get(frame.code)
     at = code.offset_of(py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction))
     table = _exception_table(runtime, frame.code)
-    around = [(target, depth) for start, end, target, depth in table if start <= at < end]
-    if len(around) != 1 or around[0][1] != (slot + 1) << 1 | 1:
+    entries = [(target, depth) for start, end, target, depth in table if start <= at < end]
+    if len(entries) != 1 or entries[0][1] != (slot + 1) << 1 | 1:
         return None
-    return code.line(min(start for start, _, target, _ in table if target == around[0][0]))
+    return code.line(min(start for start, _, target, _ in table if target == entries[0][0]))
 
 
 def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> list[int]:
@@ -280,9 +280,9 @@ def _exception_table(runtime: PythonRuntime, code: int) -> Sequence[tuple[int, i
 
 def _blocks(runtime: PythonRuntime, frame: PythonFrame) -> list[py.PyTryBlock]:
     """The blocks that a frame of 3.8 to 3.10 is in, the innermost last."""
-    found = py.PyFrameObject(runtime.space, frame.address)
-    count = found.f_iblock
-    return list(py.PyTryBlock.array(runtime.space, found.f_blockstack, count)) if 0 < count <= _BLOCKS else []
+    structure = py.PyFrameObject(runtime.space, frame.address)
+    count = structure.f_iblock
+    return list(py.PyTryBlock.array(runtime.space, structure.f_blockstack, count)) if 0 < count <= _BLOCKS else []
 
 
 def exception_entries(table: bytes) -> Iterator[tuple[int, int, int, int]]:

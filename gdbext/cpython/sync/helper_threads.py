@@ -148,13 +148,13 @@ def pool_helpers(runtime: PythonRuntime, result: PyRef) -> tuple[PoolHelper, ...
     """The helpers of the pool that owes a result; those that cannot be read are left out."""
     pool = result.attributes()[assumed_names.POOL_PROCESSES].attributes()
     running = running_threads(runtime)
-    found = []
+    helpers = []
     for name, does in assumed_names.POOL_HELPERS:
         thread = thread_object(pool[name], running)
         if thread:
             tid = runtime.tid_of_ident(thread.ident) if thread.runs and thread.ident else None
-            found.append(PoolHelper(does, tid, thread))
-    return tuple(found)
+            helpers.append(PoolHelper(does, tid, thread))
+    return tuple(helpers)
 
 
 class DeadWorkers(NamedTuple):
@@ -286,11 +286,11 @@ def never_began(runtime: PythonRuntime, event: PyRef) -> ThreadObject | None:
     if not thread or thread.began:
         return None
     try:
-        known = {ident.read(integer) for ident, _ in active_threads(runtime)}
+        running_idents = {ident.read(integer) for ident, _ in active_threads(runtime)}
         idents = [state.ident for state in runtime.thread_states()]
     except GdbextError:
         return None
-    return thread if known >= set(idents) and len(set(idents)) == len(idents) else None
+    return thread if running_idents >= set(idents) and len(set(idents)) == len(idents) else None
 
 
 def lost_loop(runtime: PythonRuntime, state: ThreadState, future: PyRef) -> DeadWorkers | None:

@@ -229,15 +229,15 @@ def _owner(kind: Waitable, value: PyRef, lock: LockState | None) -> int | None:
 
 def running_jobs(runtime: PythonRuntime) -> dict[int, int]:
     """Address of a future → ident of the thread that runs its job (_WorkItem.run of concurrent/futures/thread.py)."""
-    found: dict[int, int] = {}
+    idents: dict[int, int] = {}
     for state in runtime.thread_states():
         stack = runtime.stack_of([state])
         for frame in stack[-_OUTER:]:
             if frame.name == assumed_names.JOB_RUN and frame.file.endswith(assumed_names.FUTURES_FILE):
                 future = stack.locals(frame)["self"].var(assumed_names.JOB_FUTURE)
                 if future:
-                    found.setdefault(future.address, state.ident)
-    return found
+                    idents.setdefault(future.address, state.ident)
+    return idents
 
 
 _SEMAPHORE = "_multiprocessing.SemLock"

@@ -91,9 +91,9 @@ _TASK_TYPES = frozenset({"_asyncio.Task", "Task", "_PyTask"})
 
 def awaited_by(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task waits for. Raises nothing."""
-    found = _awaited(runtime, task)
-    timed = found.timed or any(frame.call in _TIMED for frame in task.frames)
-    return found._replace(timed=timed or any(PyRef(runtime, each).type == "Timeout" for each in task.entered))
+    awaited = _awaited(runtime, task)
+    timed = awaited.timed or any(frame.call in _TIMED for frame in task.frames)
+    return awaited._replace(timed=timed or any(PyRef(runtime, each).type == "Timeout" for each in task.entered))
 
 
 def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
@@ -106,9 +106,9 @@ def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
         return Awaited(Awaitable.TASK, awaited.address, _addresses(children))
     if inner == ("tasks.py", "sleep"):
         return Awaited(Awaitable.SLEEP, awaited.address, delay=task.variables["delay"].float(), timed=True)
-    found = _by_frame(runtime, task, inner, awaited.address) or _by_callback(awaited, task.address)
-    if found:
-        return found
+    by_code = _by_frame(runtime, task, inner, awaited.address) or _by_callback(awaited, task.address)
+    if by_code:
+        return by_code
     kind = Awaitable.FUTURE
     if inner[0] in ("locks.py", "queues.py") and subject:
         own = subject.attributes()
@@ -177,9 +177,9 @@ def _by_callback(future: PyRef, own: int) -> Awaited | None:
     for each in callback.closure:
         if _is_task(each) and each.address != own:
             return Awaited(Awaitable.TASK, future.address, (each.address,))
-        kept = each.attributes()
-        if "_condition" in kept:
-            return Awaited(Awaitable.JOB, each.address, is_pending=kept["_state"].str(_LONGEST) == "PENDING")
+        fields = each.attributes()
+        if "_condition" in fields:
+            return Awaited(Awaitable.JOB, each.address, is_pending=fields["_state"].str(_LONGEST) == "PENDING")
     return None
 
 
@@ -200,8 +200,8 @@ _SCOPES = 64
 def trio_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task waits for. Raises nothing."""
     inner = task.frames[0].call
-    found = _by_trio_call(runtime, task, inner)
-    return found._replace(package=TRIO, timed=found.timed or _has_deadline(PyRef(runtime, task.address)))
+    awaited = _by_trio_call(runtime, task, inner)
+    return awaited._replace(package=TRIO, timed=awaited.timed or _has_deadline(PyRef(runtime, task.address)))
 
 
 def _by_trio_call(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str]) -> Awaited:

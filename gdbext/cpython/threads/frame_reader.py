@@ -231,9 +231,9 @@ class InterpreterFrameReader:
         while address and address not in seen:
             seen.add(address)
             moved = start <= address < start + size
-            found = None if moved else self._frame(address)
-            if found:
-                yield found
+            python_frame = None if moved else self._frame(address)
+            if python_frame:
+                yield python_frame
             at = address - start + copy if moved else address
             address = self._memory.u64(at + self._previous_at)
 
@@ -326,18 +326,18 @@ class FrameReader:
         or left right now; ``place_groups`` is exact then, too. Without anchors the states are taken in the given order,
         newest interpreter first.
         """
-        found = [group for state in states for group in self.stack(state).groups]
-        if len(states) > 1 and all(group.anchor is not None for group in found):
-            found.sort(key=lambda group: group.anchor or 0)
-        return found
+        groups = [group for state in states for group in self.stack(state).groups]
+        if len(states) > 1 and all(group.anchor is not None for group in groups):
+            groups.sort(key=lambda group: group.anchor or 0)
+        return groups
 
     def suspended(self, frame: int, start: int, copy: int, size: int) -> list[PythonFrame]:
         """The frames from a PyFrameObject on, innermost first, of a stack that is switched out: ``size`` bytes of it,
         which began at ``start``, are at ``copy`` now. What was read until something could not be."""
-        found: list[PythonFrame] = []
+        frames: list[PythonFrame] = []
         with suppress(BadData, MemoryFault):
-            found.extend(islice(self._reader.suspended(frame, start, copy, size), FRAME_LIMIT))
-        return found
+            frames.extend(islice(self._reader.suspended(frame, start, copy, size), FRAME_LIMIT))
+        return frames
 
 
 _FORK, _CHILD = ("popen_fork.py", "_launch"), ("process.py", "_bootstrap")

@@ -40,8 +40,8 @@ def locals_of(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
     """
     names = runtime.codes.get(frame.code).local_names()[:_LOCALS_LIMIT]
     values = objects_at(runtime, slots_of(runtime, frame), len(names))
-    found = ((name, runtime.once(_open_cell, value)) for name, value in zip(names, values) if value)
-    return {name: value for name, value in found if value}
+    opened = ((name, runtime.once(_open_cell, value)) for name, value in zip(names, values) if value)
+    return {name: value for name, value in opened if value}
 
 
 def namespace_of(runtime: PySpace, frame: PythonFrame) -> int:
@@ -161,14 +161,14 @@ def name_of(runtime: PySpace, frame: PythonFrame, address: int) -> str:
 def global_variables(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
     """The variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
     names = used_names(runtime, frame)
-    known: dict[str, int] = {}
+    values: dict[str, int] = {}
     for is_local in (False, True) if names else ():
         with suppress(GdbextError):
             structure = _structure(runtime, frame)
             address = structure.f_locals if is_local else structure.f_globals
             namespace = runtime.once(_dict_by_name, address) if address else {}
-            known.update((name, namespace[name]) for name in names if name in namespace)
-    return known
+            values.update((name, namespace[name]) for name in names if name in namespace)
+    return values
 
 
 def _dict_by_name(runtime: PySpace, namespace: int) -> Mapping[str, int]:

@@ -186,11 +186,11 @@ def _offset_of(runtime: PySpace, frame: PythonFrame) -> int:
 
 def _bytes_of(runtime: PySpace, code: int) -> bytes:
     """The instructions of a code object. Raises GdbextError."""
-    found = PyCodeObject(runtime.space, code)
+    structure = PyCodeObject(runtime.space, code)
     if runtime.layout.abi.code_form is CodeForm.INLINE:
-        size = found.ob_size * CODE_UNIT
+        size = structure.ob_size * CODE_UNIT
         return runtime.memory.read(runtime.codes.get(code).bytecode, min(size, _CODE_LIMIT))
-    return runtime.objects.bytes(found.co_code, _CODE_LIMIT)
+    return runtime.objects.bytes(structure.co_code, _CODE_LIMIT)
 
 
 class _NameTables:

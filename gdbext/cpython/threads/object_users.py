@@ -61,8 +61,8 @@ def _code_facts(runtime: PythonRuntime, frame: PythonFrame) -> _CodeFacts:
     else:
         counts = (py.PyCodeObject.co_ncellvars, py.PyCodeObject.co_nfreevars)
         has_cells = any(not code.has(each) or code.value(each) for each in counts)
-    known = frozenset(global_variables(runtime, frame).values())
-    return _CodeFacts(len(names), bool(has_cells), names[:1] == ["self"], known)
+    global_values = frozenset(global_variables(runtime, frame).values())
+    return _CodeFacts(len(names), bool(has_cells), names[:1] == ["self"], global_values)
 
 
 def _values(runtime: PythonRuntime, frame: PythonFrame, code: _CodeFacts) -> Iterator[int]:

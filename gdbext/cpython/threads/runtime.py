@@ -93,8 +93,8 @@ class PythonRuntime(PySpace):
 
         def namespace(_: PySpace, address: int) -> int:
             modules = PyInterpreterState(self.space, address).value(self.layout.abi.modules)
-            found = self.dicts.get(modules, module) if modules else 0
-            return PyModuleObject(self.space, found).md_dict if found else 0
+            imported = self.dicts.get(modules, module) if modules else 0
+            return PyModuleObject(self.space, imported).md_dict if imported else 0
 
         return PyRef(self, interpreter.address).at(namespace)
 
@@ -188,17 +188,17 @@ class PythonRuntime(PySpace):
     def interpreters(self) -> list[Interpreter]:
         """All interpreters, newest first; empty before Py_Initialize. Raises BadData, MemoryFault."""
         address = PyRuntimeState(self.space, self.address).interpreters_head
-        found: dict[int, Interpreter] = {}
+        interpreters: dict[int, Interpreter] = {}
         while address:
-            if address in found or len(found) >= 4096:
+            if address in interpreters or len(interpreters) >= 4096:
                 raise BadData("the list of interpreters has no end")
             state = PyInterpreterState(self.space, address)
             number = state.id
             if not 0 <= number < 1 << 32:
                 raise BadData(f"interpreter at {address:#x} has the id {number}")
-            found[address] = Interpreter(address, number)
+            interpreters[address] = Interpreter(address, number)
             address = state.next
-        return list(found.values())
+        return list(interpreters.values())
 
     def thread_states(self) -> list[ThreadState]:
         """All thread states of all interpreters, newest first. Raises BadData, MemoryFault."""
@@ -221,17 +221,17 @@ class PythonRuntime(PySpace):
     def _states_of(self, interpreter: Interpreter) -> Iterable[ThreadState]:
         address = PyInterpreterState(self.space, interpreter.address).value(self.layout.abi.first_thread)
         has_native = PyThreadState.native_thread_id.is_in(self.layout)
-        found: dict[int, ThreadState] = {}
+        states: dict[int, ThreadState] = {}
         while address:
-            if address in found or len(found) >= 100_000:
+            if address in states or len(states) >= 100_000:
                 raise BadData(f"the list of thread states of interpreter {interpreter.id} has no end")
             state = PyThreadState(self.space, address)
             if state.interp != interpreter.address:
                 raise BadData(f"thread state at {address:#x} does not belong to interpreter {interpreter.id}")
             native = state.native_thread_id if has_native else 0
-            found[address] = ThreadState(address, interpreter, state.thread_id, native or None)
+            states[address] = ThreadState(address, interpreter, state.thread_id, native or None)
             address = state.next
-        return found.values()
+        return states.values()
 
     def sys_hexversion(self) -> int | None:
         """sys.hexversion of some interpreter, None where it cannot be read (start-up, shutdown)."""
@@ -359,8 +359,8 @@ def module_globals(runtime: PythonRuntime, module: str, name: str) -> Iterator[P
         interpreters = runtime.interpreters()
     except (BadData, MemoryFault):
         return
-    found = (runtime.globals_in(interpreter, module)[name] for interpreter in reversed(interpreters))
-    yield from filter(None, found)
+    values = (runtime.globals_in(interpreter, module)[name] for interpreter in reversed(interpreters))
+    yield from filter(None, values)
 
 
 class ThreadTable:
@@ -391,5 +391,5 @@ class ThreadTable:
         except GdbextError as error:
             self._note(error, "python thread names")
             return {}
-        states = ((tid, state) for tid, found in self.states.items() for state in found)
+        states = ((tid, state) for tid, own_states in self.states.items() for state in own_states)
         return {tid: names[state.ident] for tid, state in states if state.ident in names}

@@ -62,14 +62,14 @@ def _other_executable(options: Options) -> str:
 @contextmanager
 def _silence() -> Iterator[None]:
     """Discard what is written to standard error meanwhile."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _run_supervised(options: Options) -> Outcome:

@@ -198,8 +198,8 @@ class DebuggerProcess:
         deadline = time.monotonic() + seconds
         pause = 0.0005
         while self._status is None:
-            found, status = os.waitpid(self._pid, os.WNOHANG)
-            if found:
+            exited, status = os.waitpid(self._pid, os.WNOHANG)
+            if exited:
                 self._status = status
                 _close_all(self._exit)
                 _close_all(self._end_request)
@@ -239,9 +239,9 @@ def run(options: Options, debugger: str, color: bool) -> Outcome:
     process.end()
     if options.pid:
         check_process(options.pid)
-    known = launch.known_failure(process.printed())
-    if known:
-        raise known
+    failure = launch.known_failure(process.printed())
+    if failure:
+        raise failure
     said = launch.relevant_output(process.printed())
     raise TargetError(
         f"{launch.name} gave no result: it {process.how_it_ended()}",

@@ -107,12 +107,12 @@ def parse(argv: Sequence[str], options: Options) -> None:
                     raise UsageError(f"{name} needs a value", help="dispatch --help")
                 value = following
             setters[name](value)
-    # a number in the place of the command is a process, behind options, too: ``--debugger none 7392``
-    place = _first_word(rest)
-    pid = number(rest[place]) if place is not None and rest[place].isdecimal() else 0
-    if place is not None and pid and not options.called.source:
+    # a number in place of the command is a process, behind options, too: ``--debugger none 7392``
+    command_at = _first_word(rest)
+    pid = number(rest[command_at]) if command_at is not None and rest[command_at].isdecimal() else 0
+    if command_at is not None and pid and not options.called.source:
         options.pid = pid
-        rest.pop(place)
+        rest.pop(command_at)
     try:
         _take_command(rest, options)
     except UsageError as error:
@@ -183,9 +183,9 @@ def _first_word(rest: Sequence[str]) -> int | None:
 
 def _take_command(rest: list[str], options: Options) -> None:
     """The first word is the command, unless only options of the default command were given."""
-    place = _first_word(rest)
-    if place is not None:
-        options.command = table.find(rest.pop(place)).name
+    command_at = _first_word(rest)
+    if command_at is not None:
+        options.command = table.find(rest.pop(command_at)).name
     elif not {"--json", "--why"} >= set(rest) and not _HELP & set(rest):
         try:
             table.parser_of(table.find(table.DEFAULT)).parse(rest)

@@ -128,8 +128,8 @@ class Process:
     def threads(self) -> Threads:
         """All threads with what each waits for, as all-threads reports them; read once."""
         with self._limits.watch():
-            self._session, found = self._session.settled(inspect_threads)
-        return Threads([Thread.of(self._session, each, self._limits) for each in found.threads])
+            self._session, reports = self._session.settled(inspect_threads)
+        return Threads([Thread.of(self._session, each, self._limits) for each in reports.threads])
 
     def diagnose(self) -> Diagnosis:
         """Find out why it hangs or crashed, as dispatch-diagnose does."""

@@ -80,10 +80,10 @@ class Threads(Sequence[Thread]):
 
     def by_tid(self, tid: int) -> Thread:
         """The thread with that id. Raises KeyError."""
-        found = next((thread for thread in self._threads if thread.tid == tid), None)
-        if not found:
+        thread = next((thread for thread in self._threads if thread.tid == tid), None)
+        if not thread:
             raise KeyError(tid)
-        return found
+        return thread
 
     @overload
     def __getitem__(self, position: int) -> Thread: ...

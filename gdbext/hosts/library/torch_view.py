@@ -191,7 +191,7 @@ class Tensor:
         return f"<Tensor {notebook.plain(f'{self.dtype}{list(self.sizes or ())} {self.device}')} at {self.address:#x}>"
 
     def _repr_html_(self) -> str:
-        known = self.report
+        report = self.report
         facts = [("dtype", self.dtype), ("sizes", str(self.sizes)), ("strides", str(self.strides))]
-        facts += [("device", str(self.device)), ("keyset", ", ".join(known.keyset.keys)), ("values", str(self.values))]
-        return notebook.facts(f"{known.implementation} at {self.address:#x}", facts)
+        facts += [("device", str(self.device)), ("keyset", ", ".join(report.keyset.keys)), ("values", str(self.values))]
+        return notebook.facts(f"{report.implementation} at {self.address:#x}", facts)
