@@ -66,6 +66,7 @@ class GilState(NamedTuple):
 
     address: int
     interpreter: int
+    interpreters: tuple[int, ...]
     locked: bool
     holder: int | None
     holder_tid: int | None
@@ -122,6 +123,7 @@ def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> Gil
     return GilState(
         address,
         users[0].id,
+        tuple(user.id for user in users),
         locked == 1,
         holder,
         runtime.proven_tid(state) if state else None,
