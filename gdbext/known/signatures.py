@@ -254,35 +254,35 @@ def matches(bugs: Sequence[KnownBug], process: ProcessFacts) -> Iterator[KnownBu
     for bug in bugs:
         if not all(process.may_match(pattern) for pattern in bug.threads) or not process.matches_process(bug):
             continue
-        threads = _assigned(bug.threads, process.threads)
+        threads = _assign_threads(bug.threads, process.threads)
         if not threads or any(thread.fits(pattern) for pattern in bug.absent for thread in process.threads):
             continue
-        condition = _conditions(bug, process)
+        condition = _open_condition(bug, process)
         if condition is not None:
-            evidence = [_evidence(thread, pattern) for thread, pattern in zip(threads, bug.threads)]
+            evidence = [_evidence_text(thread, pattern) for thread, pattern in zip(threads, bug.threads)]
             facts = ", ".join(filter(None, (*bug.process, bug.architecture)))
             evidence += [f"the process: {facts}"] if facts else []
             yield KnownBugReport.of(bug, condition, tuple(evidence))
 
 
-def _assigned(patterns: Sequence[ThreadPattern], threads: Sequence[ThreadFacts]) -> list[ThreadFacts]:
+def _assign_threads(patterns: Sequence[ThreadPattern], threads: Sequence[ThreadFacts]) -> list[ThreadFacts]:
     """Distinct threads, one per pattern in order; [] if impossible."""
     candidates: list[list[ThreadFacts]] = []
     for pattern in patterns:
         candidates.append([*islice((thread for thread in threads if thread.fits(pattern)), _MOST_CANDIDATES)])
         if not candidates[-1]:
             return []
-    return _distinct(patterns, candidates, []) or []
+    return _choose_distinct(patterns, candidates, []) or []
 
 
-def _distinct(
+def _choose_distinct(
     patterns: Sequence[ThreadPattern], candidates: Sequence[Sequence[ThreadFacts]], chosen: list[ThreadFacts]
 ) -> list[ThreadFacts] | None:
     if len(chosen) == len(patterns):
         return chosen if all(_is_linked(other, pattern, chosen) for other, pattern in zip(chosen, patterns)) else None
     for thread in candidates[len(chosen)]:
         if all(thread is not other for other in chosen):
-            assignment = _distinct(patterns, candidates, [*chosen, thread])
+            assignment = _choose_distinct(patterns, candidates, [*chosen, thread])
             if assignment is not None:
                 return assignment
     return None
@@ -295,7 +295,7 @@ def _is_linked(thread: ThreadFacts, pattern: ThreadPattern, chosen: Sequence[Thr
     return pattern.same_group < 0 or (thread.group != "" and thread.group == chosen[pattern.same_group].group)
 
 
-def _conditions(bug: KnownBug, process: ProcessFacts) -> str | None:
+def _open_condition(bug: KnownBug, process: ProcessFacts) -> str | None:
     """The condition on what is not known, "" if all is; None if what is known excludes the bug."""
     parts = []
     for condition in bug.environment:
@@ -324,7 +324,7 @@ def _variable_holds(condition: str, process: ProcessFacts) -> bool | None:
     return (is_set and (not equals or actual == value)) is not condition.startswith("!")
 
 
-def _evidence(thread: ThreadFacts, pattern: ThreadPattern) -> str:
+def _evidence_text(thread: ThreadFacts, pattern: ThreadPattern) -> str:
     """``worker-1 (tid 7): in threadpoolctl.py _find, waits for gil``."""
     parts = [f"in {file} {function}".rstrip() for file, function in pattern.python]
     parts += [f"its task in {file} {function}" for file, function in pattern.task]

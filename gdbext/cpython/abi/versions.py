@@ -301,10 +301,10 @@ def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) 
         if abi.published is Published.DEBUG_OFFSETS:
             raise unsupported(f"CPython {version_text(version)} without its _Py_DebugOffsets")
         return VersionEvidence(version, (abi,), "Py_Version")
-    return _from_path(location.module)
+    return _evidence_of_path(location.module)
 
 
-def _from_path(module: Module) -> VersionEvidence:
+def _evidence_of_path(module: Module) -> VersionEvidence:
     """The order in which the layouts of a version that publishes nothing are tried, by its path."""
     silent = tuple(abi for abi in SUPPORTED if abi.published is Published.NOTHING)
     match = _VERSION_IN_PATH.search(module.name) or _VERSION_IN_PATH.search(module.path)

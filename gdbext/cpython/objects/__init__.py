@@ -343,27 +343,27 @@ class DictReader:
         """(name, value) of an instance's __dict__ without creating it. Raises MemoryFault, BadData."""
         info = self._objects.type_of(address)
         if self._instance_dict is not InstanceDict.DICT_OFFSET and info.flags & FLAG_MANAGED_DICT:
-            return self._managed(address, info)
+            return self._managed_attributes(address, info)
         if info.dict_offset <= 0:  # none, or counted from the end of a variable-sized object (a subclass of int)
             return iter(())
         namespace = self._memory.u64(address + info.dict_offset)
         return self.items(namespace) if namespace else iter(())
 
-    def _managed(self, address: int, info: TypeInfo) -> Iterator[Item]:
+    def _managed_attributes(self, address: int, info: TypeInfo) -> Iterator[Item]:
         pointer = self._memory.u64(address + self._managed_at)
         if self._instance_dict is InstanceDict.VALUES_POINTER:
             values = self._memory.u64(address + _MANAGED_VALUES)
             if values:
-                return self._inline(info, values)
+                return self._inline_values(info, values)
         elif self._instance_dict is InstanceDict.TAGGED_POINTER:
             if pointer & 1:  # PyDictOrValues: values are tagged by being one byte short
-                return self._inline(info, pointer + 1)
+                return self._inline_values(info, pointer + 1)
         elif not pointer and info.flags & FLAG_INLINE_VALUES:
             values = address + info.size  # _PyObject_InlineValues, pycore_object.h
             valid = py.PyDictValues(self._space, values).valid
-            return self._inline(info, values) if valid else iter(())
+            return self._inline_values(info, values) if valid else iter(())
         return self.items(pointer) if pointer else iter(())
 
-    def _inline(self, info: TypeInfo, values: int) -> Iterator[Item]:
+    def _inline_values(self, info: TypeInfo, values: int) -> Iterator[Item]:
         keys = py.PyHeapTypeObject(self._space, info.address).ht_cached_keys
         return self._split_items(keys, self._values_start(values)) if keys else iter(())

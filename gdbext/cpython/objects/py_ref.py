@@ -211,7 +211,7 @@ class PyRef:
     def __getitem__(self, name: builtins.str) -> PyRef:
         """The value under a str key of a dict, the global of a module, or the own attribute of a class or instance,
         those in slots included. A function has ``__globals__``, a method ``__self__``, a staticmethod ``__func__``."""
-        return self.at(lambda python, at: _member(python, at, name), name)
+        return self.at(lambda python, at: _value_named(python, at, name), name)
 
     def at(self, reader: Callable[[PySpace, builtins.int], builtins.int], name: builtins.str = "") -> PyRef:
         """The object at the address that a reader of the interpreter's structures gives, 0 for none."""
@@ -238,17 +238,19 @@ class PyRef:
 
     def variables(self, limit: builtins.int = _VARIABLES) -> PyVariables:
         """The same as by ``[name]``, all at once: cheaper if several are needed. Names are cut after 512 characters."""
-        return self._by_name(_fields, limit)
+        return self._variables_of(_fields, limit)
 
     def vars(self, limit: builtins.int = _VARIABLES) -> PyVariables:
         """The ``__dict__`` of an instance by name: its own attributes without those in slots."""
-        return self._by_name(lambda python, at: python.dicts.attributes(at), limit)
+        return self._variables_of(lambda python, at: python.dicts.attributes(at), limit)
 
     def attributes(self, limit: builtins.int = 64) -> PyVariables:
         """The own attributes of an instance, those in slots included; none of an instance of a built-in type."""
-        return self._by_name(_attributes, limit)
+        return self._variables_of(_attributes, limit)
 
-    def _by_name(self, fields: Callable[[PySpace, builtins.int], Iterator[Item]], limit: builtins.int) -> PyVariables:
+    def _variables_of(
+        self, fields: Callable[[PySpace, builtins.int], Iterator[Item]], limit: builtins.int
+    ) -> PyVariables:
         variables = PyVariables(self.python)
         try:
             for key, value in self.read(lambda python, at: islice(fields(python, at), limit)):
@@ -368,7 +370,7 @@ def _closure(python: PySpace, address: int) -> Iterator[PyRef]:
     return (PyRef(python, py.PyCellObject(python.space, cell).ob_ref) for cell in cells)
 
 
-def _member(python: PySpace, address: int, name: str) -> int:
+def _value_named(python: PySpace, address: int, name: str) -> int:
     if name in _SPECIAL:
         reader = _SPECIAL[name].get(type_name(python, address))
         return reader(python, address) if reader else 0

@@ -62,7 +62,7 @@ def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
             if frame.name == assumed_names.CONDITION_WAIT and frame.file.endswith(assumed_names.THREADING_FILE):
                 condition = locals_of(runtime, frame).get("self", 0)
                 given_up.add(runtime.dicts.attribute(condition, assumed_names.CONDITION_LOCK) if condition else 0)
-            locks = [lock for each in _entered(runtime, frame) if (lock := lock_of(runtime, each))]
+            locks = [lock for each in _entered_managers(runtime, frame) if (lock := lock_of(runtime, each))]
             locks = [lock for lock in locks if lock.address not in given_up]
             names = py.PyCodeObject(runtime.space, frame.code).co_names if locks else 0
             mentioned = runtime.objects.tuple_items(names) if locks else ()
@@ -78,14 +78,14 @@ def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
     objects: list[int] = []
     for _, frame in _holding_frames(runtime, state, _WITH_FRAMES):
         with suppress(GdbextError):
-            objects.extend(_entered(runtime, frame))
+            objects.extend(_entered_managers(runtime, frame))
     return objects
 
 
 def entered_in(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
     """The context managers inside whose ``with`` or ``async with`` block one frame is, the outermost first, with those
     of the generators that some of them are. Raises MemoryFault, BadData."""
-    return [each for inner in (frame, *_generators(runtime, frame)) for each in _entered(runtime, inner)]
+    return [each for inner in (frame, *_generators(runtime, frame)) for each in _entered_managers(runtime, inner)]
 
 
 _NESTED = 3  # generators inside of one another's ``with`` blocks that are followed
@@ -103,7 +103,7 @@ def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> I
 def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = _NESTED) -> Iterator[PythonFrame]:
     """The suspended frames of generators that are context managers of the frame's ``with`` blocks. Raises nothing."""
     try:
-        managers = _entered(runtime, frame)
+        managers = _entered_managers(runtime, frame)
     except GdbextError:
         return
     for manager in managers:
@@ -131,17 +131,17 @@ def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
     return read_lock(runtime, own) if is_condition else None
 
 
-def _entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
+def _entered_managers(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
     """The context managers whose ``with`` block the frame is in, the outermost first, each followed by those that it
     has entered if it is an ExitStack. Raises MemoryFault, BadData."""
     interpreted = isinstance(runtime.layout.abi.frames, InterpreterFrames)
     if interpreted and not _exception_table(runtime, frame.code):  # most functions have no ``with`` and no ``try``
         return ()
-    return _all_entered(runtime, frame)
+    return _read_entered(runtime, frame)
 
 
 @once
-def _all_entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
+def _read_entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
     managers: list[int] = []
     for _, manager in _entered_slots(runtime, frame):
         managers += [manager, *_exit_stack_managers(runtime, manager)]

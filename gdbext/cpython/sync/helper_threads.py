@@ -213,13 +213,13 @@ def _reached(start: Iterable[PyRef], steps: int) -> dict[PyRef, None]:
     reached = dict.fromkeys(start)
     layer = list(reached)
     for _ in range(steps):
-        inner = dict.fromkeys(each for value in layer for each in _parts(value))
+        inner = dict.fromkeys(each for value in layer for each in _direct_parts(value))
         layer = [each for each in inner if each not in reached]
         reached.update(dict.fromkeys(layer[: max(0, _REACHED - len(reached))]))
     return reached
 
 
-def _parts(value: PyRef) -> Iterator[PyRef]:
+def _direct_parts(value: PyRef) -> Iterator[PyRef]:
     yield from value.attributes().values()
     yield from value.parts()
     if value.type == "method":
@@ -342,14 +342,14 @@ def pool_workers(result: PyRef) -> tuple[int, ...]:
 
 def executor_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...] | None:
     """Pids of the workers of the ProcessPoolExecutor that owes a future's result; None where none does."""
-    for manager in _managers(runtime):
+    for manager in _executor_managers(runtime):
         if future in futures_in_queue(manager[assumed_names.EXECUTOR_ITEMS]):
             pids = [pid.int() for pid, _ in manager[assumed_names.EXECUTOR_PROCESSES].items()]
             return tuple(pid for pid in pids if pid is not None)
     return None
 
 
-def _managers(runtime: PythonRuntime) -> Iterator[PyVariables]:
+def _executor_managers(runtime: PythonRuntime) -> Iterator[PyVariables]:
     """The variables of every executor's manager thread, by name."""
     for state in runtime.thread_states():
         stack = runtime.stack_of([state]).innermost(_DEPTH)
@@ -375,7 +375,7 @@ def exhausted_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
 
     Each of them: as many as the pool itself has started. One whose stack cannot be read may be anywhere.
     """
-    pools = _pools(runtime)
+    pools = _thread_pools(runtime)
     queue = next((queue for queue in pools if future in jobs_in_queue(queue)), None)
     if queue is None:
         return ()
@@ -394,7 +394,7 @@ class _PoolWorker(NamedTuple):
     pool_size: int  # number of workers that its executor has started; 0 if that cannot be read
 
 
-def _pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
+def _thread_pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
     """The work queue of each pool → its workers."""
     pools: dict[PyRef, list[_PoolWorker]] = {}
 

@@ -237,10 +237,10 @@ def find_lock(runtime: PythonRuntime, futex: int, candidates: Iterable[int]) -> 
 
 def waited_lock(runtime: PythonRuntime, state: ThreadState, futex: int) -> LockState | None:
     """The lock, among the objects of its innermost Python frames, that a thread sleeping on ``futex`` waits for."""
-    return find_lock(runtime, futex, _objects_of(runtime, runtime.frames.stack(state).frames[:_FRAMES]))
+    return find_lock(runtime, futex, _lock_candidates(runtime, runtime.frames.stack(state).frames[:_FRAMES]))
 
 
-def _objects_of(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[int]:
+def _lock_candidates(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[int]:
     """Objects that a frame can take a lock from, the likeliest first."""
     for frame in frames:
         held: list[int] = []
@@ -250,10 +250,10 @@ def _objects_of(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[i
             held += locals_of(runtime, frame).values()
         yield from held
         for address in held:
-            yield from _inside(runtime, address)
+            yield from _lock_candidates_in(runtime, address)
 
 
-def _inside(runtime: PythonRuntime, address: int) -> Iterator[int]:
+def _lock_candidates_in(runtime: PythonRuntime, address: int) -> Iterator[int]:
     """``self`` of a bound method, and the attributes of an instance of a Python class."""
     if address & 7 or address < 4096:
         return

@@ -91,7 +91,7 @@ class ParkingLot:
         for pause in self._pauses:
             if address == pause.event:
                 asks = any(state.address == pause.requester for state in states)  # no other thread sleeps on it
-                return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause) if asks else ())
+                return Parked(ParkedOn.PAUSE, pause.address, self._attached_tids(pause) if asks else ())
             if address == pause.mutex:
                 return self._resumption(pause)
         return self._parked_on_object(address)
@@ -100,13 +100,13 @@ class ParkingLot:
         """The threads that this one waits for, a millisecond at a time, to stop the world; None if it does not."""
         addresses = {state.address for state in states}
         pause = next((each for each in self._pauses if each.requester in addresses and not each.is_complete), None)
-        return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause)) if pause else None
+        return Parked(ParkedOn.PAUSE, pause.address, self._attached_tids(pause)) if pause else None
 
     def _resumption(self, pause: _Pause) -> Parked:
         tids = (self._runtime.tid_of(state) for state in self._states if state.address == pause.requester)
         return Parked(ParkedOn.RESUMPTION, pause.address, tuple(filter(None, tids)))
 
-    def _attached(self, pause: _Pause) -> tuple[int, ...]:
+    def _attached_tids(self, pause: _Pause) -> tuple[int, ...]:
         """Tids of the threads that have not detached from their thread states yet."""
         tids = (
             self._runtime.tid_of(state)

@@ -82,7 +82,7 @@ def python_wait(
     ``running_jobs`` has found.
     """
     stack = runtime.stack_of([state]).innermost(_DEPTH)
-    wait = _by_frames(runtime, stack, futex, jobs or (lambda: running_jobs(runtime)))
+    wait = _wait_of_frames(runtime, stack, futex, jobs or (lambda: running_jobs(runtime)))
     if wait or not futex or not stack:
         return wait
     lock = waited_lock(runtime, state, futex)
@@ -91,7 +91,7 @@ def python_wait(
     return PythonWait(lock.kind, lock.address, stack[0], lock, False, lock.owner_ident, lock.owner_tid)
 
 
-def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -> PythonWait | None:
+def _wait_of_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -> PythonWait | None:
     """The outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
     outermost: tuple[Waitable, PyRef, PythonFrame] | None = None
     lock: LockState | None = None
@@ -120,12 +120,12 @@ def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -
         lock = find_lock(runtime, futex, (each.address for each in (*own.values(), *own["self"].vars().values())))
     if kind is Waitable.FUTURE:
         return _for_future(runtime, value, frame, jobs().get(value.address), lock)._replace(reacquiring=reacquiring)
-    owner = _owner(kind, value, lock)
+    owner = _owner_of(kind, value, lock)
     tid = runtime.tid_of_ident(owner) if owner else None
     is_pool = kind is Waitable.POOL_RESULT
     pids = pool_workers(value) if is_pool else ()
     helpers = pool_helpers(runtime, value) if is_pool else ()
-    lacks = _lacks(kind, value, frame)
+    lacks = _progress_text(kind, value, frame)
     awaited: tuple[int, ...] = ()
     if kind in _CALLED_BACK and not reacquiring:  # the jobs at whose end a method of the object is called
         idents = dict.fromkeys(ident for job, ident in jobs().items() if _calls_back(PyRef(runtime, job), value))
@@ -144,7 +144,7 @@ def _calls_back(future: PyRef, value: PyRef) -> bool:
     return any(value == each["__self__"] or value in each.closure for each in callbacks)
 
 
-def _lacks(kind: Waitable, value: PyRef, frame: PythonFrame) -> str:
+def _progress_text(kind: Waitable, value: PyRef, frame: PythonFrame) -> str:
     """The progress of a queue or a barrier, by the numbers that it keeps."""
     numbers = [value.var(name).int() for name in assumed_names.COUNTS.get(kind, ())]
     if not numbers or None in numbers:
@@ -216,7 +216,7 @@ def _condition_lock(runtime: PythonRuntime, own: PyVariables, futex: int) -> tup
     return (lock, True) if lock and lock.word in words else (None, False)
 
 
-def _owner(kind: Waitable, value: PyRef, lock: LockState | None) -> int | None:
+def _owner_of(kind: Waitable, value: PyRef, lock: LockState | None) -> int | None:
     """Ident of the thread that must act: the one that is joined, the owner of the lock."""
     if kind is Waitable.THREAD:
         return value.var(assumed_names.THREAD_IDENT).int()

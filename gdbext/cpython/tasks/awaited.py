@@ -81,7 +81,7 @@ _TIMED = frozenset({("tasks.py", "wait_for"), ("timeouts.py", "__aenter__")})
 _KEEPERS = frozenset(
     {
         "shield.<locals>._outer_done_callback",
-        "shield.<locals>._clear_awaited_by_callback",
+        "shield.<locals>._clear_callback_object",
         "_chain_future.<locals>._call_check_cancel",
     }
 )
@@ -106,7 +106,7 @@ def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
         return Awaited(Awaitable.TASK, awaited.address, _addresses(children))
     if inner == ("tasks.py", "sleep"):
         return Awaited(Awaitable.SLEEP, awaited.address, delay=task.variables["delay"].float(), timed=True)
-    by_code = _by_frame(runtime, task, inner, awaited.address) or _by_callback(awaited, task.address)
+    by_code = _asyncio_object(runtime, task, inner, awaited.address) or _callback_object(awaited, task.address)
     if by_code:
         return by_code
     kind = Awaitable.FUTURE
@@ -121,7 +121,7 @@ def _addresses(values: Iterable[PyRef]) -> tuple[int, ...]:
     return tuple(value.address for value in values)
 
 
-def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str], awaited: int) -> Awaited | None:
+def _asyncio_object(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str], awaited: int) -> Awaited | None:
     """The object by the variables of the function of asyncio that waits."""
     own, subject, stack = task.variables, task.variables["self"], PyStack(runtime, task.frames)
     if inner == ("tasks.py", "_wait"):
@@ -165,7 +165,7 @@ def _process(subject: PyRef, attribute: str, awaited: int) -> Awaited:
     return Awaited(Awaitable.PROCESS, awaited, pid=pid or None, status=status, pipes=pipes)
 
 
-def _by_callback(future: PyRef, own: int) -> Awaited | None:
+def _callback_object(future: PyRef, own: int) -> Awaited | None:
     """The object by what the function that was first added to a future's callbacks has in its closure: shield() keeps
     the task there, wrap_future() the job of an executor."""
     if future.type != "_asyncio.Future":
@@ -200,11 +200,11 @@ _SCOPES = 64
 def trio_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task waits for. Raises nothing."""
     inner = task.frames[0].call
-    awaited = _by_trio_call(runtime, task, inner)
+    awaited = _trio_object(runtime, task, inner)
     return awaited._replace(package=TRIO, timed=awaited.timed or _has_deadline(PyRef(runtime, task.address)))
 
 
-def _by_trio_call(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str]) -> Awaited:
+def _trio_object(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str]) -> Awaited:
     file, subject, stack = inner[0], task.variables["self"], PyStack(runtime, task.frames)
     if inner == ("_run.py", "_nested_child_finished"):
         children = task_members(subject.attributes()["_children"])
@@ -220,7 +220,7 @@ def _by_trio_call(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, s
     if inner == ("_threads.py", "to_thread_run_sync"):
         return Awaited(Awaitable.THREAD, task.variables["sync_fn"].address)
     if inner == ("_parking_lot.py", "park") and len(task.frames) > 1 and task.frames[1].call[0] == "_sync.py":
-        return _parked(stack.locals(task.frames[1])["self"])
+        return _parking_object(stack.locals(task.frames[1])["self"])
     return Awaited(Awaitable.FUTURE, task.subject or task.address)
 
 
@@ -233,7 +233,7 @@ def _trio_sleep(stack: PyStack) -> Awaited:
     return Awaited(Awaitable.CANCEL, 0)
 
 
-def _parked(value: PyRef) -> Awaited:
+def _parking_object(value: PyRef) -> Awaited:
     """The object in whose parking lot the task is, and the task that has it where it keeps that."""
     own = value.attributes()
     if "_owner" in own:

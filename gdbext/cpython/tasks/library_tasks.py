@@ -206,11 +206,11 @@ class _Greenlets:
                     self._suspended[address] = greenlet
             elif names[0] in _TIMERS or any(name.startswith("gevent.") for name in names):
                 self._candidates.append(address)
-        self._timers = {greenlet: timer for timer in self._candidates for greenlet in self._woken_by(timer)}
+        self._timers = {greenlet: timer for timer in self._candidates for greenlet in self._greenlets_woken_by(timer)}
         awaited: dict[int, list[int]] = {}
         for candidate in self._candidates:
             for link in self._links_of(candidate):
-                for greenlet_address in self._switched_by(link):
+                for greenlet_address in self._greenlets_switched_by(link):
                     awaited.setdefault(greenlet_address, []).append(candidate)
         threads: dict[int, list[RunningTask]] = {}
         for each in self._suspended.values():
@@ -260,7 +260,7 @@ class _Greenlets:
         """The object at that address; missing for a word that cannot be one."""
         return PyRef(self._runtime, _object_address(word))
 
-    def _switched_by(self, method: int) -> list[int]:
+    def _greenlets_switched_by(self, method: int) -> list[int]:
         """The suspended greenlet whose method it is, or that a waiter has whose method it is, or which it is itself."""
         called = 0
         with suppress(GdbextError):
@@ -270,7 +270,7 @@ class _Greenlets:
         waiter = next((each for each in (called, method) if PyRef(self._runtime, each).type.endswith("Waiter")), 0)
         return [each for each in self._members(waiter) if each in self._suspended] if waiter else []
 
-    def _woken_by(self, candidate: int) -> Iterator[int]:
+    def _greenlets_woken_by(self, candidate: int) -> Iterator[int]:
         """The suspended greenlets that a timer has: among its arguments (gevent's Timeout), or by the method that it
         calls. One that was stopped has neither."""
         timer = PyRef(self._runtime, candidate)
@@ -283,7 +283,7 @@ class _Greenlets:
                 if PyRef(self._runtime, word).type == "tuple":
                     arguments = self._runtime.objects.tuple_items(word)
             for each in (word, *arguments):
-                yield from [each] if each in self._suspended else self._switched_by(each)
+                yield from [each] if each in self._suspended else self._greenlets_switched_by(each)
 
     def _links_of(self, address: int) -> Iterator[int]:
         """The items of an object's lists and queues."""

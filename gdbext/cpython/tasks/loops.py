@@ -187,14 +187,14 @@ def _loops_of(
         if running_task:
             tasks.setdefault(running_task.loop, []).append(running_task)
         elif sum(map(len, ended.values())) < _ENDED:
-            for owner, failed in _failed(runtime, layout, address):
+            for owner, failed in _failed_task(runtime, layout, address):
                 ended.setdefault(owner, []).append(failed)
     for address, own_tasks in tasks.items():
         loop_record = _loop(runtime, address, current.get(address, 0), tuple(own_tasks), idents.get(address))
         yield loop_record._replace(ended=tuple(ended.get(address, ())))
 
 
-def _failed(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> Iterator[tuple[int, EndedTask]]:
+def _failed_task(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> Iterator[tuple[int, EndedTask]]:
     """(address of its loop, the task) if an exception has ended the task at that address. Raises nothing."""
     with suppress(GdbextError):
         if not address or not layout or runtime.objects.type_of(address).size != layout.task_size:

@@ -222,7 +222,7 @@ class InterpreterFrameReader:
         anchors = list(c_frames(thread))
         tops = [CFrame(self._space, anchor).current_frame for anchor in anchors]
         for anchor, top, end in zip(anchors, tops, [*tops[1:], 0]):
-            yield self._group(self._until(top, end), anchor)
+            yield self._group(self._frames_until(top, end), anchor)
 
     def suspended(self, frame: int, start: int, copy: int, size: int) -> Iterator[PythonFrame]:
         """The frames from a frame object on. Entry frames are on the stack of the thread, and moved with it since 3.12;
@@ -237,14 +237,14 @@ class InterpreterFrameReader:
             at = address - start + copy if moved else address
             address = self._memory.u64(at + self._previous_at)
 
-    def _until(self, address: int, end: int) -> Iterator[int]:
+    def _frames_until(self, address: int, end: int) -> Iterator[int]:
         return takewhile(lambda frame: frame != end, linked_frames(self._memory, address, self._previous_at))
 
     def _groups_by_entry_frame(self, top: int, base: int) -> Iterator[FrameGroup]:
         """Each loop's own entry frame ends its group; ``base`` is an entry frame of no loop, below all others."""
         pending: list[int] = []
         try:
-            for address in self._until(top, base):
+            for address in self._frames_until(top, base):
                 if self._memory.u8(address + self._owner_at) == self._form.entry_owner:
                     yield self._group(pending, address)
                     pending = []

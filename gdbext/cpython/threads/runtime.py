@@ -59,9 +59,6 @@ class PythonRuntime(PySpace):
         self.modules: ModuleTable | None = None  # all modules of the process, where it was found in one
         self.version = layout.abi.text
         self.frames = FrameReader(memory, layout, self.codes)
-        self._states: list[ThreadState] | None = None
-        self._known_tids: set[int] | None = None
-        self._pthreads: PthreadTids | None = None
 
     def anew(self) -> PythonRuntime:
         """The same interpreter, of which nothing is known but the code of functions."""
@@ -200,11 +197,10 @@ class PythonRuntime(PySpace):
             address = state.next
         return list(interpreters.values())
 
+    @once
     def thread_states(self) -> list[ThreadState]:
         """All thread states of all interpreters, newest first. Raises BadData, MemoryFault."""
-        if self._states is None:
-            self._states = [state for interpreter in self.interpreters() for state in self._states_of(interpreter)]
-        return self._states
+        return [state for interpreter in self.interpreters() for state in self._states_of(interpreter)]
 
     def _states_unless_torn(self) -> list[ThreadState]:
         """All thread states. Raises BadData, MemoryFault; TornListError if the layout has proved right elsewhere."""
@@ -256,18 +252,16 @@ class PythonRuntime(PySpace):
 
     def tid_of(self, state: ThreadState) -> int | None:
         """The kernel's id of the thread that owns this state; None if it is not a thread of the target."""
-        if self._known_tids is None:
-            self._known_tids = {thread.tid for thread in self.memory.target.threads()}
-        if state.native_id in self._known_tids:
-            return state.native_id
-        return self.pthreads.tids.get(state.ident)
+        return state.native_id if state.native_id in self._tids else self.pthreads.tids.get(state.ident)
 
-    @property
+    @cached_property
+    def _tids(self) -> set[int]:
+        return {thread.tid for thread in self.memory.target.threads()}
+
+    @cached_property
     def pthreads(self) -> PthreadTids:
         """The threads of the target by their pthread_t, which is what threading.get_ident() gives."""
-        if not self._pthreads:
-            self._pthreads = PthreadTids.read(self.memory, self.memory.target.threads())
-        return self._pthreads
+        return PthreadTids.read(self.memory, self.memory.target.threads())
 
     def proven_tid(self, state: ThreadState) -> int | None:
         """``tid_of`` the state; None if its two ids belong to different threads: one is damaged."""

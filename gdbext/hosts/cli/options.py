@@ -108,7 +108,7 @@ def parse(argv: Sequence[str], options: Options) -> None:
                 value = following
             setters[name](value)
     # a number in place of the command is a process, behind options, too: ``--debugger none 7392``
-    command_at = _first_word(rest)
+    command_at = _command_index(rest)
     pid = number(rest[command_at]) if command_at is not None and rest[command_at].isdecimal() else 0
     if command_at is not None and pid and not options.called.source:
         options.pid = pid
@@ -175,7 +175,7 @@ def without_debugger(argv: Sequence[str]) -> list[str]:
     return [*others, *argv[len(words) :]]
 
 
-def _first_word(rest: Sequence[str]) -> int | None:
+def _command_index(rest: Sequence[str]) -> int | None:
     """Find the command's name; None where only options of the default command were given."""
     place = next((index for index, word in enumerate(rest) if not word.startswith("-")), None)
     return None if any(word not in ("--json", "--why") for word in rest[:place]) else place
@@ -183,7 +183,7 @@ def _first_word(rest: Sequence[str]) -> int | None:
 
 def _take_command(rest: list[str], options: Options) -> None:
     """The first word is the command, unless only options of the default command were given."""
-    command_at = _first_word(rest)
+    command_at = _command_index(rest)
     if command_at is not None:
         options.command = table.find(rest.pop(command_at)).name
     elif not {"--json", "--why"} >= set(rest) and not _HELP & set(rest):

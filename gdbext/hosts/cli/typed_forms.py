@@ -39,7 +39,7 @@ def as_options(words: Sequence[str], valued: Collection[str], flags: Collection[
     """The command line with -p, -c, -r or "--", and the EXE that was named beside a core or a process, "" for none.
     ``valued``: our options with a value, ``flags``: those without. Raises UsageError if no meaning fits."""
     words = [_gdb_option(word) for word in words]
-    places = _positions(words, valued)
+    places = _free_word_indexes(words, valued)
     if not places or table.is_command(words[places[0]]):
         return words, ""
     first, rest = places[0], places[1:]
@@ -60,7 +60,7 @@ def as_options(words: Sequence[str], valued: Collection[str], flags: Collection[
     if not is_startable(word):
         return words, ""
     _check_startable(words, first, {*valued, *flags})
-    return ["--", *_started(words)], ""
+    return ["--", *_start_words(words)], ""
 
 
 def _gdb_option(word: str) -> str:
@@ -87,7 +87,7 @@ def _check_startable(words: Sequence[str], first: int, options: Collection[str])
 
 def start_line(words: Sequence[str]) -> str:
     """The end of the command line that starts a program without doubt."""
-    return " ".join(quoted(word) for word in ("--", *_started(words)))
+    return " ".join(quoted(word) for word in ("--", *_start_words(words)))
 
 
 def _may_be_ours(word: str, options: Collection[str]) -> bool:
@@ -103,7 +103,7 @@ def _may_be_ours(word: str, options: Collection[str]) -> bool:
     )
 
 
-def _positions(words: Sequence[str], valued: Collection[str]) -> list[int]:
+def _free_word_indexes(words: Sequence[str], valued: Collection[str]) -> list[int]:
     """The places of the words that are neither options nor the values of ours."""
     places, skips = [], False
     for place, word in enumerate(words):
@@ -173,7 +173,7 @@ def _is_script(word: str) -> bool:
     return word.endswith(".py") and os.path.isfile(word)  # noqa: PTH113
 
 
-def _started(words: Sequence[str]) -> list[str]:
+def _start_words(words: Sequence[str]) -> list[str]:
     """The words that start it: a script by Python."""
     if not _is_script(words[0]) or (os.access(words[0], os.X_OK) and "/" in words[0]):
         return list(words)

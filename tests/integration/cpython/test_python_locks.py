@@ -36,7 +36,6 @@ def test_nobody_holds_the_gil(view: View) -> None:
     assert not found.locked
     assert found.holder_tid is None
     assert found.last_holder in {states[0].address for states in view.states.values()}
-    assert found.interval == 5000
     ranges = (found.cond_range, found.mutex_range, found.switch_cond_range, found.switch_mutex_range)
     # sizeof(pthread_cond_t), sizeof(pthread_mutex_t) of glibc on x86-64
     assert [end - start for start, end in ranges] == [48, 40, 48, 40]
