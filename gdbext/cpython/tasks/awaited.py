@@ -81,7 +81,7 @@ _TIMED = frozenset({("tasks.py", "wait_for"), ("timeouts.py", "__aenter__")})
 _KEEPERS = frozenset(
     {
         "shield.<locals>._outer_done_callback",
-        "shield.<locals>._clear_callback_object",
+        "shield.<locals>._clear_awaited_by_callback",
         "_chain_future.<locals>._call_check_cancel",
     }
 )
