@@ -22,27 +22,35 @@ _C_LIBRARY = ("libc.", "libc-", "libpthread", "ld-")
 _MOST_CANDIDATES = 32  # threads that are tried for one pattern: those of a pool do all the same
 
 
-class _ThreadFields(NamedTuple):
-    label: str
-    python: Sequence[tuple[str, str]] = ()  # (file, function) of its Python frames, the innermost first
-    waits_for: str = ""
-    missing_workers: str = ""
-    read_native: Callable[[], Sequence[tuple[NativeName, str]]] = tuple
-    """Gives (names, file name of the library) of its native frames, the innermost first."""
-    tid: int = 0
-    roles: Sequence[str] = ()
-    names: Sequence[str] = ()
-    state: str = "waiting"
-    holds: Sequence[str] = ()
-    owner: int | None = None
-    owner_gone: bool = False
-    group: str = ""
-    lost_signal: bool = False
-    tasks: Sequence[Sequence[tuple[str, str]]] = ()
-
-
-class ThreadFacts(_ThreadFields):
+class ThreadFacts:
     """The facts of one thread, under the names of ThreadPattern's fields."""
+
+    def __init__(
+        self,
+        label: str,
+        python: Sequence[tuple[str, str]] = (),
+        waits_for: str = "",
+        missing_workers: str = "",
+        read_native: Callable[[], Sequence[tuple[NativeName, str]]] = tuple,
+        *,
+        tid: int = 0,
+        roles: Sequence[str] = (),
+        names: Sequence[str] = (),
+        state: str = "waiting",
+        holds: Sequence[str] = (),
+        owner: int | None = None,
+        owner_gone: bool = False,
+        group: str = "",
+        lost_signal: bool = False,
+        tasks: Sequence[Sequence[tuple[str, str]]] = (),
+    ) -> None:
+        """``python``: (file, function) of its Python frames, innermost first; ``read_native`` gives (names, file name of
+        the library) of its native frames, innermost first."""
+        self.label = label
+        self.python, self.read_native, self.tasks = python, read_native, tasks
+        self.waits_for, self.missing_workers, self.lost_signal = waits_for, missing_workers, lost_signal
+        self.tid, self.roles, self.names, self.state = tid, roles, names, state
+        self.holds, self.owner, self.owner_gone, self.group = holds, owner, owner_gone, group
 
     @cached_property
     def native(self) -> Sequence[tuple[NativeName, str]]:
