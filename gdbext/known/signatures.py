@@ -44,8 +44,8 @@ class ThreadFacts:
         lost_signal: bool = False,
         tasks: Sequence[Sequence[tuple[str, str]]] = (),
     ) -> None:
-        """``python``: (file, function) of its Python frames, innermost first; ``read_native`` gives (names, library file
-        name) of its native frames, innermost first."""
+        """``python``: (file, function) of its Python frames, innermost first; ``read_native`` gives (names, library file)
+        of its native frames, innermost first."""
         self.label = label
         self.python, self.read_native, self.tasks = python, read_native, tasks
         self.waits_for, self.missing_workers, self.lost_signal = waits_for, missing_workers, lost_signal
