@@ -44,7 +44,7 @@ class ThreadFacts:
         lost_signal: bool = False,
         tasks: Sequence[Sequence[tuple[str, str]]] = (),
     ) -> None:
-        """``python``: (file, function) of its Python frames, innermost first; ``read_native`` gives (names, library file)
+        """``python``: (file, function) of its Python frames, innermost first; ``read_native``: (names, library file)
         of its native frames, innermost first."""
         self.label = label
         self.python, self.read_native, self.tasks = python, read_native, tasks
