@@ -64,11 +64,8 @@ if TYPE_CHECKING:
 
 _POLLING_FRAMES = 3
 """Innermost Python frames in which the loop of a sleep is looked for: a function may do nothing but sleep."""
-_NAMING_FRAMES = 3
-"""Innermost Python frames in which the name of a lock is looked for."""
-_MOST_NAMED = 16
-"""Most threads in whose frames it is looked for."""
-_ATTRIBUTES = 64
+_NAMING_FRAMES = 3  # innermost Python frames in which the name of a lock is looked for
+_MOST_NAMED = 16  # most threads in whose frames it is looked for
 
 
 class PythonWaitView:
@@ -128,10 +125,10 @@ class PythonWaitView:
                     break
         return self._waits[key]
 
-    def never_began(self, found: PythonWait) -> ThreadObject | None:
+    def never_began(self, wait: PythonWait) -> ThreadObject | None:
         """The thread that Thread.start() waits for, if it has ended before it began."""
-        is_event = found.kind is Waitable.EVENT
-        return never_began(self.runtime, PyRef(self.runtime, found.address)) if is_event else None
+        is_event = wait.kind is Waitable.EVENT
+        return never_began(self.runtime, PyRef(self.runtime, wait.address)) if is_event else None
 
     def lost_executor(self, tid: int, future: int) -> DeadWorkers | None:
         """The threads that should run, or hand out, the job of a future, if none of them runs."""
@@ -142,10 +139,10 @@ class PythonWaitView:
         """The threads that have ended and still have the object at hand."""
         return dead_threads_reaching(self.runtime, PyRef(self.runtime, address))
 
-    def dead_threads_calling(self, found: PythonWait) -> Sequence[ThreadObject]:
+    def dead_threads_calling(self, wait: PythonWait) -> Sequence[ThreadObject]:
         """The threads that have ended and had a method that ends the wait to call, as a Timer that was cancelled."""
-        methods = methods_that_end(found.kind, found.frame.name)
-        return dead_threads_calling(self.runtime, PyRef(self.runtime, found.address), methods)
+        methods = methods_that_end(wait.kind, wait.frame.name)
+        return dead_threads_calling(self.runtime, PyRef(self.runtime, wait.address), methods)
 
     def ended_processes(self) -> Sequence[EndedProcess]:
         """The processes of multiprocessing that have ended and were reaped."""
@@ -155,14 +152,14 @@ class PythonWaitView:
         """The pool with jobs and without threads that the thread's innermost functions have at hand; None without."""
         return lost_pool(self.runtime, self.stack(tid).innermost(_POLLING_FRAMES))
 
-    def possible_wakers(self, tid: int, found: PythonWait) -> PossibleWakers | None:
+    def possible_wakers(self, tid: int, wait: PythonWait) -> PossibleWakers | None:
         """The functions that could end the thread's wait, the threads in them, and the threads that have ended."""
-        methods, state = methods_that_end(found.kind, found.frame.name), self._first_state(tid)
+        methods, state = methods_that_end(wait.kind, wait.frame.name), self._first_state(tid)
         if not state or not methods:
             return None
         # a taken lock must be given back, also if no function of the program calls release()
-        otherwise = ("acquire",) if found.kind in (Waitable.LOCK, Waitable.SEMAPHORE) else ()
-        return possible_wakers(self.runtime, state, found.address, methods, otherwise)
+        otherwise = ("acquire",) if wait.kind in (Waitable.LOCK, Waitable.SEMAPHORE) else ()
+        return possible_wakers(self.runtime, state, wait.address, methods, otherwise)
 
     def possible_setters(self, tid: int, name: str) -> PossibleWakers | None:
         """The functions that set a variable which the thread polls, the threads in them, and those that have ended."""
@@ -180,7 +177,7 @@ class PythonWaitView:
 
     def kept_error(self, thread: PyRef) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""
-        texts = (exception_text(self.runtime, each.address) for each in thread.attributes(_ATTRIBUTES).values())
+        texts = (exception_text(self.runtime, each.address) for each in thread.attributes().values())
         return next(filter(None, texts), "")
 
     def caught_error(self, tid: int) -> HandledError | None:
@@ -189,8 +186,7 @@ class PythonWaitView:
         return caught_error(self.runtime, loop) if loop else None
 
     def error_in_future(self, tid: int, codes: Collection[int]) -> str:
-        """The exception that came through one of those functions (addresses of their code) and that a Future keeps, in
-        words; "" for none."""
+        """The exception that came through functions with these ``codes`` and is kept in a Future, in words, or ""."""
         state = self._first_state(tid)
         error = error_in_future(self.runtime, state, codes) if state else 0
         return exception_text(self.runtime, error) if error else ""
@@ -355,8 +351,7 @@ class PythonWaitView:
         return table
 
     def has_taken(self, tid: int, futex: int) -> bool:
-        """The thread has taken the lock that it now sleeps on, by a statement before, and no other thread has the lock
-        at hand."""
+        """The thread took the lock that it sleeps on by an earlier statement, and no other thread has it at hand."""
         words = self._words(futex)
         locks = (lock for state in self.states(tid) for lock in held_after_acquire(self.runtime, state))
         lock = next((lock for lock in locks if lock.word in words), None)

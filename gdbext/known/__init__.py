@@ -1,12 +1,10 @@
 """Known bugs of other projects, as data: how each shows in a stuck process, which versions have it, and its cure.
 
-The catalogue of known bugs: our entries (the files in bugs/), those of the site and user, and of other packages.
-
-An entry says only what its link says: which versions have the bug, since when it is cured, what to do until then. Where
-that is not known it is left out. An entry is a JSON object with the members of KnownBug; a file has one or a list of
-them. They are data: nothing of them is executed. Of several with one id the first counts, in this order: those of
+An entry says only what its link says: which versions have the bug, since when it is cured, what to do until then. What
+is not known is left out. An entry is a JSON object with the members of KnownBug; a file has one or a list of them. They
+are data: nothing of them is executed. If several have one id the first counts, in this order: those of
 ``$GDBEXT_KNOWN`` (folders, with colons in between), of ``~/.config/gdbext/known``, of other packages (entry point
-``gdbext.known``), ours.
+``gdbext.known``), ours (the files in bugs/).
 """
 
 from __future__ import annotations
@@ -14,11 +12,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext import cache
-from gdbext.engine.entry_points import EntryPoint, entry_points
+from gdbext.engine.entry_points import entry_points
 from gdbext.engine.formats import parse_json, read_file
 from gdbext.engine.numbers import number
 from gdbext.errors import AddOnError, BadData
@@ -65,18 +63,17 @@ class Affected(NamedTuple):
         return begun and not over
 
 
-_BEYOND = 1 << 70
-"""A part of a version that is longer than any number: it is greater than all of them."""
+_BEYOND = 1 << 70  # A part of a version that is longer than any number: it is greater than all of them
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], bool]:
     """Versions in their order: ``2.9`` < ``2.10.0rc1`` < ``2.10`` = ``2.10.0+cpu``."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    parts = found.group().split(".") if found else []
+    release = re.match(r"\d+(?:\.\d+)*", version)
+    parts = release.group().split(".") if release else []
     numbers = [_BEYOND if (value := number(part)) is None else value for part in parts]
     while numbers and not numbers[-1]:
         numbers.pop()
-    rest = version[found.end() :] if found else version
+    rest = version[release.end() :] if release else version
     return tuple(numbers), re.match(r"[._-]?(a|b|c|rc|alpha|beta|dev|pre)\d*", rest) is None
 
 
@@ -150,27 +147,44 @@ class KnownBug(NamedTuple):
     """No thread fits any of these."""
 
 
-GROUP = "gdbext.known"
-"""The group of entry points: NAME = "module:attribute", a KnownBug or a tuple of them."""
+GROUP = "gdbext.known"  # the group of entry points: NAME = "module:attribute", a KnownBug or a tuple of them
 FOLDER = f"{os.path.dirname(os.path.realpath(__file__))}/bugs"  # noqa: PTH120 - pathlib takes 10 ms to import
 VARIABLE = "GDBEXT_KNOWN"
-_LARGEST = 1 << 22
-"""Bytes of a file: some thousand entries."""
-_ENDING = ".json"
+_LARGEST = 1 << 22  # bytes of a file: some thousand entries
 
 
 def catalogue(note: Note) -> tuple[KnownBug, ...]:
-    """All entries. ``note`` is told what of others cannot be used."""
-    found: dict[str, KnownBug] = {}
+    """All entries. ``note`` is called with what cannot be used of those that are not ours."""
+    entries: dict[str, KnownBug] = {}
     for folder in site_folders():
-        for bug in _of_folder(folder, note):
-            found.setdefault(bug.id, bug)
+        for name in _names(folder):
+            try:
+                # the user or root must have written it, and no one else can change it
+                if not cache.is_ours(f"{folder}/{name}"):
+                    raise AddOnError(
+                        f"{folder}/{name} is not used: others than you and root can change it",
+                        help="make it and the folders above it yours, writable by nobody else",
+                    )
+                for bug in read_entries(f"{folder}/{name}"):
+                    entries.setdefault(bug.id, bug)
+            except AddOnError as error:
+                note(error)
     for point in entry_points(GROUP):
-        for bug in _of_package(point, note):
-            found.setdefault(bug.id, bug)
+        try:
+            loaded = point.load()
+        except AddOnError as error:
+            note(error)
+            continue
+        several = isinstance(loaded, (tuple, list)) and not isinstance(loaded, KnownBug)
+        for entry in loaded if several else (loaded,):
+            if isinstance(entry, KnownBug):
+                entries.setdefault(entry.id, entry)
+            else:
+                origin = f"{point.group} {point.name!r} of {point.package}"
+                note(AddOnError(f"{origin} is no gdbext.KnownBug: {entry!r:.80}"))
     for bug in own_entries():
-        found.setdefault(bug.id, bug)
-    return tuple(found.values())
+        entries.setdefault(bug.id, bug)
+    return tuple(entries.values())
 
 
 def own_entries() -> tuple[KnownBug, ...]:
@@ -185,10 +199,9 @@ def own_entries() -> tuple[KnownBug, ...]:
 
 def _names(folder: str) -> list[str]:
     try:
-        names = os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import
+        return sorted(name for name in os.listdir(folder) if name.endswith(".json"))  # noqa: PTH208 - as above
     except OSError:
         return []
-    return sorted(name for name in names if name.endswith(_ENDING))
 
 
 def site_folders() -> tuple[str, ...]:
@@ -196,38 +209,6 @@ def site_folders() -> tuple[str, ...]:
     named = os.environ.get(VARIABLE, "").split(os.pathsep)
     config = os.environ.get("XDG_CONFIG_HOME", "") or f"{os.environ.get('HOME', '')}/.config"
     return tuple(folder for folder in (*named, f"{config}/gdbext/known") if folder.startswith("/"))
-
-
-def _of_folder(folder: str, note: Note) -> Iterator[KnownBug]:
-    for name in _names(folder):
-        try:
-            yield from _trusted(f"{folder}/{name}")
-        except AddOnError as error:
-            note(error)
-
-
-def _trusted(path: str) -> tuple[KnownBug, ...]:
-    """The entries of a file that nobody but us and root can have written. Raises AddOnError."""
-    if not cache.is_ours(path):
-        raise AddOnError(
-            f"{path} is not used: others than you and root can change it",
-            help="make it and the folders above it yours, writable by nobody else",
-        )
-    return read_entries(path)
-
-
-def _of_package(point: EntryPoint, note: Note) -> Iterator[KnownBug]:
-    try:
-        found = point.load()
-    except AddOnError as error:
-        note(error)
-        return
-    several = isinstance(found, (tuple, list)) and not isinstance(found, KnownBug)
-    for entry in found if several else (found,):
-        if isinstance(entry, KnownBug):
-            yield entry
-        else:
-            note(AddOnError(f"{point.group} {point.name!r} of {point.package} is no gdbext.KnownBug: {entry!r:.80}"))
 
 
 def read_entries(path: str) -> tuple[KnownBug, ...]:
@@ -240,44 +221,13 @@ def read_entries(path: str) -> tuple[KnownBug, ...]:
 
 
 def parse_entry(value: object, where: str) -> KnownBug:
-    """The entry that a JSON object is. Raises BadData."""
-    fields = _Fields(value, KnownBug, where)
-    where = fields.text("id") or where
-    bug = KnownBug(
-        where,
-        fields.text("title"),
-        fields.text("url"),
-        tuple(_affected(each, f"{where}, affected") for each in fields.list("affected")),
-        fields.text("cure"),
-        tuple(_thread(each, f"{where}, threads") for each in fields.list("threads")),
-        fields.texts("environment"),
-        fields.text("architecture"),
-        fields.texts("process"),
-        tuple(_thread(each, f"{where}, absent") for each in fields.list("absent")),
-    )
-    _check_words([word for word in bug.process if not word.startswith(NO_CHILD)], RELATIONS, f"{where}, process")
-    lacks = [key for key in ("id", "title", "url", "affected", "cure", "threads") if not fields.has(key)]
-    if lacks:
-        raise BadData(f"{where} lacks {', '.join(lacks)}")
-    if any(not -1 <= each < len(bug.threads) for one in bug.threads for each in (one.held_by, one.same_group)):
-        raise BadData(f"{where}: held_by and same_group count threads from 0 on")
+    """The entry that a JSON object is; ``where`` begins the errors. Raises BadData."""
+    bug = _record(value, KnownBug, where, required=("id", "title", "url", "affected", "cure", "threads"))
+    _check_words([word for word in bug.process if not word.startswith(NO_CHILD)], RELATIONS, f"{bug.id}, process")
+    numbers = {number for pattern in bug.threads for number in (pattern.held_by, pattern.same_group)}
+    if not numbers <= {*range(-1, len(bug.threads))}:
+        raise BadData(f"{bug.id}: held_by and same_group count threads from 0 on")
     return bug
-
-
-def _affected(value: object, where: str) -> Affected:
-    fields = _Fields(value, Affected, where)
-    if not fields.has("package"):
-        raise BadData(f"{where} lacks package")
-    return fields.made(Affected)
-
-
-def _thread(value: object, where: str) -> ThreadPattern:
-    fields = _Fields(value, ThreadPattern, where)
-    found = fields.made(ThreadPattern)
-    _check_words([found.role] if found.role else [], ROLES, f"{where}, role")
-    if found == ThreadPattern():
-        raise BadData(f"{where}: a thread of which nothing is said is any thread")
-    return found
 
 
 def _check_words(words: Sequence[str], known: Sequence[str], where: str) -> None:
@@ -286,78 +236,82 @@ def _check_words(words: Sequence[str], known: Sequence[str], where: str) -> None
         raise BadData(f"{where}: {', '.join(strange)} is none of {', '.join(known)}")
 
 
-class _Fields:
-    """The members of a JSON object, all of which are fields of the record; BadData for whatever is not as it should
-    be."""
-
-    def __init__(self, value: object, record: type[NamedTuple], where: str) -> None:
-        if not isinstance(value, Mapping):
-            raise BadData(f"{where} is no object: {json.dumps(value)[:40]}")
-        if not value.keys() <= set(record._fields):
-            strange = sorted(set(map(str, value)) - set(record._fields))
-            raise BadData(f"{where} has {', '.join(strange)}; there are {', '.join(record._fields)}")
-        self._value = value
-        self._where = where
-        self._kinds = annotation_texts(record)
-
-    def made(self, record: Callable[..., Made]) -> Made:
-        """The record of the members that there are, each read as its field is declared; all must be of simple kinds."""
-        return record(**{key: _READERS[self._kinds[key]](self, key) for key in self._value})
-
-    def has(self, key: str) -> bool:
-        """There is such a member, and it is not empty."""
-        return bool(self._value.get(key))
-
-    def text(self, key: str) -> str:
-        """The text of a member, "" where there is none."""
-        found = self._value.get(key, "")
-        if not isinstance(found, str):
-            raise BadData(f"{self._where}: {key} is no text")
-        return found
-
-    def list(self, key: str) -> list[object]:
-        """The items of a member."""
-        found = self._value.get(key, [])
-        if not isinstance(found, list):
-            raise BadData(f"{self._where}: {key} is no list")
-        return found
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """The texts of a member."""
-        found = self.list(key)
-        if not {*map(type, found)} <= {str}:
-            raise BadData(f"{self._where}: {key} is no list of texts")
-        return tuple(map(str, found))
-
-    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
-        """The pairs of texts of a member."""
-        found = []
-        for each in self.list(key):
-            if not isinstance(each, list) or [*map(type, each)] != [str, str]:
-                raise BadData(f"{self._where}, {key}: each frame is a list of two texts, file and function")
-            found.append((each[0], each[1]))
-        return tuple(found)
-
-    def number(self, key: str) -> int:
-        """The number of a member, -1 where there is none."""
-        found = self._value.get(key, -1)
-        if not isinstance(found, int) or isinstance(found, bool):
-            raise BadData(f"{self._where}: {key} is no number")
-        return found
-
-    def flag(self, key: str) -> bool:
-        """True where the member is."""
-        found = self._value.get(key, False)
-        if not isinstance(found, bool):
-            raise BadData(f"{self._where}: {key} is neither true nor false")
-        return found
+def _record(value: object, record: Callable[..., Made], where: str, required: Sequence[str] = ()) -> Made:
+    """The record that a JSON object is: all of its members are fields of the record, each is read as its field is
+    declared, and the ``required`` ones are there and not empty. Raises BadData."""
+    if not isinstance(value, Mapping):
+        raise BadData(f"{where} is no object: {json.dumps(value)[:40]}")
+    kinds = annotation_texts(record)  # type: ignore[arg-type]
+    if not value.keys() <= kinds.keys():
+        strange = sorted(set(map(str, value)) - kinds.keys())
+        raise BadData(f"{where} has {', '.join(strange)}; there are {', '.join(kinds)}")
+    inside = _text(value.get("id", ""), where, "id") or where
+    lacks = [key for key in required if not value.get(key)]
+    if lacks:
+        raise BadData(f"{inside} lacks {', '.join(lacks)}")
+    return record(**{key: _READERS[kinds[key]](member, inside, key) for key, member in value.items()})
 
 
-_READERS: Mapping[str, Callable[[_Fields, str], object]] = {
-    "str": _Fields.text,
-    "int": _Fields.number,
-    "bool": _Fields.flag,
-    "tuple[str, ...]": _Fields.texts,
-    "tuple[tuple[str, str], ...]": _Fields.pairs,
+def _text(value: object, where: str, key: str) -> str:
+    if not isinstance(value, str):
+        raise BadData(f"{where}: {key} is no text")
+    return value
+
+
+def _list(value: object, where: str, key: str) -> list[object]:
+    if not isinstance(value, list):
+        raise BadData(f"{where}: {key} is no list")
+    return value
+
+
+def _texts(value: object, where: str, key: str) -> tuple[str, ...]:
+    texts = _list(value, where, key)
+    if not {*map(type, texts)} <= {str}:
+        raise BadData(f"{where}: {key} is no list of texts")
+    return tuple(map(str, texts))
+
+
+def _frames(value: object, where: str, key: str) -> tuple[tuple[str, str], ...]:
+    frames = []
+    for each in _list(value, where, key):
+        if not isinstance(each, list) or [*map(type, each)] != [str, str]:
+            raise BadData(f"{where}, {key}: each frame is a list of two texts, file and function")
+        frames.append((each[0], each[1]))
+    return tuple(frames)
+
+
+def _number(value: object, where: str, key: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadData(f"{where}: {key} is no number")
+    return value
+
+
+def _flag(value: object, where: str, key: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadData(f"{where}: {key} is neither true nor false")
+    return value
+
+
+def _affected(value: object, where: str, key: str) -> tuple[Affected, ...]:
+    return tuple(_record(each, Affected, f"{where}, {key}", ["package"]) for each in _list(value, where, key))
+
+
+def _threads(value: object, where: str, key: str) -> tuple[ThreadPattern, ...]:
+    patterns = tuple(_record(each, ThreadPattern, f"{where}, {key}") for each in _list(value, where, key))
+    for pattern in patterns:
+        _check_words([pattern.role] if pattern.role else [], ROLES, f"{where}, {key}, role")
+        if pattern == ThreadPattern():
+            raise BadData(f"{where}, {key}: a thread of which nothing is said is any thread")
+    return patterns
+
+
+_READERS: Mapping[str, Callable[[object, str, str], object]] = {
+    "str": _text,
+    "int": _number,
+    "bool": _flag,
+    "tuple[str, ...]": _texts,
+    "tuple[tuple[str, str], ...]": _frames,
+    "tuple[Affected, ...]": _affected,
+    "tuple[ThreadPattern, ...]": _threads,
 }
-"""The reader of a member, by the annotation of its field."""
+"""The reader of a member (value, where, key), by the annotation of its field."""

@@ -7,26 +7,21 @@ Of glibc and NCCL the string in the library, of Python packages the name of the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.targets.host_files import HostFiles
 
-_LIBC_BANNER = b"GNU C Library"
 _LIBC_VERSION = re.compile(rb"GNU C Library[^\n]{0,80}? version (\d+\.\d+)")
-_NCCL_BANNER = b"NCCL version "
 _NCCL_VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
 """VERSION_STRING of NCCL's src/init.cc: ``NCCL version 2.27.3+cuda12.9``."""
-_LINE = 160
-"""Bytes that hold a banner's first line."""
-_MOST_TEXTS = 8
-"""Texts of a library that may begin as its banner does, as formats of messages do."""
+_LINE = 160  # bytes that hold a banner's first line
+_MOST_TEXTS = 8  # texts of a library that may begin as its banner does, as formats of messages do
 _SITE = re.compile(r"(/.*/(?:site|dist)-packages)/")
 _EXTENSION = re.compile(r"/(?:site|dist)-packages/|\.(?:cpython-[^/]+|abi3)\.so$")
-_HIGHEST = 6
-"""Folders above a module in which its package's metadata is looked for."""
+_HIGHEST = 6  # folders above a module in which its package's metadata is looked for
 _METADATA = re.compile(r"(.+?)-(\d[^-]*)(?:-py\d[^-]*)?\.(?:dist|egg)-info")
 
 
@@ -59,32 +54,23 @@ class PackageVersions:
             return libc_version(module) if module else None
         if package == "nccl":
             return nccl_version(self._modules)
-        wanted = _normal(package)
-        found = {version for folder in self._folders() for name, version in self._installed(folder) if name == wanted}
-        return found.pop() if len(found) == 1 else None
+        wanted, versions = _normal(package), set()
+        for name in (name for folder in self._folders() for name in self._files.foreign_names(folder)):
+            info = _METADATA.fullmatch(name)
+            if info and _normal(info.group(1)) == wanted:
+                versions.add(info.group(2))
+        return versions.pop() if len(versions) == 1 else None
 
     def _folders(self) -> list[str]:
-        """The folders of installed packages from which something is loaded: those that Python names so, else the
-        folders above (pip install --target)."""
+        """Folders of packages that are loaded from: site-packages, else those above the file (pip install --target)."""
         paths = [*(module.path for module in self._modules.modules if _EXTENSION.search(module.path)), *self._paths]
-        found: dict[str, None] = {}
+        folders: dict[str, None] = {}
         for path in paths:
-            site = _SITE.match(path)
-            found.update(dict.fromkeys([site.group(1)] if site else _above(path)))
-        return list(found)
-
-    def _installed(self, folder: str) -> Iterator[tuple[str, str]]:
-        """(name, version) of each package that is installed there."""
-        for name in self._files.foreign_names(folder):
-            found = _METADATA.fullmatch(name)
-            if found:
-                yield _normal(found.group(1)), found.group(2)
-
-
-def _above(path: str) -> list[str]:
-    """The nearest folders above a file."""
-    parts = path.split("/")
-    return ["/".join(parts[:end]) for end in range(len(parts) - 1, max(len(parts) - 1 - _HIGHEST, 1), -1)]
+            site, parts = _SITE.match(path), path.split("/")
+            lengths = range(len(parts) - 1, max(len(parts) - 1 - _HIGHEST, 1), -1)
+            nearest = [site.group(1)] if site else ["/".join(parts[:length]) for length in lengths]
+            folders.update(dict.fromkeys(nearest))
+        return list(folders)
 
 
 def _normal(package: str) -> str:
@@ -94,17 +80,14 @@ def _normal(package: str) -> str:
 
 def libc_version(module: Module) -> str | None:
     """glibc's own banner ("GNU C Library … version 2.36."), a string in its .rodata (csu/version.c)."""
-    return _banner(module, _LIBC_BANNER, _LIBC_VERSION)
+    return _banner(module, b"GNU C Library", _LIBC_VERSION)
 
 
 def nccl_version(modules: ModuleTable) -> str | None:
     """The version of libnccl, or of a libtorch_cuda that contains it: ``2.27.5``."""
-    named = [each for each in modules.modules if each.name.startswith(("libnccl.so", "libtorch_cuda.so"))]
-    for module in sorted(named, key=lambda each: not each.name.startswith("libnccl")):
-        found = _banner(module, _NCCL_BANNER, _NCCL_VERSION)
-        if found is not None:
-            return found
-    return None
+    libraries = [each for each in modules.modules if each.name.startswith(("libnccl.so", "libtorch_cuda.so"))]
+    libraries.sort(key=lambda each: not each.name.startswith("libnccl"))
+    return next(filter(None, (_banner(module, b"NCCL version ", _NCCL_VERSION) for module in libraries)), None)
 
 
 def _banner(module: Module, beginning: bytes, pattern: re.Pattern[bytes]) -> str | None:
@@ -113,10 +96,10 @@ def _banner(module: Module, beginning: bytes, pattern: re.Pattern[bytes]) -> str
     section = image.sections.get(".rodata") if image else None
     if not image or not section:
         return None
-    place = image.find(beginning, section.address, section.address + section.size)
+    address = image.find(beginning, section.address, section.address + section.size)
     for _ in range(_MOST_TEXTS):
-        found = pattern.match(image.read(place, _LINE)) if place is not None else None
-        if found or place is None:
-            return found.group(1).decode() if found else None
-        place = image.find(beginning, place + 1, section.address + section.size)
+        match = pattern.match(image.read(address, _LINE)) if address is not None else None
+        if match or address is None:
+            return match.group(1).decode() if match else None
+        address = image.find(beginning, address + 1, section.address + section.size)
     return None

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.known import NO_CHILD, KnownBug, ThreadPattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    NativeName = Callable[[], Sequence[str]]
-    """The names of a frame's function, asked for only where its library fits."""
+    NativeName = Callable[[], Sequence[str]]  # the names of a frame's function, asked for only where its library fits
 
 _C_LIBRARY = ("libc.", "libc-", "libpthread", "ld-")
-_MOST_CANDIDATES = 32
-"""Threads that are tried for one pattern: those of a pool do all the same."""
+_MOST_CANDIDATES = 32  # threads that are tried for one pattern: those of a pool do all the same
 
 
 class ThreadFacts:
-    """The facts of one thread. ``native``: (names, file name of the library) of its frames, the innermost first."""
+    """The facts of one thread, under the names of ThreadPattern's fields."""
 
     def __init__(
         self,
@@ -32,7 +31,7 @@ class ThreadFacts:
         python: Sequence[tuple[str, str]] = (),
         waits_for: str = "",
         missing_workers: str = "",
-        native: Callable[[], Sequence[tuple[NativeName, str]]] = tuple,
+        read_native: Callable[[], Sequence[tuple[NativeName, str]]] = tuple,
         *,
         tid: int = 0,
         roles: Sequence[str] = (),
@@ -45,71 +44,58 @@ class ThreadFacts:
         lost_signal: bool = False,
         tasks: Sequence[Sequence[tuple[str, str]]] = (),
     ) -> None:
+        """``python``: (file, function) of its Python frames, innermost first; ``read_native``: (names, library file)
+        of its native frames, innermost first."""
         self.label = label
-        self.python = python
-        self.waits_for = waits_for
-        self.missing_workers = missing_workers
-        self.tid = tid
-        self.roles = roles
-        self.names = names
-        self.state = state
-        self.holds = holds
-        self.owner = owner
-        self.owner_gone = owner_gone
-        self.group = group
-        self.lost_signal = lost_signal
-        self.tasks = tasks
-        self._native = native
+        self.python, self.read_native, self.tasks = python, read_native, tasks
+        self.waits_for, self.missing_workers, self.lost_signal = waits_for, missing_workers, lost_signal
+        self.tid, self.roles, self.names, self.state = tid, roles, names, state
+        self.holds, self.owner, self.owner_gone, self.group = holds, owner, owner_gone, group
 
     @cached_property
     def native(self) -> Sequence[tuple[NativeName, str]]:
         """The native frames, read when an entry asks for them."""
-        return self._native()
+        return self.read_native()
 
     def fits(self, pattern: ThreadPattern) -> bool:
-        """The thread does what the pattern says, but for who holds what it waits for."""
+        """The thread does what the pattern says: all but held_by and same_group, see _is_linked."""
         if pattern.waits_for and self.waits_for not in pattern.waits_for:
             return False
         if pattern.missing_workers and self.missing_workers != pattern.missing_workers:
             return False
-        if not self._is(pattern) or not _in_order(pattern.python, self.python, _is_frame):
+        if not self._attributes_match(pattern) or not _in_order(pattern.python, self.python, _is_frame):
             return False
         if pattern.task and not any(_in_order(pattern.task, task, _is_frame) for task in self.tasks):
             return False
-        if pattern.library and not self._library.startswith(pattern.library):
-            return False
+        if pattern.library:
+            libraries = (library for _, library in self.native if library and not library.startswith(_C_LIBRARY))
+            if not next(libraries, "").startswith(pattern.library):
+                return False
         return not pattern.native or _in_order(pattern.native, self.native, _is_native)
 
-    def _is(self, pattern: ThreadPattern) -> bool:
+    def _attributes_match(self, pattern: ThreadPattern) -> bool:
         """Role, name, state and what it holds."""
-        if pattern.role and pattern.role not in self.roles:
-            return False
-        if pattern.state and pattern.state != self.state:
-            return False
-        if pattern.without_python and self.python:
-            return False
-        if pattern.name and not any(name.startswith(pattern.name) for name in self.names):
-            return False
-        if pattern.lost_signal and not self.lost_signal:
-            return False
-        return set(pattern.holds) <= set(self.holds) and (self.owner_gone or not pattern.owner_gone)
-
-    @property
-    def _library(self) -> str:
-        own = (library for _, library in self.native if library and not library.startswith(_C_LIBRARY))
-        return next(own, "")
+        return (
+            (not pattern.role or pattern.role in self.roles)
+            and (not pattern.state or pattern.state == self.state)
+            and not (pattern.without_python and self.python)
+            and (not pattern.name or any(name.startswith(pattern.name) for name in self.names))
+            and (self.lost_signal or not pattern.lost_signal)
+            and set(pattern.holds) <= set(self.holds)
+            and (self.owner_gone or not pattern.owner_gone)
+        )
 
 
 def _is_frame(wanted: tuple[str, str], frame: tuple[str, str]) -> bool:
     file, function = frame
-    named = not wanted[1] or f".{function}".endswith(f".{wanted[1]}")
-    return named and f"/{file}".endswith(f"/{wanted[0]}")
+    is_function = not wanted[1] or f".{function}".endswith(f".{wanted[1]}")
+    return is_function and f"/{file}".endswith(f"/{wanted[0]}")
 
 
 def _is_native(wanted: str, frame: tuple[NativeName, str]) -> bool:
     library, _, function = wanted.rpartition("!")
-    names, there = frame
-    if not there.startswith(library):
+    names, frame_library = frame
+    if not frame_library.startswith(library):
         return False
     return not function or any(_is_function(function, name) for name in names())
 
@@ -121,10 +107,10 @@ def _is_function(wanted: str, name: str) -> bool:
     return wanted.endswith("::") or name[len(wanted) : len(wanted) + 1] in ("", "(", "<", ",", ".", "@", " ", "[")
 
 
-def _in_order(wanted: Sequence[object], there: Sequence[object], equal: Callable[..., bool]) -> bool:
+def _in_order(wanted: Sequence[object], actual: Sequence[object], equal: Callable[..., bool]) -> bool:
     """All that is wanted is there in this order, with anything in between."""
-    rest = iter(there)
-    return all(any(equal(each, one) for one in rest) for each in wanted)
+    rest = iter(actual)
+    return all(any(equal(each, other) for other in rest) for each in wanted)
 
 
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -171,8 +157,8 @@ class ProcessFacts:
             name = file.rpartition("/")[2]
             self._frames |= {(name, function.rpartition(".")[2]), (name, "")}
 
-    def may_show(self, pattern: ThreadPattern) -> bool:
-        """Some thread may fit: sorts out all but a few entries without a look at any stack."""
+    def may_match(self, pattern: ThreadPattern) -> bool:
+        """Some thread may fit: excludes all but a few entries without reading any stack."""
         if pattern.waits_for and self.kinds.isdisjoint(pattern.waits_for):
             return False
         for file, function in pattern.python:
@@ -213,27 +199,26 @@ class ProcessFacts:
             frames = self._frames_of[kind] = {}
             natives = [thread.native for thread in self.threads if not kind or thread.waits_for == kind]
             for native in {id(each): each for each in natives}.values():  # threads of a pool share theirs
-                for names, there in native:
-                    frames.setdefault(there, []).append(names)
-        found: set[str] = set()
-        for there, named in frames.items():
-            if there.startswith(library):
-                found.update(*(names() or ("",) for names in named))
-        return sorted(found)
+                for names, frame_library in native:
+                    frames.setdefault(frame_library, []).append(names)
+        functions: set[str] = set()
+        for frame_library, readers in frames.items():
+            if frame_library.startswith(library):
+                functions.update(*(names() or ("",) for names in readers))
+        return sorted(functions)
 
     def has_library(self, beginning: str) -> bool:
-        """A library of that name is loaded, or nobody knows which ones are."""
+        """A library whose name begins so is loaded, or it is not known which ones are."""
         if self._libraries is None or not beginning:
             return True
         if beginning not in self._has:
             self._has[beginning] = any(name.startswith(beginning) for name in self._libraries)
         return self._has[beginning]
 
-    def is_like(self, bug: KnownBug) -> bool:
+    def matches_process(self, bug: KnownBug) -> bool:
         """Architecture and relations fit. What is not known does not."""
-        if bug.architecture and bug.architecture != self.architecture:
-            return False
-        return all(self.relation(word) is True for word in bug.process)
+        is_architecture = not bug.architecture or bug.architecture == self.architecture
+        return is_architecture and all(self.relation(word) is True for word in bug.process)
 
 
 class KnownBugReport(NamedTuple):
@@ -275,38 +260,39 @@ class KnownBugReport(NamedTuple):
 def matches(bugs: Sequence[KnownBug], process: ProcessFacts) -> Iterator[KnownBugReport]:
     """The bugs that fit the process."""
     for bug in bugs:
-        if not all(process.may_show(pattern) for pattern in bug.threads) or not process.is_like(bug):
+        if not all(process.may_match(pattern) for pattern in bug.threads) or not process.matches_process(bug):
             continue
-        found = _assigned(bug.threads, process.threads)
-        if found and any(thread.fits(pattern) for pattern in bug.absent for thread in process.threads):
+        threads = _assign_threads(bug.threads, process.threads)
+        if not threads or any(thread.fits(pattern) for pattern in bug.absent for thread in process.threads):
             continue
-        conditions = _conditions(bug, process) if found else None
-        if found and conditions is not None:
-            evidence = [_evidence(one, each) for one, each in zip(found, bug.threads)]
-            yield KnownBugReport.of(bug, conditions, (*evidence, *_of_process(bug)))
+        condition = _open_condition(bug, process)
+        if condition is not None:
+            evidence = [_evidence_text(thread, pattern) for thread, pattern in zip(threads, bug.threads)]
+            facts = ", ".join(filter(None, (*bug.process, bug.architecture)))
+            evidence += [f"the process: {facts}"] if facts else []
+            yield KnownBugReport.of(bug, condition, tuple(evidence))
 
 
-def _assigned(patterns: Sequence[ThreadPattern], threads: Sequence[ThreadFacts]) -> list[ThreadFacts]:
-    """A thread of its own for each pattern; none where there are not."""
+def _assign_threads(patterns: Sequence[ThreadPattern], threads: Sequence[ThreadFacts]) -> list[ThreadFacts]:
+    """Distinct threads, one per pattern in order; [] if impossible."""
     candidates: list[list[ThreadFacts]] = []
     for pattern in patterns:
-        fitting = [thread for thread in threads if thread.fits(pattern)][:_MOST_CANDIDATES]
-        if not fitting:
+        candidates.append([*islice((thread for thread in threads if thread.fits(pattern)), _MOST_CANDIDATES)])
+        if not candidates[-1]:
             return []
-        candidates.append(fitting)
-    return _distinct(patterns, candidates, []) or []
+    return _choose_distinct(patterns, candidates, []) or []
 
 
-def _distinct(
+def _choose_distinct(
     patterns: Sequence[ThreadPattern], candidates: Sequence[Sequence[ThreadFacts]], chosen: list[ThreadFacts]
 ) -> list[ThreadFacts] | None:
     if len(chosen) == len(patterns):
-        return chosen if all(_is_linked(one, pattern, chosen) for one, pattern in zip(chosen, patterns)) else None
+        return chosen if all(_is_linked(other, pattern, chosen) for other, pattern in zip(chosen, patterns)) else None
     for thread in candidates[len(chosen)]:
-        if all(thread is not one for one in chosen):
-            found = _distinct(patterns, candidates, [*chosen, thread])
-            if found is not None:
-                return found
+        if all(thread is not other for other in chosen):
+            assignment = _choose_distinct(patterns, candidates, [*chosen, thread])
+            if assignment is not None:
+                return assignment
     return None
 
 
@@ -317,45 +303,36 @@ def _is_linked(thread: ThreadFacts, pattern: ThreadPattern, chosen: Sequence[Thr
     return pattern.same_group < 0 or (thread.group != "" and thread.group == chosen[pattern.same_group].group)
 
 
-def _conditions(bug: KnownBug, process: ProcessFacts) -> str | None:
-    """The condition on what is not known, "" where all is; None where what is known excludes the bug."""
+def _open_condition(bug: KnownBug, process: ProcessFacts) -> str | None:
+    """The condition on what is not known, "" if all is; None if what is known excludes the bug."""
     parts = []
-    for variable in bug.environment:
-        holds = _variable_holds(variable, process)
+    for condition in bug.environment:
+        holds = _variable_holds(condition, process)
         if holds is False:
             return None
-        parts += [] if holds else [_in_words(variable)]
-    versions = _version_condition(bug, {each.package: process.version(each.package) for each in bug.affected})
-    if versions is None:
+        if holds is None:
+            name, equals, value = condition.lstrip("!").partition("=")
+            parts.append(f"{name} is {'not ' if condition.startswith('!') else ''}{value if equals else 'set'}")
+    versions = ((each, process.version(each.package)) for each in bug.affected)
+    known = [(each, version) for each, version in versions if version is not None]
+    if known and not any(each.includes(version) for each, version in known):
         return None
-    parts = [*filter(None, (versions,)), *parts]
+    on_versions = "" if known else " or ".join(filter(None, (each.condition for each in bug.affected)))
+    parts = [*filter(None, (on_versions,)), *parts]
     return f"if {' and '.join(parts)}" if parts else ""
 
 
-def _version_condition(bug: KnownBug, versions: Mapping[str, str | None]) -> str | None:
-    known = [(each, version) for each in bug.affected if (version := versions[each.package]) is not None]
-    if known:
-        return "" if any(each.includes(version) for each, version in known) else None
-    return " or ".join(filter(None, (each.condition for each in bug.affected)))
-
-
 def _variable_holds(condition: str, process: ProcessFacts) -> bool | None:
-    """True if the environment is as the condition says; None where that is not known."""
+    """True if the environment is as the condition says; None if that is not known."""
     name, equals, value = condition.lstrip("!").partition("=")
-    known = process.variable(name)
-    if not known:
+    state = process.variable(name)
+    if not state:
         return None
-    is_set, there = known
-    return (is_set and (not equals or there == value)) is not condition.startswith("!")
+    is_set, actual = state
+    return (is_set and (not equals or actual == value)) is not condition.startswith("!")
 
 
-def _in_words(condition: str) -> str:
-    name, equals, value = condition.lstrip("!").partition("=")
-    negated = "not " if condition.startswith("!") else ""
-    return f"{name} is {negated}{value if equals else 'set'}"
-
-
-def _evidence(thread: ThreadFacts, pattern: ThreadPattern) -> str:
+def _evidence_text(thread: ThreadFacts, pattern: ThreadPattern) -> str:
     """``worker-1 (tid 7): in threadpoolctl.py _find, waits for gil``."""
     parts = [f"in {file} {function}".rstrip() for file, function in pattern.python]
     parts += [f"its task in {file} {function}" for file, function in pattern.task]
@@ -369,8 +346,3 @@ def _evidence(thread: ThreadFacts, pattern: ThreadPattern) -> str:
     parts += [f"{pattern.missing_workers} has no workers here"] if pattern.missing_workers else []
     parts += [pattern.state] if pattern.state and not parts else []
     return f"{thread.label}: {', '.join(parts) or pattern.role}"
-
-
-def _of_process(bug: KnownBug) -> Iterator[str]:
-    if bug.process or bug.architecture:
-        yield f"the process: {', '.join(filter(None, (*bug.process, bug.architecture)))}"

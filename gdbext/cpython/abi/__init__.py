@@ -1,15 +1,15 @@
 """The version of CPython, and everything that differs between versions: one row each.
 
-The differences between versions of CPython, as one record: the kinds of its structures and the names of members.
-
-Whoever reads CPython's memory asks the record of the process's version for a kind or a name and never compares
-version numbers. The records themselves are in ``versions.py``.
+Readers of CPython's memory ask the record of the process's version for a kind of structure or a member's name and never
+compare version numbers. The records themselves are in ``versions.py``.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
+
+from gdbext.cpython.abi.assumed_names import EVAL_FUNCTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.abi.assumed_names import Waitable
     from gdbext.engine.layouts.declarations import U64, Member, Struct
 
-    Version = tuple[int, int]
-    """A minor version: (3, 11)."""
+    Version = tuple[int, int]  # A minor version: (3, 11)
     Groups = tuple[Optional[Union[type[Struct], Member[Any]]], ...]
     """The words of _Py_DebugOffsets in their order: a structure stands for its size, a member for its offset, None for
     what is not used."""
@@ -109,7 +108,7 @@ class FrameObjects(NamedTuple):
     enclosing ``try`` and ``with`` blocks are in f_blockstack (PyTryBlock, cpython/frameobject.h).
 
     ``lasti_unit`` is the number of bytes that f_lasti counts in, ``yield_from`` the opcode of YIELD_FROM
-    (Include/opcode.h): a generator that is suspended in ``yield from`` stands on the instruction before it.
+    (Include/opcode.h): a generator that is suspended in ``yield from`` is at the instruction before it.
     """
 
     lasti_unit: int
@@ -159,8 +158,7 @@ class PythonAbi(NamedTuple):
     ``code_name`` is the member of PyCodeObject that names its function best, ``local_names`` are those that name the
     fast locals, in the order of their slots. ``first_thread`` and ``modules`` are members of PyInterpreterState.
     ``debug_offsets`` are the words of _Py_DebugOffsets.
-    ``evaluation_functions`` are the native functions that run Python code; the compiler may add a suffix such as
-    ".cold". ``free_threaded``: a build without the GIL, which has a row of its own. ``kind_bit`` is where in
+    ``free_threaded``: a build without the GIL, which has a row of its own. ``kind_bit`` is where in
     PyASCIIObject.state ``kind`` begins, behind ``interned`` (cpython/unicodeobject.h).
     """
 
@@ -179,7 +177,6 @@ class PythonAbi(NamedTuple):
     modules: U64
     lock_types: tuple[LockType, ...]
     debug_offsets: Groups = ()
-    evaluation_functions: tuple[str, ...] = ("_PyEval_EvalFrameDefault",)
     free_threaded: bool = False
     kind_bit: int = 2
 
@@ -193,8 +190,8 @@ class PythonAbi(NamedTuple):
         return minor_of(hexversion) == self.version
 
     def evaluates(self, names: Iterable[str]) -> bool:
-        """True if one of a native function's names is that of the evaluation loop, or of a part of it."""
-        return any(name.startswith(self.evaluation_functions) for name in names)
+        """True if one of a native function's names is the evaluation loop's, or belongs to a part of it."""
+        return any(name.startswith(EVAL_FUNCTIONS) for name in names)
 
     def lock_types_named(self, type_name: str) -> tuple[LockType, ...]:
         """The forms that a lock type of that name can have; empty for any other type."""

@@ -16,6 +16,8 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+EVAL_FUNCTIONS = ("_PyEval_EvalFrameDefault",)
+"""Run Python code (Python/ceval.c); the compiler may add a suffix such as ".cold"."""
 TAKES_GIL = (
     "take_gil",
     "PyEval_RestoreThread",
@@ -83,10 +85,8 @@ class Waitable(Enum):
     FUTURE = "future"
     POOL_RESULT = "multiprocessing.pool's result"
     THREAD = "thread"
-    IMPORT = "import"
-    """The lock of a module that another thread imports."""
-    SHUTDOWN = "shutdown"
-    """No object: the interpreter waits for its threads to end."""
+    IMPORT = "import"  # the lock of a module that another thread imports
+    SHUTDOWN = "shutdown"  # no object: the interpreter waits for its threads to end
 
     @property
     def is_future(self) -> bool:
@@ -96,64 +96,46 @@ class Waitable(Enum):
 
 NO_THREAD = "can't start new thread"
 """The text of a RuntimeError for want of another thread (Modules/_threadmodule.c, 3.8 to 3.15)."""
-THREADING = "threading"
-"""The module that knows the threads made by Python."""
-ACTIVE_THREADS = "_active"
-"""Its dict of running threads: threading.get_ident() to Thread."""
+THREADING = "threading"  # the module that knows the threads made by Python
+ACTIVE_THREADS = "_active"  # its dict of running threads: threading.get_ident() to Thread
 DANGLING_THREADS = "_dangling"
 DANGLING_PROCESSES = ("multiprocessing.process", "_dangling")
 """Its WeakSet of all Thread objects, also of those that have ended or did not begin."""
-THREAD_STARTED = "_started"
-"""The attribute of a Thread with the Event that its own first statements set."""
-THREAD_TARGET = "_target"
-"""The attribute of a Thread with the function that it runs; Thread.run deletes it at its end."""
+THREAD_STARTED = "_started"  # attribute of a Thread with the Event that its own first statements set
+THREAD_TARGET = "_target"  # attribute of a Thread with the function that it runs; Thread.run deletes it at its end
 GENERATOR_MANAGERS = frozenset({"_GeneratorContextManager", "_AsyncGeneratorContextManager"})
 """The classes of what functions with contextlib's ``contextmanager`` return, and their attribute with the generator
 that is suspended while the body of the ``with`` runs (Lib/contextlib.py, 3.8 to 3.15)."""
 MANAGED_GENERATOR = "gen"
 EXIT_STACKS, STACKED_EXITS = frozenset({"ExitStack", "AsyncExitStack"}), "_exit_callbacks"
-EVENT_FLAG = "_flag"
-"""The attribute of an Event that says whether it is set."""
-THREAD_NAME = "_name"
-"""The attribute of a Thread behind its ``name``."""
-THREAD_IDENT = "_ident"
-"""The attribute of a Thread with its get_ident()."""
+EVENT_FLAG = "_flag"  # attribute of an Event that says whether it is set
+THREAD_NAME = "_name"  # attribute of a Thread behind its ``name``
+THREAD_IDENT = "_ident"  # attribute of a Thread with its get_ident()
 
-THREAD_DAEMON = "_daemonic"
-"""The attribute of a Thread that tells whether the interpreter leaves it behind at its end."""
+THREAD_DAEMON = "_daemonic"  # attribute of a Thread that tells whether the interpreter leaves it behind at its end
 THREAD_NATIVE_ID = "_native_id"
 """The attribute of a Thread with the kernel's id that it had when it was made (3.8 and later)."""
 
 THREADING_FILE = "threading.py"
-CONDITION_WAIT = "wait"
-"""threading.Condition.wait: gives up the condition's lock while it waits."""
-CONDITION_LOCK = "_lock"
-"""The attribute of a Condition with its lock."""
-CONDITION_WAITERS = "_waiters"
-"""The attribute of a Condition with those who wait for it."""
-CONDITION_WAITER = "waiter"
-"""The local variable of Condition.wait with the lock that it sleeps on."""
-SHUTDOWN = "_shutdown"
-"""threading._shutdown: the interpreter waits for its threads to end."""
-RLOCK_OWNER = "_owner"
-"""The attribute of threading._RLock, the RLock written in Python, with its owner's get_ident()."""
+CONDITION_WAIT = "wait"  # threading.Condition.wait: gives up the condition's lock while it waits
+CONDITION_LOCK = "_lock"  # attribute of a Condition with its lock
+CONDITION_WAITERS = "_waiters"  # attribute of a Condition with its waiters
+CONDITION_WAITER = "waiter"  # the local variable of Condition.wait with the lock that it sleeps on
+SHUTDOWN = "_shutdown"  # threading._shutdown: the interpreter waits for its threads to end
+RLOCK_OWNER = "_owner"  # attribute of threading._RLock, the RLock written in Python, with its owner's get_ident()
 
-MODULE_LOCK_OWNER = "owner"
-"""The attribute of importlib._bootstrap._ModuleLock with its owner's get_ident()."""
+MODULE_LOCK_OWNER = "owner"  # attribute of importlib._bootstrap._ModuleLock with its owner's get_ident()
 
 FUTURES_FILE = "concurrent/futures/thread.py"
-JOB_RUN = "run"
-"""_WorkItem.run: a worker of a ThreadPoolExecutor runs a job."""
+JOB_RUN = "run"  # _WorkItem.run: a worker of a ThreadPoolExecutor runs a job
 FUTURE_CLASS, FUTURE_ERROR = "Future", "_exception"
 FUTURE_CALLBACKS = "_done_callbacks"
 """The attribute of concurrent.futures.Future with the list of what is called when it is done."""
-JOB_FUTURE = "future"
-"""The attribute of a _WorkItem with the Future of its result."""
+JOB_FUTURE = "future"  # attribute of a _WorkItem with the Future of its result
 EXECUTOR_THREADS = "_threads"
 """The attribute of ThreadPoolExecutor with the set of its workers; none leaves it before shutdown()."""
 
-EXECUTOR_QUEUE = "_work_queue"
-"""The attribute of ThreadPoolExecutor with the queue of its jobs."""
+EXECUTOR_QUEUE = "_work_queue"  # attribute of ThreadPoolExecutor with the queue of its jobs
 
 
 def _calls(functions_by_file: dict[str, str]) -> frozenset[tuple[str, str]]:
@@ -192,8 +174,7 @@ name."""
 COUNTS = {Waitable.BARRIER: ("_count", "_parties"), Waitable.QUEUE: ("unfinished_tasks", "maxsize")}
 """Attributes with numbers: threads that have come to a Barrier and that must come, tasks of a Queue that are not done
 and how many items it takes."""
-QUEUE_JOIN, QUEUE_PUT = "join", "put"
-"""Methods of a Queue: it waits until all tasks are done, or until there is room."""
+QUEUE_JOIN, QUEUE_PUT = "join", "put"  # methods of a Queue: it waits until all tasks are done, or until there is room
 
 WAITING_FILES = frozenset({"threading.py", "queue.py", "connection.py", "selectors.py", "queues.py", "synchronize.py"})
 """Files whose functions, called by a pool's worker, only wait for work."""
@@ -202,23 +183,19 @@ WORKING_CALLS = _calls(
     {"connection.py": "_send", "synchronize.py": "__enter__ acquire", "queue.py": "put", "queues.py": "put"}
 )
 """(file, function) in which a pool's worker does not idle: it delivers, or waits for a semaphore between processes."""
-PROCESS_POPEN = "_popen"
-"""The attribute of multiprocessing.process.BaseProcess with what was started."""
-PROCESS_PARENT = "_parent_pid"
-"""An attribute of every multiprocessing.process.BaseProcess."""
+PROCESS_POPEN = "_popen"  # attribute of multiprocessing.process.BaseProcess with what was started
+PROCESS_PARENT = "_parent_pid"  # an attribute of every multiprocessing.process.BaseProcess
 POPEN_PID = "pid"
 """The attribute of multiprocessing.popen_fork.Popen and of subprocess.Popen with the child's process id."""
 POPEN_WAITS = (("multiprocessing/popen_fork.py", "wait"), ("multiprocessing/popen_forkserver.py", "poll"))
 """(file, function) that wait with a limit for the end of the process of ``self``, a Popen, by polling its sentinel."""
-POPEN_ARGUMENTS = "args"
-"""The attribute of subprocess.Popen with the command."""
+POPEN_ARGUMENTS = "args"  # attribute of subprocess.Popen with the command
 PATH_TYPES = frozenset({"PosixPath", "PurePosixPath", "Path", "PurePath"})
 """Types of pathlib, whose instances have slots and no dict."""
 
 POOL_PROCESSES = "_pool"
 """The attribute of multiprocessing.pool.Pool with its list of worker processes, and of its results with the pool."""
-POOL_RESULTS = "_cache"
-"""The attribute of multiprocessing.pool.Pool with its dict of results that are not there yet."""
+POOL_RESULTS = "_cache"  # attribute of multiprocessing.pool.Pool with its dict of results that are not there yet
 POOL_HELPERS = (
     ("_task_handler", "hands out the jobs"),
     ("_result_handler", "takes the results"),
@@ -231,10 +208,8 @@ OLD_EXECUTOR_MANAGER = "_queue_management_worker"
 """The function of that thread in 3.8, with the attributes of later versions as local variables."""
 EXECUTOR_MANAGER = "_executor_manager_thread"
 """The attribute of ProcessPoolExecutor (3.9 and later), and of loky's executors, with that thread."""
-EXECUTOR_ITEMS = "pending_work_items"
-"""Its dict of _WorkItem by number, each with the ``future`` of its result."""
-EXECUTOR_PROCESSES = "processes"
-"""Its dict of worker processes by pid."""
+EXECUTOR_ITEMS = "pending_work_items"  # its dict of _WorkItem by number, each with the ``future`` of its result
+EXECUTOR_PROCESSES = "processes"  # its dict of worker processes by pid
 
 _LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+t?|\d*\.zip)?/")
 """The folder of Python's own library, and the beginning of that of installed packages (sysconfig, posix_prefix): a
@@ -254,10 +229,10 @@ def is_of_program(file: str) -> bool:
 
 def package_of(file: str) -> str:
     """The folder of the installed package that a file is in, "" for any other file."""
-    for place in _PACKAGES:
-        before, found, inside = file.partition(place)
-        if found:
-            return f"{before}{found}{inside.partition('/')[0]}"
+    for folder in _PACKAGES:
+        root, separator, inside = file.partition(folder)
+        if separator:
+            return f"{root}{separator}{inside.partition('/')[0]}"
     return ""
 
 

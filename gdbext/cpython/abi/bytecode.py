@@ -49,10 +49,8 @@ class Bytecode(NamedTuple):
     global_shift: int = 1
     attribute_shift: int = 0
     jump_unit: int = 2
-    pop_top: int = 1
-    """The opcode that discards a result."""
-    load_const: frozenset[int] = frozenset({100})
-    """Opcodes that load a constant by its number."""
+    pop_top: int = 1  # the opcode that discards a result
+    load_const: frozenset[int] = frozenset({100})  # opcodes that load a constant by its number
     methods: frozenset[int] = frozenset({160})
     """Opcodes that load a method in order to call it. From 3.12 on the lowest bit of LOAD_ATTR's argument says so."""
 
@@ -72,13 +70,11 @@ class _Step(NamedTuple):
         return _LOADS.get(self.role)
 
 
-_UNIT = 2
-"""Bytes of a code unit."""
+_UNIT = 2  # bytes of a code unit
 
 
 def loop_around(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
-    """The names that the innermost loop around the instruction at byte ``at`` loads, in order; None if there is no
-    loop, or the code cannot be followed."""
+    """The names that the innermost loop around byte ``at`` loads, in order; None: no loop, or unknown code."""
     steps = _innermost_loop(form, code, at)
     return list(_loads(form, steps)) if steps else None
 
@@ -108,8 +104,7 @@ def is_in_loop(form: Bytecode, code: bytes, around: int, at: int) -> bool:
 
 
 def constants(form: Bytecode, code: bytes, at: int | None = None) -> list[int]:
-    """The numbers (in co_consts) of the constants that code loads, in the innermost loop around byte ``at`` if that is
-    given; empty if there is no loop, or that code cannot be followed."""
+    """Numbers (in co_consts) of the constants that code, or its innermost loop around ``at``, loads; [] if unknown."""
     steps = _innermost_loop(form, code, at) if at is not None else _all_steps(form, code)
     return [step.argument for step in steps if step.opcode in form.load_const]
 
@@ -131,8 +126,7 @@ class MethodCall(NamedTuple):
     offset: int
 
 
-_CALL = 3
-"""Instructions from a method without arguments to the discarding of its result, at most (PRECALL is 3.11's)."""
+_CALL = 3  # instructions from a method without arguments to the discarding of its result, at most (PRECALL is 3.11's)
 
 
 def methods_before(form: Bytecode, code: bytes, at: int) -> list[MethodCall] | None:
@@ -153,13 +147,11 @@ def methods_before(form: Bytecode, code: bytes, at: int) -> list[MethodCall] | N
     return calls
 
 
-_ENTERS = (143, 154)
-"""SETUP_WITH and SETUP_ASYNC_WITH of 3.8 to 3.10, whose argument leads to the handler."""
+_ENTERS = (143, 154)  # SETUP_WITH and SETUP_ASYNC_WITH of 3.8 to 3.10, whose argument leads to the handler
 
 
 def enters_with(form: Bytecode, code: bytes, handler: int) -> int | None:
-    """The byte of the instruction that enters the ``with`` of a handler, as blocks of 3.8 to 3.10 name it; None if
-    there is not just one."""
+    """The byte at which the ``with`` of a handler is entered (3.8 to 3.10); None if there is not just one."""
     target = handler * form.jump_unit
     entering = (step for step in _all_steps(form, code) if step.opcode in _ENTERS)
     starts = [step.start for step in entering if step.end + step.argument * form.jump_unit == target]

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
 
-HEADER = 16
-"""sizeof(PyObject) in what ``python_structures`` states."""
+HEADER = 16  # sizeof(PyObject) in what ``python_structures`` states
 
 
 class TaskLayout(NamedTuple):
@@ -45,8 +44,7 @@ class TaskLayout(NamedTuple):
     waiter: int
     coroutine: int
     name: int
-    state: int
-    """``enum fut_state``: 0 pending, 1 cancelled, 2 finished."""
+    state: int  # ``enum fut_state``: 0 pending, 1 cancelled, 2 finished
 
 
 TASK_LAYOUTS = {
@@ -70,13 +68,12 @@ class PythonLayout:
         self._structs: dict[str, StructLayout] = {}
 
     def struct(self, name: str) -> StructLayout:
-        """The structure with that name; ``PyInterpreterState.stoptheworld`` is only a member of another one. Raises
-        LayoutError."""
-        known = self._structs.get(name)
-        if not known:
+        """The structure of that name; one with a dot is a member of another structure. Raises LayoutError."""
+        layout = self._structs.get(name)
+        if not layout:
             outer, _, member = name.partition(".")
-            known = self._structs[name] = self._inner(outer, member) if member else self._outer(name)
-        return known
+            layout = self._structs[name] = self._inner(outer, member) if member else self._outer(name)
+        return layout
 
     def _outer(self, name: str) -> StructLayout:
         structure = py.STATED.get(name)
@@ -113,8 +110,7 @@ class PythonLayout:
 
 @cache
 def layout_for(abi: PythonAbi, architecture: str = "") -> PythonLayout:
-    """The shipped layout of a version, by default on this machine's architecture. Raises LayoutError if its table is
-    missing."""
+    """The shipped layout of a version, by default of this machine's architecture. Raises LayoutError: it is missing."""
     folder = store.data_of(architecture) if architecture else store.DATA
     return PythonLayout(abi, store.load(f"{folder}/cpython-{abi.text}.json").require(required_in(py)))
 

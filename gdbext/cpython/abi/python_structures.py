@@ -19,9 +19,7 @@ from gdbext.engine.layouts.declarations import F64, I32, I64, U8, U32, U64, Inne
 # --- objects: Include/object.h, and a header of Include/cpython for each type -----------------------------------------
 
 
-class PyObject(Struct, of="PyObject"):
-    """The head of each object. ``ob_mutex`` is in free-threaded builds only."""
-
+class PyObject(Struct, of="PyObject"):  # The head of each object. ``ob_mutex`` is in free-threaded builds only
     ob_type = U64(required=True)
     ob_mutex = Place()
 
@@ -48,9 +46,7 @@ class PyHeapTypeObject(PyVarObject, of="PyHeapTypeObject"):
     ht_cached_keys = U64()
 
 
-class PyASCIIObject(PyObject, of="PyASCIIObject"):
-    """The beginning of a str (cpython/unicodeobject.h)."""
-
+class PyASCIIObject(PyObject, of="PyASCIIObject"):  # The beginning of a str (cpython/unicodeobject.h)
     length = U64()
     state = Place()
 
@@ -75,9 +71,7 @@ class PyListObject(PyVarObject, of="PyListObject"):
     ob_item = U64()
 
 
-class PySetObject(PyObject, of="PySetObject"):
-    """A set or frozenset (cpython/setobject.h)."""
-
+class PySetObject(PyObject, of="PySetObject"):  # A set or frozenset (cpython/setobject.h)
     mask = U64()
     table = U64()
 
@@ -94,9 +88,7 @@ class PyLongObject(PyObject, of="PyLongObject", cpp="struct _longobject"):
     value_digit = Place("long_value.ob_digit")
 
 
-class PyDictObject(PyObject, of="PyDictObject"):
-    """A dict; ``ma_values`` is 0 where the keys are its own."""
-
+class PyDictObject(PyObject, of="PyDictObject"):  # A dict; ``ma_values`` is 0 where the keys are its own
     ma_keys = U64()
     ma_values = U64()
 
@@ -122,9 +114,7 @@ class PyDictValues(Struct, of="PyDictValues", cpp="struct _dictvalues"):
     valid = U8()
 
 
-class PyModuleObject(PyObject, of="PyModuleObject"):
-    """A module: Objects/moduleobject.c (3.8), pycore_moduleobject.h."""
-
+class PyModuleObject(PyObject, of="PyModuleObject"):  # A module: Objects/moduleobject.c (3.8), pycore_moduleobject.h
     md_dict = U64()
 
 
@@ -143,11 +133,8 @@ class DequeObject(PyVarObject, of="dequeobject", cpp=""):
     leftindex = U64(at=40)
 
 
-class DequeBlock(Struct, of="deque block", cpp=""):
-    """A block of its items: leftlink, data[BLOCKLEN], rightlink."""
-
-    LENGTH = 64
-    """Items of a block: BLOCKLEN."""
+class DequeBlock(Struct, of="deque block", cpp=""):  # A block of its items: leftlink, data[BLOCKLEN], rightlink
+    LENGTH = 64  # items of a block: BLOCKLEN
     data = Place(at=8)
     rightlink = Link(lambda: DequeBlock, at=8 + 8 * LENGTH)
 
@@ -220,9 +207,7 @@ class PyCodeObject(PyVarObject, of="PyCodeObject"):
 # --- interpreters, threads and their frames: pycore_runtime.h, pycore_interp.h, cpython/pystate.h, pycore_frame.h -----
 
 
-class PyRuntimeState(Struct, of="_PyRuntimeState"):
-    """All of CPython in a process. ``gil`` is there up to 3.11."""
-
+class PyRuntimeState(Struct, of="_PyRuntimeState"):  # All of CPython in a process. ``gil`` is there up to 3.11
     interpreters_head = U64("interpreters.head")
     gil = Place("ceval.gil")
     stoptheworld = Inner(lambda: StopTheWorld)
@@ -275,9 +260,7 @@ class PyThreadState(Struct, of="PyThreadState"):
     base_frame = U64()
 
 
-class PyErrStackItem(Struct, of="_PyErr_StackItem"):
-    """An exception that a thread handles."""
-
+class PyErrStackItem(Struct, of="_PyErr_StackItem"):  # An exception that a thread handles
     exc_value = U64()
     previous_item = Link(lambda: PyErrStackItem)
 
@@ -330,9 +313,7 @@ class PyInterpreterFrame(Struct, of="_PyInterpreterFrame"):
     localsplus = Place()
 
 
-class PyCoroObject(PyObject, of="PyCoroObject"):
-    """A coroutine, and what generators have alike."""
-
+class PyCoroObject(PyObject, of="PyCoroObject"):  # A coroutine, and what generators have alike
     cr_frame = Link(lambda: PyFrameObject)
     cr_iframe = Inner(lambda: PyInterpreterFrame)
 
@@ -364,15 +345,11 @@ class FutureIterator(PyObject, of="futureiterobject", cpp="", size=24):
     future = U64(at=16)
 
 
-class PyContext(PyObject, of="PyContext", cpp="", size=48):
-    """The context variables of a thread: pycore_context.h."""
-
+class PyContext(PyObject, of="PyContext", cpp="", size=48):  # The context variables of a thread: pycore_context.h
     ctx_vars = Link(lambda: PyHamtObject, at=24)
 
 
-class PyHamtObject(PyObject, of="PyHamtObject", cpp="", size=40):
-    """The tree of them: pycore_hamt.h."""
-
+class PyHamtObject(PyObject, of="PyHamtObject", cpp="", size=40):  # The tree of them: pycore_hamt.h
     h_root = U64(at=16)
     h_count = U64(at=32)
 
@@ -387,9 +364,7 @@ class PyHamtNodeArray(PyObject, of="PyHamtNode_Array", cpp="", size=280):
     a_array = Place(at=16)
 
 
-class PyHamtNodeCollision(PyVarObject, of="PyHamtNode_Collision", cpp="", size=40):
-    """A node whose keys have one hash."""
-
+class PyHamtNodeCollision(PyVarObject, of="PyHamtNode_Collision", cpp="", size=40):  # A node whose keys have one hash
     c_array = Place(at=32)
 
 
@@ -437,9 +412,7 @@ class MutexRLockObject(PyObject, of="mutexrlockobject", cpp="", size=40):
     level = U64("lock.level", at=32)
 
 
-class SimpleQueueObject(PyObject, of="simplequeueobject", cpp="", size=56):
-    """A queue.SimpleQueue, up to 3.12."""
-
+class SimpleQueueObject(PyObject, of="simplequeueobject", cpp="", size=56):  # A queue.SimpleQueue, up to 3.12
     lock = U64(at=16)
     lst = U64(at=32)
     lst_pos = U64(at=40)

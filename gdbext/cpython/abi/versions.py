@@ -92,8 +92,7 @@ GROUPS_3_14: Groups = (
 GROUPS_3_15: Groups = (
     *_TO_INTERPRETER_3_14,
     *_group(
-        py.PyThreadState,
-        "prev next interp current_frame base_frame - - thread_id native_thread_id - status - - - - -",
+        py.PyThreadState, "prev next interp current_frame base_frame - - thread_id native_thread_id - status - - - - -"
     ),
     *_FROM_FRAME_3_14,
     py.PyTypeObject.tp_basicsize,
@@ -135,11 +134,7 @@ _3_8 = PythonAbi(
     lock_types=(_LOCK, _RLOCK, _SIMPLE_QUEUE),
 )
 _3_9 = _3_8._replace(version=(3, 9))
-_3_10 = _3_9._replace(
-    version=(3, 10),
-    frames=FrameObjects(lasti_unit=2),
-    line_table=LineTable.LINE_RANGES,
-)
+_3_10 = _3_9._replace(version=(3, 10), frames=FrameObjects(lasti_unit=2), line_table=LineTable.LINE_RANGES)
 _3_11 = _3_10._replace(
     version=(3, 11),
     published=Published.VERSION_SYMBOL,
@@ -198,30 +193,26 @@ _3_15 = _3_14._replace(
 _3_13T = _3_13._replace(free_threaded=True)
 _3_14T = _3_14._replace(free_threaded=True, kind_bit=8)
 
-SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_14T, _3_15)
-"""All rows of versions, oldest first."""
-
-EVAL_FUNCTIONS = tuple(dict.fromkeys(name for abi in SUPPORTED for name in abi.evaluation_functions))
-"""The C functions that run Python code (Python/ceval.c), in any version."""
+SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_14T, _3_15)  # all rows of versions, oldest first
 
 
 def unsupported(what: str) -> PythonUnsupported:
     """The error for a CPython that cannot be read, which says which versions can."""
     usual = [row.text for row in SUPPORTED if not row.free_threaded]
     free_threaded = " and ".join(row.text for row in SUPPORTED if row.free_threaded)
-    known = f"{usual[0]} to {usual[-1]}, and {free_threaded}, are known"
-    return PythonUnsupported(what, why=f"{PythonUnsupported.why}; {known}")
+    versions = f"{usual[0]} to {usual[-1]}, and {free_threaded}, are known"
+    return PythonUnsupported(what, why=f"{PythonUnsupported.why}; {versions}")
 
 
 def abi_of_hexversion(hexversion: int, free_threaded: bool = False) -> PythonAbi:
     """The row of a sys.hexversion. Raises PythonUnsupported, naming the whole version."""
-    wanted = minor_of(hexversion), free_threaded
-    found = next((row for row in SUPPORTED if (row.version, row.free_threaded) == wanted), None)
-    if not found and free_threaded:
+    version = minor_of(hexversion), free_threaded
+    abi = next((row for row in SUPPORTED if (row.version, row.free_threaded) == version), None)
+    if not abi and free_threaded:
         raise unsupported(f"a free-threaded CPython {version_text(hexversion)} is not supported")
-    if not found:
+    if not abi:
         raise unsupported(f"CPython {version_text(hexversion)} is not supported")
-    return found
+    return abi
 
 
 def version_text(hexversion: int) -> str:
@@ -237,8 +228,7 @@ RUNTIME = "_PyRuntime"
 _COOKIE = b"xdebugpy"  # _Py_Debug_Cookie, Include/internal/pycore_runtime.h of 3.13
 _PYTHON_NAME = re.compile(r"^(lib)?python(\d(\.\d+)?)?t?[dm]*(\.so|$)")
 _VERSION_IN_PATH = re.compile(r"python(\d)\.(\d+)")
-_STRING_TABLE_LIMIT = 1 << 20
-"""A .dynstr larger than this is a compute library's, not an interpreter's."""
+_STRING_TABLE_LIMIT = 1 << 20  # A .dynstr larger than this is a compute library's, not an interpreter's
 
 
 class RuntimeLocation(NamedTuple):
@@ -311,20 +301,20 @@ def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) 
         if abi.published is Published.DEBUG_OFFSETS:
             raise unsupported(f"CPython {version_text(version)} without its _Py_DebugOffsets")
         return VersionEvidence(version, (abi,), "Py_Version")
-    return _from_path(location.module)
+    return _evidence_of_path(location.module)
 
 
-def _from_path(module: Module) -> VersionEvidence:
+def _evidence_of_path(module: Module) -> VersionEvidence:
     """The order in which the layouts of a version that publishes nothing are tried, by its path."""
     silent = tuple(abi for abi in SUPPORTED if abi.published is Published.NOTHING)
-    found = _VERSION_IN_PATH.search(module.name) or _VERSION_IN_PATH.search(module.path)
-    minor = number(found.group(2)) if found else None
-    if not found or minor is None:
+    match = _VERSION_IN_PATH.search(module.name) or _VERSION_IN_PATH.search(module.path)
+    minor = number(match.group(2)) if match else None
+    if not match or minor is None:
         return VersionEvidence(None, silent, "")
-    version = integer(found.group(1)), minor
+    version = integer(match.group(1)), minor
     if version < silent[0].version:
         raise unsupported("CPython {}.{} is not supported".format(*version))
-    named = tuple(abi for abi in silent if abi.version == version)
-    if not named:  # a link or a renamed file: the versions that publish theirs would have done so
+    matching = tuple(abi for abi in silent if abi.version == version)
+    if not matching:  # a link or a renamed file: the versions that publish theirs would have done so
         return VersionEvidence(None, silent, "")
-    return VersionEvidence(None, (*named, *(abi for abi in silent if abi not in named)), module.path)
+    return VersionEvidence(None, (*matching, *(abi for abi in silent if abi not in matching)), module.path)

@@ -25,14 +25,10 @@ from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, GdbextError
 
-TEXT_LIMIT = 64 * 1024
-"""Longest str that is read whole, in characters; a source path or a name is shorter."""
-ITEM_LIMIT = 100_000
-"""Most items of a tuple, list or dict."""
-DIGIT_LIMIT = 64
-"""Most digits (30 bits each) of an int."""
-NAME_LIMIT = 512
-"""Most characters of a tp_name, and of the name of a variable."""
+TEXT_LIMIT = 64 * 1024  # longest str that is read whole, in characters; a source path or a name is shorter
+ITEM_LIMIT = 100_000  # most items of a tuple, list or dict
+DIGIT_LIMIT = 64  # most digits (30 bits each) of an int
+NAME_LIMIT = 512  # most characters of a tp_name, and of the name of a variable
 
 # Py_TPFLAGS_*_SUBCLASS and others (Include/object.h), the same in every version that has them.
 FLAG_INLINE_VALUES = 1 << 2
@@ -129,13 +125,12 @@ class ObjectReader:
         return self.memory.read(data, length * kind).decode(codec, "replace")
 
     def name(self, address: int) -> str:
-        """A str by which variables or attributes are found, cut after 512 characters: it is read once, since all
-        instances of a class share it. Raises MemoryFault, BadData."""
+        """The name of a variable or attribute, cut after 512 characters, read once. Raises MemoryFault, BadData."""
         try:
             return self._names[address]
         except KeyError:
-            known = self._names[address] = self.text(address, NAME_LIMIT)
-            return known
+            text = self._names[address] = self.text(address, NAME_LIMIT)
+            return text
 
     def length(self, address: int) -> int:
         """The number of characters of a str. Raises MemoryFault."""
@@ -186,8 +181,7 @@ class ObjectReader:
         return self.memory.words(address + self._tuple_items, min(self._count(address, limit), most))
 
     def list_items(self, address: int, limit: int = ITEM_LIMIT, most: int = ITEM_LIMIT) -> tuple[int, ...]:
-        """Addresses of a list's first ``most`` items. Raises MemoryFault, BadData when it is none or longer than
-        ``limit``."""
+        """Addresses of a list's first ``most`` items. Raises MemoryFault, BadData (no list, longer than ``limit``)."""
         if not self.type_of(address).flags & FLAG_LIST:
             raise BadData(f"no list at {address:#x}")
         count = min(self._count(address, limit), most)
@@ -246,8 +240,7 @@ _MANAGED_DICT = -3 * _POINTER  # MANAGED_DICT_OFFSET of a build with the GIL (py
 _MANAGED_DICT_FREE_THREADED = -1 * _POINTER  # the same without the GIL: there is no PyGC_Head in between
 _MANAGED_VALUES = -4 * _POINTER  # _PyObject_ValuesPointer of 3.11
 
-Item = tuple[int, int]
-"""Addresses of a key and its value."""
+Item = tuple[int, int]  # addresses of a key and its value
 
 
 class DictReader:
@@ -258,10 +251,9 @@ class DictReader:
         self._memory = objects.memory
         self._layout = objects.layout
         self._space = objects.space
-        self._shared: dict[int, list[int]] = {}
-        """The names in tables of keys that objects share."""
+        self._shared: dict[int, list[int]] = {}  # the names in tables of keys that objects share
         self._compared: dict[tuple[int, str], bool] = {}
-        """The comparisons of attributes' names so far: objects share theirs."""
+        """(address of a name, text) → whether they are equal; objects share names."""
         self._keys_form = objects.layout.abi.dict_keys
         self._instance_dict = objects.layout.abi.instance_dict
         self._managed_at = _MANAGED_DICT_FREE_THREADED if objects.layout.abi.free_threaded else _MANAGED_DICT
@@ -287,9 +279,7 @@ class DictReader:
         return self.items(namespace) if namespace else iter(())  # none: a static built-in type of 3.12
 
     def inherited_attribute(self, kind: int, name: str) -> int:
-        """An attribute of a class or of its bases, by the method resolution order; 0 if there is none.
-
-        Raises MemoryFault, BadData."""
+        """An attribute of a class or its bases, by the MRO; 0 if there is none. Raises MemoryFault, BadData."""
         mro = py.PyTypeObject(self._space, kind).tp_mro
         bases = self._objects.tuple_items(mro, _DICT_BASES) if mro else (kind,)
         equals = self._objects.text_equals
@@ -305,8 +295,8 @@ class DictReader:
         if keys not in self._shared:
             self._shared[keys] = [key for key, _ in self._entries(keys)]
         names = self._shared[keys]
-        found = self._memory.words(values, len(names)) if names else ()
-        return ((key, value) for key, value in zip(names, found) if key and value)
+        addresses = self._memory.words(values, len(names)) if names else ()
+        return ((key, value) for key, value in zip(names, addresses) if key and value)
 
     def _entries(self, keys: int) -> Iterator[Item]:
         """All used entries of a PyDictKeysObject, deleted ones (value NULL) included."""
@@ -346,34 +336,34 @@ class DictReader:
         try:
             return self._compared[key, name]
         except KeyError:
-            known = self._compared[key, name] = self._objects.text_equals(key, name)
-            return known
+            is_equal = self._compared[key, name] = self._objects.text_equals(key, name)
+            return is_equal
 
     def attributes(self, address: int) -> Iterator[Item]:
         """(name, value) of an instance's __dict__ without creating it. Raises MemoryFault, BadData."""
         info = self._objects.type_of(address)
         if self._instance_dict is not InstanceDict.DICT_OFFSET and info.flags & FLAG_MANAGED_DICT:
-            return self._managed(address, info)
+            return self._managed_attributes(address, info)
         if info.dict_offset <= 0:  # none, or counted from the end of a variable-sized object (a subclass of int)
             return iter(())
-        found = self._memory.u64(address + info.dict_offset)
-        return self.items(found) if found else iter(())
+        namespace = self._memory.u64(address + info.dict_offset)
+        return self.items(namespace) if namespace else iter(())
 
-    def _managed(self, address: int, info: TypeInfo) -> Iterator[Item]:
-        found = self._memory.u64(address + self._managed_at)
+    def _managed_attributes(self, address: int, info: TypeInfo) -> Iterator[Item]:
+        pointer = self._memory.u64(address + self._managed_at)
         if self._instance_dict is InstanceDict.VALUES_POINTER:
             values = self._memory.u64(address + _MANAGED_VALUES)
             if values:
-                return self._inline(info, values)
+                return self._inline_values(info, values)
         elif self._instance_dict is InstanceDict.TAGGED_POINTER:
-            if found & 1:  # PyDictOrValues: values are tagged by being one byte short
-                return self._inline(info, found + 1)
-        elif not found and info.flags & FLAG_INLINE_VALUES:
+            if pointer & 1:  # PyDictOrValues: values are tagged by being one byte short
+                return self._inline_values(info, pointer + 1)
+        elif not pointer and info.flags & FLAG_INLINE_VALUES:
             values = address + info.size  # _PyObject_InlineValues, pycore_object.h
             valid = py.PyDictValues(self._space, values).valid
-            return self._inline(info, values) if valid else iter(())
-        return self.items(found) if found else iter(())
+            return self._inline_values(info, values) if valid else iter(())
+        return self.items(pointer) if pointer else iter(())
 
-    def _inline(self, info: TypeInfo, values: int) -> Iterator[Item]:
+    def _inline_values(self, info: TypeInfo, values: int) -> Iterator[Item]:
         keys = py.PyHeapTypeObject(self._space, info.address).ht_cached_keys
         return self._split_items(keys, self._values_start(values)) if keys else iter(())

@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 
     from gdbext.engine.layouts.declarations import Number
 
-    Range = tuple[int, int, Optional[int]]
-    """First byte, end byte (exclusive), line."""
+    Range = tuple[int, int, Optional[int]]  # first byte, end byte (exclusive), line
 
 
 _NO_LINE = -128  # 3.10: "this range has no line number"
-CODE_UNIT = 2
-"""Size of a _Py_CODEUNIT, in bytes."""
+CODE_UNIT = 2  # size of a _Py_CODEUNIT, in bytes
 _LONG, _NO_COLUMNS, _NONE = 14, 13, 15  # 3.11 location codes; 10-12 are "one line" forms, below are "short"
 
 
@@ -111,13 +109,11 @@ def _signed_varint(table: bytes, position: int) -> int:
     return -(value >> 1) if value & 1 else value >> 1
 
 
-_TABLE_LIMIT = 4 << 20
-"""Longest line table, in bytes; that of a generated module of 100,000 lines has about one."""
+_TABLE_LIMIT = 4 << 20  # longest line table, in bytes; that of a generated module of 100,000 lines has about one
 _NAME_LIMIT = 1024
 _PATH_LIMIT = 4096
 _LOCALS_LIMIT = 10_000
-_COPIES_LIMIT = 1 << 16
-"""Copies of the bytecode of one code object; there is one for each thread that runs it often."""
+_COPIES_LIMIT = 1 << 16  # copies of the bytecode of one code object; there is one for each thread that runs it often
 
 
 class Code:
@@ -151,8 +147,7 @@ class Code:
         self._size = word(py.PyCodeObject.ob_size) * CODE_UNIT if self._copies else 0
 
     def offset_of(self, instruction: int) -> int:
-        """The byte offset of an instruction; in a free-threaded build each thread may run a copy of the bytecode
-        (_PyCodeArray, cpython/code.h)."""
+        """The byte offset of an instruction; free-threaded builds may run copies of the code (_PyCodeArray)."""
         offset = instruction - self.bytecode
         if not self._copies or 0 <= offset <= self._size:
             return offset
@@ -220,8 +215,7 @@ class CodeCache:
 
     def __init__(self, objects: ObjectReader) -> None:
         self._objects = objects
-        self._known: dict[int, Code | None] = {}
-        """None: no code object is there, or it cannot be read."""
+        self._known: dict[int, Code | None] = {}  # None: no code object is there, or it cannot be read
 
     def get(self, address: int) -> Code:
         """The code object at ``address``. Raises BadData for anything else, MemoryFault when it is not there."""
@@ -235,8 +229,7 @@ class CodeCache:
         return code
 
 
-_DEPTH = 8
-"""Most wrappers (partial, bound method, __wrapped__) that are followed."""
+_DEPTH = 8  # most wrappers (partial, bound method, __wrapped__) that are followed
 _FUNCTION_NAME_LIMIT = 512
 
 
@@ -244,7 +237,7 @@ class PythonFunction(NamedTuple):
     """A callable: ``qualname`` as in __qualname__ (module not included), source ``file`` and first ``line``.
 
     ``kind`` is "function", "builtin", "class", "instance" or "object"; file and line are None where there is no
-    Python source. ``wrappers`` names what was followed to get here, outermost first ("functools.partial", "method").
+    Python source.
     """
 
     qualname: str
@@ -252,9 +245,7 @@ class PythonFunction(NamedTuple):
     line: int | None
     kind: str
     address: int
-    wrappers: tuple[str, ...] = ()
-    code: int = 0
-    """Address of the code object; 0 where there is no Python source."""
+    code: int = 0  # address of the code object; 0 where there is no Python source
 
     @property
     def place(self) -> str:
@@ -274,7 +265,6 @@ class FunctionReader:
 
     def source(self, address: int) -> PythonFunction | None:
         """The function behind the callable at ``address``; None if no object can be read there."""
-        wrappers: list[str] = []
         seen: set[int] = set()
         try:
             while address not in seen and len(seen) < _DEPTH:
@@ -289,28 +279,27 @@ class FunctionReader:
                     inner = self._dicts.get(namespace, "__wrapped__") if namespace else 0
                 if not inner:
                     break
-                wrappers.append(kind)
                 address = inner
-            return self._describe(address, tuple(wrappers))
+            return self._describe(address)
         except GdbextError:
             return None
 
-    def _describe(self, address: int, wrappers: tuple[str, ...]) -> PythonFunction:
+    def _describe(self, address: int) -> PythonFunction:
         info = self._objects.type_of(address)
         if info.name == "function":
-            return self._function(address, wrappers)
+            return self._function(address)
         if info.name == "builtin_function_or_method":
             method = py.PyCFunctionObject(self._space, address).m_ml
             name = self._memory.cstring(self._memory.u64(method), _FUNCTION_NAME_LIMIT).decode("utf-8", "replace")
-            return PythonFunction(name, None, None, "builtin", address, wrappers)
+            return PythonFunction(name, None, None, "builtin", address)
         if info.flags & FLAG_TYPE:
-            return PythonFunction(self._objects.type_info(address).name, None, None, "class", address, wrappers)
+            return PythonFunction(self._objects.type_info(address).name, None, None, "class", address)
         call = self._dicts.inherited_attribute(info.address, "__call__")
         if call and self._objects.type_of(call).name == "function":
-            return self._function(call, wrappers)._replace(kind="instance", address=address)
-        return PythonFunction(info.name, None, None, "object", address, wrappers)
+            return self._function(call)._replace(kind="instance", address=address)
+        return PythonFunction(info.name, None, None, "object", address)
 
-    def _function(self, address: int, wrappers: tuple[str, ...]) -> PythonFunction:
+    def _function(self, address: int) -> PythonFunction:
         function = py.PyFunctionObject(self._space, address)
         code_address, name = function.func_code, function.func_qualname
         code = self._codes.get(code_address)
@@ -318,4 +307,4 @@ class FunctionReader:
             qualname = self._objects.text(name, _FUNCTION_NAME_LIMIT)
         except (BadData, MemoryFault):
             qualname = code.name
-        return PythonFunction(qualname, code.file, code.first_line, "function", address, wrappers, code_address)
+        return PythonFunction(qualname, code.file, code.first_line, "function", address, code_address)

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 
 _LIMIT = 100_000
-_ENTRY = 16
-"""sizeof(setentry): key and hash (Include/cpython/setobject.h)."""
+_ENTRY = 16  # sizeof(setentry): key and hash (Include/cpython/setobject.h)
 
 
 def set_items(runtime: PySpace, address: int) -> list[int]:
@@ -53,12 +52,12 @@ def deque_items(runtime: PySpace, address: int, limit: int = 256) -> tuple[int, 
     size, block, index = deque.ob_size, deque.leftblock, deque.leftindex
     if size > 1 << 40 or index >= py.DequeBlock.LENGTH:
         raise BadData(f"no deque at {address:#x}")
-    found: list[int] = []
-    while len(found) < min(size, limit):
-        take = min(py.DequeBlock.LENGTH - index, size - len(found))
-        found += runtime.memory.words(block.data + 8 * index, take)
+    items: list[int] = []
+    while len(items) < min(size, limit):
+        take = min(py.DequeBlock.LENGTH - index, size - len(items))
+        items += runtime.memory.words(block.data + 8 * index, take)
         block, index = block.rightlink, 0
-    return size, found[:limit]
+    return size, items[:limit]
 
 
 _QUEUE_LIMIT = 10_000
@@ -81,8 +80,7 @@ def queued(runtime: PySpace, address: int) -> tuple[int, ...]:
     return (words * 2)[first : first + count]
 
 
-_OBJECT_TYPES = (6, 16)
-"""Types T_OBJECT and Py_T_OBJECT_EX (structmember.h)."""
+_OBJECT_TYPES = (6, 16)  # types T_OBJECT and Py_T_OBJECT_EX (structmember.h)
 
 
 def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) -> int:
@@ -100,16 +98,13 @@ def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) 
     return memory.u64(address + offset)
 
 
-_MAX_TREE_DEPTH = 8
-"""_Py_HAMT_MAX_TREE_DEPTH."""
-_CHILDREN = 32
-"""HAMT_ARRAY_NODE_SIZE; a bitmap node has at most as many pairs."""
+_MAX_TREE_DEPTH = 8  # _Py_HAMT_MAX_TREE_DEPTH
+_CHILDREN = 32  # HAMT_ARRAY_NODE_SIZE; a bitmap node has at most as many pairs
 _BITMAP, _ARRAY, _COLLISION = "hamt_bitmap_node", "hamt_array_node", "hamt_collision_node"
 
 
 def context_variables(runtime: PySpace, state: int) -> dict[int, int]:
-    """ContextVar to value, both as addresses, in the current context of a PyThreadState; empty as long as the thread
-    has none. Raises MemoryFault, BadData."""
+    """ContextVar → value (addresses) in a PyThreadState's context; {} without one. Raises MemoryFault, BadData."""
     context = py.PyThreadState(runtime.space, state).context
     if not context:
         return {}

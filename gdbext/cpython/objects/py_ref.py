@@ -40,15 +40,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_VARIABLES = 10_000
-"""Most variables that are read at once, where nobody gives a limit."""
+_VARIABLES = 10_000  # most variables that are read at once, if no limit is given
 _BASES = 64
 _PARTS = 32
-_CELLS = 16
-"""Most variables of a closure."""
+_CELLS = 16  # most variables of a closure
 _BUILTIN = "builtin_function_or_method"
-_METHOD = 8
-"""Offset of ml_meth in PyMethodDef (Include/methodobject.h)."""
 
 
 class PyRef:
@@ -57,17 +53,12 @@ class PyRef:
     __slots__ = ("address", "fault", "name", "python")
 
     def __init__(
-        self,
-        python: PySpace,
-        address: builtins.int,
-        fault: GdbextError | None = None,
-        name: builtins.str = "",
+        self, python: PySpace, address: builtins.int, fault: GdbextError | None = None, name: builtins.str = ""
     ) -> None:
         self.python = python
         self.address = address
         self.fault = fault
-        self.name = name
-        """The name by which it was looked for, of a missing value."""
+        self.name = name  # the name by which it was looked for, of a missing value
 
     def __bool__(self) -> bool:
         return self.address != 0
@@ -150,8 +141,7 @@ class PyRef:
         return self.read_or(lambda python, at: python.objects.bytes(at, limit), None)
 
     def plain(self, limit: builtins.int = TEXT_LIMIT) -> Plain:
-        """The value of a bool, an int, a float or None, or the first ``limit`` characters of a str. Raises BadData for
-        anything else, MemoryFault."""
+        """A bool, int, float, None, or a str cut after ``limit``. Raises BadData for other types, MemoryFault."""
         kind = self.read(type_name)
         if kind == "NoneType":
             return None
@@ -174,8 +164,10 @@ class PyRef:
 
     @property
     def c_function(self) -> builtins.int:
-        """The address of the code of a built-in function; 0 for anything else."""
-        return self.read_or(_c_function, 0)
+        """The address of the code of a built-in function (ml_meth, Include/methodobject.h); 0 for anything else."""
+        if self.type != _BUILTIN:
+            return 0
+        return self.read_or(lambda python, at: python.memory.u64(py.PyCFunctionObject(python.space, at).m_ml + 8), 0)
 
     @property
     def body(self) -> builtins.int:
@@ -219,7 +211,7 @@ class PyRef:
     def __getitem__(self, name: builtins.str) -> PyRef:
         """The value under a str key of a dict, the global of a module, or the own attribute of a class or instance,
         those in slots included. A function has ``__globals__``, a method ``__self__``, a staticmethod ``__func__``."""
-        return self.at(lambda python, at: _member(python, at, name), name)
+        return self.at(lambda python, at: _value_named(python, at, name), name)
 
     def at(self, reader: Callable[[PySpace, builtins.int], builtins.int], name: builtins.str = "") -> PyRef:
         """The object at the address that a reader of the interpreter's structures gives, 0 for none."""
@@ -235,8 +227,7 @@ class PyRef:
         return self.at(lambda python, at: c_member(python.objects, python.dicts, at, name), name)
 
     def var(self, name: builtins.str) -> PyRef:
-        """The attribute in the ``__dict__`` of an instance. ``[name]`` finds those in slots, too: of an instance that
-        has none of the name, its classes are read for that."""
+        """The attribute in the ``__dict__`` of an instance; cheaper than ``[name]``, which reads slots, too."""
         return self.at(lambda python, at: python.dicts.attribute(at, name), name)
 
     def inherited(self, name: builtins.str) -> PyRef:
@@ -246,20 +237,20 @@ class PyRef:
         )
 
     def variables(self, limit: builtins.int = _VARIABLES) -> PyVariables:
-        """The same as by ``[name]``, all at once: cheaper if several are needed. Names are cut after 512
-        characters."""
-        return self._by_name(_fields, limit)
+        """The same as by ``[name]``, all at once: cheaper if several are needed. Names are cut after 512 characters."""
+        return self._variables_of(_fields, limit)
 
     def vars(self, limit: builtins.int = _VARIABLES) -> PyVariables:
         """The ``__dict__`` of an instance by name: its own attributes without those in slots."""
-        return self._by_name(lambda python, at: python.dicts.attributes(at), limit)
+        return self._variables_of(lambda python, at: python.dicts.attributes(at), limit)
 
-    def attributes(self, limit: builtins.int = _VARIABLES) -> PyVariables:
-        """The own attributes of an instance by name, those in slots included, also where it is a dict; none of an
-        instance of a built-in type."""
-        return self._by_name(_attributes, limit)
+    def attributes(self, limit: builtins.int = 64) -> PyVariables:
+        """The own attributes of an instance, those in slots included; none of an instance of a built-in type."""
+        return self._variables_of(_attributes, limit)
 
-    def _by_name(self, fields: Callable[[PySpace, builtins.int], Iterator[Item]], limit: builtins.int) -> PyVariables:
+    def _variables_of(
+        self, fields: Callable[[PySpace, builtins.int], Iterator[Item]], limit: builtins.int
+    ) -> PyVariables:
         variables = PyVariables(self.python)
         try:
             for key, value in self.read(lambda python, at: islice(fields(python, at), limit)):
@@ -273,15 +264,18 @@ class PyRef:
 
     def items(self, limit: builtins.int = ITEM_LIMIT) -> PyItems[tuple[PyRef, PyRef]]:
         """The keys of a dict with their values."""
-        return PyItems(self, lambda python, at: _pairs(python, at, limit))
+
+        def pairs(python: PySpace, address: builtins.int) -> Iterator[tuple[PyRef, PyRef]]:
+            return ((PyRef(python, key), PyRef(python, each)) for key, each in python.dicts.items(address, limit))
+
+        return PyItems(self, pairs)
 
     def keys(self, limit: builtins.int = ITEM_LIMIT) -> PyItems[PyRef]:
         """The keys of a dict."""
-        return PyItems(self, lambda python, at: (key for key, _ in _pairs(python, at, limit)))
+        return PyItems(self, lambda python, at: (PyRef(python, key) for key, _ in python.dicts.items(at, limit)))
 
     def elements(self, limit: builtins.int = ITEM_LIMIT) -> PyItems[PyRef]:
-        """The first elements of a list, tuple, set, deque or SimpleQueue; of a set, some that were removed are among
-        them."""
+        """The first elements of a list, tuple, set (also some that were removed), deque or SimpleQueue."""
         return PyItems(self, lambda python, at: (PyRef(python, each) for each in _elements(python, at, limit)))
 
     def parts(self, limit: builtins.int = _PARTS) -> list[PyRef]:
@@ -351,12 +345,6 @@ def size_of_deque(python: PySpace, address: int) -> int | None:
     return deque_items(python, address, 0)[0]
 
 
-def _c_function(python: PySpace, address: int) -> int:
-    if type_name(python, address) != _BUILTIN:
-        return 0
-    return python.memory.u64(py.PyCFunctionObject(python.space, address).m_ml + _METHOD)
-
-
 _SPECIAL: Mapping[str, Mapping[str, Callable[[PySpace, int], int]]] = {
     "__globals__": {"function": lambda python, at: py.PyFunctionObject(python.space, at).func_globals},
     "__code__": {"function": lambda python, at: py.PyFunctionObject(python.space, at).func_code},
@@ -382,7 +370,7 @@ def _closure(python: PySpace, address: int) -> Iterator[PyRef]:
     return (PyRef(python, py.PyCellObject(python.space, cell).ob_ref) for cell in cells)
 
 
-def _member(python: PySpace, address: int, name: str) -> int:
+def _value_named(python: PySpace, address: int, name: str) -> int:
     if name in _SPECIAL:
         reader = _SPECIAL[name].get(type_name(python, address))
         return reader(python, address) if reader else 0
@@ -408,10 +396,6 @@ def _attributes(python: PySpace, address: int) -> Iterator[Item]:
     if not python.objects.type_of(address).flags & FLAG_HEAP_TYPE:
         return iter(())
     return chain(python.dicts.attributes(address), slot_attributes(python.objects, address))
-
-
-def _pairs(python: PySpace, address: int, limit: int) -> Iterator[tuple[PyRef, PyRef]]:
-    return ((PyRef(python, key), PyRef(python, value)) for key, value in python.dicts.items(address, limit))
 
 
 def _elements(python: PySpace, address: int, limit: int) -> Sequence[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, cast
 
 from gdbext.cpython.abi.python_layout import PythonLayout
 from gdbext.cpython.objects import DictReader, ObjectReader
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     _T = TypeVar("_T")
+    _Reader = TypeVar("_Reader", bound=Callable[..., object])
+
+
+def once(reader: _Reader) -> _Reader:
+    """Decorator of a reader of a PySpace: for the same arguments it is called once in this moment."""
+
+    @wraps(reader)
+    def call(python: PySpace, *args: Hashable) -> object:
+        return python.once(reader, *args)
+
+    return cast("_Reader", call)
 
 
 class PySpace:

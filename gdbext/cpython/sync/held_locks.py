@@ -21,6 +21,7 @@ from contextlib import suppress
 from gdbext.cpython.abi import ExitForm, FrameObjects, InterpreterFrames, assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.objects.object_items import deque_items
+from gdbext.cpython.objects.py_space import once
 from gdbext.cpython.sync.locks import LockState, read_lock
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.frame_variables import (
@@ -36,20 +37,15 @@ from gdbext.cpython.threads.loop_names import CalledMethod, called_methods, line
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
 
-_WITH_FRAMES = 200
-"""Innermost Python frames that are read."""
+_WITH_FRAMES = 200  # innermost Python frames that are read
 _TABLE_LIMIT = 1 << 20
 _DEPTH_LIMIT = 1000
-_FUNCTION_NAMES = {
-    "method_descriptor": py.PyDescrObject.d_name,
-    "function": py.PyFunctionObject.func_name,
-}
+_FUNCTION_NAMES = {"method_descriptor": py.PyDescrObject.d_name, "function": py.PyFunctionObject.func_name}
 """Type of a function object → where its name is."""
 _CYTHON_FUNCTION = "cython_function_or_method"
 """The type of what Cython has compiled, which begins as a PyCFunctionObject (Cython/Utility/CythonFunction.c)."""
 _NAME_LIMIT = 64
-_BLOCKS = 20
-"""Most blocks of a code object: CO_MAXBLOCKS (cpython/code.h)."""
+_BLOCKS = 20  # most blocks of a code object: CO_MAXBLOCKS (cpython/code.h)
 
 
 def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
@@ -66,7 +62,7 @@ def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
             if frame.name == assumed_names.CONDITION_WAIT and frame.file.endswith(assumed_names.THREADING_FILE):
                 condition = locals_of(runtime, frame).get("self", 0)
                 given_up.add(runtime.dicts.attribute(condition, assumed_names.CONDITION_LOCK) if condition else 0)
-            locks = [lock for each in _entered(runtime, frame) if (lock := lock_of(runtime, each))]
+            locks = [lock for each in _entered_managers(runtime, frame) if (lock := lock_of(runtime, each))]
             locks = [lock for lock in locks if lock.address not in given_up]
             names = py.PyCodeObject(runtime.space, frame.code).co_names if locks else 0
             mentioned = runtime.objects.tuple_items(names) if locks else ()
@@ -82,18 +78,17 @@ def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
     objects: list[int] = []
     for _, frame in _holding_frames(runtime, state, _WITH_FRAMES):
         with suppress(GdbextError):
-            objects.extend(_entered(runtime, frame))
+            objects.extend(_entered_managers(runtime, frame))
     return objects
 
 
 def entered_in(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
     """The context managers inside whose ``with`` or ``async with`` block one frame is, the outermost first, with those
     of the generators that some of them are. Raises MemoryFault, BadData."""
-    return [each for inner in (frame, *_generators(runtime, frame)) for each in _entered(runtime, inner)]
+    return [each for inner in (frame, *_generators(runtime, frame)) for each in _entered_managers(runtime, inner)]
 
 
-_NESTED = 3
-"""Generators inside of one another's ``with`` blocks that are followed."""
+_NESTED = 3  # generators inside of one another's ``with`` blocks that are followed
 
 
 def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> Iterator[tuple[int, PythonFrame]]:
@@ -106,10 +101,9 @@ def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> I
 
 
 def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = _NESTED) -> Iterator[PythonFrame]:
-    """The suspended frames of the generators that are the context managers of the frame's ``with`` blocks. Raises
-    nothing."""
+    """The suspended frames of generators that are context managers of the frame's ``with`` blocks. Raises nothing."""
     try:
-        managers = _entered(runtime, frame)
+        managers = _entered_managers(runtime, frame)
     except GdbextError:
         return
     for manager in managers:
@@ -137,16 +131,17 @@ def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
     return read_lock(runtime, own) if is_condition else None
 
 
-def _entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
+def _entered_managers(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
     """The context managers whose ``with`` block the frame is in, the outermost first, each followed by those that it
     has entered if it is an ExitStack. Raises MemoryFault, BadData."""
     interpreted = isinstance(runtime.layout.abi.frames, InterpreterFrames)
-    if interpreted and not runtime.once(_exception_table, frame.code):  # most functions have no ``with`` and no ``try``
+    if interpreted and not _exception_table(runtime, frame.code):  # most functions have no ``with`` and no ``try``
         return ()
-    return runtime.once(_all_entered, frame)
+    return _read_entered(runtime, frame)
 
 
-def _all_entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
+@once
+def _read_entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
     managers: list[int] = []
     for _, manager in _entered_slots(runtime, frame):
         managers += [manager, *_exit_stack_managers(runtime, manager)]
@@ -200,8 +195,7 @@ def _manager_of_exit(runtime: PythonRuntime, previous: int, address: int) -> int
 
 
 def _is_exit(runtime: PythonRuntime, address: int) -> bool:
-    """A function, or a method of a built-in type, or of Cython's, called ``__exit__`` or ``__aexit__``. Raises
-    MemoryFault, BadData."""
+    """A function, or a built-in type's or Cython's method, called ``__(a)exit__``. Raises MemoryFault, BadData."""
     kind = runtime.objects.type_of(address).name if address else ""
     if kind.endswith(_CYTHON_FUNCTION):
         method = py.PyCFunctionObject(runtime.space, address).m_ml
@@ -237,8 +231,7 @@ def where_entered(runtime: PythonRuntime, state: ThreadState, word: int) -> Pyth
 
 
 def _lines_of_acquire(runtime: PythonRuntime, frame: PythonFrame, word: int) -> list[int]:
-    """The lines with ``lock.acquire()`` that the code has passed, without a ``release`` after them, of the lock with
-    that word."""
+    """Lines with ``lock.acquire()`` of that lock that the code has passed, without a ``release`` after them."""
     if "acquire" not in used_names(runtime, frame):
         return []
     lines: dict[int, None] = {}
@@ -252,8 +245,7 @@ def _lines_of_acquire(runtime: PythonRuntime, frame: PythonFrame, word: int) -> 
 
 
 def _called_lock(runtime: PythonRuntime, own: Mapping[str, int], call: CalledMethod) -> LockState | None:
-    """The taken lock whose method was called, by what its name means now; None for any other object. ``own``: the
-    frame's variables."""
+    """The taken lock whose method was called, by what its name means now, else None. ``own``: the frame's variables."""
     owner = attributes(runtime, own.get(call.outer, 0)) if call.outer else own
     lock = read_lock(runtime, owner.get(call.owner, 0))
     return lock if lock and lock.locked else None
@@ -266,21 +258,21 @@ def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int 
         return next(filter(None, (line_of_block(runtime, frame, handler) for handler in blocks)), None)
     code = runtime.codes.get(frame.code)
     at = code.offset_of(py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction))
-    table = runtime.once(_exception_table, frame.code)
-    around = [(target, depth) for start, end, target, depth in table if start <= at < end]
-    if len(around) != 1 or around[0][1] != (slot + 1) << 1 | 1:
+    table = _exception_table(runtime, frame.code)
+    entries = [(target, depth) for start, end, target, depth in table if start <= at < end]
+    if len(entries) != 1 or entries[0][1] != (slot + 1) << 1 | 1:
         return None
-    return code.line(min(start for start, _, target, _ in table if target == around[0][0]))
+    return code.line(min(start for start, _, target, _ in table if target == entries[0][0]))
 
 
 def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> list[int]:
-    """Numbers of slots that are in use for certain: those of all entries of the exception table that the current
-    instruction is in."""
+    """Numbers of stack slots that are certainly in use: by the exception table entries around the instruction."""
     instruction = py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction)
     at = runtime.codes.get(frame.code).offset_of(instruction)
-    return [depth >> 1 for start, end, _, depth in runtime.once(_exception_table, frame.code) if start <= at < end]
+    return [depth >> 1 for start, end, _, depth in _exception_table(runtime, frame.code) if start <= at < end]
 
 
+@once
 def _exception_table(runtime: PythonRuntime, code: int) -> Sequence[tuple[int, int, int, int]]:
     table = py.PyCodeObject(runtime.space, code).co_exceptiontable
     return tuple(exception_entries(runtime.objects.bytes(table, _TABLE_LIMIT)))
@@ -288,9 +280,9 @@ def _exception_table(runtime: PythonRuntime, code: int) -> Sequence[tuple[int, i
 
 def _blocks(runtime: PythonRuntime, frame: PythonFrame) -> list[py.PyTryBlock]:
     """The blocks that a frame of 3.8 to 3.10 is in, the innermost last."""
-    found = py.PyFrameObject(runtime.space, frame.address)
-    count = found.f_iblock
-    return list(py.PyTryBlock.array(runtime.space, found.f_blockstack, count)) if 0 < count <= _BLOCKS else []
+    structure = py.PyFrameObject(runtime.space, frame.address)
+    count = structure.f_iblock
+    return list(py.PyTryBlock.array(runtime.space, structure.f_blockstack, count)) if 0 < count <= _BLOCKS else []
 
 
 def exception_entries(table: bytes) -> Iterator[tuple[int, int, int, int]]:
@@ -319,8 +311,7 @@ def exception_entries(table: bytes) -> Iterator[tuple[int, int, int, int]]:
             yield start * 2, (start + length) * 2, target * 2, depth
 
 
-_FRAMES = 64
-"""Innermost Python frames that are read."""
+_FRAMES = 64  # innermost Python frames that are read
 
 
 def held_in_try(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[int, LockState]]:

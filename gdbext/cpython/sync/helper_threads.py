@@ -1,11 +1,14 @@
-"""Threads that objects of Python need, by what these record themselves: who runs a pool, an executor, an event loop.
+"""Threads, worker processes and jobs that objects of Python need: of a pool, an executor, an event loop.
 
 threading keeps every Thread in a weak set, ``_dangling``, those that run in ``_active``. fork leaves all threads but
 one behind, and takes the others out of ``_active``. The function of a thread that has ended is no longer kept
 (Thread.run deletes it). The name of a thread without one of its own has it, ``Thread-3 (consume)`` (3.10 and later);
 that of a subclass is its method ``run``.
 
-Sources: Lib/threading.py, concurrent/futures/thread.py and process.py, multiprocessing/pool.py, 3.8 to 3.15.
+``_worker`` of a ThreadPoolExecutor takes a _WorkItem from ``work_queue`` and calls its ``run``; a future whose job no
+worker has taken yet is in that queue. A future may also be made by hand, or by asyncio.
+
+Sources: Lib/threading.py, concurrent/futures/{_base,thread,process}.py, multiprocessing/pool.py, 3.8 to 3.15.
 """
 
 from __future__ import annotations
@@ -15,16 +18,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.objects.py_ref import PyRef, integer
-from gdbext.cpython.sync.pools import futures_in_queue, jobs_in_queue
+from gdbext.cpython.abi.assumed_names import is_of_program, package_of
+from gdbext.cpython.objects.py_ref import PyRef, PyVariables, integer
+from gdbext.cpython.objects.py_space import once
+from gdbext.cpython.sync.polled_objects import process_id
 from gdbext.cpython.threads.runtime import active_threads, module_globals
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from gdbext.cpython.objects.py_ref import PyVariables
-    from gdbext.cpython.threads.frame_reader import ThreadState
+    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.cpython.threads.runtime import PythonRuntime
 
@@ -32,8 +36,7 @@ _NAME = re.compile(r"Thread-\d+ \((.+)\)\Z", re.ASCII)
 """The name that Thread.__init__ makes of a number and the function's ``__name__``."""
 _THREADS = 4096
 _FRAMES = 12
-_ATTRIBUTES, _NAME_LENGTH = 64, 256
-"""Most attributes of an object, and characters of a name, that are read."""
+_NAME_LENGTH = 256  # most characters of a name that are read
 
 
 class ThreadObject(NamedTuple):
@@ -41,18 +44,14 @@ class ThreadObject(NamedTuple):
 
     value: PyRef
     name: str
-    runs: bool
-    """It is among the threads that run."""
-    began: bool
-    """Its own code has run: it has set its event."""
+    runs: bool  # it is among the threads that run
+    began: bool  # its own code has run: it has set its event
     ident: int
     native_id: int
     target: PyRef
     """The function that it runs, or its method ``run`` in a class of its own; missing if that is not known any more."""
-    function: str
-    """The name of that function, "" if it is not known."""
-    started_event: PyRef
-    """The event that it sets when it begins, for which Thread.start() waits."""
+    function: str  # the name of that function, "" if it is not known
+    started_event: PyRef  # the event that it sets when it begins, for which Thread.start() waits
 
     @property
     def has_ended(self) -> bool:
@@ -67,12 +66,12 @@ def running_threads(runtime: PythonRuntime) -> frozenset[PyRef]:
 
 def ended_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     """Threads that began and have ended. Raises nothing."""
-    return [each for each in runtime.once(_other_threads) if each.has_ended]
+    return [each for each in _other_threads(runtime) if each.has_ended]
 
 
+@once
 def _other_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
-    """Threads that do not count as running: they have not begun, or have ended. The running ones, of which there may be
-    thousands, are not read."""
+    """Threads that do not count as running: not begun, or ended. The running ones, perhaps thousands, are not read."""
     running = running_threads(runtime)
     objects = (each for each in _weak_set_members(runtime, *_DANGLING) if each not in running)
     return [thread for each in islice(objects, _THREADS) if (thread := thread_object(each, running))]
@@ -98,8 +97,8 @@ class EndedProcess(NamedTuple):
 def ended_processes(runtime: PythonRuntime) -> Iterator[EndedProcess]:
     """The processes that have ended and were reaped, of those that multiprocessing started. Raises nothing."""
     for process in _weak_set_members(runtime, *assumed_names.DANGLING_PROCESSES):
-        own = process.attributes(_ATTRIBUTES)
-        popen = own[assumed_names.PROCESS_POPEN].attributes(_ATTRIBUTES)
+        own = process.attributes()
+        popen = own[assumed_names.PROCESS_POPEN].attributes()
         status, pid = popen["returncode"].int(), popen[assumed_names.POPEN_PID].int()
         if status is not None and pid is not None:  # else it runs
             yield EndedProcess(own["_name"].str(_NAME_LENGTH), pid, status)
@@ -107,7 +106,7 @@ def ended_processes(runtime: PythonRuntime) -> Iterator[EndedProcess]:
 
 def thread_object(thread: PyRef, running: Collection[PyRef]) -> ThreadObject | None:
     """The Thread that an object is, None if it is none; ``running`` are those that run."""
-    own = thread.attributes(_ATTRIBUTES)
+    own = thread.attributes()
     ident, started_event = own[assumed_names.THREAD_IDENT], own[assumed_names.THREAD_STARTED]
     if not ident or not started_event:
         return None
@@ -123,7 +122,7 @@ def thread_object(thread: PyRef, running: Collection[PyRef]) -> ThreadObject | N
         thread,
         name,
         thread in running,
-        bool(started_event.attributes(_ATTRIBUTES)[assumed_names.EVENT_FLAG].int()),
+        bool(started_event.attributes()[assumed_names.EVENT_FLAG].int()),
         ident.int() or 0,
         own[assumed_names.THREAD_NATIVE_ID].int() or 0,
         target,
@@ -135,11 +134,9 @@ def thread_object(thread: PyRef, running: Collection[PyRef]) -> ThreadObject | N
 class PoolHelper(NamedTuple):
     """A thread of this process without which a multiprocessing.Pool delivers no result."""
 
-    does: str
-    """The work that it does for a result: ``hands out the jobs``."""
+    does: str  # the work that it does for a result: ``hands out the jobs``
     tid: int | None
-    thread: ThreadObject
-    """The Thread object of the helper, which may have ended."""
+    thread: ThreadObject  # the Thread object of the helper, which may have ended
 
     @property
     def only_replaces(self) -> bool:
@@ -149,15 +146,15 @@ class PoolHelper(NamedTuple):
 
 def pool_helpers(runtime: PythonRuntime, result: PyRef) -> tuple[PoolHelper, ...]:
     """The helpers of the pool that owes a result; those that cannot be read are left out."""
-    pool = result.attributes(_ATTRIBUTES)[assumed_names.POOL_PROCESSES].attributes(_ATTRIBUTES)
+    pool = result.attributes()[assumed_names.POOL_PROCESSES].attributes()
     running = running_threads(runtime)
-    found = []
+    helpers = []
     for name, does in assumed_names.POOL_HELPERS:
         thread = thread_object(pool[name], running)
         if thread:
             tid = runtime.tid_of_ident(thread.ident) if thread.runs and thread.ident else None
-            found.append(PoolHelper(does, tid, thread))
-    return tuple(found)
+            helpers.append(PoolHelper(does, tid, thread))
+    return tuple(helpers)
 
 
 class DeadWorkers(NamedTuple):
@@ -173,8 +170,8 @@ _HANDS_OUT = "hands the jobs of its ProcessPoolExecutor to the workers"
 def lost_executor(runtime: PythonRuntime, future: PyRef) -> DeadWorkers | None:
     """The workers of the executor in whose queue a future's job is, if none of them runs, or the thread that hands its
     jobs to processes; None if one runs, or the future belongs to no executor. Raises nothing."""
-    for thread in runtime.once(_other_threads):
-        if future in futures_in_queue(thread.value.attributes(_ATTRIBUTES)[assumed_names.EXECUTOR_ITEMS]):
+    for thread in _other_threads(runtime):
+        if future in futures_in_queue(thread.value.attributes()[assumed_names.EXECUTOR_ITEMS]):
             return DeadWorkers((thread,), _HANDS_OUT)
     running = running_threads(runtime)
     workers: dict[PyRef, list[ThreadObject]] = {}
@@ -189,10 +186,8 @@ def lost_executor(runtime: PythonRuntime, future: PyRef) -> DeadWorkers | None:
     return None
 
 
-_STEPS = 3
-"""Attributes, arguments or items from one object to another that it reaches, at most."""
-_REACHED = 400
-"""Objects that are reached from a thread, or from the frames of one, at most."""
+_STEPS = 3  # Attributes, arguments or items from one object to another that it reaches, at most
+_REACHED = 400  # objects that are reached from a thread, or from the frames of one, at most
 
 
 def dead_threads_reaching(runtime: PythonRuntime, value: PyRef) -> tuple[ThreadObject, ...]:
@@ -203,11 +198,10 @@ def dead_threads_reaching(runtime: PythonRuntime, value: PyRef) -> tuple[ThreadO
 
 
 def dead_threads_calling(runtime: PythonRuntime, value: PyRef, methods: Collection[str]) -> tuple[ThreadObject, ...]:
-    """The threads that have ended and have one of these methods of the object among their attributes, as a Timer has
-    the function that it calls. Raises nothing."""
+    """Ended threads that have one of these methods of the object as an attribute, as a Timer has. Raises nothing."""
     threads = []
     for thread in ended_threads(runtime):
-        own = thread.value.attributes(_ATTRIBUTES).values()
+        own = thread.value.attributes().values()
         bound = (each.function for each in own if each.type == "method" and each["__self__"] == value)
         if any(source and source.qualname.rpartition(".")[2] in methods for source in bound):
             threads.append(thread)
@@ -219,14 +213,14 @@ def _reached(start: Iterable[PyRef], steps: int) -> dict[PyRef, None]:
     reached = dict.fromkeys(start)
     layer = list(reached)
     for _ in range(steps):
-        inner = dict.fromkeys(each for value in layer for each in _parts(value))
+        inner = dict.fromkeys(each for value in layer for each in _direct_parts(value))
         layer = [each for each in inner if each not in reached]
         reached.update(dict.fromkeys(layer[: max(0, _REACHED - len(reached))]))
     return reached
 
 
-def _parts(value: PyRef) -> Iterator[PyRef]:
-    yield from value.attributes(_ATTRIBUTES).values()
+def _direct_parts(value: PyRef) -> Iterator[PyRef]:
+    yield from value.attributes().values()
     yield from value.parts()
     if value.type == "method":
         yield value["__self__"]
@@ -247,7 +241,7 @@ def lost_pool(runtime: PythonRuntime, stack: PyStack) -> DeadPool | None:
     for frame in stack[:_FRAMES]:  # each by itself: the outermost one has modules at hand, and all in them
         near = _reached(stack.variables(frame).values(), _STEPS)
         for value in near.keys() - seen:
-            own = value.attributes(_ATTRIBUTES)
+            own = value.attributes()
             finders = (_stuck_pool, _stuck_thread_pool, _stuck_process_pool)
             pool = next(filter(None, (find(own, running) for find in finders)), None)
             if pool:
@@ -280,7 +274,7 @@ def _stuck_process_pool(own: PyVariables, running: Collection[PyRef]) -> DeadPoo
     thread = thread_object(own[assumed_names.EXECUTOR_MANAGER], running)
     if not thread or not thread.has_ended:
         return None
-    jobs = len(thread.value.attributes(_ATTRIBUTES)[assumed_names.EXECUTOR_ITEMS].parts())
+    jobs = len(thread.value.attributes()[assumed_names.EXECUTOR_ITEMS].parts())
     return DeadPool("", jobs, DeadWorkers((thread,), _HANDS_OUT)) if jobs else None
 
 
@@ -288,15 +282,15 @@ def never_began(runtime: PythonRuntime, event: PyRef) -> ThreadObject | None:
     """The unstarted Thread whose _started is ``event``, if every PyThreadState already belongs to another Thread:
     start() waits for ever. A thread counts as running only after it has set the event (Thread._bootstrap_inner). None
     for any other event. Raises nothing."""
-    thread = next((each for each in runtime.once(_other_threads) if each.started_event == event), None)
+    thread = next((each for each in _other_threads(runtime) if each.started_event == event), None)
     if not thread or thread.began:
         return None
     try:
-        known = {ident.read(integer) for ident, _ in active_threads(runtime)}
+        running_idents = {ident.read(integer) for ident, _ in active_threads(runtime)}
         idents = [state.ident for state in runtime.thread_states()]
     except GdbextError:
         return None
-    return thread if known >= set(idents) and len(set(idents)) == len(idents) else None
+    return thread if running_idents >= set(idents) and len(set(idents)) == len(idents) else None
 
 
 def lost_loop(runtime: PythonRuntime, state: ThreadState, future: PyRef) -> DeadWorkers | None:
@@ -307,12 +301,12 @@ def lost_loop(runtime: PythonRuntime, state: ThreadState, future: PyRef) -> Dead
     ended = ended_threads(runtime)
     at_hand: dict[PyRef, None] = {}
     for thread in ended:  # a thread that a fork left behind still has its function and arguments
-        own = thread.value.attributes(_ATTRIBUTES)
+        own = thread.value.attributes()
         at_hand.update(dict.fromkeys([*own["_args"].parts(), own[assumed_names.THREAD_TARGET]["__self__"]]))
     stack = runtime.stack_of([state])
     for frame in stack[:_FRAMES]:
         for value in stack.variables(frame).values():
-            at_hand.update(dict.fromkeys([value, *value.attributes(_ATTRIBUTES).values()]))
+            at_hand.update(dict.fromkeys([value, *value.attributes().values()]))
     for value in filter(None, at_hand):
         loop = loop_at(runtime, value.address)
         if not loop or (loop.ident and runtime.state_of_ident(loop.ident)) or not owes(runtime, loop, future):
@@ -320,3 +314,130 @@ def lost_loop(runtime: PythonRuntime, state: ThreadState, future: PyRef) -> Dead
         threads = tuple(each for each in ended if loop.ident and each.ident == loop.ident)
         return DeadWorkers(threads[:1], "runs the event loop that should complete it")
     return None
+
+
+def pending_futures(stack: PyStack, frame: PythonFrame) -> tuple[PyRef, ...]:
+    """The futures that are not done; empty unless the frame is one of these functions, and if they cannot be read."""
+    variable = {"wait": "not_done", "as_completed": "pending"}.get(frame.name)
+    if not variable or not frame.file.endswith("concurrent/futures/_base.py"):
+        return ()
+    return tuple(filter(is_pending, stack.locals(frame)[variable].elements(256)))
+
+
+def is_pending(future: PyRef) -> bool:
+    """True for a future whose job is not done."""
+    return future.var("_state").str(32) in ("PENDING", "RUNNING")
+
+
+_DEPTH = 8  # innermost frames of a thread in which an executor's manager waits
+_MAX_ITEMS = 10_000
+
+
+def pool_workers(result: PyRef) -> tuple[int, ...]:
+    """Pids of the workers of the multiprocessing.Pool that owes a result; empty where they cannot be read."""
+    pool = result.attributes()[assumed_names.POOL_PROCESSES].attributes()
+    processes = pool[assumed_names.POOL_PROCESSES].parts()
+    return tuple(filter(None, (process_id(each.attributes()) for each in processes)))
+
+
+def executor_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...] | None:
+    """Pids of the workers of the ProcessPoolExecutor that owes a future's result; None where none does."""
+    for manager in _executor_managers(runtime):
+        if future in futures_in_queue(manager[assumed_names.EXECUTOR_ITEMS]):
+            pids = [pid.int() for pid, _ in manager[assumed_names.EXECUTOR_PROCESSES].items()]
+            return tuple(pid for pid in pids if pid is not None)
+    return None
+
+
+def _executor_managers(runtime: PythonRuntime) -> Iterator[PyVariables]:
+    """The variables of every executor's manager thread, by name."""
+    for state in runtime.thread_states():
+        stack = runtime.stack_of([state]).innermost(_DEPTH)
+        for frame in stack:
+            if frame.call == assumed_names.EXECUTOR_MANAGER_CALL:
+                yield stack.locals(frame)["self"].attributes()
+            elif frame.function == assumed_names.OLD_EXECUTOR_MANAGER:
+                yield stack.locals(frame)
+
+
+def futures_in_queue(pending: PyRef) -> set[PyRef]:
+    """The futures of the jobs in a ProcessPoolExecutor's dict of pending ones."""
+    return {item.attributes()[assumed_names.JOB_FUTURE] for _, item in pending.items(_MAX_ITEMS)}
+
+
+_INNER, _OUTER = 8, 12
+"""Innermost frames in which a worker waits for a future, and outermost ones in which the pool's loop is."""
+
+
+def exhausted_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
+    """Idents of the workers of the pool in whose queue the future's job is, if each of them runs a job that waits for a
+    job in that queue; empty otherwise: any worker that becomes free may run it.
+
+    Each of them: as many as the pool itself has started. One whose stack cannot be read may be anywhere.
+    """
+    pools = _thread_pools(runtime)
+    queue = next((queue for queue in pools if future in jobs_in_queue(queue)), None)
+    if queue is None:
+        return ()
+    pending, workers = jobs_in_queue(queue), pools[queue]
+    is_complete = {worker.pool_size for worker in workers} == {len(workers)}
+    if not is_complete or any(worker.waits_for not in pending for worker in workers):
+        return ()
+    return tuple(worker.ident for worker in workers)
+
+
+class _PoolWorker(NamedTuple):
+    """A thread in its pool's loop."""
+
+    ident: int
+    waits_for: PyRef  # A future, missing for none
+    pool_size: int  # number of workers that its executor has started; 0 if that cannot be read
+
+
+def _thread_pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
+    """The work queue of each pool → its workers."""
+    pools: dict[PyRef, list[_PoolWorker]] = {}
+
+    def is_call(frame: PythonFrame, file: str, function: str) -> bool:
+        return frame.name == function and frame.file.endswith(file)
+
+    for state in runtime.thread_states():
+        stack = runtime.stack_of([state])
+        loop = next((frame for frame in stack[-_OUTER:] if is_call(frame, assumed_names.FUTURES_FILE, "_worker")), None)
+        if not loop:
+            continue
+        own = stack.locals(loop)
+        waits = next((frame for frame in stack[:_INNER] if is_call(frame, "futures/_base.py", "result")), None)
+        future = (stack.locals(waits) if waits else PyVariables(runtime))["self"]
+        executor = own["executor_reference"].referent.attributes()
+        size = len(executor[assumed_names.EXECUTOR_THREADS].elements())
+        pools.setdefault(own["work_queue"], []).append(_PoolWorker(state.ident, future, size))
+    return pools
+
+
+def jobs_in_queue(queue: PyRef) -> frozenset[PyRef]:
+    """The futures of the jobs that wait in a pool's queue."""
+    return frozenset(filter(None, (item.var(assumed_names.JOB_FUTURE) for item in queue.elements())))
+
+
+_CALL_FRAMES = 12  # innermost Python frames that are read
+
+
+def takes_jobs(runtime: PythonRuntime, state: ThreadState, folders: Collection[str], address: int) -> bool:
+    """A thread waits in ``get()`` of another queue.Queue, called by code of one of these folders."""
+    stack = runtime.stack_of([state]).innermost(_CALL_FRAMES)
+    for frame, caller in zip(stack, stack[1:]):
+        if frame.name == "get" and frame.file.endswith("/queue.py"):
+            own = stack.locals(frame)["self"]
+            return caller.file.rpartition("/")[0] in folders and own.address not in (0, address)
+    return False
+
+
+def runs_in(runtime: PythonRuntime, state: ThreadState, packages: Collection[str]) -> bool:
+    """A thread runs code of one of these packages and waits for no other thread: for a peer, perhaps."""
+    for frame in runtime.frames.stack(state).frames[:_CALL_FRAMES]:
+        if frame.call in assumed_names.WAITING_FUNCTIONS:
+            return False
+        if is_of_program(frame.file):
+            return package_of(frame.file) in packages
+    return False

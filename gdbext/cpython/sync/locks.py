@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.targets.base_target import Target
 
-_MAX_INTERVAL = 3_600_000_000
-"""Microseconds; sys.setswitchinterval(3600) is already absurd."""
+_MAX_INTERVAL = 3_600_000_000  # Microseconds; sys.setswitchinterval(3600) is already absurd
 
 
 class GilPart(Enum):
@@ -73,7 +72,6 @@ class GilState(NamedTuple):
     holder_tid: int | None
     last_holder: int | None
     mutex_owner: int | None
-    interval: int
     cond_range: tuple[int, int]
     mutex_range: tuple[int, int]
     switch_cond_range: tuple[int, int]
@@ -131,19 +129,15 @@ def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> Gil
         runtime.proven_tid(state) if state else None,
         last,
         changing,
-        interval,
         *zip(starts, starts[1:]),
     )
 
 
-_FRAMES = 3
-"""Innermost Python frames whose objects are searched for the lock."""
-_ATTRIBUTES = 64
-"""Most attributes of one object that are searched."""
+_FRAMES = 3  # innermost Python frames whose objects are searched for the lock
+_ATTRIBUTES = 64  # most attributes of one object that are searched
 _LOCKS, _NATIVE_LOCK = ("lock", "mutex"), 256
 """Ends of the names of such classes, and the most bytes that an object of one has."""
-_LOCKED, HAS_PARKED = 1, 2
-"""Bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)."""
+_LOCKED, HAS_PARKED = 1, 2  # bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)
 
 
 class LockState(NamedTuple):
@@ -215,7 +209,7 @@ def words_of_native_lock(runtime: PythonRuntime, address: int) -> tuple[int, ...
         kind = runtime.objects.type_of(address)
         is_lock = "." in kind.name and kind.name.lower().endswith(_LOCKS) and kind.size <= _NATIVE_LOCK
         if not is_lock or read_lock(runtime, address):
-            return ()  # one of CPython's own may have been let go of inside of its block
+            return ()  # one of CPython's own may have been released inside of its block
         return runtime.memory.words(address, kind.size // 8)
     except GdbextError:
         return ()
@@ -223,7 +217,7 @@ def words_of_native_lock(runtime: PythonRuntime, address: int) -> tuple[int, ...
 
 def parked_on(runtime: PythonRuntime, futex: int) -> int | None:
     """The address that a thread is parked on whose own semaphore, inside of its wait entry, is ``futex``
-    (_PyParkingLot_Park, Python/parking_lot.c); whatever stands there if the semaphore is another one."""
+    (_PyParkingLot_Park, Python/parking_lot.c); any word if the semaphore is another one."""
     entry = futex - py.WaitEntry.sema.offset(runtime.space)
     return runtime.memory.try_u64(entry + py.WaitEntry.addr.offset(runtime.space))
 
@@ -242,12 +236,11 @@ def find_lock(runtime: PythonRuntime, futex: int, candidates: Iterable[int]) -> 
 
 
 def waited_lock(runtime: PythonRuntime, state: ThreadState, futex: int) -> LockState | None:
-    """The lock object that a thread sleeping on ``futex`` waits for, found among the values, locals and attributes that
-    its innermost Python frames hold; None if it is not there."""
-    return find_lock(runtime, futex, _objects_of(runtime, runtime.frames.stack(state).frames[:_FRAMES]))
+    """The lock, among the objects of its innermost Python frames, that a thread sleeping on ``futex`` waits for."""
+    return find_lock(runtime, futex, _lock_candidates(runtime, runtime.frames.stack(state).frames[:_FRAMES]))
 
 
-def _objects_of(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[int]:
+def _lock_candidates(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[int]:
     """Objects that a frame can take a lock from, the likeliest first."""
     for frame in frames:
         held: list[int] = []
@@ -257,10 +250,10 @@ def _objects_of(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[i
             held += locals_of(runtime, frame).values()
         yield from held
         for address in held:
-            yield from _inside(runtime, address)
+            yield from _lock_candidates_in(runtime, address)
 
 
-def _inside(runtime: PythonRuntime, address: int) -> Iterator[int]:
+def _lock_candidates_in(runtime: PythonRuntime, address: int) -> Iterator[int]:
     """``self`` of a bound method, and the attributes of an instance of a Python class."""
     if address & 7 or address < 4096:
         return
@@ -274,10 +267,8 @@ def _inside(runtime: PythonRuntime, address: int) -> Iterator[int]:
             yield from (value for _, value in islice(runtime.dicts.attributes(address), _ATTRIBUTES))
 
 
-_SECONDS = 0.015
-"""Seconds that the process is stopped longer for it, at most."""
-_TRIES = 3
-"""Attempts to find an interpreter: the lists that prove it may be torn."""
+_SECONDS = 0.015  # seconds that the process is stopped longer for it, at most
+_TRIES = 3  # attempts to find an interpreter: the lists that prove it may be torn
 
 
 def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -> Callable[[], None] | None:

@@ -22,12 +22,9 @@ from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
 
-_INACTIVE, _TWO_MUTEXES, _TAGS = 1, 2, 3
-"""Tags of a pointer to a critical section (pycore_critical_section.h)."""
-_SECTIONS = 64
-"""Critical sections of one thread that are followed; they are nested as the calls of C functions are."""
-_ATTACHED = 1
-"""PyThreadState.state of a thread that may use Python's objects (_Py_THREAD_ATTACHED)."""
+_INACTIVE, _TWO_MUTEXES, _TAGS = 1, 2, 3  # tags of a pointer to a critical section (pycore_critical_section.h)
+_SECTIONS = 64  # critical sections of one thread that are followed; they are nested as the calls of C functions are
+_ATTACHED = 1  # PyThreadState.state of a thread that may use Python's objects (_Py_THREAD_ATTACHED)
 
 
 class ParkedOn(Enum):
@@ -82,8 +79,7 @@ class ParkingLot:
         self._sections = dict(self._read_sections())
 
     def parked(self, states: Sequence[ThreadState], futex: int) -> Parked | None:
-        """The object that the thread with these states which sleeps on ``futex`` is parked on; None for anything
-        else."""
+        """The object that the thread with these states, sleeping on ``futex``, is parked on; None for anything else."""
         address = parked_on(self._runtime, futex)
         if not address:
             return None
@@ -95,23 +91,22 @@ class ParkingLot:
         for pause in self._pauses:
             if address == pause.event:
                 asks = any(state.address == pause.requester for state in states)  # no other thread sleeps on it
-                return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause) if asks else ())
+                return Parked(ParkedOn.PAUSE, pause.address, self._attached_tids(pause) if asks else ())
             if address == pause.mutex:
                 return self._resumption(pause)
         return self._parked_on_object(address)
 
     def stopping(self, states: Sequence[ThreadState]) -> Parked | None:
-        """The threads that the thread with these states waits for if it is stopping the world and others have not
-        stopped yet; it waits for a millisecond at a time."""
+        """The threads that this one waits for, a millisecond at a time, to stop the world; None if it does not."""
         addresses = {state.address for state in states}
         pause = next((each for each in self._pauses if each.requester in addresses and not each.is_complete), None)
-        return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause)) if pause else None
+        return Parked(ParkedOn.PAUSE, pause.address, self._attached_tids(pause)) if pause else None
 
     def _resumption(self, pause: _Pause) -> Parked:
         tids = (self._runtime.tid_of(state) for state in self._states if state.address == pause.requester)
         return Parked(ParkedOn.RESUMPTION, pause.address, tuple(filter(None, tids)))
 
-    def _attached(self, pause: _Pause) -> tuple[int, ...]:
+    def _attached_tids(self, pause: _Pause) -> tuple[int, ...]:
         """Tids of the threads that have not detached from their thread states yet."""
         tids = (
             self._runtime.tid_of(state)

@@ -14,13 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.abi.assumed_names import (
-    OBJECT_KINDS,
-    WAITING_FUNCTIONS,
-    Waitable,
-    is_below_library,
-    is_of_program,
-)
+from gdbext.cpython.abi.assumed_names import OBJECT_KINDS, WAITING_FUNCTIONS, Waitable, is_below_library, is_of_program
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.cpython.threads.loop_names import loop_names, names_with_inner
 from gdbext.cpython.threads.py_stack import PyStack
@@ -36,8 +30,7 @@ if TYPE_CHECKING:
 
 
 def asked_to_sleep(stack: PyStack, frame: PythonFrame) -> float | None:
-    """Seconds in all; None unless the frame calls ``time.sleep``, or if more than one such call has left its argument
-    on the stack."""
+    """Seconds in all; None unless the argument of just one call of ``time.sleep`` is on the stack."""
     slots = stack.slots(frame)
     calls = [index for index, slot in enumerate(slots[:-1]) if _is_builtin(slot, "sleep")]
     return slots[calls[0] + 1].float() if len(calls) == 1 else None
@@ -48,8 +41,7 @@ def _is_builtin(value: PyRef, name: str) -> bool:
     return bool(function and (function.kind, function.qualname) == ("builtin", name))
 
 
-_NEAR = 24
-"""Innermost Python frames in which a debugger's are looked for."""
+_NEAR = 24  # innermost Python frames in which a debugger's are looked for
 _DEBUGGERS = {"pdb.py": "pdb", "debugger.py": "IPython's pdb"}
 _DEBUGGER_FILES = frozenset({*_DEBUGGERS, "bdb.py", "cmd.py"})
 _LONGEST_QUESTION = 300
@@ -58,10 +50,8 @@ _LONGEST_QUESTION = 300
 class Question(NamedTuple):
     """Something that a program asks a person who should type."""
 
-    by: str
-    """The function or debugger that asks: ``input()``, ``getpass()``, ``pdb``."""
-    frame: PythonFrame
-    """The function that has called it, or where the debugger has stopped the program."""
+    by: str  # the function or debugger that asks: ``input()``, ``getpass()``, ``pdb``
+    frame: PythonFrame  # the function that has called it, or where the debugger has stopped the program
     words: str = ""
     is_debugger: bool = False
 
@@ -91,7 +81,6 @@ def asked_question(stack: PyStack) -> Question | None:
     return Question("input()", stack[0], prompt[0].str(_LONGEST_QUESTION) if prompt else "")
 
 
-_ATTRIBUTES = 64
 _PATH_LIMIT = 4096
 
 
@@ -104,8 +93,7 @@ _LOCK_FILES = (".lock", "/lock")
 extensions."""
 _FILE_ENDINGS = (*_LOCK_FILES, *_words(".lck .pid .done .flag .ready .pt .pth .ckpt .json .txt .bin"))
 """Endings of names without a folder that are taken for a file's."""
-_PATH_WORDS = 16
-"""Words of a pathlib.Path that are read: it has slots, one of them the whole path."""
+_PATH_WORDS = 16  # words of a pathlib.Path that are read: it has slots, one of them the whole path
 
 
 class PolledKind(Enum):
@@ -117,8 +105,7 @@ class PolledKind(Enum):
     PROCESS = _words("poll wait waitpid returncode is_alive exitcode join _try_wait")
     THREAD = _words("is_alive join")
     OBJECT = _words("is_set wait get get_nowait put_nowait empty qsize full done running locked ready successful")
-    FLAG = frozenset[str]()
-    """A bool: code that looks at it calls nothing."""
+    FLAG = frozenset[str]()  # a bool: code that polls it calls nothing
 
 
 class PolledObject(NamedTuple):
@@ -133,8 +120,7 @@ class PolledObject(NamedTuple):
     ident: int = 0
     kind: Waitable | None = None
     value: bool = False
-    is_item: bool = False
-    """It is in a container of that name."""
+    is_item: bool = False  # it is in a container of that name
 
 
 def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObject]:
@@ -163,8 +149,7 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
 _BLOCKING = frozenset({"join", "wait", "waitpid", "get"})
 """Methods that rather wait for something than poll it, but in a loop that expects them to give up."""
 _GIVE_UP = frozenset({"Empty", "TimeoutExpired", "TimeoutError"})
-_CALLS = 2
-"""Functions that call one another, from the loop on, that are followed."""
+_CALLS = 2  # functions that call one another, from the loop on, that are followed
 
 
 def _is_own(file: str) -> bool:
@@ -179,8 +164,7 @@ def _polling_code(
     accepts: Callable[[str], bool],
     depth: int = _CALLS,
 ) -> Iterator[tuple[LoopNames, Mapping[str, PyRef]]]:
-    """(names that code loads, values of its variables): first the loop's, then those of the functions that it calls in
-    files that are accepted."""
+    """(names that code loads, values of its variables): the loop, then functions in accepted files that it calls."""
     yield names, values
     for name, value in values.items() if depth else ():
         target = describe(name, value) if name in names.variables else None
@@ -228,8 +212,7 @@ def up_to_callback(frames: Sequence[PythonFrame]) -> Iterator[PythonFrame]:
 
 
 _PAUSES = frozenset({"sleep"})
-_AROUND = 3
-"""Frames in which the loop around a wait is looked for."""
+_AROUND = 3  # frames in which the loop around a wait is looked for
 
 
 def waiting_loop(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> PythonFrame | None:
@@ -246,8 +229,7 @@ def waiting_loop(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Pytho
 
 
 def _is_polled(each: PolledObject, loop: LoopNames, without: frozenset[str]) -> bool:
-    """The loop calls a function for it, but none of ``without``: a method of the very object, if that has a name of its
-    own."""
+    """The loop calls a function for it, but none of ``without``: a method of the very object, if that has a name."""
     wanted = each.polled_as.value - without
     if each.polled_as is PolledKind.FILE:
         return bool(wanted & loop.names) or each.path.endswith(_LOCK_FILES)
@@ -258,8 +240,7 @@ def _is_polled(each: PolledObject, loop: LoopNames, without: frozenset[str]) -> 
 def _objects_in_reach(
     runtime: PythonRuntime, values: Mapping[str, PyRef], loop: LoopNames, texts: Collection[int]
 ) -> Iterator[PolledObject | None]:
-    """Descriptions of the variables that the loop loads, of their items and attributes, and of the ``texts`` in its
-    code (addresses)."""
+    """The variables that the loop loads, their items and attributes, and the ``texts`` (addresses) in its code."""
     for name, value in values.items():
         if name not in loop.variables:
             continue
@@ -268,7 +249,7 @@ def _objects_in_reach(
             yield description
             continue
         yield from _items(name, value)
-        for attribute, inner in value.attributes(_ATTRIBUTES).items():
+        for attribute, inner in value.attributes().items():
             if (name, attribute) in loop.pairs:
                 yield describe(attribute, inner)
                 yield from _items(attribute, inner)
@@ -291,7 +272,7 @@ def describe(name: str, value: PyRef) -> PolledObject | None:
     path = _path(value, kind_name)
     if path:
         return PolledObject(PolledKind.FILE, name, value.address, path=path)
-    own = value.attributes(_ATTRIBUTES)
+    own = value.attributes()
     pid = process_id(own)
     if pid:
         return PolledObject(PolledKind.PROCESS, name, value.address, pid=pid)
@@ -321,7 +302,7 @@ def process_id(own: PyVariables) -> int:
     """The pid of a subprocess.Popen or a multiprocessing process with these attributes, 0 for anything else."""
     popen = own[assumed_names.PROCESS_POPEN]
     if popen and assumed_names.PROCESS_PARENT in own:
-        own = popen.attributes(_ATTRIBUTES)
+        own = popen.attributes()
     elif assumed_names.POPEN_ARGUMENTS not in own:
         return 0
     return own[assumed_names.POPEN_PID].int() or 0

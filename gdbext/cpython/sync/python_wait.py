@@ -19,9 +19,15 @@ from gdbext.cpython.abi import FrameObjects, assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.objects.py_ref import PyRef
-from gdbext.cpython.sync.helper_threads import pool_helpers
+from gdbext.cpython.sync.helper_threads import (
+    executor_workers,
+    exhausted_workers,
+    is_pending,
+    pending_futures,
+    pool_helpers,
+    pool_workers,
+)
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
-from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, is_pending, pending_futures, pool_workers
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime, active_threads
 
@@ -35,11 +41,9 @@ if TYPE_CHECKING:
 
     Jobs = Callable[[], Mapping[int, int]]
 
-_DEPTH = 8
-"""Innermost Python frames that are read: Barrier.wait goes through three others."""
+_DEPTH = 8  # innermost Python frames that are read: Barrier.wait goes through three others
 
-_OUTER = 12
-"""Outermost Python frames in which a pool's worker runs a job; there are five."""
+_OUTER = 12  # outermost Python frames in which a pool's worker runs a job; there are five
 
 
 class PythonWait(NamedTuple):
@@ -58,18 +62,14 @@ class PythonWait(NamedTuple):
     reacquiring: bool = False
     owner_ident: int | None = None
     owner_tid: int | None = None
-    pids: tuple[int, ...] = ()
-    """The worker processes that owe the result."""
-    helpers: tuple[PoolHelper, ...] = ()
-    """The threads of this process that the pool of the result needs besides."""
-    lacks_workers: bool = False
-    """A ProcessPoolExecutor owes the result, and has no worker process."""
+    pids: tuple[int, ...] = ()  # the worker processes that owe the result
+    helpers: tuple[PoolHelper, ...] = ()  # the threads of this process that the pool of the result needs besides
+    lacks_workers: bool = False  # A ProcessPoolExecutor owes the result, and has no worker process
     exhausted: tuple[int, ...] = ()
     """Thread ids of the workers of the pool that owes it, where all of them wait for such results."""
     awaited: tuple[int, ...] = ()
     """Thread ids of those whose end the interpreter waits for, or that run jobs of several futures."""
-    lacks: str = ""
-    """The missing part before it goes on, for people: ``2 of 3 threads have come``."""
+    lacks: str = ""  # what must come before it resumes, for people: ``2 of 3 threads have come``
 
 
 def python_wait(
@@ -82,7 +82,7 @@ def python_wait(
     ``running_jobs`` has found.
     """
     stack = runtime.stack_of([state]).innermost(_DEPTH)
-    wait = _by_frames(runtime, stack, futex, jobs or (lambda: running_jobs(runtime)))
+    wait = _wait_of_frames(runtime, stack, futex, jobs or (lambda: running_jobs(runtime)))
     if wait or not futex or not stack:
         return wait
     lock = waited_lock(runtime, state, futex)
@@ -91,7 +91,7 @@ def python_wait(
     return PythonWait(lock.kind, lock.address, stack[0], lock, False, lock.owner_ident, lock.owner_tid)
 
 
-def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -> PythonWait | None:
+def _wait_of_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -> PythonWait | None:
     """The outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
     outermost: tuple[Waitable, PyRef, PythonFrame] | None = None
     lock: LockState | None = None
@@ -120,12 +120,12 @@ def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -
         lock = find_lock(runtime, futex, (each.address for each in (*own.values(), *own["self"].vars().values())))
     if kind is Waitable.FUTURE:
         return _for_future(runtime, value, frame, jobs().get(value.address), lock)._replace(reacquiring=reacquiring)
-    owner = _owner(kind, value, lock)
+    owner = _owner_of(kind, value, lock)
     tid = runtime.tid_of_ident(owner) if owner else None
     is_pool = kind is Waitable.POOL_RESULT
     pids = pool_workers(value) if is_pool else ()
     helpers = pool_helpers(runtime, value) if is_pool else ()
-    lacks = _lacks(kind, value, frame)
+    lacks = _progress_text(kind, value, frame)
     awaited: tuple[int, ...] = ()
     if kind in _CALLED_BACK and not reacquiring:  # the jobs at whose end a method of the object is called
         idents = dict.fromkeys(ident for job, ident in jobs().items() if _calls_back(PyRef(runtime, job), value))
@@ -144,7 +144,7 @@ def _calls_back(future: PyRef, value: PyRef) -> bool:
     return any(value == each["__self__"] or value in each.closure for each in callbacks)
 
 
-def _lacks(kind: Waitable, value: PyRef, frame: PythonFrame) -> str:
+def _progress_text(kind: Waitable, value: PyRef, frame: PythonFrame) -> str:
     """The progress of a queue or a barrier, by the numbers that it keeps."""
     numbers = [value.var(name).int() for name in assumed_names.COUNTS.get(kind, ())]
     if not numbers or None in numbers:
@@ -183,8 +183,7 @@ def for_polled(runtime: PythonRuntime, polled: Sequence[PyRef], jobs: Mapping[in
 def _for_future(
     runtime: PythonRuntime, future: PyRef, frame: PythonFrame, owner: int | None, lock: LockState | None = None
 ) -> PythonWait:
-    """The wait for one future, whose job the thread with the ident ``owner`` runs; else the workers of its pool owe
-    it."""
+    """The wait for a future, whose job the thread with ident ``owner`` runs; else the workers of its pool owe it."""
     wait = PythonWait(Waitable.FUTURE, future.address, frame, lock, owner_ident=owner)
     if owner is not None:
         return wait._replace(owner_tid=runtime.tid_of_ident(owner) if owner else None)
@@ -217,7 +216,7 @@ def _condition_lock(runtime: PythonRuntime, own: PyVariables, futex: int) -> tup
     return (lock, True) if lock and lock.word in words else (None, False)
 
 
-def _owner(kind: Waitable, value: PyRef, lock: LockState | None) -> int | None:
+def _owner_of(kind: Waitable, value: PyRef, lock: LockState | None) -> int | None:
     """Ident of the thread that must act: the one that is joined, the owner of the lock."""
     if kind is Waitable.THREAD:
         return value.var(assumed_names.THREAD_IDENT).int()
@@ -230,23 +229,21 @@ def _owner(kind: Waitable, value: PyRef, lock: LockState | None) -> int | None:
 
 def running_jobs(runtime: PythonRuntime) -> dict[int, int]:
     """Address of a future → ident of the thread that runs its job (_WorkItem.run of concurrent/futures/thread.py)."""
-    found: dict[int, int] = {}
+    idents: dict[int, int] = {}
     for state in runtime.thread_states():
         stack = runtime.stack_of([state])
         for frame in stack[-_OUTER:]:
             if frame.name == assumed_names.JOB_RUN and frame.file.endswith(assumed_names.FUTURES_FILE):
                 future = stack.locals(frame)["self"].var(assumed_names.JOB_FUTURE)
                 if future:
-                    found.setdefault(future.address, state.ident)
-    return found
+                    idents.setdefault(future.address, state.ident)
+    return idents
 
 
 _SEMAPHORE = "_multiprocessing.SemLock"
 _SEM_VALUE_MAX = 0x7FFF_FFFF
 """The ``maxvalue`` that SemLock gets for a Semaphore, however many tokens that has (synchronize.py)."""
-_ATTRIBUTES = 64
-_NEAR_CALL = 3
-"""Innermost frames: the method of the object, and its caller."""
+_NEAR_CALL = 3  # innermost frames: the method of the object, and its caller
 
 
 def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> bool:
@@ -255,7 +252,7 @@ def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: 
     stack = runtime.stack_of([state]).innermost(_NEAR_CALL)
     for frame in stack:
         own = stack.locals(frame)
-        for value in chain(stack.slots(frame), own.values(), own["self"].attributes(_ATTRIBUTES).values()):
+        for value in chain(stack.slots(frame), own.values(), own["self"].attributes().values()):
             lock = value["__self__"] or value  # a method of the lock counts, too
             if lock.type == _SEMAPHORE:
                 handle, count, maxvalue = lock.read_or(_semaphore, (0, 0, 0))
@@ -270,10 +267,8 @@ def _semaphore(python: PySpace, address: int) -> tuple[int, int, int]:
     return lock.handle, lock.count, lock.maxvalue
 
 
-_HANDLER_FRAMES = 32
-"""Innermost Python frames among which a handler is looked for."""
-_ARGUMENTS = 3
-"""A method has ``self`` before them."""
+_HANDLER_FRAMES = 32  # innermost Python frames among which a handler is looked for
+_ARGUMENTS = 3  # A method has ``self`` before them
 
 
 def in_signal_handler(runtime: PythonRuntime, state: ThreadState) -> bool:
@@ -293,7 +288,7 @@ def _arguments(stack: PyStack, frame: PythonFrame) -> Iterator[PyRef]:
     for value in list(stack.locals(frame).values())[:_ARGUMENTS]:
         yield value
         if value.type == "tuple":
-            yield from value.elements(_ATTRIBUTES)
+            yield from value.elements(64)
 
 
 def _is_object_of(value: PyRef, frame: PythonFrame) -> bool:

@@ -18,8 +18,8 @@ from gdbext.cpython.abi.bytecode import LoadKind
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
 from gdbext.cpython.objects import FLAG_TYPE, classes_of
 from gdbext.cpython.objects.code import PythonFunction
-from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads
-from gdbext.cpython.sync.pools import runs_in, takes_jobs
+from gdbext.cpython.objects.py_space import once
+from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads, runs_in, takes_jobs
 from gdbext.cpython.threads.frame_variables import (
     attributes,
     closure_names,
@@ -77,8 +77,7 @@ class PossibleWakers(NamedTuple):
     """The functions that could end a wait, the threads in them, and the threads that have ended."""
 
     functions: tuple[WakingFunction, ...] = ()
-    idents: tuple[int, ...] = ()
-    """Idents of the other threads that are in one of these functions."""
+    idents: tuple[int, ...] = ()  # idents of the other threads that are in one of these functions
     ended: tuple[ThreadObject, ...] = ()
     """Threads that have ended and whose function is one of these, or is not known any more."""
     takes_jobs: bool = False
@@ -94,11 +93,7 @@ def methods_that_end(kind: Waitable, call: str) -> frozenset[str]:
 
 
 def possible_wakers(
-    runtime: PythonRuntime,
-    state: ThreadState,
-    address: int,
-    methods: Collection[str],
-    otherwise: Collection[str] = (),
+    runtime: PythonRuntime, state: ThreadState, address: int, methods: Collection[str], otherwise: Collection[str] = ()
 ) -> PossibleWakers:
     """The functions and threads that could end a thread's wait for the object at ``address`` by one of the ``methods``;
     if no function calls any of these, those that call one of ``otherwise``. Raises nothing."""
@@ -201,7 +196,7 @@ def _idents_in(
     runtime: PythonRuntime, others: Sequence[ThreadState], codes: Collection[int], calls: _Calls | None = None
 ) -> tuple[int, ...]:
     """Idents of those threads that are in one of the functions, or in other code that calls the object's method."""
-    states_by_code, program_frames = runtime.once(_threads_by_code)
+    states_by_code, program_frames = _threads_by_code(runtime)
     inside = {state for code in codes for state in states_by_code.get(code, ())}
     if calls:
         asked = {other.address for other in others}
@@ -211,13 +206,12 @@ def _idents_in(
                 if member.kind is LoadKind.ATTRIBUTE:
                     inside |= {key for key in left if any(calls.are_in_frame(each, [member]) for each in frames[key])}
                 else:
-                    inside |= runtime.once(_states_by_value, code, member.owner).get(calls.address, set())
+                    inside |= _states_by_value(runtime, code, member.owner).get(calls.address, set())
     return tuple(other.ident for other in others if other.address in inside)
 
 
-def _threads_by_code(
-    runtime: PythonRuntime,
-) -> tuple[dict[int, set[int]], dict[int, dict[int, list[PythonFrame]]]]:
+@once
+def _threads_by_code(runtime: PythonRuntime) -> tuple[dict[int, set[int]], dict[int, dict[int, list[PythonFrame]]]]:
     """(address of code → addresses of the states of threads that are in it; address of code → address of a state → its
     frames among the thread's innermost ones, for code of programs)."""
     states_by_code: dict[int, set[int]] = {}
@@ -230,10 +224,11 @@ def _threads_by_code(
     return states_by_code, program_frames
 
 
+@once
 def _states_by_value(runtime: PythonRuntime, code: int, name: str) -> Mapping[int, set[int]]:
     """Value of the variable → addresses of the states of threads in whose frames of that code it has the value."""
     states: dict[int, set[int]] = {}
-    for state, frames in runtime.once(_threads_by_code)[1].get(code, {}).items():
+    for state, frames in _threads_by_code(runtime)[1].get(code, {}).items():
         for frame in frames:
             value = variables(runtime, frame).get(name)
             if value is not None:
@@ -249,8 +244,7 @@ def _names_in(runtime: PythonRuntime, holder: int, address: int) -> frozenset[st
 class _CallGraph:
     """Tells whether the function of a thread reaches a waking one, by the names that code has."""
 
-    STEPS = 3
-    """Functions that call one another from a thread's own to the waking one, at most."""
+    STEPS = 3  # functions that call one another from a thread's own to the waking one, at most
 
     def __init__(self, runtime: PythonRuntime, waking: Collection[int], functions: Iterable[PythonFunction]) -> None:
         """``waking``: addresses of the code of waking functions."""
@@ -274,16 +268,15 @@ class _CallGraph:
 
 
 def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[tuple[PythonFunction, int]]:
-    """The functions of the modules that frames are of, those of their classes and in their local variables, each with
-    the address of the dict of its global variables."""
+    """(function of the modules that frames are of, their classes and local variables; address of its globals)."""
     seen: set[int] = set()
     for frame in frames:
         try:
             namespace = namespace_of(runtime, frame)
-            functions = [*runtime.once(_local_functions, frame, namespace)]
+            functions = [*_local_functions(runtime, frame, namespace)]
             if namespace not in seen:
                 seen.add(namespace)
-                functions += runtime.once(_module_functions, namespace, frame.file)
+                functions += _module_functions(runtime, namespace, frame.file)
         except GdbextError:
             continue
         for function in functions:
@@ -294,10 +287,12 @@ def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterato
             return
 
 
+@once
 def _local_functions(runtime: PythonRuntime, frame: PythonFrame, namespace: int) -> Sequence[PythonFunction]:
     return [*_functions_defined_in(runtime, locals_of(runtime, frame).values(), namespace, frame.file)]
 
 
+@once
 def _module_functions(runtime: PythonRuntime, namespace: int, file: str) -> Sequence[PythonFunction]:
     values = [value for _, value in runtime.dicts.items(namespace, _VALUES)]
     return [*_functions_defined_in(runtime, values, namespace, file)]
@@ -314,22 +309,23 @@ def _functions_defined_in(
             info = runtime.objects.type_of(value)
             if info.name in ("function", "method"):
                 candidates[value] = None
-            methods = runtime.once(_methods_of, value if info.flags & FLAG_TYPE else info.address)
+            methods = _methods_of(runtime, value if info.flags & FLAG_TYPE else info.address)
             candidates.update(dict.fromkeys(methods))
     for value in candidates:
-        function = runtime.once(_source_in, value, namespace)
+        function = _source_in(runtime, value, namespace)
         if function and function.code and function.file == file:
             yield function
 
 
+@once
 def _source_in(runtime: PythonRuntime, value: int, namespace: int) -> PythonFunction | None:
-    """The function behind a callable. A plain function of another module is None before its code is read: a class from
-    elsewhere has dozens."""
+    """The function behind a callable; None, without reading its code, for a plain function of another module."""
     function = PyFunctionObject(runtime.space, value)
     is_plain = runtime.objects.type_of(value).name == "function" and not function.func_dict
     return None if is_plain and function.func_globals != namespace else runtime.functions.source(value)
 
 
+@once
 def _methods_of(runtime: PythonRuntime, kind: int) -> Sequence[int]:
     """The functions in the dict of a class, up to the first member that cannot be read."""
     methods = []

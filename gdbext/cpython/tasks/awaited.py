@@ -1,10 +1,9 @@
 """The object that a suspended task awaits: by the innermost of its coroutines and the object that this one is a method
-of.
+of; of trio, by the function above ``wait_task_rescheduled``.
 
 Sources: Lib/asyncio/locks.py, queues.py, tasks.py, taskgroups.py, futures.py, streams.py, selector_events.py and
 base_subprocess.py, 3.8 to 3.15; trio 0.22 to 0.35, trio/_core/{_run,_parking_lot,_io_epoll}.py and
-trio/{_sync,_channel,_timeouts,_threads}.py: what a task of trio waits for is told by the function above
-``wait_task_rescheduled``.
+trio/{_sync,_channel,_timeouts,_threads}.py.
 """
 
 from __future__ import annotations
@@ -61,19 +60,14 @@ class Awaited(NamedTuple):
     timed: bool = False
     first: bool = False
     pid: int | None = None
-    status: int | None = None
-    """The exit status of a process that has ended; None for one of which asyncio knows no end."""
+    status: int | None = None  # the exit status of a process that has ended; None for one of which asyncio knows no end
     package: str = "asyncio"
-    holder: int = 0
-    """The task that has it, where the object itself keeps that; 0 where it does not."""
-    pipes: tuple[int, ...] = ()
-    """Descriptors of that process's pipes that are still open here."""
-    is_pending: bool = False
-    """No worker has begun the job (concurrent.futures.Future._state)."""
+    holder: int = 0  # the task that has it, where the object itself keeps that; 0 where it does not
+    pipes: tuple[int, ...] = ()  # descriptors of that process's pipes that are still open here
+    is_pending: bool = False  # no worker has begun the job (concurrent.futures.Future._state)
 
 
-_ATTRIBUTES, _LONGEST = 64, 32
-"""Most attributes of an object, and characters of the name of a state, that are read."""
+_LONGEST = 32  # most characters of the name of a state
 _BY_ATTRIBUTES = (
     (Awaitable.LOCK, ("_locked", "_waiters")),
     (Awaitable.CONDITION, ("_lock", "_waiters")),
@@ -97,9 +91,9 @@ _TASK_TYPES = frozenset({"_asyncio.Task", "Task", "_PyTask"})
 
 def awaited_by(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task waits for. Raises nothing."""
-    found = _awaited(runtime, task)
-    timed = found.timed or any(frame.call in _TIMED for frame in task.frames)
-    return found._replace(timed=timed or any(PyRef(runtime, each).type == "Timeout" for each in task.entered))
+    awaited = _awaited(runtime, task)
+    timed = awaited.timed or any(frame.call in _TIMED for frame in task.frames)
+    return awaited._replace(timed=timed or any(PyRef(runtime, each).type == "Timeout" for each in task.entered))
 
 
 def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
@@ -107,17 +101,17 @@ def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     awaited, subject = PyRef(runtime, task.waiter or task.awaited), task.variables["self"]
     if _is_task(awaited):
         return Awaited(Awaitable.TASK, awaited.address, (awaited.address,))
-    children = awaited.attributes(_ATTRIBUTES)["_children"].parts()
+    children = awaited.attributes()["_children"].parts()
     if children:
         return Awaited(Awaitable.TASK, awaited.address, _addresses(children))
     if inner == ("tasks.py", "sleep"):
         return Awaited(Awaitable.SLEEP, awaited.address, delay=task.variables["delay"].float(), timed=True)
-    found = _by_frame(runtime, task, inner, awaited.address) or _by_callback(awaited, task.address)
-    if found:
-        return found
+    by_code = _asyncio_object(runtime, task, inner, awaited.address) or _callback_object(awaited, task.address)
+    if by_code:
+        return by_code
     kind = Awaitable.FUTURE
     if inner[0] in ("locks.py", "queues.py") and subject:
-        own = subject.attributes(_ATTRIBUTES)
+        own = subject.attributes()
         kind = next((kind for kind, names in _BY_ATTRIBUTES if all(each in own for each in names)), Awaitable.FUTURE)
         kind = Awaitable.EVENT if kind is Awaitable.SEMAPHORE and inner[1] == "wait" else kind
     return Awaited(kind, (subject if kind is not Awaitable.FUTURE else awaited).address)
@@ -127,7 +121,7 @@ def _addresses(values: Iterable[PyRef]) -> tuple[int, ...]:
     return tuple(value.address for value in values)
 
 
-def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str], awaited: int) -> Awaited | None:
+def _asyncio_object(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str], awaited: int) -> Awaited | None:
     """The object by the variables of the function of asyncio that waits."""
     own, subject, stack = task.variables, task.variables["self"], PyStack(runtime, task.frames)
     if inner == ("tasks.py", "_wait"):
@@ -138,13 +132,13 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
     if inner == ("tasks.py", "wait_for") and _is_task(own["fut"]):
         return Awaited(Awaitable.TASK, awaited, (own["fut"].address,))
     if inner[0] == "taskgroups.py":
-        waited = _tasks_of(subject.attributes(_ATTRIBUTES)["_tasks"])
+        waited = _tasks_of(subject.attributes()["_tasks"])
         return Awaited(Awaitable.TASK, awaited, waited) if waited else None
     if inner in _PROCESS_WAITS:
         return _process(subject, _PROCESS_WAITS[inner], awaited)
     descriptor = own["fd"].int() if inner[0] == "selector_events.py" else None
     if inner[0] == "streams.py":
-        transport = subject.attributes(_ATTRIBUTES)["_transport"].attributes(_ATTRIBUTES)
+        transport = subject.attributes()["_transport"].attributes()
         descriptor = (transport["_sock_fd"] or transport["_fileno"]).int()
     if descriptor is not None:
         return Awaited(Awaitable.DESCRIPTOR, awaited, descriptor=descriptor)
@@ -162,16 +156,16 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
 def _process(subject: PyRef, attribute: str, awaited: int) -> Awaited:
     """A wait for a process, which may have ended: since 3.11 asyncio waits until its pipes are closed, too
     (BaseSubprocessTransport._try_finish of Lib/asyncio/base_subprocess.py)."""
-    own = subject.attributes(_ATTRIBUTES)
-    transport = own["_transport"].attributes(_ATTRIBUTES) if "_transport" in own else own
-    protocols = (protocol.attributes(_ATTRIBUTES) for protocol in transport["_pipes"].parts())
-    numbers = (each["pipe"].attributes(_ATTRIBUTES)["_fileno"].int() for each in protocols)
+    own = subject.attributes()
+    transport = own["_transport"].attributes() if "_transport" in own else own
+    protocols = (protocol.attributes() for protocol in transport["_pipes"].parts())
+    numbers = (each["pipe"].attributes()["_fileno"].int() for each in protocols)
     pipes = tuple(number for number in numbers if number is not None)
     status, pid = transport["_returncode"].int(), own[attribute].int()
     return Awaited(Awaitable.PROCESS, awaited, pid=pid or None, status=status, pipes=pipes)
 
 
-def _by_callback(future: PyRef, own: int) -> Awaited | None:
+def _callback_object(future: PyRef, own: int) -> Awaited | None:
     """The object by what the function that was first added to a future's callbacks has in its closure: shield() keeps
     the task there, wrap_future() the job of an executor."""
     if future.type != "_asyncio.Future":
@@ -183,9 +177,9 @@ def _by_callback(future: PyRef, own: int) -> Awaited | None:
     for each in callback.closure:
         if _is_task(each) and each.address != own:
             return Awaited(Awaitable.TASK, future.address, (each.address,))
-        kept = each.attributes(_ATTRIBUTES)
-        if "_condition" in kept:
-            return Awaited(Awaitable.JOB, each.address, is_pending=kept["_state"].str(_LONGEST) == "PENDING")
+        fields = each.attributes()
+        if "_condition" in fields:
+            return Awaited(Awaitable.JOB, each.address, is_pending=fields["_state"].str(_LONGEST) == "PENDING")
     return None
 
 
@@ -206,17 +200,17 @@ _SCOPES = 64
 def trio_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task waits for. Raises nothing."""
     inner = task.frames[0].call
-    found = _by_trio_call(runtime, task, inner)
-    return found._replace(package=TRIO, timed=found.timed or _has_deadline(PyRef(runtime, task.address)))
+    awaited = _trio_object(runtime, task, inner)
+    return awaited._replace(package=TRIO, timed=awaited.timed or _has_deadline(PyRef(runtime, task.address)))
 
 
-def _by_trio_call(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str]) -> Awaited:
+def _trio_object(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str]) -> Awaited:
     file, subject, stack = inner[0], task.variables["self"], PyStack(runtime, task.frames)
     if inner == ("_run.py", "_nested_child_finished"):
-        children = task_members(subject.attributes(_ATTRIBUTES)["_children"])
+        children = task_members(subject.attributes()["_children"])
         return Awaited(Awaitable.TASK, task.subject, _addresses(children))
     if file == "_channel.py":
-        return Awaited(Awaitable.CHANNEL, (subject.attributes(_ATTRIBUTES)["_state"] or subject).address)
+        return Awaited(Awaitable.CHANNEL, (subject.attributes()["_state"] or subject).address)
     if file == "_timeouts.py":
         return _trio_sleep(stack)
     if inner == ("_sync.py", "wait"):
@@ -226,7 +220,7 @@ def _by_trio_call(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, s
     if inner == ("_threads.py", "to_thread_run_sync"):
         return Awaited(Awaitable.THREAD, task.variables["sync_fn"].address)
     if inner == ("_parking_lot.py", "park") and len(task.frames) > 1 and task.frames[1].call[0] == "_sync.py":
-        return _parked(stack.locals(task.frames[1])["self"])
+        return _parking_object(stack.locals(task.frames[1])["self"])
     return Awaited(Awaitable.FUTURE, task.subject or task.address)
 
 
@@ -239,9 +233,9 @@ def _trio_sleep(stack: PyStack) -> Awaited:
     return Awaited(Awaitable.CANCEL, 0)
 
 
-def _parked(value: PyRef) -> Awaited:
+def _parking_object(value: PyRef) -> Awaited:
     """The object in whose parking lot the task is, and the task that has it where it keeps that."""
-    own = value.attributes(_ATTRIBUTES)
+    own = value.attributes()
     if "_owner" in own:
         return Awaited(Awaitable.LOCK, value.address, holder=own["_owner"].address if _is_trios(own["_owner"]) else 0)
     if "_borrowers" in own:
@@ -252,10 +246,10 @@ def _parked(value: PyRef) -> Awaited:
 
 def _has_deadline(task: PyRef) -> bool:
     """A cancel scope around it has a time at which it ends."""
-    status = task.attributes(_ATTRIBUTES)["_cancel_status"]
+    status = task.attributes()["_cancel_status"]
     for _ in range(_SCOPES):
-        own = status.attributes(_ATTRIBUTES)
-        deadline = own["_scope"].attributes(_ATTRIBUTES)["_registered_deadline"].float()
+        own = status.attributes()
+        deadline = own["_scope"].attributes()["_registered_deadline"].float()
         if not own or (deadline is not None and math.isfinite(deadline)):
             return bool(own)
         status = own["_parent"]

@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _RUN, _TRAPS = "/trio/_core/_run.py", "/trio/_core/_traps.py"
-_SYSTEM = "/trio/_core/"
-"""Tasks whose coroutine is a function in there are trio's own."""
+_SYSTEM = "/trio/_core/"  # tasks whose coroutine is a function in there are trio's own
 _WORDS = 64
-_ATTRIBUTES, _LONGEST_NAME = 64, 128
+_LONGEST_NAME = 128
 
 
 class LoopReader:
@@ -89,7 +88,7 @@ def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 
 
 def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[PythonFrame], runner: PyRef) -> RunningLoop:
-    own = runner.attributes(_ATTRIBUTES)
+    own = runner.attributes()
     addresses = {frame.address for frame in frames}
     tasks, current = [], 0
     for member in task_members(own["tasks"]):
@@ -100,8 +99,8 @@ def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[Pyth
                 current = member.address
     # Only the process itself can wake the loop if there is no deadline, and the one fd that it watches is the one of
     # ``TrioToken.run_sync_soon``.
-    watched = own["io_manager"].attributes(_ATTRIBUTES)["_registered"].keys()
-    has_no_deadline = own["deadlines"].attributes(_ATTRIBUTES)["_active"].int() == 0
+    watched = own["io_manager"].attributes()["_registered"].keys()
+    has_no_deadline = own["deadlines"].attributes()["_active"].int() == 0
     return RunningLoop(
         runner.address,
         f"{TRIO}.run",
@@ -116,7 +115,7 @@ def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[Pyth
 
 def _trio_task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[int]) -> RunningTask | None:
     """The task unless it is done. ``stack``: addresses of the frames of the runner's thread."""
-    own = task.attributes(_ATTRIBUTES)
+    own = task.attributes()
     coroutine = own["coro"].address
     outer = running_frame(runtime, coroutine) if coroutine else None
     if not outer:
@@ -159,8 +158,7 @@ _KINDS = (
 
 
 def has_greenlets(runtime: PythonRuntime) -> bool:
-    """The extension module that greenlets are made of is loaded, and a hub is on some stack: the objects of a process
-    that only has the module need not be gone through."""
+    """The greenlet extension is loaded and a hub is on a stack; else the walk through all objects is not worth it."""
     modules = runtime.modules.modules if runtime.modules else ()
     if not any(module.name.startswith("_greenlet.") for module in modules):
         return False
@@ -169,8 +167,7 @@ def has_greenlets(runtime: PythonRuntime) -> bool:
 
 
 def greenlet_loops(runtime: PythonRuntime) -> list[RunningLoop]:
-    """The greenlets that are suspended in each thread, which gevent's or eventlet's hub switches to. Raises nothing;
-    what cannot be read is left out."""
+    """The suspended greenlets of each thread of gevent or eventlet. Raises nothing; skips what it cannot read."""
     try:
         return list(_Greenlets(runtime).loops()) if has_greenlets(runtime) else []
     except GdbextError:
@@ -192,8 +189,7 @@ class _Greenlets:
         self._runtime = runtime
         self._classes: dict[int, Sequence[str]] = {}
         self._suspended: dict[int, _Suspended] = {}
-        self._candidates: list[int] = []
-        """Objects of gevent that greenlets may wait for, and timers of both."""
+        self._candidates: list[int] = []  # objects of gevent that greenlets may wait for, and timers of both
         self._timers: Mapping[int, int] = {}
         """A suspended greenlet → a timer that will switch to it, or throw something into it."""
 
@@ -210,11 +206,11 @@ class _Greenlets:
                     self._suspended[address] = greenlet
             elif names[0] in _TIMERS or any(name.startswith("gevent.") for name in names):
                 self._candidates.append(address)
-        self._timers = {greenlet: timer for timer in self._candidates for greenlet in self._woken_by(timer)}
+        self._timers = {greenlet: timer for timer in self._candidates for greenlet in self._greenlets_woken_by(timer)}
         awaited: dict[int, list[int]] = {}
         for candidate in self._candidates:
             for link in self._links_of(candidate):
-                for greenlet_address in self._switched_by(link):
+                for greenlet_address in self._greenlets_switched_by(link):
                     awaited.setdefault(greenlet_address, []).append(candidate)
         threads: dict[int, list[RunningTask]] = {}
         for each in self._suspended.values():
@@ -264,7 +260,7 @@ class _Greenlets:
         """The object at that address; missing for a word that cannot be one."""
         return PyRef(self._runtime, _object_address(word))
 
-    def _switched_by(self, method: int) -> list[int]:
+    def _greenlets_switched_by(self, method: int) -> list[int]:
         """The suspended greenlet whose method it is, or that a waiter has whose method it is, or which it is itself."""
         called = 0
         with suppress(GdbextError):
@@ -274,20 +270,20 @@ class _Greenlets:
         waiter = next((each for each in (called, method) if PyRef(self._runtime, each).type.endswith("Waiter")), 0)
         return [each for each in self._members(waiter) if each in self._suspended] if waiter else []
 
-    def _woken_by(self, candidate: int) -> Iterator[int]:
+    def _greenlets_woken_by(self, candidate: int) -> Iterator[int]:
         """The suspended greenlets that a timer has: among its arguments (gevent's Timeout), or by the method that it
         calls. One that was stopped has neither."""
         timer = PyRef(self._runtime, candidate)
         if not timer.type.lower().endswith("timer"):
             return
-        own = timer.attributes(_ATTRIBUTES)
+        own = timer.attributes()
         for word in map(_object_address, [*self._members(candidate), *(value.address for value in own.values())]):
             arguments: Sequence[int] = ()
             with suppress(GdbextError):
                 if PyRef(self._runtime, word).type == "tuple":
                     arguments = self._runtime.objects.tuple_items(word)
             for each in (word, *arguments):
-                yield from [each] if each in self._suspended else self._switched_by(each)
+                yield from [each] if each in self._suspended else self._greenlets_switched_by(each)
 
     def _links_of(self, address: int) -> Iterator[int]:
         """The items of an object's lists and queues."""
@@ -346,7 +342,7 @@ def greenlet_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
         return Awaited(Awaitable.TASK, task.subject, (task.subject,), timed=timed, package=package)
     kind = next((each for part, each in _KINDS if part in name), None)
     if kind:
-        owner = PyRef(runtime, task.awaited).attributes(_ATTRIBUTES)["_owner"]
+        owner = PyRef(runtime, task.awaited).attributes()["_owner"]
         holder = owner.int() or owner.address  # its ident, that is its address, in a patched RLock
         return Awaited(kind, task.subject, timed=timed, package=package, holder=holder)
     delay = task.variables["seconds"].float()

@@ -18,11 +18,7 @@ from gdbext.cpython.objects.py_ref import PyRef, PyVariables, size_of_deque
 from gdbext.cpython.sync.held_locks import entered_in
 from gdbext.cpython.tasks.task_lists import TaskLists, all_tasks, current_tasks, listed_tasks, published_lists, running
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.frame_variables import (
-    generator_frame,
-    objects_at,
-    value_stack,
-)
+from gdbext.cpython.threads.frame_variables import generator_frame, objects_at, value_stack
 from gdbext.cpython.threads.object_text import exception_text, raised_in
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import BadData, GdbextError
@@ -31,8 +27,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import Interpreter
     from gdbext.cpython.threads.runtime import PythonRuntime
 
-_LONGEST = 100
-"""Most coroutines of a chain that are read."""
+_LONGEST = 100  # most coroutines of a chain that are read
 _GENERATORS = ("coroutine", "generator", "async_generator")
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
 """Iterators around a coroutine or an asynchronous generator, which they keep behind their header."""
@@ -65,8 +60,7 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
 
 
 def _awaited_by_cython(runtime: PythonRuntime, address: int) -> int:
-    """The only coroutine, or future, that a coroutine of Cython keeps, which has no frame. Raises BadData,
-    MemoryFault."""
+    """The only awaitable object that a coroutine of Cython, which has no frame, keeps. Raises BadData, MemoryFault."""
     size = runtime.objects.type_of(address).size
     awaitables = set()
     for word in runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _LOOP_WORDS)):
@@ -104,13 +98,11 @@ def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
 
 
 _TASKS = 10_000
-_ATTRIBUTES, _LONGEST_NAME = 64, 128
+_LONGEST_NAME = 128
 _CALLBACKS = 64
-_ENDED = 16
-"""Tasks that have ended which are read."""
+_ENDED = 16  # tasks that have ended which are read
 _LOOP_WORDS = 256
-_LOWEST = 1 << 16
-"""vm.mmap_min_addr: no object lies below it."""
+_LOWEST = 1 << 16  # vm.mmap_min_addr: no object lies below it
 
 
 class RunningTask(NamedTuple):
@@ -140,8 +132,7 @@ class EndedTask(NamedTuple):
     """A task that an exception has ended, and that something still refers to."""
 
     name: str
-    error: str
-    """The exception with its arguments: ``ValueError('bad record')``."""
+    error: str  # the exception with its arguments: ``ValueError('bad record')``
     raised_in: str
     """The function that raised it, ``load (train.py:8)`` with the line where that begins; "" where it is not known."""
 
@@ -196,14 +187,14 @@ def _loops_of(
         if running_task:
             tasks.setdefault(running_task.loop, []).append(running_task)
         elif sum(map(len, ended.values())) < _ENDED:
-            for owner, failed in _failed(runtime, layout, address):
+            for owner, failed in _failed_task(runtime, layout, address):
                 ended.setdefault(owner, []).append(failed)
     for address, own_tasks in tasks.items():
         loop_record = _loop(runtime, address, current.get(address, 0), tuple(own_tasks), idents.get(address))
         yield loop_record._replace(ended=tuple(ended.get(address, ())))
 
 
-def _failed(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> Iterator[tuple[int, EndedTask]]:
+def _failed_task(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> Iterator[tuple[int, EndedTask]]:
     """(address of its loop, the task) if an exception has ended the task at that address. Raises nothing."""
     with suppress(GdbextError):
         if not address or not layout or runtime.objects.type_of(address).size != layout.task_size:
@@ -219,7 +210,7 @@ def _failed(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> 
 
 def loop_at(runtime: PythonRuntime, address: int) -> RunningLoop | None:
     """The loop of asyncio at an address, without its tasks; None for any other object."""
-    own = PyRef(runtime, address).attributes(_ATTRIBUTES)
+    own = PyRef(runtime, address).attributes()
     if "_ready" not in own or "_thread_id" not in own:
         return None
     return _loop(runtime, address, 0, (), None)
@@ -235,7 +226,7 @@ def owes(runtime: PythonRuntime, loop: RunningLoop, future: PyRef) -> bool:
         if any(not word & 7 and future in PyRef(runtime, word).closure for word in words):
             return True
     tasks = {task.address for task in loop.tasks}
-    functions = future.attributes(_ATTRIBUTES)[FUTURE_CALLBACKS].elements(_CALLBACKS) if tasks else ()
+    functions = future.attributes()[FUTURE_CALLBACKS].elements(_CALLBACKS) if tasks else ()
     return any(value.address in tasks for function in functions for value in function.closure)
 
 
@@ -244,7 +235,7 @@ def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs:
     try:
         fields = _c_fields(runtime, layout, address)
         if not fields:
-            own = PyRef(runtime, address).attributes(_ATTRIBUTES)
+            own = PyRef(runtime, address).attributes()
             coro, fut_waiter = own["_coro"], own["_fut_waiter"]
             if not coro or not fut_waiter or own["_state"].str(_LONGEST_NAME) in ("FINISHED", "CANCELLED"):
                 return None
@@ -270,8 +261,7 @@ def running_frame(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
 
 
 def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> tuple[int, int, int, str] | None:
-    """(coroutine, waiter, loop, name); None unless the C structure is a task that is not done. Raises MemoryFault,
-    BadData."""
+    """(coroutine, waiter, loop, name) of a C task that is not done, else None. Raises MemoryFault, BadData."""
     if not address or not layout:
         return None
     info, memory = runtime.objects.type_of(address), runtime.memory
@@ -294,7 +284,7 @@ def _loop(
     runtime: PythonRuntime, address: int, current: int, tasks: tuple[RunningTask, ...], ident: int | None
 ) -> RunningLoop:
     loop = PyRef(runtime, address)
-    own = loop.attributes(_ATTRIBUTES)
+    own = loop.attributes()
     queue, thread_id = own["_ready"].address, own["_thread_id"].int()
     if not queue:
         queue, thread_id = _native_loop(runtime, address)
@@ -318,7 +308,7 @@ def _watches_itself(own: PyVariables) -> bool:
     for sources in (own["_scheduled"].elements(1), own["_signal_handlers"].keys(1)):
         if sources or sources.fault:
             return False
-    watched = own["_selector"].attributes(_ATTRIBUTES)["_fd_to_key"].keys()
+    watched = own["_selector"].attributes()["_fd_to_key"].keys()
     return bool(own["_ssock"]) and not watched.fault and len(watched) == 1
 
 

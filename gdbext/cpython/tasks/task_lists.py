@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 _SECTION = ".AsyncioDebug"
 _WORDS = 13
-_LARGEST = 1 << 24
-"""Bytes; sizes and offsets beyond are none."""
+_LARGEST = 1 << 24  # Bytes; sizes and offsets beyond are none
 _LIMIT = 100_000
 
 
@@ -43,8 +42,7 @@ class TaskLists(NamedTuple):
 
 
 def published_lists(runtime: PythonRuntime) -> TaskLists | None:
-    """The lists that the extension module publishes, or the interpreter that contains it; None for a version that does
-    not, and if asyncio is not loaded. Raises nothing."""
+    """The lists that asyncio or the interpreter that contains it publishes; None if none does. Raises nothing."""
     modules = runtime.modules.modules if runtime.modules else ()
     for module in (*(module for module in modules if module.name.startswith("_asyncio.")), runtime.module):
         section = module.image.sections.get(_SECTION) if module.image else None
@@ -118,6 +116,6 @@ def current_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> dict[int,
 def all_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> list[int]:
     """The addresses of the tasks in the weak sets. Raises nothing."""
     own = runtime.globals_in(interpreter, _MODULE)
-    sets = (own[name].attributes(64)["data"] for name in ("_all_tasks", "_scheduled_tasks"))
+    sets = (own[name].attributes()["data"] for name in ("_all_tasks", "_scheduled_tasks"))
     tasks = [*(each.referent for references in sets for each in references), *own["_eager_tasks"]]
     return [task.address for task in tasks if task]

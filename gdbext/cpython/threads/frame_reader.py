@@ -51,8 +51,7 @@ class ThreadState(NamedTuple):
     native_id: int | None
 
 
-FRAME_LIMIT = 1_000_000
-"""Most Python frames of one thread that are walked."""
+FRAME_LIMIT = 1_000_000  # most Python frames of one thread that are walked
 
 
 class PythonFrame(NamedTuple):
@@ -223,7 +222,7 @@ class InterpreterFrameReader:
         anchors = list(c_frames(thread))
         tops = [CFrame(self._space, anchor).current_frame for anchor in anchors]
         for anchor, top, end in zip(anchors, tops, [*tops[1:], 0]):
-            yield self._group(self._until(top, end), anchor)
+            yield self._group(self._frames_until(top, end), anchor)
 
     def suspended(self, frame: int, start: int, copy: int, size: int) -> Iterator[PythonFrame]:
         """The frames from a frame object on. Entry frames are on the stack of the thread, and moved with it since 3.12;
@@ -232,20 +231,20 @@ class InterpreterFrameReader:
         while address and address not in seen:
             seen.add(address)
             moved = start <= address < start + size
-            found = None if moved else self._frame(address)
-            if found:
-                yield found
+            python_frame = None if moved else self._frame(address)
+            if python_frame:
+                yield python_frame
             at = address - start + copy if moved else address
             address = self._memory.u64(at + self._previous_at)
 
-    def _until(self, address: int, end: int) -> Iterator[int]:
+    def _frames_until(self, address: int, end: int) -> Iterator[int]:
         return takewhile(lambda frame: frame != end, linked_frames(self._memory, address, self._previous_at))
 
     def _groups_by_entry_frame(self, top: int, base: int) -> Iterator[FrameGroup]:
         """Each loop's own entry frame ends its group; ``base`` is an entry frame of no loop, below all others."""
         pending: list[int] = []
         try:
-            for address in self._until(top, base):
+            for address in self._frames_until(top, base):
                 if self._memory.u8(address + self._owner_at) == self._form.entry_owner:
                     yield self._group(pending, address)
                     pending = []
@@ -327,18 +326,18 @@ class FrameReader:
         or left right now; ``place_groups`` is exact then, too. Without anchors the states are taken in the given order,
         newest interpreter first.
         """
-        found = [group for state in states for group in self.stack(state).groups]
-        if len(states) > 1 and all(group.anchor is not None for group in found):
-            found.sort(key=lambda group: group.anchor or 0)
-        return found
+        groups = [group for state in states for group in self.stack(state).groups]
+        if len(states) > 1 and all(group.anchor is not None for group in groups):
+            groups.sort(key=lambda group: group.anchor or 0)
+        return groups
 
     def suspended(self, frame: int, start: int, copy: int, size: int) -> list[PythonFrame]:
         """The frames from a PyFrameObject on, innermost first, of a stack that is switched out: ``size`` bytes of it,
         which began at ``start``, are at ``copy`` now. What was read until something could not be."""
-        found: list[PythonFrame] = []
+        frames: list[PythonFrame] = []
         with suppress(BadData, MemoryFault):
-            found.extend(islice(self._reader.suspended(frame, start, copy, size), FRAME_LIMIT))
-        return found
+            frames.extend(islice(self._reader.suspended(frame, start, copy, size), FRAME_LIMIT))
+        return frames
 
 
 _FORK, _CHILD = ("popen_fork.py", "_launch"), ("process.py", "_bootstrap")

@@ -21,13 +21,13 @@ from gdbext.cpython.abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE, slot_attributes
 from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.objects.py_space import PySpace, once
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gdbext.cpython.objects.py_space import PySpace
 
 _LOCALS_LIMIT = 10_000
 _STACK_LIMIT = 1_000
@@ -40,8 +40,8 @@ def locals_of(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
     """
     names = runtime.codes.get(frame.code).local_names()[:_LOCALS_LIMIT]
     values = objects_at(runtime, slots_of(runtime, frame), len(names))
-    found = ((name, runtime.once(_open_cell, value)) for name, value in zip(names, values) if value)
-    return {name: value for name, value in found if value}
+    opened = ((name, runtime.once(_open_cell, value)) for name, value in zip(names, values) if value)
+    return {name: value for name, value in opened if value}
 
 
 def namespace_of(runtime: PySpace, frame: PythonFrame) -> int:
@@ -63,8 +63,7 @@ def stack_slots(runtime: PySpace, frame: PythonFrame) -> tuple[int, ...]:
 
 
 def objects_at(runtime: PySpace, address: int, count: int) -> tuple[int, ...]:
-    """The objects that ``count`` slots of a frame refer to; 0 for an empty slot, and for a number that is in the slot
-    itself. Raises MemoryFault."""
+    """The objects in ``count`` slots of a frame; 0 for an empty slot, or a number in the slot. Raises MemoryFault."""
     words = runtime.memory.words(address, count) if count else ()
     form = runtime.layout.abi.frames
     tag_bits = form.tag_bits if isinstance(form, InterpreterFrames) else 0
@@ -121,24 +120,17 @@ def _open_cell(runtime: PySpace, address: int) -> int:
     return address
 
 
-_NAMES = 500
-_GLOBALS = 5_000
-_ATTRIBUTES = 64
-_ITEMS = 32
-"""Most names, globals, attributes and items that are read."""
+_NAMES, _GLOBALS, _ATTRIBUTES, _ITEMS = 500, 5_000, 64, 32  # most of each that are read
 
 
 def used_names(runtime: PySpace, frame: PythonFrame) -> frozenset[str]:
     """The globals and attributes that the frame's code uses (co_names); empty if they cannot be read."""
-    return runtime.once(_names_used, frame.code)
+    return names_used(runtime, frame.code)
 
 
+@once
 def names_used(runtime: PySpace, code: int) -> frozenset[str]:
     """The same of a code object."""
-    return runtime.once(_names_used, code)
-
-
-def _names_used(runtime: PySpace, code: int) -> frozenset[str]:
     try:
         names = py.PyCodeObject(runtime.space, code).co_names
         return frozenset(runtime.objects.name(name) for name in runtime.objects.tuple_items(names, _NAMES))
@@ -146,16 +138,13 @@ def _names_used(runtime: PySpace, code: int) -> frozenset[str]:
         return frozenset()
 
 
+@once
 def variables(runtime: PySpace, frame: PythonFrame) -> Mapping[str, int]:
     """Name → address of the object: the globals that the code uses, then its locals. Raises nothing."""
-    return runtime.once(_variables, frame)
-
-
-def _variables(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
-    found = global_variables(runtime, frame)
+    values = global_variables(runtime, frame)
     with suppress(GdbextError):  # the globals alone are an answer, too
-        found.update(locals_of(runtime, frame))
-    return found
+        values.update(locals_of(runtime, frame))
+    return values
 
 
 def name_of(runtime: PySpace, frame: PythonFrame, address: int) -> str:
@@ -172,14 +161,14 @@ def name_of(runtime: PySpace, frame: PythonFrame, address: int) -> str:
 def global_variables(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
     """The variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
     names = used_names(runtime, frame)
-    known: dict[str, int] = {}
+    values: dict[str, int] = {}
     for is_local in (False, True) if names else ():
         with suppress(GdbextError):
             structure = _structure(runtime, frame)
             address = structure.f_locals if is_local else structure.f_globals
             namespace = runtime.once(_dict_by_name, address) if address else {}
-            known.update((name, namespace[name]) for name in names if name in namespace)
-    return known
+            values.update((name, namespace[name]) for name in names if name in namespace)
+    return values
 
 
 def _dict_by_name(runtime: PySpace, namespace: int) -> Mapping[str, int]:
@@ -197,8 +186,7 @@ def _dict_by_name(runtime: PySpace, namespace: int) -> Mapping[str, int]:
 
 
 def attributes(runtime: PySpace, address: int) -> Mapping[str, int]:
-    """The attributes of an instance by name, those in slots included; empty where there are none or they cannot be
-    read."""
+    """The attributes of an instance by name, those in slots included; empty if none can be read."""
     fields: dict[str, int] = {}
     with suppress(GdbextError):  # what was read until then
         if runtime.objects.type_of(address).flags & FLAG_HEAP_TYPE:

@@ -17,14 +17,10 @@ from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import BadData, GdbextError
 
-_HEAD = 16
-"""Size of a PyGC_Head in bytes."""
-_POINTER = ~7
-"""The collector keeps flags in the lowest bits of both pointers."""
-_GENERATION = 24
-"""Size of struct gc_generation: a head, threshold and count; there are three of them."""
-_READ = struct.Struct("<2Q8xQ")
-"""The head's pointers, and ob_type behind ob_refcnt."""
+_HEAD = 16  # size of a PyGC_Head in bytes
+_POINTER = ~7  # the collector keeps flags in the lowest bits of both pointers
+_GENERATION = 24  # size of struct gc_generation: a head, threshold and count; there are three of them
+_READ = struct.Struct("<2Q8xQ")  # the head's pointers, and ob_type behind ob_refcnt
 
 
 def _generations_offset(runtime: PythonRuntime) -> int | None:
@@ -71,19 +67,15 @@ def objects_of(
         yield (PyRef(runtime, address), kinds[kind]) if kinds[kind] else None
 
 
-_OLDEST = 2
-"""The oldest generation of the garbage collector."""
+_OLDEST = 2  # the oldest generation of the garbage collector
 
 
 class GcRun(NamedTuple):
     """A run of the garbage collector that is not over."""
 
-    generation: int
-    """The oldest generation that it examines: 0, 1 or 2."""
-    survivors: int
-    """Objects that the last full run left; it is gone through again in each full one."""
-    done: int = 0
-    """Runs over this generation that were over before."""
+    generation: int  # the oldest generation that it examines: 0, 1 or 2
+    survivors: int  # objects that the last full run left; it is gone through again in each full one
+    done: int = 0  # runs over this generation that were over before
 
     @property
     def is_full(self) -> bool:
@@ -102,8 +94,7 @@ generations of 24 bytes, a pointer, the permanent generation, three statistics o
 
 
 def running_collection(runtime: PythonRuntime) -> GcRun | None:
-    """The run of the garbage collector; None if none runs, or its state is not known of this version. Raises
-    nothing."""
+    """The run of the garbage collector; None if none runs, or its state is unknown. Raises nothing."""
     offset = _generations_offset(runtime) if runtime else None
     with suppress(GdbextError):
         for interpreter in runtime.interpreters() if offset is not None else ():

@@ -24,17 +24,16 @@ from gdbext.cpython.abi.bytecode import (
 )
 from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.cpython.objects.code import CODE_UNIT
+from gdbext.cpython.objects.py_space import PySpace, once
 from gdbext.cpython.threads.frame_variables import instruction
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.threads.frame_reader import PythonFrame
 
-_CODE_LIMIT = 1 << 16
-"""Bytes of a function's code that are followed."""
+_CODE_LIMIT = 1 << 16  # bytes of a function's code that are followed
 _NAMES = 2_000
 
 
@@ -69,14 +68,7 @@ class LoopNames(NamedTuple):
         return self.variables | self.attributes
 
     def __or__(self, other: LoopNames) -> LoopNames:
-        return LoopNames(
-            self.variables | other.variables,
-            self.attributes | other.attributes,
-            self.pairs | other.pairs,
-            self.values | other.values,
-            self.members | other.members,
-            self.texts | other.texts,
-        )
+        return LoopNames(*(own | others for own, others in zip(self, other)))  # type: ignore[arg-type]
 
 
 def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:
@@ -106,13 +98,11 @@ def is_in_loop_of(runtime: PySpace, frame: PythonFrame, at: int) -> bool:
         return False
 
 
-_INNER = 16
-"""Functions inside of a function that are read."""
+_INNER = 16  # functions inside of a function that are read
 
 
 def _with_inner(runtime: PySpace, code: int, numbers: Sequence[int], names: LoopNames) -> LoopNames:
-    """The names, with those of the code objects among these constants of a function (``numbers`` in co_consts), and the
-    texts, as far as they can be read."""
+    """The names, with those of code objects among the constants ``numbers`` (in co_consts), and the texts there."""
     with suppress(GdbextError):  # those of the function itself are an answer, too
         items = runtime.objects.tuple_items(PyCodeObject(runtime.space, code).co_consts, _NAMES) if numbers else ()
         inner = [(runtime.objects.type_of(items[each]).name, items[each]) for each in numbers if each < len(items)]
@@ -132,12 +122,9 @@ def names_with_inner(runtime: PySpace, code: int) -> LoopNames | None:
         return None
 
 
+@once
 def names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
     """The names that the code object at an address loads anywhere; None if the code cannot be followed."""
-    return runtime.once(_names_of_code, code)
-
-
-def _names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
         loads = all_loads(form, _bytes_of(runtime, code)) if form else None
@@ -160,11 +147,12 @@ class CalledMethod(NamedTuple):
 def called_methods(runtime: PySpace, frame: PythonFrame) -> list[CalledMethod]:
     """The methods named before the frame's instruction, in order; empty if the code cannot be followed."""
     try:
-        return runtime.once(_methods_before, frame.code, _offset_of(runtime, frame))
+        return _methods_before(runtime, frame.code, _offset_of(runtime, frame))
     except (GdbextError, IndexError):
         return []
 
 
+@once
 def _methods_before(runtime: PySpace, code: int, at: int) -> list[CalledMethod]:
     form = BYTECODES.get(runtime.layout.abi.version)
     tables, lines = _NameTables(runtime, code), runtime.codes.get(code)
@@ -198,11 +186,11 @@ def _offset_of(runtime: PySpace, frame: PythonFrame) -> int:
 
 def _bytes_of(runtime: PySpace, code: int) -> bytes:
     """The instructions of a code object. Raises GdbextError."""
-    found = PyCodeObject(runtime.space, code)
+    structure = PyCodeObject(runtime.space, code)
     if runtime.layout.abi.code_form is CodeForm.INLINE:
-        size = found.ob_size * CODE_UNIT
+        size = structure.ob_size * CODE_UNIT
         return runtime.memory.read(runtime.codes.get(code).bytecode, min(size, _CODE_LIMIT))
-    return runtime.objects.bytes(found.co_code, _CODE_LIMIT)
+    return runtime.objects.bytes(structure.co_code, _CODE_LIMIT)
 
 
 class _NameTables:

@@ -27,20 +27,16 @@ if TYPE_CHECKING:
     SpecialText = Callable[[PyRef], str]
     """The text of an object that the caller knows better (a tensor), "" for any other. Raises GdbextError."""
 
-WIDTH = 80
-"""Most characters of the text."""
+WIDTH = 80  # most characters of the text
 _ITEMS = 4
 _DEPTH = 2
-_NESTED = 8
-"""Exceptions that are handled within each other."""
-_COUNTED = 1000
-"""Keys that are counted if a dict does not say how many it has."""
+_NESTED = 8  # exceptions that are handled within each other
+_COUNTED = 1000  # keys that are counted if a dict does not say how many it has
 _EXCEPTION_ARGS = 24
 """The offset of ``args``: an object's header, two words in a build with the GIL, and the dict are before it."""
 _SIMPLE = {"NoneType": "None", "ellipsis": "Ellipsis", "NotImplementedType": "NotImplemented"}
 _CALLABLE = ("function", "method", "builtin_function_or_method", "functools.partial")
-_ROOM = 24
-"""Characters that a cut text leaves for its length."""
+_ROOM = 24  # characters that a cut text leaves for its length
 
 
 def describe(value: PyRef, width: int = WIDTH, special: SpecialText | None = None) -> str:
@@ -130,14 +126,10 @@ class _Describer:
 class HandledError(NamedTuple):
     """An exception that a thread handles."""
 
-    text: str
-    """Name and arguments, for people."""
-    classes: tuple[str, ...]
-    """The names of its class and of those that this derives from."""
-    errno: int | None
-    """The first argument, where that is a number, as OSError has it."""
-    message: str
-    """The first argument, where that is a text."""
+    text: str  # name and arguments, for people
+    classes: tuple[str, ...]  # the names of its class and of those that this derives from
+    errno: int | None  # the first argument, where that is a number, as OSError has it
+    message: str  # the first argument, where that is a text
 
 
 def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | None:
@@ -158,8 +150,7 @@ def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | 
 
 
 def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | None:
-    """The exception that a variable of this function has, and that a loop around its instruction has caught: its
-    traceback begins there. None for none. Raises nothing."""
+    """The exception in a variable that a loop around the instruction has caught, by its traceback. Raises nothing."""
     with suppress(GdbextError):
         for value in locals_of(runtime, frame).values():
             text = exception_text(runtime, value)
@@ -193,8 +184,7 @@ def exception_text(runtime: PythonRuntime, address: int) -> str:
 
 
 def raised_in(runtime: PythonRuntime, exception: int) -> str:
-    """``load (train.py:8)``: the function that raised an exception, by its traceback, with the line where it begins; ""
-    if that is not known."""
+    """``load (train.py:8)``: the function that raised an exception, with the line where it begins; "" if unknown."""
     codes = codes_of_traceback(runtime, exception)
     with suppress(GdbextError):
         if codes:
@@ -203,8 +193,7 @@ def raised_in(runtime: PythonRuntime, exception: int) -> str:
     return ""
 
 
-_TRACEBACKS = 1000
-"""Frames of a traceback that are followed."""
+_TRACEBACKS = 1000  # frames of a traceback that are followed
 
 
 def codes_of_traceback(runtime: PythonRuntime, exception: int) -> list[int]:

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
 
-_FRAMES = 16
-"""Innermost frames of each thread that are read."""
-_THREADS = 300
-"""Most threads that are read: a process with more has pools of equal ones."""
+_FRAMES = 16  # innermost frames of each thread that are read
+_THREADS = 300  # most threads that are read: a process with more has pools of equal ones
 _ATTRIBUTES = 64
 
 
@@ -63,8 +61,8 @@ def _code_facts(runtime: PythonRuntime, frame: PythonFrame) -> _CodeFacts:
     else:
         counts = (py.PyCodeObject.co_ncellvars, py.PyCodeObject.co_nfreevars)
         has_cells = any(not code.has(each) or code.value(each) for each in counts)
-    known = frozenset(global_variables(runtime, frame).values())
-    return _CodeFacts(len(names), bool(has_cells), names[:1] == ["self"], known)
+    global_values = frozenset(global_variables(runtime, frame).values())
+    return _CodeFacts(len(names), bool(has_cells), names[:1] == ["self"], global_values)
 
 
 def _values(runtime: PythonRuntime, frame: PythonFrame, code: _CodeFacts) -> Iterator[int]:

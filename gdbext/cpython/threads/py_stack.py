@@ -90,7 +90,6 @@ class PyStack(list[PythonFrame]):
             return PyRef(self.python, 0, error)
 
     def locals_of(self, function: str, file: str) -> PyVariables:
-        """Those of the innermost frame of a function in a file whose path ends so; none where it is not on the
-        stack."""
+        """The locals of the innermost frame of a function in a file whose path ends so; none without one."""
         frame = next((each for each in self if each.function == function and each.file.endswith(file)), None)
         return self.locals(frame) if frame else PyVariables(self.python)

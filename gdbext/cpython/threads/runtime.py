@@ -26,7 +26,7 @@ from gdbext.cpython.abi.versions import (
 )
 from gdbext.cpython.objects.object_items import context_variables
 from gdbext.cpython.objects.py_ref import PyItems, PyRef, integer
-from gdbext.cpython.objects.py_space import PySpace
+from gdbext.cpython.objects.py_space import PySpace, once
 from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, ThreadState
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.engine.glibc.pthread import PthreadTids
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Symbolizer
 
     _T = TypeVar("_T")
-    NoteError = Callable[[GdbextError, str], None]
-    """Called with what could not be read, and where."""
+    NoteError = Callable[[GdbextError, str], None]  # called with what could not be read, and where
 
 
 class TornListError(BadData):
@@ -57,13 +56,9 @@ class PythonRuntime(PySpace):
         self._location = location
         self.module: Module = location.module
         self.address = location.address
-        self.modules: ModuleTable | None = None
-        """All modules of the process, where it was found in one."""
+        self.modules: ModuleTable | None = None  # all modules of the process, where it was found in one
         self.version = layout.abi.text
         self.frames = FrameReader(memory, layout, self.codes)
-        self._states: list[ThreadState] | None = None
-        self._known_tids: set[int] | None = None
-        self._pthreads: PthreadTids | None = None
 
     def anew(self) -> PythonRuntime:
         """The same interpreter, of which nothing is known but the code of functions."""
@@ -76,17 +71,27 @@ class PythonRuntime(PySpace):
         """The Python frames of a thread, innermost first, interpreter by interpreter."""
         return PyStack(self, [frame for state in states for frame in self.frames.stack(state).frames])
 
+    @once
     def globals_of(self, module: str) -> PyRef:
         """The dict of an imported module's variables, in the newest interpreter that has the module. Raises nothing."""
-        return self.once(_globals_of, module)
+        missing = PyRef(self, 0)
+        try:
+            for interpreter in self.interpreters():
+                namespace = self.globals_in(interpreter, module)
+                if namespace:
+                    return namespace
+                missing = missing if namespace.is_absent else namespace
+        except GdbextError as error:
+            return PyRef(self, 0, error)
+        return missing
 
     def globals_in(self, interpreter: Interpreter, module: str) -> PyRef:
         """The same in one interpreter; missing if the module is not imported there."""
 
         def namespace(_: PySpace, address: int) -> int:
             modules = PyInterpreterState(self.space, address).value(self.layout.abi.modules)
-            found = self.dicts.get(modules, module) if modules else 0
-            return PyModuleObject(self.space, found).md_dict if found else 0
+            imported = self.dicts.get(modules, module) if modules else 0
+            return PyModuleObject(self.space, imported).md_dict if imported else 0
 
         return PyRef(self, interpreter.address).at(namespace)
 
@@ -125,8 +130,7 @@ class PythonRuntime(PySpace):
 
     @classmethod
     def _at(cls, memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> PythonRuntime:
-        """The runtime there, in the first version that fits, and the layout that reads best. Raises PythonUnsupported
-        when none does."""
+        """The runtime there, in the first version and layout that fit. Raises PythonUnsupported when none does."""
         known = evidence(memory, location, symbolizer)
         problems: list[str] = []
         for abi in known.candidates:
@@ -181,23 +185,22 @@ class PythonRuntime(PySpace):
     def interpreters(self) -> list[Interpreter]:
         """All interpreters, newest first; empty before Py_Initialize. Raises BadData, MemoryFault."""
         address = PyRuntimeState(self.space, self.address).interpreters_head
-        found: dict[int, Interpreter] = {}
+        interpreters: dict[int, Interpreter] = {}
         while address:
-            if address in found or len(found) >= 4096:
+            if address in interpreters or len(interpreters) >= 4096:
                 raise BadData("the list of interpreters has no end")
             state = PyInterpreterState(self.space, address)
             number = state.id
             if not 0 <= number < 1 << 32:
                 raise BadData(f"interpreter at {address:#x} has the id {number}")
-            found[address] = Interpreter(address, number)
+            interpreters[address] = Interpreter(address, number)
             address = state.next
-        return list(found.values())
+        return list(interpreters.values())
 
+    @once
     def thread_states(self) -> list[ThreadState]:
         """All thread states of all interpreters, newest first. Raises BadData, MemoryFault."""
-        if self._states is None:
-            self._states = [state for interpreter in self.interpreters() for state in self._states_of(interpreter)]
-        return self._states
+        return [state for interpreter in self.interpreters() for state in self._states_of(interpreter)]
 
     def _states_unless_torn(self) -> list[ThreadState]:
         """All thread states. Raises BadData, MemoryFault; TornListError if the layout has proved right elsewhere."""
@@ -214,17 +217,17 @@ class PythonRuntime(PySpace):
     def _states_of(self, interpreter: Interpreter) -> Iterable[ThreadState]:
         address = PyInterpreterState(self.space, interpreter.address).value(self.layout.abi.first_thread)
         has_native = PyThreadState.native_thread_id.is_in(self.layout)
-        found: dict[int, ThreadState] = {}
+        states: dict[int, ThreadState] = {}
         while address:
-            if address in found or len(found) >= 100_000:
+            if address in states or len(states) >= 100_000:
                 raise BadData(f"the list of thread states of interpreter {interpreter.id} has no end")
             state = PyThreadState(self.space, address)
             if state.interp != interpreter.address:
                 raise BadData(f"thread state at {address:#x} does not belong to interpreter {interpreter.id}")
             native = state.native_thread_id if has_native else 0
-            found[address] = ThreadState(address, interpreter, state.thread_id, native or None)
+            states[address] = ThreadState(address, interpreter, state.thread_id, native or None)
             address = state.next
-        return found.values()
+        return states.values()
 
     def sys_hexversion(self) -> int | None:
         """sys.hexversion of some interpreter, None where it cannot be read (start-up, shutdown)."""
@@ -249,32 +252,35 @@ class PythonRuntime(PySpace):
 
     def tid_of(self, state: ThreadState) -> int | None:
         """The kernel's id of the thread that owns this state; None if it is not a thread of the target."""
-        if self._known_tids is None:
-            self._known_tids = {thread.tid for thread in self.memory.target.memory.threads()}
-        if state.native_id in self._known_tids:
-            return state.native_id
-        return self.pthreads.tids.get(state.ident)
+        return state.native_id if state.native_id in self._tids else self.pthreads.tids.get(state.ident)
 
-    @property
+    @cached_property
+    def _tids(self) -> set[int]:
+        return {thread.tid for thread in self.memory.target.threads()}
+
+    @cached_property
     def pthreads(self) -> PthreadTids:
         """The threads of the target by their pthread_t, which is what threading.get_ident() gives."""
-        if not self._pthreads:
-            self._pthreads = PthreadTids.read(self.memory, self.memory.target.memory.threads())
-        return self._pthreads
+        return PthreadTids.read(self.memory, self.memory.target.threads())
 
     def proven_tid(self, state: ThreadState) -> int | None:
-        """The thread id as ``tid_of`` has it, and None where the state's two ids are those of different threads: one of
-        them is damaged."""
+        """``tid_of`` the state; None if its two ids belong to different threads: one is damaged."""
         tid, by_ident = self.tid_of(state), self.pthreads.tids.get(state.ident)
         return tid if by_ident in (None, tid) else None
 
     def state_of_ident(self, ident: int) -> ThreadState | None:
         """The thread state whose threading.get_ident() is ``ident``; None if no such thread lives."""
-        return self.once(_states_by_ident).get(ident)
+        return self._states_by_ident().get(ident)
 
+    @once
+    def _states_by_ident(self) -> Mapping[int, ThreadState]:
+        return {state.ident: state for state in reversed(self.thread_states())}
+
+    @once
     def tid_of_ident(self, ident: int) -> int | None:
         """The kernel's id of the thread whose threading.get_ident() is ``ident``; None if none is known."""
-        return self.once(_tid_of_ident, ident)
+        state = self.state_of_ident(ident)
+        return self.proven_tid(state) if state else self.pthreads.tids.get(ident)
 
     def has_no_thread(self, ident: int) -> bool:
         """No thread of the target has that threading.get_ident(): every pthread_t was read, and the list of thread
@@ -314,28 +320,6 @@ NO_PYTHON = _NoPython()
 modules, and to read its memory raises BadData."""
 
 
-def _globals_of(runtime: PythonRuntime, module: str) -> PyRef:
-    missing = PyRef(runtime, 0)
-    try:
-        for interpreter in runtime.interpreters():
-            found = runtime.globals_in(interpreter, module)
-            if found:
-                return found
-            missing = missing if found.is_absent else found
-    except GdbextError as error:
-        return PyRef(runtime, 0, error)
-    return missing
-
-
-def _tid_of_ident(runtime: PythonRuntime, ident: int) -> int | None:
-    state = runtime.state_of_ident(ident)
-    return runtime.proven_tid(state) if state else runtime.pthreads.tids.get(ident)
-
-
-def _states_by_ident(runtime: PythonRuntime) -> Mapping[int, ThreadState]:
-    return {state.ident: state for state in reversed(runtime.thread_states())}
-
-
 def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
     """Thread ident to name over all interpreters; what cannot be read is left out. Raises nothing.
 
@@ -356,12 +340,9 @@ def recorded_native_id(runtime: PythonRuntime, ident: int) -> int | None:
     return next((native for each in threads if (native := each.var(assumed_names.THREAD_NATIVE_ID).int())), None)
 
 
+@once
 def active_threads(runtime: PythonRuntime) -> Sequence[tuple[PyRef, PyRef]]:
     """(ident, Thread) of threading._active, the main interpreter's first. Raises nothing."""
-    return runtime.once(_active_threads)
-
-
-def _active_threads(runtime: PythonRuntime) -> Sequence[tuple[PyRef, PyRef]]:
     tables = module_globals(runtime, assumed_names.THREADING, assumed_names.ACTIVE_THREADS)
     return [thread for table in tables for thread in table.items()]
 
@@ -372,8 +353,8 @@ def module_globals(runtime: PythonRuntime, module: str, name: str) -> Iterator[P
         interpreters = runtime.interpreters()
     except (BadData, MemoryFault):
         return
-    found = (runtime.globals_in(interpreter, module)[name] for interpreter in reversed(interpreters))
-    yield from filter(None, found)
+    values = (runtime.globals_in(interpreter, module)[name] for interpreter in reversed(interpreters))
+    yield from filter(None, values)
 
 
 class ThreadTable:
@@ -404,5 +385,5 @@ class ThreadTable:
         except GdbextError as error:
             self._note(error, "python thread names")
             return {}
-        states = ((tid, state) for tid, found in self.states.items() for state in found)
+        states = ((tid, state) for tid, own_states in self.states.items() for state in own_states)
         return {tid: names[state.ident] for tid, state in states if state.ident in names}

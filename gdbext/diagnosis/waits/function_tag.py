@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.abi.versions import EVAL_FUNCTIONS
+from gdbext.cpython.abi.assumed_names import EVAL_FUNCTIONS
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
 

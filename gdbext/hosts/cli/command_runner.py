@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.tool import Alone
+from gdbext.engine.formats import elf_core
 from gdbext.engine.layouts import store
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.live import proc_checks, supervision
-from gdbext.engine.targets.live.unstopped import SleepingProcess, UnreadableProcess
+from gdbext.engine.targets.live.unstopped import AsleepProcess, UnreadableProcess
 from gdbext.errors import GdbextError, UsageError
 from gdbext.hosts import opening
 from gdbext.hosts.cli.options import wants_color
@@ -21,7 +22,7 @@ from gdbext.tools import running, table
 from gdbext.tools.outcome import Outcome, failure, interruption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from gdbext.engine.targets.base_target import Target
     from gdbext.hosts.cli.options import Options
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 def run(options: Options) -> Outcome:
     """The outcome of the command. Raises GdbextError."""
     try:
-        with _silence(options.quiet and not options.program):
+        with _silence() if options.quiet and not options.program else nullcontext():
             outcome = _run_supervised(options)
     except (KeyboardInterrupt, SystemExit) as end:
         from gdbext.engine.targets.live.debugger_guard import state_after_detach  # for Ctrl+C alone
@@ -59,58 +60,58 @@ def _other_executable(options: Options) -> str:
 
 
 @contextmanager
-def _silence(wanted: bool) -> Iterator[None]:
-    """Nothing that is written to standard error meanwhile is seen, where that is wanted."""
-    if not wanted:
-        yield
-        return
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+def _silence() -> Iterator[None]:
+    """Discard what is written to standard error meanwhile."""
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _run_supervised(options: Options) -> Outcome:
-    """The outcome of the command; of a process that the kernel may keep us from reading, by a child of ours."""
+    """The outcome of the command; on a process that the kernel may keep us from reading, by a child of ours."""
     pid = options.pid
-    if not pid or {"--help", "-h"} & set(options.argv) or _watches(options):
+    if not pid or _asks_for_help(options) or _watches(options):
         return _run(options)
     if not options.no_stop and options.chosen_debugger != "none":
         supervision.check_can_stop(pid)
         return _run(options)
     if not supervision.is_suspect(pid):
         return _run(options)
-    return opening.supervised(pid, lambda: _guarded(options, _run), lambda: _guarded(options, _run_unreadable))
+
+    def run_unreadable() -> Outcome:  # the command on a process whose memory the kernel lets no other process read
+        return running.execute(options.command, options.argv, lambda: Session(UnreadableProcess(pid)), wants_color())
+
+    def guarded(run_command: Callable[[], Outcome]) -> Outcome:
+        try:
+            return run_command()
+        except GdbextError as error:
+            return failure(options.command, options.argv, error)
+
+    return opening.supervised(pid, lambda: guarded(lambda: _run(options)), lambda: guarded(run_unreadable))
 
 
-def _guarded(options: Options, run: Callable[[Options], Outcome]) -> Outcome:
-    try:
-        return run(options)
-    except GdbextError as error:
-        return failure(options.command, options.argv, error)
-
-
-def _run_unreadable(options: Options) -> Outcome:
-    """The command on a process whose memory the kernel lets nobody read."""
-
-    def open_session() -> Session:
-        return Session(UnreadableProcess(options.pid))
-
-    return running.execute(options.command, options.argv, open_session, wants_color())
+def _asks_for_help(options: Options) -> bool:
+    return bool({"--help", "-h"} & set(options.argv))
 
 
 def _run(options: Options) -> Outcome:
-    if {"--help", "-h"} & set(options.argv):
+    if _asks_for_help(options):
         return Outcome(0, table.help_text(table.find(options.command)))
     if not options.called.source and not options.program:
         return running.execute_alone(options.command, options.argv, wants_color(options.color))
     if options.measure_as_me:
         os.environ[store.PERMISSION] = store.AS_ME  # which is there in a debugger of ours, too
-    recorded = _recorded_command(options)  # refuses, if it has to, before anything is stopped
+    recorded = None
+    if options.record:
+        from gdbext.hosts.debugger.recorded_command import RecordedCommand  # 6 ms, for --record
+
+        # refuses, if it has to, before anything is stopped
+        recorded = RecordedCommand(options.command, options.argv, options.record)
     if options.pid:
         needs_tracer = options.chosen_debugger != "none" or _watches(options)
         traced = not needs_tracer and proc_checks.foreign_tracer(options.pid)
@@ -122,9 +123,9 @@ def _run(options: Options) -> Outcome:
     from gdbext.hosts.cli import debugger_runner  # 3 ms, for --debugger
 
     if options.core:
-        debugger_runner.check_core(options.core)
+        elf_core.check_regular(options.core)  # a debugger would wait for the writer of a pipe
         if options.executable:
-            with suppress(GdbextError), closing(_target(options)) as target:  # the debugger's own error is told
+            with suppress(GdbextError), closing(_target(options)) as target:  # the debugger's own error is shown
                 _compare_writer(target, options)
     return debugger_runner.run(options, debugger, wants_color(options.color))
 
@@ -137,9 +138,6 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
         opened.append(_target(options, again=bool(opened)))
         return opened[-1]
 
-    def open_session() -> Session:
-        return Session(open_target())
-
     host, color = Alone(called=options.called), wants_color(options.color)
     watches = _watches(options)
     if not watches and table.needs_running(options.command, options.argv):
@@ -149,11 +147,12 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
         with budget.MemoryLimit(options.memory), limit:
             if recorded:
                 outcome = recorded.run(open_target, color, host)
-                if not _is_one_moment(opened):
+                # A process that was recorded as it slept may have woken meanwhile, or a proof needs its registers.
+                if opened and isinstance(opened[0], AsleepProcess) and not opened[0].is_enough():
                     opened[0].close()
                     outcome = recorded.run(open_target, color, host)
             else:
-                outcome = running.execute(options.command, options.argv, open_session, color, host)
+                outcome = running.execute(options.command, options.argv, lambda: Session(open_target()), color, host)
     except budget.TimeIsUp:
         return failure(options.command, options.argv, budget.time_error(options.time_limit or 0))
     finally:
@@ -177,11 +176,6 @@ def _compare_writer(target: Target, options: Options) -> None:
         options.other_writer = core_sources.other_writer(target, named)
 
 
-def _is_one_moment(opened: Sequence[Target]) -> bool:
-    """False for a process that was recorded as it slept, and woke meanwhile, or of which a proof needs registers."""
-    return not (opened and isinstance(opened[0], SleepingProcess)) or opened[0].is_consistent()
-
-
 def _target(options: Options, again: bool = False) -> Target:
     """The target of the command line; ``again``: what is recorded has moved, and is stopped now."""
     if options.recording:
@@ -197,13 +191,5 @@ def _target(options: Options, again: bool = False) -> Target:
 
 
 def _watches(options: Options) -> bool:
-    """The command looks at a process that is not stopped, and needs no debugger for it."""
+    """The command reads a process that is not stopped, and needs no debugger for it."""
     return table.needs_no_stop(options.command, options.argv, bool(options.pid))
-
-
-def _recorded_command(options: Options) -> RecordedCommand | None:
-    if not options.record:
-        return None
-    from gdbext.hosts.debugger.recorded_command import RecordedCommand  # 6 ms, for --record
-
-    return RecordedCommand(options.command, options.argv, options.record)

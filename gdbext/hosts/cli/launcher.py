@@ -75,33 +75,45 @@ The report alone goes to standard output. Exit status: 0 a report was produced, 
 
 def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
     """Run ``scripts/dispatch`` with these arguments; its exit status. ``typed``: the program as it was called."""
-    _occupy_standard_descriptors()
+    for fd in range(3):  # a pipe of ours must not take the place of one that the caller closed
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # gets the lowest number that is free
     raise_gc_threshold()
-    json_wanted = "--json" in before_program(argv)
+    json_option = ["--json"] if "--json" in before_program(argv) else []
     options = Options()
     options.typed = typed
     try:
-        if _asks_for_help(argv):
+        if not argv or argv[0] in ("-h", "--help") or list(argv) == ["help"]:
             return deliver(Outcome(0, usage(typed)), typed)
         argv = spelled_out(without_debugger(argv))
         if "--version" in argv[:1]:
             return deliver(Outcome(0, f"gdbext {__version__}\n"), typed)
         if "--init-path" in argv[:1]:
             return deliver(Outcome(0, f"{init_path(argv[1:])}\n"), typed)
-        program = table.program(argv[0])
-        if program:
-            return deliver(guard(program.name, argv, lambda: _run_program(program, argv[1:], typed)), typed)
+        row = table.program(argv[0])
+        if row:
+            program_row, words = row, argv[1:]
+
+            def run_program() -> Outcome:
+                program: Program = table.load(program_row.place)()
+                try:
+                    return program.main(words, lambda typed_words: main(typed_words, typed), wants_color())
+                except HelpRequested as request:
+                    return Outcome(0, f"{request}\n")
+
+            return deliver(guard(row.name, argv, run_program), typed)
         parse(argv, options)
         from gdbext.hosts.cli import command_runner  # 40 ms, which --help, --version and ps need not wait for
 
-        words = ["--json"] if json_wanted else []
-        outcome = guard(options.command, words, lambda: command_runner.run(options))
+        outcome = guard(options.command, json_option, lambda: command_runner.run(options))
     except HelpRequested as request:
         outcome = Outcome(0, str(request))
     except GdbextError as error:
-        outcome = failure(options.command, ["--json"] if json_wanted else [], error)
+        outcome = failure(options.command, json_option, error)
     except (KeyboardInterrupt, SystemExit) as end:
-        outcome = failure(options.command, ["--json"] if json_wanted else [], interruption(end))
+        outcome = failure(options.command, json_option, interruption(end))
     return deliver(outcome, typed, options.called)
 
 
@@ -111,8 +123,7 @@ def run() -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """Exit without freeing objects, which would be a seventh of the time. Exit handlers run, and non-daemon threads are
-    joined."""
+    """Exit without freeing objects (a seventh of the time); exit handlers run, and non-daemon threads are joined."""
     threading, atexit = sys.modules.get("threading"), sys.modules.get("atexit")
     if threading and threading.active_count() > 1:
         sys.exit(status)
@@ -126,17 +137,8 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _run_program(row: table.ToolRow, argv: Sequence[str], typed: str) -> Outcome:
-    """The outcome of a program, which may have shown by itself what it found."""
-    program: Program = table.load(row.place)()
-    try:
-        return program.main(argv, lambda words: main(words, typed), wants_color())
-    except HelpRequested as request:
-        return Outcome(0, f"{request}\n")
-
-
 def deliver(outcome: Outcome, typed: str = PROGRAM, called: CommandLine | None = None) -> int:
-    """Write an outcome to standard output and error; the exit status. ``called``: what was looked at."""
+    """Write an outcome to standard output and error; the exit status. ``called``: the words for what was examined."""
     status = outcome.status
     try:
         write(1, outcome.output)
@@ -148,19 +150,9 @@ def deliver(outcome: Outcome, typed: str = PROGRAM, called: CommandLine | None =
     if outcome.error:
         try:
             write(2, f"{_name(typed)}: {_as_called(outcome.error, typed, called)}\n")
-        except OSError:  # there is nobody left to tell
+        except OSError:  # no reader is left
             return status
     return status
-
-
-def _occupy_standard_descriptors() -> None:
-    """Open something that cannot be written in place of 0 to 2, where the caller closed one: else a pipe of ours
-    becomes it."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDONLY)  # gets the lowest number that is free
 
 
 def _name(typed: str) -> str:
@@ -168,25 +160,21 @@ def _name(typed: str) -> str:
     return typed if " " in typed else typed.rpartition("/")[2]
 
 
-_TRY = "  try: "
-"""The beginning of an error's line with what to do (error_text)."""
-
-
 def _as_called(text: str, typed: str, called: CommandLine | None = None) -> str:
     """The error with suggestions that have our program as it was called: ``dispatch ps`` is ``gdbext ps``, and
     ``dispatch-op mm`` a whole command line."""
     if called:
         whole = CommandLine(typed, called.source or "-p PID")
+        advice = "  try: "  # the beginning of an error's line with what to do (error_text)
         lines = text.split("\n")
-        text = "\n".join(_TRY + whole.pasted(line[len(_TRY) :]) if line.startswith(_TRY) else line for line in lines)
+        text = "\n".join(
+            advice + whole.pasted(line[len(advice) :]) if line.startswith(advice) else line for line in lines
+        )
     programs = (f"{row.name} " for row in table.TABLE if row.mode == "program")
-    for word in (*_SUGGESTED, *programs):
+    for word in ("-", "ps", "help ", *programs):
         for name in (PROGRAM, "dispatch"):
             text = text.replace(f" {name} {word}", f" {typed}\0{word}")
     return text.replace("\0", " ")
-
-
-_SUGGESTED = ("-", "ps", "help ")
 
 
 def usage(typed: str = PROGRAM) -> str:
@@ -213,7 +201,3 @@ def init_path(words: Sequence[str]) -> str:
     if len(words) != 1 or words[0] not in DEBUGGERS:
         raise UsageError("--init-path needs the name of a debugger", help=f"one of: {', '.join(DEBUGGERS)}")
     return f"{package}/{DEBUGGERS[words[0]].file}"
-
-
-def _asks_for_help(argv: Sequence[str]) -> bool:
-    return not argv or argv[0] in ("-h", "--help") or list(argv) == ["help"]

@@ -21,11 +21,12 @@ from gdbext.tools import table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_FLAGS = ("--no-stop", "-q", "--quiet", "--measure-as-me")
+_FLAGS = {"--no-stop": "no_stop", "-q": "quiet", "--quiet": "quiet", "--measure-as-me": "measure_as_me"}
+"""Option without a value → attribute of Options that it sets."""
 _ALONE = ("-V", "--version", "--init-path")
+_HELP = frozenset({"--help", "-h"})
 COLORS = ("auto", "always", "never")
-_BY_PID = ("watch", "ranks", "shell", "report")
-"""Programs whose first word may be a process id without ``-p``."""
+_BY_PID = ("watch", "ranks", "shell", "report")  # programs whose first word may be a process id without ``-p``
 
 
 class Options:
@@ -37,24 +38,19 @@ class Options:
         self.recording = ""
         self.executable = ""
         """The program that was named beside a core or a process, as gdb takes it; it is only compared."""
-        self.other_writer = ""
-        """The program that wrote the core, if it is known and is not ``executable``."""
-        self.named = ""
-        """The path by which suggestions name the recording; "" for that by which it is opened."""
+        self.other_writer = ""  # the program that wrote the core, if it is known and is not ``executable``
+        self.named = ""  # the path by which suggestions name the recording; "" for that by which it is opened
         self.record = ""
         self.sysroot = ""
-        self.debugger = ""
-        """"gdb", "lldb" or "none"; "" where the user leaves that to us."""
+        self.debugger = ""  # "gdb", "lldb" or "none"; "" where the user leaves that to us
         self.timeout: float | None = None
-        self.memory = MEMORY
-        """Bytes of our own memory that a look may take."""
+        self.memory = MEMORY  # bytes of our own memory that an inspection may take
         self.no_stop = False
         self.measure_as_me = False
         self.command = ""
         self.argv: list[str] = []
         self.program: list[str] = []
-        self.typed = PROGRAM
-        """Our own program, as it was called."""
+        self.typed = PROGRAM  # our own program, as it was called
         self.color = "auto"
         self.quiet = False
 
@@ -74,8 +70,8 @@ class Options:
 
     @property
     def chosen_debugger(self) -> str:
-        """The one that was asked for; else gdb where the process must run, or stop at breakpoints, and none where it is
-        only read. Raises UsageError for arguments of the command that it cannot parse."""
+        """The one that was asked for; else gdb if the process must run, or stop at breakpoints, and none if it is only
+        read. Raises UsageError for arguments of the command that it cannot parse."""
         if self.debugger:
             return self.debugger
         if self.program or (self.pid and table.needs_running(self.command, self.argv)):
@@ -85,7 +81,7 @@ class Options:
 
     @property
     def time_limit(self) -> float | None:
-        """The seconds after which a look ends; None for what lasts until it is told to end."""
+        """The seconds after which an inspection ends; None for what lasts until it is interrupted."""
         runs_on = bool(self.program) or table.find(self.command).runs_on(self.argv)
         return self.timeout if self.timeout is not None or runs_on else SECONDS
 
@@ -97,29 +93,26 @@ def parse(argv: Sequence[str], options: Options) -> None:
     options.command = table.DEFAULT
     setters = _setters(options)
     rest: list[str] = []
-    position = 0
-    while position < len(words):
-        name, equals, value = words[position].partition("=")
-        position += 1
-        if name == "--no-stop" and not equals:
-            options.no_stop = True
-            continue
-        if name in ("-q", "--quiet") and not equals:
-            options.quiet = True
-            continue
-        if name == "--measure-as-me" and not equals:
-            options.measure_as_me = True
-            continue
-        if name not in setters:
-            rest.append(words[position - 1])
-            continue
-        if not equals:
-            if position == len(words):
-                raise UsageError(f"{name} needs a value", help="dispatch --help")
-            value = words[position]
-            position += 1
-        setters[name](value)
-    _take_pid(rest, options)
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, value = word.partition("=")
+        if name in _FLAGS and not equals:
+            setattr(options, _FLAGS[name], True)
+        elif name not in setters:
+            rest.append(word)
+        else:
+            if not equals:
+                following = next(remaining, None)
+                if following is None:
+                    raise UsageError(f"{name} needs a value", help="dispatch --help")
+                value = following
+            setters[name](value)
+    # a number in place of the command is a process, behind options, too: ``--debugger none 7392``
+    command_at = _command_index(rest)
+    pid = number(rest[command_at]) if command_at is not None and rest[command_at].isdecimal() else 0
+    if command_at is not None and pid and not options.called.source:
+        options.pid = pid
+        rest.pop(command_at)
     try:
         _take_command(rest, options)
     except UsageError as error:
@@ -130,8 +123,7 @@ def parse(argv: Sequence[str], options: Options) -> None:
 
 
 def launcher_words(words: Sequence[str]) -> list[str]:
-    """Those of the words that the launcher would take for itself, wherever they stand: its own options and what starts
-    a program, but for --json, which every command has."""
+    """The words that the launcher would take for itself: its options and what starts a program, but not --json."""
     own = {*_setters(Options()), *_FLAGS, *_ALONE, "--"}
     return [word for word in words if word.partition("=")[0] in own]
 
@@ -165,36 +157,25 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
 
 
 def without_debugger(argv: Sequence[str]) -> list[str]:
-    """The command line of a program (``watch``, ``ranks``, …) without ``--debugger none``, wherever it stands. Raises
-    UsageError for another debugger: these look without one."""
+    """The command line of a program (``watch``, ``ranks``, …) without ``--debugger none``, wherever it is. Raises
+    UsageError for another debugger: these read processes without one."""
     words = before_program(argv)
-    rest = list(argv[len(words) :])
-    places = [at for at, word in enumerate(words) if word.partition("=")[0] == "--debugger"]
-    if not places:
+    at = next((index for index, word in enumerate(words) if word.partition("=")[0] == "--debugger"), None)
+    if at is None:
         return list(argv)
-    at = places[0]
-    taken = 1 if "=" in words[at] else 2
-    others = words[:at] + words[at + taken :]
+    value_at = at + 1 if "=" in words[at] else at + 2
+    others = [*words[:at], *words[value_at:]]
     program = table.program(others[0]) if others else None
-    if not program:
-        return [*words, *rest]
     name = words[at].partition("=")[2] or " ".join(words[at + 1 : at + 2])
+    if not program:
+        return list(argv)
     if name != "none":
         why = f"{program.name} looks at its processes without a debugger, which is faster and stops them for less"
         raise UsageError(f"{program.name} takes no --debugger {name}", why=why, help="leave it out")
-    return [*others, *rest]
+    return [*others, *argv[len(words) :]]
 
 
-def _take_pid(rest: list[str], options: Options) -> None:
-    """Take a number in the place of the command as a process, behind options, too: ``--debugger none 7392``."""
-    place = _first_word(rest)
-    pid = number(rest[place]) if place is not None and rest[place].isdecimal() else 0
-    if place is not None and pid and not options.called.source:
-        options.pid = pid
-        rest.pop(place)
-
-
-def _first_word(rest: Sequence[str]) -> int | None:
+def _command_index(rest: Sequence[str]) -> int | None:
     """Find the command's name; None where only options of the default command were given."""
     place = next((index for index, word in enumerate(rest) if not word.startswith("-")), None)
     return None if any(word not in ("--json", "--why") for word in rest[:place]) else place
@@ -202,80 +183,70 @@ def _first_word(rest: Sequence[str]) -> int | None:
 
 def _take_command(rest: list[str], options: Options) -> None:
     """The first word is the command, unless only options of the default command were given."""
-    place = _first_word(rest)
-    if place is not None:
-        options.command = table.find(rest.pop(place)).name
-    elif not {"--json", "--why"} >= set(rest) and not {"--help", "-h"} & set(rest):
-        _check_default(rest)
+    command_at = _command_index(rest)
+    if command_at is not None:
+        options.command = table.find(rest.pop(command_at)).name
+    elif not {"--json", "--why"} >= set(rest) and not _HELP & set(rest):
+        try:
+            table.parser_of(table.find(table.DEFAULT)).parse(rest)
+        except UsageError as error:  # blame what was typed, not the command that was not
+            typed = next((word for word in rest if word.startswith("-")), rest[0])
+            what = f"there is no option {typed}, or it is not used like this"
+            raise UsageError(what, why=error.what, help="dispatch --help") from None
     options.argv = rest
 
 
-def _check_default(rest: Sequence[str]) -> None:
-    """Blame what was typed, not the command that was not."""
-    try:
-        table.parser_of(table.find(table.DEFAULT)).parse(rest)
-    except UsageError as error:
-        typed = next((word for word in rest if word.startswith("-")), rest[0])
-        what = f"there is no option {typed}, or it is not used like this"
-        raise UsageError(what, why=error.what, help="dispatch --help") from None
-
-
 def _setters(options: Options) -> dict[str, Callable[[str], None]]:
-    def pid(value: str) -> None:
-        options.pid = number(value) or 0
-        if not options.pid:
-            raise UsageError(f"{value!r} is not a process id", help="find it with: dispatch ps")
+    """Option with a value → function that checks the value and puts it into ``options``. They raise UsageError."""
 
-    def core(value: str) -> None:
-        options.core = _path("--core", value)
+    def setter(attribute: str, read: Callable[[str], object]) -> Callable[[str], None]:
+        return lambda value: setattr(options, attribute, read(value))
 
-    def recording(value: str) -> None:
-        options.recording = _path("--recording", value)
-
-    def record(value: str) -> None:
-        options.record = os.path.abspath(_path("--record", value))  # noqa: PTH100
-
-    def sysroot(value: str) -> None:
-        if not os.path.isdir(value):  # noqa: PTH112
-            raise UsageError(f"--sysroot: {value!r} is not a folder")
-        options.sysroot = value
-
-    def debugger(value: str) -> None:
-        if value != "none":
-            _check_debugger(value)
-        options.debugger = value
-
-    def timeout(value: str) -> None:
-        options.timeout = duration(value, "--timeout")
-
-    def memory_limit(value: str) -> None:
-        options.memory = memory_size(value)
-
-    def color(value: str) -> None:
-        options.color = _color(value)
-
+    pid, core = setter("pid", _pid), setter("core", _path("--core"))
+    recording = setter("recording", _path("--recording"))
     return {
         "-p": pid,
         "--pid": pid,
         "-c": core,
         "--core": core,
-        "--sysroot": sysroot,
+        "--sysroot": setter("sysroot", _folder),
         "-r": recording,
         "--recording": recording,
-        "--record": record,
-        "--named": lambda value: setattr(options, "named", value),
-        "--executable": lambda value: setattr(options, "executable", value),
-        "--debugger": debugger,
-        "--timeout": timeout,
-        "--memory-limit": memory_limit,
-        "--color": color,
+        "--record": setter("record", lambda value: os.path.abspath(_path("--record")(value))),  # noqa: PTH100
+        "--named": setter("named", str),
+        "--executable": setter("executable", str),
+        "--debugger": setter("debugger", _debugger),
+        "--timeout": setter("timeout", lambda value: duration(value, "--timeout")),
+        "--memory-limit": setter("memory", memory_size),
+        "--color": setter("color", _color),
     }
 
 
-def _path(option: str, value: str) -> str:
-    """The path. Raises UsageError for an empty one."""
-    if not value:
-        raise UsageError(f"{option} needs a path", help="dispatch --help")
+def _pid(value: str) -> int:
+    pid = number(value)
+    if not pid:
+        raise UsageError(f"{value!r} is not a process id", help="find it with: dispatch ps")
+    return pid
+
+
+def _path(option: str) -> Callable[[str], str]:
+    def path(value: str) -> str:
+        if not value:
+            raise UsageError(f"{option} needs a path", help="dispatch --help")
+        return value
+
+    return path
+
+
+def _folder(value: str) -> str:
+    if not os.path.isdir(value):  # noqa: PTH112
+        raise UsageError(f"--sysroot: {value!r} is not a folder")
+    return value
+
+
+def _debugger(value: str) -> str:
+    if value not in (*DEBUGGERS, NO_DEBUGGER):
+        raise UsageError(f"--debugger: {value!r} is not one of {', '.join((*DEBUGGERS, NO_DEBUGGER))}")
     return value
 
 
@@ -285,13 +256,8 @@ def _color(value: str) -> str:
     return value
 
 
-def _check_debugger(name: str) -> None:
-    if name not in DEBUGGERS:
-        raise UsageError(f"--debugger: {name!r} is not one of {', '.join((*DEBUGGERS, NO_DEBUGGER))}")
-
-
 def _check_target(options: Options, has_dashes: bool) -> None:
-    if {"--help", "-h"} & set(options.argv):
+    if _HELP & set(options.argv):
         return
     if table.find(options.command).mode == "setting":
         raise UsageError(
@@ -307,7 +273,12 @@ def _check_target(options: Options, has_dashes: bool) -> None:
             what = "there is no PROGRAM after --"
         raise UsageError(what, help="-p PID, -c CORE, -r FILE or -- PROGRAM; see dispatch --help")
     if options.no_stop:
-        _check_no_stop(options)
+        if not options.pid:
+            raise UsageError("--no-stop is for a running process (-p PID)")
+        if table.find(options.command).resumes:
+            raise UsageError(f"{options.command} stops the process at breakpoints", help="leave out --no-stop")
+        if options.record:
+            raise UsageError("--record keeps one moment of a process that stands still", help="leave out --no-stop")
     if options.sysroot and not options.core:
         raise UsageError("--sysroot is for core dumps (-c): a live process shows its own files")
     if options.program and options.debugger == "none":
@@ -319,17 +290,8 @@ def _check_target(options: Options, has_dashes: bool) -> None:
         raise UsageError("a recording cannot be recorded again", help="copy the file: it holds all that there is")
 
 
-def _check_no_stop(options: Options) -> None:
-    if not options.pid:
-        raise UsageError("--no-stop is for a running process (-p PID)")
-    if table.find(options.command).resumes:
-        raise UsageError(f"{options.command} stops the process at breakpoints", help="leave out --no-stop")
-    if options.record:
-        raise UsageError("--record keeps one moment of a process that stands still", help="leave out --no-stop")
-
-
 def wants_color(when: str = "auto") -> bool:
-    """Colours are wanted: "always", "never", or where standard output is a terminal that shows them."""
+    """True if colors are wanted: "always", "never", or if standard output is a terminal that shows them."""
     if when != "auto":
         return when == "always"
     return os.isatty(1) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

@@ -29,12 +29,8 @@ _RECORDING, _ELF, _PACKED = (
 zstd, xz, lz4 and bzip2."""
 _ET_CORE, _TYPE, _BIG_ENDIAN = 4, slice(16, 18), b"\x02"
 """e_type of an ELF file, where it is, and EI_DATA of the byte order that is not ours (elf.h)."""
-_STORE, _BY_PID = "systemd", "coredumpctl:"
-"""Cores of systemd's store (engine/targets/core_sources.py)."""
+_STORE, _BY_PID = "systemd", "coredumpctl:"  # cores of systemd's store (engine/targets/core_sources.py)
 _SOURCES = ("-p", "--pid", "-c", "--core", "-r", "--recording")
-_GLUED = ("-p", "-c", "-r")
-_OF_GDB = {"-pid": "--pid", "-core": "--core"}
-"""gdb takes its long options with one dash, too."""
 _WORDS = ("attach", "-h", "--help", "-V", "--version")
 """Words with a meaning of ours that are neither options of the launcher nor names of commands."""
 
@@ -42,8 +38,8 @@ _WORDS = ("attach", "-h", "--help", "-V", "--version")
 def as_options(words: Sequence[str], valued: Collection[str], flags: Collection[str]) -> tuple[list[str], str]:
     """The command line with -p, -c, -r or "--", and the EXE that was named beside a core or a process, "" for none.
     ``valued``: our options with a value, ``flags``: those without. Raises UsageError if no meaning fits."""
-    words = [_long(word) for word in words]
-    places = _positions(words, valued)
+    words = [_gdb_option(word) for word in words]
+    places = _free_word_indexes(words, valued)
     if not places or table.is_command(words[places[0]]):
         return words, ""
     first, rest = places[0], places[1:]
@@ -58,24 +54,28 @@ def as_options(words: Sequence[str], valued: Collection[str], flags: Collection[
     if has_source or option:
         if not (is_startable(word) or "/" in word or os.path.isfile(word)):  # noqa: PTH113
             return words, ""
-        between = rest[0] if option else first + 1
+        source_at = rest[0] if option else first + 1
         added = [option] if option else []
-        return [*words[:first], *words[first + 1 : between], *added, *words[between:]], word
+        return [*words[:first], *words[first + 1 : source_at], *added, *words[source_at:]], word
     if not is_startable(word):
         return words, ""
     _check_startable(words, first, {*valued, *flags})
-    return ["--", *_started(words)], ""
+    return ["--", *_start_words(words)], ""
 
 
-def _long(word: str) -> str:
+def _gdb_option(word: str) -> str:
+    """gdb takes its long options with one dash, too: ``-pid=7`` is ``--pid=7``."""
     name, equals, value = word.partition("=")
-    return f"{_OF_GDB.get(name, name)}{equals}{value}"
+    return f"-{name}{equals}{value}" if name in ("-pid", "-core") else word
 
 
 def _check_startable(words: Sequence[str], first: int, options: Collection[str]) -> None:
     """Raises UsageError if the words beside the program, which is the word at ``first``, may be meant for us."""
     before, after = words[:first], words[first + 1 :]
-    known = {*options, *_of_default_command()} if after else options
+    known = set(options)
+    if after:
+        actions = table.parser_of(table.find(table.DEFAULT)).options()
+        known |= {name for action in actions for name in action.option_strings}
     doubtful = next((each for each in chain(before, after) if _may_be_ours(each, known)), before[0] if before else "")
     if doubtful:
         raise UsageError(
@@ -87,13 +87,7 @@ def _check_startable(words: Sequence[str], first: int, options: Collection[str])
 
 def start_line(words: Sequence[str]) -> str:
     """The end of the command line that starts a program without doubt."""
-    return " ".join(quoted(word) for word in ("--", *_started(words)))
-
-
-def _of_default_command() -> frozenset[str]:
-    """The options of the command that needs not be named."""
-    parser = table.parser_of(table.find(table.DEFAULT))
-    return frozenset(name for action in parser.options() for name in action.option_strings)
+    return " ".join(quoted(word) for word in ("--", *_start_words(words)))
 
 
 def _may_be_ours(word: str, options: Collection[str]) -> bool:
@@ -103,13 +97,13 @@ def _may_be_ours(word: str, options: Collection[str]) -> bool:
         or word in _WORDS
         or bool(source_option(word))
         or (word.startswith("-") and source_option(value) in ("-c", "-r"))
-        or (word.startswith(_GLUED) and bool(source_option(word[2:])))
+        or (word.startswith(("-p", "-c", "-r")) and bool(source_option(word[2:])))
         or table.is_command(word)
         or table.program(word) is not None
     )
 
 
-def _positions(words: Sequence[str], valued: Collection[str]) -> list[int]:
+def _free_word_indexes(words: Sequence[str], valued: Collection[str]) -> list[int]:
     """The places of the words that are neither options nor the values of ours."""
     places, skips = [], False
     for place, word in enumerate(words):
@@ -179,7 +173,7 @@ def _is_script(word: str) -> bool:
     return word.endswith(".py") and os.path.isfile(word)  # noqa: PTH113
 
 
-def _started(words: Sequence[str]) -> list[str]:
+def _start_words(words: Sequence[str]) -> list[str]:
     """The words that start it: a script by Python."""
     if not _is_script(words[0]) or (os.access(words[0], os.X_OK) and "/" in words[0]):
         return list(words)

@@ -24,41 +24,43 @@ def plain(words: str) -> str:
 def table(headings: Row, rows: Iterable[Row], title: str = "") -> str:
     """A table of text of any origin."""
     head = f"<tr>{''.join(f'<th>{text(heading)}</th>' for heading in headings)}</tr>" if any(headings) else ""
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    cells = ("".join(f'<td style="text-align: left">{text(words)}</td>' for words in row) for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
     return f"{f'<b>{text(title)}</b>' if title else ''}<table>{head}{body}</table>"
 
 
-def _cell(words: str) -> str:
-    return f'<td style="text-align: left">{text(words)}</td>'
-
-
-def threads(found: Iterable[ThreadReport]) -> str:
+def threads(reports: Iterable[ThreadReport]) -> str:
     """A line for each thread."""
-    rows = [(str(each.tid), _name(each), each.state.value, _doing(each), _operator(each)) for each in found]
+    rows = []
+    for each in reports:
+        operator = each.dispatch[0].qualified if each.dispatch else ""
+        rows.append((str(each.tid), each.python_name or each.name or "", each.state.value, _doing(each), operator))
     return table(("tid", "name", "state", "doing", "operator"), rows)
 
 
-def thread(found: ThreadReport) -> str:
+def thread(report: ThreadReport) -> str:
     """A table of what the thread does, then its stacks."""
-    facts = [("state", found.state.value), ("doing", _doing(found)), ("holds", _held(found))]
-    head = table(("", ""), [fact for fact in facts if fact[1]], title=found.label)
-    return head + stack((*found.dispatch, *found.python_frames))
+    held = ", ".join(resource.phrase for resource in report.holds)
+    rows = [("state", report.state.value), ("doing", _doing(report)), ("holds", held)]
+    head = table(("", ""), [row for row in rows if row[1]], title=report.label)
+    return head + stack((*report.dispatch, *report.python_frames))
+
+
+def _doing(report: ThreadReport) -> str:
+    return report.wait.phrase if report.wait else ""
 
 
 def stack(frames: Iterable[object]) -> str:
     """Frames of any kind, in their order."""
-    rows = [row for row in map(_frame, frames) if row]
+    rows: list[Row] = []
+    for frame in frames:
+        if isinstance(frame, DispatchFrame):
+            key = f"key {frame.key or 'unknown'}, {frame.stage.value}, {frame.confidence.value}"
+            rows.append((str(frame.level), f"[{frame.event_name}] {frame.qualified}", key))
+        elif isinstance(frame, Frame):
+            line = f":{frame.line}" if frame.line is not None else ""
+            rows.append((str(frame.level), frame.function, f"{frame.file}{line}" if frame.file else frame.module))
     return table(("level", "frame", "where"), rows) if rows else ""
-
-
-def _frame(frame: object) -> Row:
-    if isinstance(frame, DispatchFrame):
-        key = f"key {frame.key or 'unknown'}, {frame.stage.value}, {frame.confidence.value}"
-        return str(frame.level), f"[{frame.event_name}] {frame.qualified}", key
-    if isinstance(frame, Frame):
-        line = f":{frame.line}" if frame.line is not None else ""
-        return str(frame.level), frame.function, f"{frame.file}{line}" if frame.file else frame.module
-    return ()
 
 
 def verdict(found: Verdict) -> str:
@@ -75,19 +77,3 @@ def facts(title: str, pairs: Iterable[tuple[str, str]]) -> str:
 def findings(found: Sequence[Finding]) -> str:
     """A line for each finding."""
     return table(("kind", "what"), [(each.kind.value, each.summary) for each in found]) if found else ""
-
-
-def _name(found: ThreadReport) -> str:
-    return found.python_name or found.name or ""
-
-
-def _doing(found: ThreadReport) -> str:
-    return found.wait.phrase if found.wait else ""
-
-
-def _held(found: ThreadReport) -> str:
-    return ", ".join(resource.phrase for resource in found.holds)
-
-
-def _operator(found: ThreadReport) -> str:
-    return found.dispatch[0].qualified if found.dispatch else ""

@@ -1,9 +1,4 @@
-"""Process: a running process, a core or a recording, and everything that gdbext can tell of it.
-
-Diagnosis: why it hangs or crashed.
-
-Answer: what a command reports.
-"""
+"""Process, a running process, a core or a recording, with all that gdbext can report of it; the answers of commands."""
 
 from __future__ import annotations
 
@@ -110,7 +105,7 @@ class Process:
         self._limits = limits or CallLimits()
         self._target = target
         self._session = Session(target)
-        target.moment.on_change(self._renew)
+        target.on_change(self._renew)
 
     @property
     def pid(self) -> int:
@@ -120,22 +115,21 @@ class Process:
     @property
     def kind(self) -> str:
         """The kind of target: "live" or "core"."""
-        return self._target.origin.kind
+        return self._target.kind
 
     @property
     def standstill_text(self) -> str:
-        """A sentence that says whether the process stands still: "process 4711 is stopped for some milliseconds, and
-        goes on"."""
+        """Whether the process runs, in words: "process 4711 is stopped for some milliseconds, and goes on"."""
         if not self.standstill:
-            return "nothing runs there: it is a " + ("recording" if self._target.origin.recorded else "core")
+            return "nothing runs there: it is a " + ("recording" if self._target.recorded else "core")
         return f"process {self.pid} {self.standstill.value}"
 
     @cached_property
     def threads(self) -> Threads:
         """All threads with what each waits for, as all-threads reports them; read once."""
         with self._limits.watch():
-            self._session, found = self._session.settled(inspect_threads)
-        return Threads([Thread.of(self._session, each, self._limits) for each in found.threads])
+            self._session, reports = self._session.settled(inspect_threads)
+        return Threads([Thread.of(self._session, each, self._limits) for each in reports.threads])
 
     def diagnose(self) -> Diagnosis:
         """Find out why it hangs or crashed, as dispatch-diagnose does."""
@@ -143,8 +137,7 @@ class Process:
         return Diagnosis(report, self._session, self._limits)
 
     def run(self, command: str, *words: str) -> Answer:
-        """Run any command: ``run("dispatch-op", "aten::mm")``. Raises GdbextError, UsageError among
-        them."""
+        """Run any command: ``run("dispatch-op", "aten::mm")``. Raises GdbextError, also UsageError."""
         with self._limits.watch():
             return Answer(running.report(command, words, lambda: self._session))
 
@@ -175,7 +168,7 @@ class Process:
         self.close()
 
     def __repr__(self) -> str:
-        recorded = ", recorded" if self._target.origin.recorded else ""
+        recorded = ", recorded" if self._target.recorded else ""
         how = f", {self.standstill.name.lower()}" if self.standstill else ""
         return f"<Process {self.pid} ({self.kind}{recorded}{how})>"
 
@@ -184,13 +177,7 @@ class Process:
 
 
 def open_process(
-    pid: int | None,
-    core: str | None,
-    recording: str | None,
-    sysroot: str,
-    stop: bool,
-    hold: bool,
-    limits: CallLimits,
+    pid: int | None, core: str | None, recording: str | None, sysroot: str, stop: bool, hold: bool, limits: CallLimits
 ) -> Process:
     """Open what gdbext.open was asked for. Raises GdbextError."""
     if sum(source is not None for source in (pid, core, recording)) != 1:
@@ -206,16 +193,12 @@ def open_process(
             return Process(opening.open_recording(recording), limits=limits)
         if core is not None:
             return Process(opening.open_core(core, sysroot), limits=limits)
-        return _open_live(pid or 0, stop, hold, limits)
-
-
-def _open_live(pid: int, stop: bool, hold: bool, limits: CallLimits) -> Process:
-    check_process(pid)
-    how = opening.Standstill.HELD if hold else opening.Standstill.BRIEF if stop else opening.Standstill.NONE
-    target = opening.open_live(pid, how)
-    try:
-        target.memory.threads()  # that is the moment which everything is about
-    except BaseException:
-        target.close()
-        raise
-    return Process(target, how, limits)
+        check_process(pid or 0)
+        standstill = opening.Standstill.HELD if hold else opening.Standstill.BRIEF if stop else opening.Standstill.NONE
+        target = opening.open_live(pid or 0, standstill)
+        try:
+            target.threads()  # that is the moment which everything is about
+        except BaseException:
+            target.close()
+            raise
+        return Process(target, standstill, limits)

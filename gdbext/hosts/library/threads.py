@@ -1,9 +1,4 @@
-"""Threads as the library shows them: what all-threads reports of each, and its whole stack when it is asked for.
-
-The Python of a process as the library shows it: frames with their local variables.
-
-Variable: an object that a name refers to.
-"""
+"""Threads as the library shows them, each with its whole stack if asked for, and the variables of Python frames."""
 
 from __future__ import annotations
 
@@ -21,7 +16,6 @@ from gdbext.errors import UsageError
 from gdbext.hosts.library import notebook
 
 if TYPE_CHECKING:
-    from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.diagnosis.session import Session
@@ -86,10 +80,10 @@ class Threads(Sequence[Thread]):
 
     def by_tid(self, tid: int) -> Thread:
         """The thread with that id. Raises KeyError."""
-        found = next((thread for thread in self._threads if thread.tid == tid), None)
-        if not found:
+        thread = next((thread for thread in self._threads if thread.tid == tid), None)
+        if not thread:
             raise KeyError(tid)
-        return found
+        return thread
 
     @overload
     def __getitem__(self, position: int) -> Thread: ...
@@ -140,16 +134,13 @@ class Python:
     def frame(self, tid: int, index: int = 0) -> PythonVariables:
         """A Python frame of a thread, 0 is the innermost. Raises GdbextError, IndexError."""
         with self._limits.watch():
-            return self._frame(tid, index)
-
-    def _frame(self, tid: int, index: int) -> PythonVariables:
-        table = self._session.python_threads
-        if not table.runtime:
-            raise unsupported("there is no Python in this process that can be read")
-        if tid not in table.states:
-            raise UsageError(f"thread {tid} runs no Python")
-        stack = table.frames(tid)
-        return PythonVariables(stack, stack[index], self._limits)
+            table = self._session.python_threads
+            if not table.runtime:
+                raise unsupported("there is no Python in this process that can be read")
+            if tid not in table.states:
+                raise UsageError(f"thread {tid} runs no Python")
+            stack = table.frames(tid)
+            return PythonVariables(stack, stack[index], self._limits)
 
     def __repr__(self) -> str:
         return f"<Python {self.version}>"
@@ -182,15 +173,13 @@ class PythonVariables:
     def locals(self) -> dict[str, Variable]:
         """Name → local variable, of those that are set. Raises GdbextError."""
         with self._limits.watch():
-            found = self._stack.locals(self._frame).checked()
-            return {name: _variable(name, value) for name, value in found.items()}
+            return {
+                name: Variable(name, value.type or "?", value.address, notebook.plain(describe(value)))
+                for name, value in self._stack.locals(self._frame).checked().items()
+            }
 
     def __repr__(self) -> str:
         return f"<Python frame {notebook.plain(f'{self.function} at {self.file}:{self.line}')}>"
 
     def _repr_html_(self) -> str:
         return notebook.facts(self.function, [(name, each.text) for name, each in self.locals.items()])
-
-
-def _variable(name: str, value: PyRef) -> Variable:
-    return Variable(name, value.type or "?", value.address, notebook.plain(describe(value)))

@@ -1,9 +1,4 @@
-"""PyTorch as the library shows it: what dispatch-op and dispatch-tensor report.
-
-Operator: one operator with its schema, registrations and computed dispatch table.
-
-Tensor: one tensor.
-"""
+"""PyTorch as the library shows it: what dispatch-op and dispatch-tensor report of operators and tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +12,6 @@ from gdbext.hosts.library import notebook
 from gdbext.tools import running
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
     from gdbext.tools.operators.operator_section import OperatorReport, OperatorSection, TableChoice
     from gdbext.tools.tensor.tensor_section import TensorSection
@@ -43,17 +37,16 @@ class Torch:
 
     def tensor(self, address: int) -> Tensor:
         """The tensor at an address: of a TensorImpl, of an at::Tensor or of a Python object. Raises GdbextError."""
-        report = self._report("dispatch-tensor", f"{address:#x}")
-        return Tensor(cast("TensorSection", report.sections[0]))
+        return self._tensor(f"{address:#x}")
 
     def tensor_named(self, name: str, tid: int) -> Tensor:
         """The tensor of a Python variable of a thread: ``x``, ``self.weight``, ``batch[0]``. Raises GdbextError."""
-        report = self._report("dispatch-tensor", "--py", name, "--thread", str(tid))
-        return Tensor(cast("TensorSection", report.sections[0]))
+        return self._tensor("--py", name, "--thread", str(tid))
 
-    def _report(self, command: str, *words: str) -> Report:
+    def _tensor(self, *words: str) -> Tensor:
         with self._limits.watch():
-            return running.report(command, words, lambda: self._session)
+            report = running.report("dispatch-tensor", words, lambda: self._session)
+        return Tensor(cast("TensorSection", report.sections[0]))
 
     def __repr__(self) -> str:
         return f"<Torch {self.version}>"
@@ -67,12 +60,10 @@ class Operators(Mapping[str, "OperatorView"]):
         self._limits = limits
 
     def __getitem__(self, name: str) -> OperatorView:
-        if name not in self._session.dispatcher.names:
+        operators = self.find(name) if name in self._session.dispatcher.names else []
+        if not operators:
             raise KeyError(name)
-        found = self.find(name)
-        if not found:
-            raise KeyError(name)
-        return found[0]
+        return operators[0]
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._session.dispatcher.names))
@@ -200,7 +191,7 @@ class Tensor:
         return f"<Tensor {notebook.plain(f'{self.dtype}{list(self.sizes or ())} {self.device}')} at {self.address:#x}>"
 
     def _repr_html_(self) -> str:
-        known = self.report
+        report = self.report
         facts = [("dtype", self.dtype), ("sizes", str(self.sizes)), ("strides", str(self.strides))]
-        facts += [("device", str(self.device)), ("keyset", ", ".join(known.keyset.keys)), ("values", str(self.values))]
-        return notebook.facts(f"{known.implementation} at {self.address:#x}", facts)
+        facts += [("device", str(self.device)), ("keyset", ", ".join(report.keyset.keys)), ("values", str(self.values))]
+        return notebook.facts(f"{report.implementation} at {self.address:#x}", facts)

@@ -120,7 +120,7 @@ def gil(**changes):
     ranges = {"cond": (0, 48), "mutex": (48, 88), "switch_cond": (88, 136), "switch_mutex": (136, 176)}
     values = {f"{name}_range": (DATA + start, DATA + end) for name, (start, end) in ranges.items()}
     values.update(address=DATA, interpreter=0, interpreters=(0,), locked=True, holder=0xAA, holder_tid=2)
-    values.update(last_holder=0xAA, mutex_owner=None, interval=5000)
+    values.update(last_holder=0xAA, mutex_owner=None)
     return GilState(**{**values, **changes})
 
 

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
+from gdbext.cpython.sync.helper_threads import runs_in
 from gdbext.cpython.sync.polled_objects import up_to_callback
-from gdbext.cpython.sync.pools import runs_in
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
 

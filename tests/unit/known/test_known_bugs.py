@@ -22,7 +22,7 @@ def thread(*native: str, **facts: Any) -> ThreadFacts:
     """A thread that waits for the GIL; ``native`` frames are "library!function"."""
     parts = [each.rpartition("!") for each in native]
     frames: Any = [(partial(tuple, [name]), library) for library, _, name in parts]
-    return ThreadFacts(**{"label": "a thread", "waits_for": "gil", "native": lambda: frames, **facts})
+    return ThreadFacts(**{"label": "a thread", "waits_for": "gil", "read_native": lambda: frames, **facts})
 
 
 def judged(bug: KnownBug, *threads: ThreadFacts, **facts: Any) -> KnownBugReport | None:
@@ -207,7 +207,7 @@ def test_a_thousand_entries_look_at_no_stack_without_cause(monkeypatch: pytest.M
     frames = [("/x/b.py", "g")] * 20
     named = lambda: asked.append("name") or ("at::g(int)",)  # noqa: E731
     native = lambda: asked.append("stack") or [(named, "libtorch_cpu.so"), (named, "libc10.so")]  # noqa: E731
-    threads = [ThreadFacts(f"t{n}", frames, "io", native=native) for n in range(200)]
+    threads = [ThreadFacts(f"t{n}", frames, "io", read_native=native) for n in range(200)]
     process = ProcessFacts(threads, asked.append, libraries=["libc.so.6", "libtorch_cpu.so"])
     assert list(matches(many, process)) == []
     assert compared == ["none"] * 200
