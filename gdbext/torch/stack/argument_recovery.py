@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry import Operator
     from gdbext.torch.registry.schema import SchemaText
     from gdbext.torch.values.cpp_values import CppValues
 

@@ -190,7 +190,9 @@ _KEYSET = "c10::DispatchKeySet"
 
 class TypedFrame(NamedTuple):
     """A frame whose function has the operator's arguments last, of the types ``kinds``.
-    ``before``: words before the arguments, the last of which is "keyset" if the function takes one."""
+
+    ``before``: words before the arguments, the last of which is "keyset" if the function takes one.
+    """
 
     level: int
     before: tuple[str, ...]

@@ -1,4 +1,5 @@
 """The instructions at which a function with an inlined dispatcher has the keyset of each of its dispatches.
+
 In ``at::_ops::NAME::call`` and ``::redispatch`` the keyset is the result of some arithmetic, or an argument in a
 register that depends on the hidden result pointer. At the lookup itself it is in one register, whatever came before. A
 compiler leaves one of three forms (GCC 13, torch 2.13; the forms follow from c10/core/DispatchKeySet.h, 1.12 to 2.13):
@@ -7,7 +8,8 @@ compiler leaves one of three forms (GCC 13, torch 2.13; the forms follow from c1
 - the lookup inlined: ``repr_ >> num_backends`` is a shift of a copy of the keyset, and an access to ``dispatchTable_``
   follows;
 - a direct call of an instantiation of ``Dispatcher::redispatch`` or ``::call`` that took the same route: the argument
-  behind the operator's handle."""
+  behind the operator's handle.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Operator and keyset of a dispatch call, recovered from its frames and proven by the operator's dispatch table.
+
 The operator is known, in falling order, by the static handle of ``at::_ops::NAME``; by a handle that a frame passes on;
 by the address of an entry of its table; by the functor that a kernel was called with, which is in one table only.
 
@@ -6,7 +7,8 @@ A value counts as the keyset only if looking it up in *this* operator's table gi
 call's inner frame. *exact*: read at the call instruction's own argument, and proven; *verified*: the only word of the
 frame that is proven, by a kernel that few keysets lead to. A redispatch keeps to the keys of its caller's keyset: a
 value with others is not believed, unless it was read twice. Any word of zeros is the empty keyset: it counts only with
-other evidence."""
+other evidence.
+"""
 
 from __future__ import annotations
 
