@@ -68,9 +68,7 @@ class DispatchBacktrace(Tool):
         add_thread_choice(parser)
         parser.add_argument("--native", action="store_true", help="also show every native frame")
         parser.add_argument(
-            "--args",
-            action="store_true",
-            help="also show each operator's arguments where they can be recovered",
+            "--args", action="store_true", help="also show each operator's arguments where they can be recovered"
         )
         parser.add_argument(
             "--locals", action="store_true", help="also show the variables of the program's own Python frames"

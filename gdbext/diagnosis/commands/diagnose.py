@@ -86,9 +86,7 @@ class Diagnose(Tool):
 
         parser.add_argument("--device", action="store_true", help="also ask NVIDIA's driver and the kernel's log")
         parser.add_argument(
-            "--exit-code",
-            action="store_true",
-            help=f"exit {HANGS} if hung, {CRASHED} if crashed, else 0",
+            "--exit-code", action="store_true", help=f"exit {HANGS} if hung, {CRASHED} if crashed, else 0"
         )
 
         parser.add_argument(
@@ -139,12 +137,7 @@ class Diagnose(Tool):
             last.target.close()
 
     def _report(
-        self,
-        session: Session,
-        args: Namespace,
-        found: Inspection,
-        sections: tuple[Section, ...],
-        called: CommandLine,
+        self, session: Session, args: Namespace, found: Inspection, sections: tuple[Section, ...], called: CommandLine
     ) -> Report:
         verdict = found.judgement.verdict
         shown = {session.target.pid, *verdict.finding.threads}

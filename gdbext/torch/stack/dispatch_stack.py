@@ -21,14 +21,7 @@ from gdbext.torch.stack.inlined_events import InlinedDispatchEvents
 from gdbext.torch.stack.key_choice import PendingRedispatch, Steps
 from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.recovery import CallRecovery
-from gdbext.torch.stack.roles import (
-    DispatcherLinks,
-    Role,
-    UnreadFrames,
-    engine_calls,
-    static_handle,
-    stretches,
-)
+from gdbext.torch.stack.roles import DispatcherLinks, Role, UnreadFrames, engine_calls, static_handle, stretches
 from gdbext.torch.values.key_names import PRIVATE_USE
 
 

@@ -86,12 +86,7 @@ class SiteFinder:
     """Finds the lookups in functions of one process."""
 
     def __init__(
-        self,
-        memory: Memory,
-        modules: ModuleTable,
-        symbolizer: Symbolizer,
-        num_backends: int,
-        table: range,
+        self, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer, num_backends: int, table: range
     ) -> None:
         """``table`` is the range of offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
         self._memory = memory

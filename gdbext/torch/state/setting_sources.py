@@ -297,10 +297,7 @@ FLAGS_ONCE = ("cublas_fp16_reduction", "cublas_bf16_reduction")
 THREADS_IN_USE = -2
 """CONSUMED of ParallelThreadPoolNative.cpp: the pool exists, and has its size by itself."""
 INTEROP_POOL = StaticOwner(
-    "_ZZN2at12_GLOBAL__N_18get_poolEvE4pool",
-    "_ZGVZN2at12_GLOBAL__N_18get_poolEvE4pool",
-    True,
-    "the inter-op pool",
+    "_ZZN2at12_GLOBAL__N_18get_poolEvE4pool", "_ZGVZN2at12_GLOBAL__N_18get_poolEvE4pool", True, "the inter-op pool"
 )
 CALLBACKS = "_ZZN2at12_GLOBAL__N_121GlobalCallbackManager3getEvE7manager"
 """GlobalCallbackManager: a version (8 bytes), the vector of callbacks, a mutex; the same in 2.6 to 2.15."""
