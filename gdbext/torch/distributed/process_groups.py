@@ -267,9 +267,7 @@ class ProcessGroupReader:
         if not backend or self._layout.match != "exact":
             return None
         members = store.nccl_groups(
-            self._layout.version,
-            containers.has_cxx11_abi(self._layout),
-            store.data_of(self._memory.architecture.name),
+            self._layout.version, containers.has_cxx11_abi(self._layout), store.data_of(self._memory.architecture.name)
         )
         if not members:
             return None

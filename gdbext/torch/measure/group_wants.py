@@ -54,11 +54,7 @@ _BEYOND = {
 }
 """Types that are measured besides those that readers declare."""
 
-ENUMS = {
-    "c10d::OpType": "",
-    "c10d::ProcessGroup::BackendType": "",
-    "c10d::DebugLevel": "",
-}
+ENUMS = {"c10d::OpType": "", "c10d::ProcessGroup::BackendType": "", "c10d::DebugLevel": ""}
 
 # Enough of gloo (which wheels do not ship) for the class ProcessGroupGloo, which holds gloo's objects by pointer.
 _GLOO = """#pragma once

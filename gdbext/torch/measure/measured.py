@@ -11,16 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gdbext.torch.measure import compiler
-from gdbext.torch.measure.wants import (
-    CLASSES,
-    CompileUnit,
-    Die,
-    Wants,
-    name_of,
-    strip,
-    type_of,
-    value_of,
-)
+from gdbext.torch.measure.wants import CLASSES, CompileUnit, Die, Wants, name_of, strip, type_of, value_of
 
 _POINTERS = {"DW_TAG_pointer_type": "*", "DW_TAG_reference_type": "&", "DW_TAG_rvalue_reference_type": "&&"}
 _ARRAY = "DW_TAG_array_type"
