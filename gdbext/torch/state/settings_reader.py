@@ -169,8 +169,8 @@ class SettingsReader:
         return f"torch.{python_name(names[number][0])}"
 
     @staticmethod
-    def _boolean(source: SettingSource, number: int) -> bool:
-        if number > 1:
+    def _boolean(source: SettingSource, number: int, size: int = 1) -> bool:
+        if size != 1 or number > 1:
             raise BadData(f"{source.name} is {number}, which is not a bool")
         return bool(number)
 
@@ -223,7 +223,7 @@ class SettingsReader:
         """The name that Python has for the enumerator; before there was an enumeration, a flag."""
         layout = self._need_layout()
         if source.name in sources.FLAGS_ONCE and source.enumeration in layout.absent:
-            return self._boolean(source, number if size == 1 else max(number, 2))
+            return self._boolean(source, number, size)
         names = {value: name for name, value in layout.enum(source.enumeration).items()}
         if number not in names:
             raise BadData(f"{source.enumeration} has no value {number}")
