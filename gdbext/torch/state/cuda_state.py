@@ -229,6 +229,8 @@ class CudaGraph(NamedTuple):
 
 _POOL, _STREAM = struct.Struct("<QQ"), struct.Struct("<Hxxxxxxq")
 """A pool's number; a stream: the type and number of its device, and its own number."""
+_GRAPH_PLACES = ((32, 48), (40, 56), (32, 72))
+"""Offsets of both in a graph; 2.15 has a vector between them."""
 
 
 def _may_be_stream(number: int) -> bool:
@@ -239,8 +241,7 @@ def _may_be_stream(number: int) -> bool:
 
 def cuda_graph(memory: Memory, address: int) -> CudaGraph:
     """The graph at an address. Raises BadData if there is none, MemoryFault."""
-    # offsets of pool and stream; 2.15 has a vector between them
-    for pool_at, stream_at in ((32, 48), (40, 56), (32, 72)):
+    for pool_at, stream_at in _GRAPH_PLACES:
         first, second = _POOL.unpack(memory.read(address + pool_at, _POOL.size))
         device, stream = _STREAM.unpack(memory.read(address + stream_at, _STREAM.size))
         if bool(first) is not bool(second) and device & 0xFF == _CUDA_DEVICE and stream and _may_be_stream(stream):
@@ -281,6 +282,8 @@ _POINTERS, _BLOCK, _EVENT = struct.Struct("<Qq10Q"), struct.Struct("<QQQQ?"), st
 _STREAM_AND_DEQUE, _CAPTURE, _CUDA_DEVICE = 96, 48, 1
 _BLOCK_HEAD, _BLOCK_SHIFTS = 48, (0, 8)
 """A block begins with device, stream and a set of streams; 2.15 has a number behind them."""
+_BLOCK_COUNT = 56
+"""Bytes from a block's size to the number of its events: behind its flags are its two neighbors."""
 _REACH, _PER_NODE = 2048, 10
 """Bytes of the object in which the set is looked for; elements of a node of the deque (512 // 48)."""
 _MOST_EVENTS, _SAMPLE, _MOST_CAPTURES = 1024, 256, 64
@@ -374,8 +377,7 @@ class _Pending:
                 return
             event, block = _EVENT.unpack(self._memory.read(item, _EVENT.size))
             size, _, _, address, allocated = self._block(block, self._shift)
-            # behind the block's flags are its two neighbors, then the number of its events
-            count = self._memory.i32(block + _BLOCK_HEAD + self._shift + 56)
+            count = self._memory.i32(block + _BLOCK_HEAD + self._shift + _BLOCK_COUNT)
             if not allocated and 0 < count <= _MOST_EVENTS and self._memory.u8(block) == self._device:
                 handle = self._memory.u64(event) if event else None
                 yield PendingEvent(number, handle, address, size)
