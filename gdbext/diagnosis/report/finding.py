@@ -1,9 +1,4 @@
-"""Finding: one thing worth saying about a process, by reference to what it is about.
-
-FindingKind: what reports know of a kind of finding; the kinds of verdicts are in kinds/.
-
-Verdict: the answer to "why does it hang?".
-"""
+"""Findings about a process, by reference to what they are about, and the verdict, the answer to "why does it hang?"."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FindingKind:
-    """A kind of finding. There is one object of each kind."""
+    """A kind of finding, one object each; the kinds of verdicts are in kinds/."""
 
     value: str
     """The word of the JSON report."""
@@ -157,9 +152,8 @@ class Verdict(NamedTuple):
         return bool(finding.id) and finding.id == self.finding.id
 
     def covers(self, finding: Finding) -> bool:
-        """The verdict covers ``finding``: identical; same kind and same threads; or same wait, subset of its
-        threads."""
-        mine = self.finding
-        both_ways = finding.kind is mine.kind and len(mine.threads) > 1 and set(finding.threads) == set(mine.threads)
-        is_part = finding.wait is not None and finding.wait is mine.wait and set(finding.threads) <= set(mine.threads)
-        return self.is_about(finding) or both_ways or is_part
+        """It covers ``finding``: identical; same kind and same threads; or same wait, subset of its threads."""
+        own = self.finding
+        same = finding.kind is own.kind and len(own.threads) > 1 and set(finding.threads) == set(own.threads)
+        is_part = finding.wait is not None and finding.wait is own.wait and set(finding.threads) <= set(own.threads)
+        return self.is_about(finding) or same or is_part

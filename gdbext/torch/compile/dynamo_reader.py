@@ -138,8 +138,6 @@ class DynamoReader:
             self.problems.append(f"{module}.{name}: {error.what}")
             return default
 
-    # --- counters --------------------------------------------------------------------------------
-
     def counters(self) -> dict[str, dict[str, int]]:
         """The dictionary ``torch._dynamo.utils.counters`` of the process."""
 
@@ -150,8 +148,6 @@ class DynamoReader:
             }
 
         return self._read(names.UTILS, names.COUNTERS, read, {})
-
-    # --- compilations ----------------------------------------------------------------------------
 
     def compilations(self) -> tuple[compile_section.Compilation, ...]:
         """The last ones that are recorded, oldest first."""
@@ -191,8 +187,6 @@ class DynamoReader:
 
         return self._read(names.UTILS, names.GUARD_FAILURES, read, ())
 
-    # --- compiled code ---------------------------------------------------------------------------
-
     def original_codes(self) -> dict[int, PyRef]:
         """Address of a compiled code object → the code object that it was made of."""
 
@@ -215,8 +209,6 @@ class DynamoReader:
             else:
                 codes.append(compile_section.CompiledCode(code.name, code.file, code.first_line, entries))
         return tuple(codes)
-
-    # --- options ---------------------------------------------------------------------------------
 
     def options(self, module: str, context: Mapping[PyRef, PyRef] | None = None) -> CompileOptions:
         """The options of a configuration module that differ from their defaults, in a thread with these context

@@ -208,8 +208,6 @@ class Dispatcher:
     def schemas(self) -> SchemaReader:
         return SchemaReader(self.memory, self.layout, self.strings, self.symbolizer)
 
-    # --- the operators ---------------------------------------------------------------------------
-
     @cached_property
     def _slots(self) -> MapSlots:
         """The lookup table: OperatorName (two strings) and OperatorHandle (OperatorDef*, list iterator)."""
@@ -306,8 +304,6 @@ class Dispatcher:
     def unknown(self, pattern: str) -> UsageError:
         """The error for a word that matches no operator, with the closest names."""
         return unknown_operator(pattern, self.names, len(self.nameless))
-
-    # --- one operator's parts --------------------------------------------------------------------
 
     def read_name(self, address: int) -> tuple[str, str]:
         """(name, overload) of the OperatorEntry at ``address``. Raises MemoryFault, BadData."""

@@ -154,8 +154,6 @@ class DispatchTables:
         self._plans: dict[frozenset[str], list[ComputedEntry]] = {}
         """Keys with an active kernel → the table of the first operator that has kernels for just these."""
 
-    # --- registrations ---------------------------------------------------------------------------
-
     def registrations(self, operator: Operator) -> list[OperatorRegistration]:
         """Everything in ``kernels_``, by rising key value, the active kernel of each key first.
 
@@ -199,8 +197,6 @@ class DispatchTables:
         if not registration.schema_address:
             return None
         return self.dispatcher.schemas.read(registration.schema_address).text
-
-    # --- the computed table ----------------------------------------------------------------------
 
     def table(
         self, operator: Operator, registrations: Sequence[OperatorRegistration] | None = None

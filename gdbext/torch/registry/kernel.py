@@ -169,8 +169,6 @@ class KernelReader:
             words=kernel,
         )
 
-    # --- reading ---------------------------------------------------------------------------------
-
     def parse_table(self, raw: bytes) -> tuple[KernelFunction, ...]:
         """The KernelFunctions of a whole table: a hundred entries, a few kernels. Equal ones are one object."""
         entries = [raw[start : start + self.size] for start in range(0, len(raw), self.size)]
@@ -188,8 +186,6 @@ class KernelReader:
     def ambiguous(self, kernel: KernelFunction) -> bool:
         """The kernel that reports "ambiguous autogradother"."""
         return kernel.boxed != 0 and kernel.boxed == self.ambiguous_address
-
-    # --- naming ----------------------------------------------------------------------------------
 
     def name(self, kernel: KernelFunction, key: str = "", operator: str = "", entry: int = 0) -> KernelName:
         """The kernel's own function. ``key`` and ``operator`` help to choose among folded functions; ``entry`` is the

@@ -306,8 +306,6 @@ class SchemaReader:
                 return items[0]
         return self._values.text(value)
 
-    # --- alias sets ------------------------------------------------------------------------------
-
     def _alias_text(self, alias: structures.AliasInfo, needed: bool) -> str:
         """``(a! -> b)``; "" without alias information, or if there is no before-set and it is not ``needed``."""
         before = self._symbols(alias.beforeSets_) if alias.address else []

@@ -202,8 +202,6 @@ class DispatchStackReader:
             backend=backend,
         )
 
-    # --- names -----------------------------------------------------------------------------------
-
     def _operator_name(self, call: DispatchCall, recovered: RecoveredCall) -> tuple[str | None, str]:
         """(name, overload) of the call's operator; (None, "") if it is unknown."""
         if recovered.operator:
@@ -244,8 +242,6 @@ class DispatchStackReader:
             self._note(error, f"registrations of {operator.qualified}")
             return None
         return entry if entry.consistent else None
-
-    # --- event and stage -------------------------------------------------------------------------
 
     def _event(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> DispatchEvent | None:
         if call.event:

@@ -124,8 +124,6 @@ class SiteFinder:
         returns = tuple(insn.address for insn in code if insn.kind == "ret" and start <= insn.address < end)
         return LookupSites(addresses[0], keyset, entry, frame, how, invocations, returns, may_jump, others)
 
-    # --- all lookups of a function ---------------------------------------------------------------
-
     def all_lookups(self, function: Function) -> list[FoundLookup]:
         """Every lookup in a function, whatever operators they are for. Raises MemoryFault."""
         code = self._decoded(function.start, min(function.size, _MAX_CODE))
@@ -222,8 +220,6 @@ class SiteFinder:
         event = "call" if first else "redispatch"
         return f"{event}Boxed" if only_boxed(self._architecture, code, self._table) else event
 
-    # --- the lookup ------------------------------------------------------------------------------
-
     def _lookup(self, code: Sequence[Instruction], handles: Collection[int]) -> tuple[list[int], str, str, str] | None:
         """(positions, register of the keyset, register of the OperatorEntry*, form)."""
         calls = [(index, insn.target) for index, insn in enumerate(code) if insn.is_call and insn.target]
@@ -296,8 +292,6 @@ class SiteFinder:
             self._called[target] = names[0] if names else ""
         return self._called[target]
 
-    # --- kernels and returns ---------------------------------------------------------------------
-
     def _invocations(self, code: Sequence[Instruction], lookup: int) -> Iterator[Invocation]:
         """What may enter the kernel behind the instruction at position ``lookup``."""
         for insn in code[lookup + 1 :]:
@@ -314,8 +308,6 @@ class SiteFinder:
             through = "boxing" if BOXED_WRAPPER.begins(name) else "profiler" if SLOW_PATH.begins(name) else ""
             if through:
                 yield Invocation(insn.address, after, through, "", 0, False)
-
-    # --- the frame -------------------------------------------------------------------------------
 
     def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
         """The frame, by the call frame information of the lookup's address."""

@@ -109,8 +109,6 @@ class OperatorSearch:
         evidence.append(f"it is not one: its name, {operator.qualified[:80]!r}, is none or that of another")
         return None
 
-    # --- at::_ops --------------------------------------------------------------------------------
-
     def _of_struct(self, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """The operator of ``at::_ops::NAME::call``: its static handle, else the only operator of that name."""
         mangled, struct = call.mangled.split(".", 1)[0], call.operator_struct
@@ -144,8 +142,6 @@ class OperatorSearch:
             return None
         evidence.append(f"{handle}: OperatorDef {definition:#x}")
         return operator
-
-    # --- handles ---------------------------------------------------------------------------------
 
     def _handle_passed_on(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """The operator whose handle one of the call's frames passes on."""
@@ -203,8 +199,6 @@ class OperatorSearch:
         (operator,) = candidates.values()
         evidence.append(f"OperatorDef {operator.address:#x} in the frame; its table has the kernel that runs")
         return operator
-
-    # --- table entries and functors --------------------------------------------------------------
 
     @cached_property
     def _sorted_definitions(self) -> list[int]:
@@ -367,8 +361,6 @@ class CallRecovery:
             result.evidence.append(f"stopped here: {error.what}")
         return result
 
-    # --- a kernel that is gone --------------------------------------------------------------------
-
     def tail_called_kernel(
         self, stack: NativeStack, call: DispatchCall, outer: RecoveredCall
     ) -> tuple[DispatchCall, RecoveredCall] | None:
@@ -388,8 +380,6 @@ class CallRecovery:
         outer.evidence.append("its kernel left by a tail call: another kernel of the operator runs")
         event = "redispatch" if outer.kernel.unboxed else "redispatchBoxed"  # a boxed fallback has no arguments
         return DispatchCall([call.kernel], event, elided=True, kernel=call.kernel), result
-
-    # --- the keyset ------------------------------------------------------------------------------
 
     def _limits(self, operator: Operator, caller: RecoveredCall | None, is_call: bool = False) -> _Limits:
         """The limits of a call inside ``caller``, from which it may have its keys."""

@@ -234,8 +234,6 @@ class DispatchStateReader:
                 autocasts[device.lower()] = Autocast(not excluded & slot.bits, dtype)
         return autocasts
 
-    # --- functorch -------------------------------------------------------------------------------
-
     def _functorch(self, thread: VariablesOfThread) -> tuple[FunctorchLayer, ...]:
         """The stack, outermost first. FuncTorchTLS is { vtable; std::vector<DynamicLayer>; two flags }."""
         pointer = int.from_bytes(thread.read(assumed_symbols.FUNCTORCH, 8), "little")
@@ -254,8 +252,6 @@ class DispatchStateReader:
                 raise BadData(f"the functorch layer at {transform.address:#x} is of no known kind ({number})")
             layers.append(FunctorchLayer(kinds[number], transform.level_))
         return tuple(layers)
-
-    # --- Python ----------------------------------------------------------------------------------
 
     def _python_modes(self, thread: VariablesOfThread) -> tuple[PythonMode, ...]:
         """Infrastructure modes, then the user's from the outermost to the innermost."""

@@ -118,8 +118,6 @@ class CppValues:
         """The places of ``leading`` words and of the parameters that this torch passes behind them."""
         return argument_slots(self._memory.architecture, self._layout, kinds, leading)
 
-    # --- values in words -------------------------------------------------------------------------
-
     def _word(self, kind: str, word: int) -> Value:
         if kind in FLOATS:
             return floating(kind, word)
@@ -196,8 +194,6 @@ class CppValues:
         text = self._memory.read(address, min(length, _TEXT_LIMIT)).decode("utf-8", "backslashreplace")
         return Value(quoted(text) + ("…" if length > _TEXT_LIMIT else ""))
 
-    # --- lists -----------------------------------------------------------------------------------
-
     def _array(self, inner: str, words: Sequence[int]) -> Value:
         address, length = words[0], words[1]
         if length > _LONGEST:
@@ -225,8 +221,6 @@ class CppValues:
         size, items = self.ivalue_size, structures.ListImpl(self._space, implementation)
         first, count = vector_span(self._memory, items.list, size, _LONGEST)
         return joined([self.boxed(first + size * index) for index in range(min(count, LIST_LIMIT))], count)
-
-    # --- values in memory ------------------------------------------------------------------------
 
     def stored(self, kind: str, address: int) -> Value:
         """The object of type ``kind`` at ``address``."""
@@ -309,8 +303,6 @@ class CppValues:
             return value._replace(text=self._enumerator(enumeration, enumerator))
         except GdbextError:
             return value
-
-    # --- IValues ---------------------------------------------------------------------------------
 
     def boxed(self, address: int) -> Value:
         """The value of the IValue at ``address``."""

@@ -113,8 +113,6 @@ class KeyNames:
         self.slot_of_value: dict[int, int] = {key.value: index for index, key in enumerate(slots)}
         """``c10::DispatchKey`` value to table slot."""
 
-    # --- table index -----------------------------------------------------------------------------
-
     def table_index(self, bits: int) -> int:
         """``getDispatchTableIndexForDispatchKeySet``: the slot that a lookup with this keyset reads.
 
@@ -177,8 +175,6 @@ class KeyNames:
         """The number ``c10::num_runtime_entries`` of table slots."""
         return len(self.slots)
 
-    # --- bits to names ---------------------------------------------------------------------------
-
     def decode(self, bits: int) -> tuple[str, ...]:
         """The runtime keys in the order in which PyTorch prints them: rising priority, backends within.
 
@@ -231,8 +227,6 @@ class KeyNames:
             return self.key_names[self.slots[self._offsets[functionality]].value - 1]
         return self.slots[self.table_index(bits)].name
 
-    # --- bits that a call can have ---------------------------------------------------------------
-
     def can_be_keyset(self, bits: int) -> bool:
         """A call can have this keyset: only known bits. The empty set is one (no tensor argument, nothing included).
 
@@ -264,8 +258,6 @@ class KeyNames:
         names = ("CPU", "QuantizedCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU")
         bits = reduce(or_, (self.bits_of(name) for name in names if name in self._index_of_name), 0)
         return bits & ~self.backend_mask
-
-    # --- names to bits ---------------------------------------------------------------------------
 
     def bits_of(self, name: str) -> int:
         """The bits that the constructor ``DispatchKeySet(DispatchKey)`` or ``DispatchKeySet(BackendComponent)`` gives.
