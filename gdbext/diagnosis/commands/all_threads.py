@@ -1,4 +1,4 @@
-"""``all-threads``: what each thread does and waits for, who holds it, and what is wrong with that.
+"""``all-threads``: what each thread does and waits for, which thread holds that, and what is wrong with it.
 
 As text: findings first, then each thread on one or two lines, equal ones folded.
 """
@@ -13,7 +13,7 @@ from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.report import DotSection, Report
 from gdbext.diagnosis.report.finding import Finding, Verdict
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
-from gdbext.diagnosis.report.wait import OwnerCertainty, Wait
+from gdbext.diagnosis.report.wait import OwnerCertainty
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_report
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
@@ -54,26 +54,26 @@ class AllThreads(Tool):
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
         """Inspect all threads and judge; with --dot, draw them."""
-        session, found = session.settled(lambda each: inspect_threads(each, frames=args.stacks))
+        session, inspection = session.settled(lambda each: inspect_threads(each, frames=args.stacks))
+        threads = inspection.threads
         sections: list[Section] = []
         if args.dot:
             from gdbext.diagnosis.commands import dot_graph  # 3 ms, for --dot
 
-            sections.append(dot_graph.write(args.dot, found.threads))
+            sections.append(dot_graph.write(args.dot, threads))
         return make_report(
             self,
             session,
             args,
-            threads=found.threads if args.tasks else [thread._replace(loop=None) for thread in found.threads],
-            verdict=found.judgement.verdict,
-            findings=found.judgement.findings,
-            errors=(*dispatcher_errors(session), *core_errors(session.target, found.threads)),
+            threads=threads if args.tasks else [thread._replace(loop=None) for thread in threads],
+            verdict=inspection.judgement.verdict,
+            findings=inspection.judgement.findings,
+            errors=(*dispatcher_errors(session), *core_errors(session.target, threads)),
             sections=sections,
         )
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
-
         return render(report, style)
 
 
@@ -83,14 +83,16 @@ _MAX_TASKS = 200
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
-    """Render the verdict, the findings and all threads."""
+    """The verdict, the findings, and the threads in the debugger's order: idle pools, and threads with equal stacks and
+    waits, together."""
     if report.verdict:
         yield from verdict_lines(report.verdict, style)
     for finding in report.findings:
         if not report.verdict or not report.verdict.is_about(finding):
             yield from finding_lines(finding, style, report.why)
     yield ""
-    yield from threads_lines(report.threads, style, report.why)
+    for group in folded(report.threads):
+        yield from _group_lines(group, report.threads, style, report.why)
     dot = report.find_section(DotSection)
     if dot:
         yield ""
@@ -101,11 +103,10 @@ def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
     """The verdict with what it is: ``deadlock: …``, ``sleeps: …``."""
     finding, kind = verdict.finding, verdict.finding.kind
     color = "red" if kind.is_defect else "yellow" if kind.is_hang else "green"
-    yield _said(finding, style, color)
+    yield _finding_line(finding, style, color)
 
 
-def _said(finding: Finding, style: Style, *colors: str) -> str:
-    """The finding in one line."""
+def _finding_line(finding: Finding, style: Style, *colors: str) -> str:
     if finding.kind.is_in_summary:
         return style(escape(finding.summary), "bold", *colors)
     return style(f"{finding.heading}: ", "bold", *colors) + escape(finding.summary)
@@ -113,52 +114,43 @@ def _said(finding: Finding, style: Style, *colors: str) -> str:
 
 def finding_lines(finding: Finding, style: Style, why: bool) -> Iterator[str]:
     """One finding that is not the verdict."""
-    yield _said(finding, style)
+    yield _finding_line(finding, style)
     if why:
         for text in finding.evidence:
             yield f"    {escape(text)}"
 
 
-def threads_lines(threads: Sequence[ThreadReport], style: Style, why: bool) -> Iterator[str]:
-    """Threads in the debugger's order; idle pools, and threads with equal stacks and waits, together."""
-    for group in folded(threads):
-        yield from _group_lines(group, threads, style, why)
-
-
 def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
-    """Groups of threads that one line can tell, in order of their first thread."""
+    """Groups of threads that one line can describe, in order of their first thread."""
+
+    def key(thread: ThreadReport) -> object:
+        if thread.pool:
+            return ("pool", thread.pool)
+        if thread.signal or thread.holds or thread.loop or not thread.stack_key or thread.notes:
+            return thread.tid
+        wait = thread.wait
+        if not wait:
+            return (thread.stack_key, thread.state)
+        # how long a sleep still lasts differs, and so do numbers and addresses of fds whose other ends are alike
+        resource, peer = wait.resource, wait.detail.peer
+        common: tuple[object, ...] = (resource.kind, resource.name)
+        if resource.kind is WaitKind.SLEEP:
+            common = (resource.kind, wait.detail.looks_for)
+        elif resource.kind is WaitKind.IO and peer:
+            common = (resource.kind, peer.kind, peer.state, peer.own, *(process.pid for process in peer.processes))
+        address = resource.address if wait.owners else 0
+        return (thread.stack_key, thread.state, *common, wait.owners, wait.being_released, address)
+
     groups: dict[object, list[ThreadReport]] = {}
     for thread in threads:
-        groups.setdefault(_fold_key(thread), []).append(thread)
+        groups.setdefault(key(thread), []).append(thread)
     return list(groups.values())
 
 
-def _fold_key(thread: ThreadReport) -> object:
-    if thread.pool:
-        return ("pool", thread.pool)
-    if thread.signal or thread.holds or thread.loop or not thread.stack_key or thread.notes:
-        return thread.tid
-    wait = thread.wait
-    kind = (*_what(wait), wait.owners, wait.being_released) if wait else None
-    address = wait.resource.address if wait and wait.owners else 0
-    return (thread.stack_key, thread.state, kind, address)
-
-
-def _what(wait: Wait) -> tuple[object, ...]:
-    """The wait as far as threads of one line have it in common. How long a sleep still lasts differs, and so do numbers
-    and addresses of descriptors whose other ends are alike."""
-    resource, peer = wait.resource, wait.detail.peer
-    if resource.kind is WaitKind.SLEEP:
-        return (resource.kind, wait.detail.looks_for)
-    if resource.kind is WaitKind.IO and peer:
-        return (resource.kind, peer.kind, peer.state, peer.own, *(each.pid for each in peer.processes))
-    return (resource.kind, resource.name)
-
-
 def whose_numbers(group: Sequence[ThreadReport]) -> str:
-    """The thread whose descriptors and seconds are shown for all of a group, where those of others differ."""
-    told = {(each.wait.name, each.wait.detail.seconds) for each in group if each.wait}
-    return f" (numbers of {group[0].tid})" if len(told) > 1 else ""
+    """The thread whose fds and seconds are shown for all of a group, if those of others differ."""
+    numbers = {(thread.wait.name, thread.wait.detail.seconds) for thread in group if thread.wait}
+    return f" (numbers of {group[0].tid})" if len(numbers) > 1 else ""
 
 
 def _group_lines(
@@ -172,14 +164,26 @@ def _group_lines(
     if first.dispatch:
         yield f"    in {escape(step_text(first))}"
     yield from (f"    {line}" for line in python_lines(first, style))
-    guessed = {wait.resource for wait in _waits(threads) if _is_guessed_owner(wait, first.tid)}
-    for word, held in (
-        ("holds", [each for each in first.holds if each not in guessed]),
-        ("seems to hold", [each for each in first.holds if each in guessed]),
+    waits = (thread.wait for thread in threads if thread.wait)
+    inferred = (wait for wait in waits if wait.certainty is OwnerCertainty.INFERRED)
+    guessed = {wait.resource for wait in inferred if first.tid in wait.owner_tids}
+    for verb, held in (
+        ("holds", [resource.phrase for resource in first.holds if resource not in guessed]),
+        ("seems to hold", [resource.phrase for resource in first.holds if resource in guessed]),
     ):
         if held:
-            yield f"    {word} {escape(listed([each.phrase for each in held], 8))}"
-    yield from (f"    {line}" for line in _task_lines(first))
+            yield f"    {verb} {escape(listed(held, 8))}"
+    loop = first.loop
+    if loop:
+        ready = f", {counted(loop.ready, 'callback')} due" if loop.ready is not None else ""
+        count = f"{len(loop.tasks)} task{'s' if len(loop.tasks) != 1 else ''}"
+        yield f"    event loop ({escape(loop.kind)}): {count}{ready}"
+        for task in loop.tasks[:_MAX_TASKS]:
+            yield f"      {escape(task.name)}: {escape(task.awaits or task.state.value)}"
+            for number, frame in enumerate(task.frames):
+                yield f"          {'from' if number else 'at'} {escape(frame.place)}"
+        if len(loop.tasks) > _MAX_TASKS:
+            yield f"      … and {len(loop.tasks) - _MAX_TASKS} more"
     if first.wait and why:
         for text in first.wait.evidence:
             yield style(f"    because: {escape(text)}", "dim")
@@ -189,23 +193,8 @@ def _group_lines(
         yield from list(thread_lines(first, style, why))[1:]
 
 
-def _task_lines(thread: ThreadReport) -> Iterator[str]:
-    """The tasks of the thread's event loop: what each does, and where."""
-    loop = thread.loop
-    if not loop:
-        return
-    ready = f", {counted(loop.ready, 'callback')} due" if loop.ready is not None else ""
-    yield f"event loop ({escape(loop.kind)}): {len(loop.tasks)} task{'s' if len(loop.tasks) != 1 else ''}{ready}"
-    for task in loop.tasks[:_MAX_TASKS]:
-        yield f"  {escape(task.name)}: {escape(task.awaits or task.state.value)}"
-        for number, frame in enumerate(task.frames):
-            yield f"      {'from' if number else 'at'} {escape(frame.place)}"
-    if len(loop.tasks) > _MAX_TASKS:
-        yield f"  … and {len(loop.tasks) - _MAX_TASKS} more"
-
-
 def python_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_SOURCES) -> Iterator[str]:
-    """``at FILE:LINE (FUNCTION)``, and the user's own line where that is another one; each with its source."""
+    """``at FILE:LINE (FUNCTION)``, and the user's own line if that is another one; each with its source."""
     innermost, own = thread.python_frames[0] if thread.python_frames else None, thread.user_frame
     if innermost:
         yield f"at {escape(innermost.place)}"
@@ -222,31 +211,24 @@ def python_stack_lines(
     called: CommandLine = IN_A_DEBUGGER,
     between: Sequence[tuple[int, Sequence[str]]] = (),
 ) -> Iterator[str]:
-    """The Python frames from the innermost one on, each with its source; of a long stack those in the middle are left
-    out. ``between``: lines that stand before the first frame that is not inside of their native frame."""
+    """The Python frames from the innermost one on, each with its source; the middle of a long stack is omitted.
+
+    ``between``: (level, lines) that precede the first frame that is not inside of the native frame at that level.
+    """
     frames = thread.python_frames
     left_out = len(frames) - _MAX_FRAMES
-    more = sorted(between, key=lambda each: each[0])
+    pending = sorted(between, key=lambda item: item[0])
     for number, frame in enumerate(frames):
-        while more and frame.level >= more[0][0]:
-            yield from more.pop(0)[1]
+        while pending and frame.level >= pending[0][0]:
+            yield from pending.pop(0)[1]
         if left_out > 1 and _MAX_FRAMES // 2 <= number < _MAX_FRAMES // 2 + left_out:
             if number == _MAX_FRAMES // 2:
                 yield f"… {left_out} more: {called.command(f'dispatch-bt --native --thread {thread.tid}')}"
             continue
         yield f"{'from' if number else 'at'} {escape(frame.place)}"
         yield from source_text(frame, style, sources)
-    for _, lines in more:
+    for _, lines in pending:
         yield from lines
-
-
-def _waits(threads: Sequence[ThreadReport]) -> Iterator[Wait]:
-    yield from (thread.wait for thread in threads if thread.wait)
-
-
-def _is_guessed_owner(wait: Wait, tid: int) -> bool:
-    """The thread has what is waited for, by its stack only."""
-    return wait.certainty is OwnerCertainty.INFERRED and tid in wait.owner_tids
 
 
 def _title(group: Sequence[ThreadReport]) -> str:
@@ -277,6 +259,7 @@ def step_text(thread: ThreadReport) -> str:
     step = thread.dispatch[0]
     key = f", key {step.key}" if step.key else ""
     keyset = f", DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset else ""
-    callers = [each for each in dict.fromkeys(s.qualified for s in thread.dispatch[1:]) if each != step.qualified]
+    names = dict.fromkeys(outer.qualified for outer in thread.dispatch[1:])
+    callers = [name for name in names if name != step.qualified]
     below = f"; called from {listed(callers)}" if callers else ""
     return f"{step.qualified}{key}, {step.stage.value}{keyset}{below}"

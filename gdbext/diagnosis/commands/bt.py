@@ -21,14 +21,14 @@ from gdbext.torch.values.value_text import statistics_text
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import TargetThread
-    from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame
+    from gdbext.torch.stack import DispatchFrame
 
     Block = tuple[Hashable, Callable[[], Iterable[str]]]
     """What makes a block equal to another (no frame numbers), and what makes its lines."""
@@ -68,9 +68,7 @@ class DispatchBacktrace(Tool):
         add_thread_choice(parser)
         parser.add_argument("--native", action="store_true", help="also show every native frame")
         parser.add_argument(
-            "--args",
-            action="store_true",
-            help="also show each operator's arguments where they can be recovered",
+            "--args", action="store_true", help="also show each operator's arguments where they can be recovered"
         )
         parser.add_argument(
             "--locals", action="store_true", help="also show the variables of the program's own Python frames"
@@ -80,26 +78,25 @@ class DispatchBacktrace(Tool):
         )
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
-        """The chosen threads' paths through the dispatcher. A thread that cannot be read costs that thread."""
-        session, (threads, errors) = session.settled(lambda each: self._read(each, args))
+        """The chosen threads' paths through the dispatcher. An error in one thread costs only that thread."""
+
+        def read(session: Session) -> tuple[list[ThreadReport], list[ErrorReport]]:
+            threads = []
+            errors = [*dispatcher_errors(session)]
+            for thread in chosen_threads(session.target, args, self.name):
+                try:
+                    report = report_stack(session, thread, native=args.native, explained=args.why)
+                    if args.args or args.values:
+                        stack = session.threads.of(thread).stack
+                        report = with_arguments(session, report, stack, statistics=args.values)
+                    threads.append(with_nodes(session, thread, report))
+                except GdbextError as error:
+                    errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
+            return list(with_locals(session, threads, every=True)) if args.locals else threads, errors
+
+        session, (threads, errors) = session.settled(read)
         sources = {} if args.json else source_lines(session.target, threads)
         return make_report(self, session, args, threads=threads, errors=errors, sources=sources)
-
-    def _read(self, session: Session, args: Namespace) -> tuple[list[ThreadReport], list[ErrorReport]]:
-        threads = []
-        errors = [*dispatcher_errors(session)]
-        for thread in chosen_threads(session.target, args, self.name):
-            try:
-                report = report_stack(session, thread, native=args.native, explained=args.why)
-                if args.args or args.values:
-                    stack = session.threads.of(thread).stack
-                    report = with_arguments(session, report, stack, statistics=args.values)
-                threads.append(with_nodes(session, thread, report))
-            except GdbextError as error:
-                errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
-        if args.locals:
-            threads = list(with_locals(session, threads, every=True))
-        return threads, errors
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
@@ -107,7 +104,7 @@ class DispatchBacktrace(Tool):
 
 
 def with_nodes(session: Session, thread: TargetThread, report: ThreadReport) -> ThreadReport:
-    """The report with the nodes that run, where the thread is in a backward pass."""
+    """The report with the nodes that run, if the thread is in a backward pass."""
     if not session.has_torch:
         return report
     stack = session.threads.of(thread).stack
@@ -136,7 +133,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 def thread_lines(
     thread: ThreadReport, style: Style, why: bool = False, sources: SourceLines = NO_SOURCES
 ) -> Iterator[str]:
-    """One thread: a headline, then its blocks, repeated blocks folded."""
+    """One thread: a headline, then its blocks; a sequence of blocks that repeats is shown once, with its count."""
     yield style(headline(thread), "bold")
     blocks = _blocks(thread, style, why, sources)
     if thread.dispatch_doubt is not None:
@@ -144,14 +141,19 @@ def thread_lines(
         yield style(f"{_PASS} {what}: {escape(thread.dispatch_doubt)}", "yellow")
     elif not thread.dispatch:
         yield f"{_PASS} not in the dispatcher ({thread.frame_count} native frames)"
-    yield from folded_lines(blocks, style)
+    for run in fold([identity for identity, _ in blocks]):
+        for _, lines in blocks[run.start : run.start + run.period]:
+            yield from lines()
+        if run.times > 1:
+            plural = "entries" if run.period > 1 else "entry"
+            yield style(f"{_PASS} … the {run.period} {plural} above, {run.times} times in a row …", "yellow")
     for note in thread.notes:
         yield style(f"{_PASS} note: {escape(note)}", "yellow")
 
 
 def source_text(frame: Frame, style: Style, sources: SourceLines) -> Iterator[str]:
-    """The line of source that a Python frame is at, with a warning where the file is another one by now; its variables,
-    where they were asked for."""
+    """The line of source that a Python frame is at, with a warning if the file has changed since; its variables, if
+    they were requested."""
     source = sources.get((frame.file, frame.line or 0))
     if source:
         doubt = style(f"  [{escape(source.changed)}]", "yellow") if source.changed else ""
@@ -183,41 +185,56 @@ def where(thread: ThreadReport) -> str:
     return f": {escape(step.qualified)}{key}, {step.stage.value}"
 
 
-def folded_lines(blocks: list[Block], style: Style) -> Iterator[str]:
-    """The lines of ``blocks``; a block sequence that repeats is shown once, with its count."""
-    for run in fold([block[0] for block in blocks]):
-        for _, lines in blocks[run.start : run.start + run.period]:
-            yield from lines()
-        if run.times > 1:
-            plural = "entries" if run.period > 1 else "entry"
-            yield style(f"{_PASS} … the {run.period} {plural} above, {run.times} times in a row …", "yellow")
-
-
 def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines) -> list[Block]:
-    frames = thread.frames or thread.python_frames
+    """The frames, dispatch steps and nodes of a thread, innermost first."""
     blocks: list[tuple[int, int, Block]] = []
-    for order, frame in enumerate(frames):
-        blocks.append((frame.level, order, (_sameness(frame), partial(_frame_lines, frame, style, sources))))
+    for order, frame in enumerate(thread.frames or thread.python_frames):
+        identity: Hashable = frame.function, frame.file, frame.line
+        if frame.kind is not FrameKind.PYTHON:  # functions without names are not one function
+            identity = frame.function, frame.module, frame.pc if frame.function == "??" else None
+        blocks.append((frame.level, order, (identity, partial(_frame_lines, frame, style, sources))))
     for step in thread.dispatch:
-        # A step stands above the frame that opens it, so that innermost-first order holds for both.
-        same = step.event, step.qualified, step.key, step.keyset.bits if step.keyset else None
-        blocks.append((step.level, -1, (same, partial(_step_lines, step, style, why))))
+        # A step is above the frame that opens it, so that innermost-first order holds for both.
+        identity = step.event, step.qualified, step.key, step.keyset.bits if step.keyset else None
+        blocks.append((step.level, -1, (identity, partial(_step_lines, step, style, why))))
     blocks.extend((node.level, -1, (_node_text(node), partial(node_lines, node, style))) for node in thread.backward)
-    blocks.sort(key=lambda item: (item[0], item[1]))
+    blocks.sort(key=lambda item: item[:2])
     return [block for _, _, block in blocks]
 
 
 def _step_lines(step: DispatchFrame, style: Style, why: bool) -> Iterator[str]:
-    first = f"#{step.level:<4} {dispatch_words(step)}"
-    yield style(first, "bold") + f"  {step.stage.value}, {step.confidence.value}"
-    yield from (f"{_PASS}   {escape(line)}" for line in _argument_lines(step.arguments))
-    yield f"{_PASS}   {_keyset_line(step)}"
-    if step.kernel:
-        yield from (f"{_PASS}   {line}" for line in _kernel_lines(step))
+    indent, kernel = f"{_PASS}   ", step.kernel
+    yield style(f"#{step.level:<4} {dispatch_words(step)}", "bold") + f"  {step.stage.value}, {step.confidence.value}"
+    if step.arguments:
+        doubted = [
+            "?" if argument.confidence is Certainty.INFERRED and not argument.variable else ""
+            for argument in step.arguments
+        ]
+        texts = ", ".join(argument.short + doubt for argument, doubt in zip(step.arguments, doubted))
+        from_frame = "  as the kernel's frame has them now" if any(each.variable for each in step.arguments) else ""
+        yield f"{indent}{escape(f'({texts}){from_frame}')}"
+    for argument in step.arguments:
+        for tensor in argument.tensors:
+            if tensor.statistics:
+                text = f"{argument.name}: {tensor.short} at {tensor.address:#x}: {statistics_text(tensor.statistics)}"
+                yield f"{indent}  {escape(text)}"
+    if step.keyset:
+        index = f", table index {step.table_index}" if step.table_index is not None else ""
+        yield f"{indent}{step.keyset_text}  {step.keyset.bits:#x}{index}"
+    else:
+        yield f"{indent}DispatchKeySet unknown"
+    if kernel and kernel.valid is False:
+        yield f"{indent}kernel missing"
+    elif kernel:
+        boxing = "boxed only" if kernel.boxed and kernel.unboxed is False else "unboxed" if kernel.unboxed else ""
+        yield f"{indent}kernel {escape(kernel.function)}" + (f"  ({boxing})" if boxing else "")
+        if kernel.registered_at:
+            path = f", path {kernel.path}" if kernel.path else ""
+            yield f"{indent}       {escape(kernel.registered_at)}{path}"
     if step.never_entered:
-        yield style(f"{_PASS}   never entered: {step.never_entered}", "yellow")
+        yield style(f"{indent}never entered: {step.never_entered}", "yellow")
     if why:
-        yield from (f"{_PASS}   why: {escape(evidence)}" for evidence in step.evidence)
+        yield from (f"{indent}why: {escape(evidence)}" for evidence in step.evidence)
 
 
 def node_lines(node: BackwardNode, style: Style) -> tuple[str, ...]:
@@ -235,54 +252,6 @@ def _node_text(node: BackwardNode) -> str:
 def dispatch_words(step: DispatchFrame) -> str:
     """``[call] op=[aten::mm], key=[AutogradMeta]``, as in PyTorch's own trace."""
     return f"[{step.event_name}] op=[{escape(step.qualified)}], key=[{step.key_text or 'unknown'}]"
-
-
-def _argument_lines(arguments: Sequence[Argument]) -> Iterator[str]:
-    """All of them on one line, then the statistics of each tensor, where there are any."""
-    if not arguments:
-        return
-    from_frame = "  as the kernel's frame has them now" if any(each.variable for each in arguments) else ""
-    yield f"({', '.join(map(_argument_text, arguments))}){from_frame}"
-    for argument in arguments:
-        yield from (_tensor_line(argument.name, each) for each in argument.tensors if each.statistics)
-
-
-def _tensor_line(name: str, tensor: ArgumentTensor) -> str:
-    assert tensor.statistics
-    return f"  {name}: {tensor.short} at {tensor.address:#x}: {statistics_text(tensor.statistics)}"
-
-
-def _argument_text(argument: Argument) -> str:
-    doubt = "?" if argument.confidence is Certainty.INFERRED and not argument.variable else ""
-    return f"{argument.short}{doubt}"
-
-
-def _keyset_line(step: DispatchFrame) -> str:
-    if not step.keyset:
-        return "DispatchKeySet unknown"
-    text = step.keyset_text
-    index = f", table index {step.table_index}" if step.table_index is not None else ""
-    return f"{text}  {step.keyset.bits:#x}{index}"
-
-
-def _kernel_lines(step: DispatchFrame) -> Iterator[str]:
-    kernel = step.kernel
-    assert kernel
-    if kernel.valid is False:
-        yield "kernel missing"
-        return
-    boxing = "boxed only" if kernel.boxed and kernel.unboxed is False else "unboxed" if kernel.unboxed else ""
-    yield f"kernel {escape(kernel.function)}" + (f"  ({boxing})" if boxing else "")
-    if kernel.registered_at:
-        path = f", path {kernel.path}" if kernel.path else ""
-        yield f"       {escape(kernel.registered_at)}{path}"
-
-
-def _sameness(frame: Frame) -> Hashable:
-    """Functions without names are not one function."""
-    if frame.kind is FrameKind.PYTHON:
-        return frame.function, frame.file, frame.line
-    return frame.function, frame.module, frame.pc if frame.function == "??" else None
 
 
 def _frame_lines(frame: Frame, style: Style, sources: SourceLines) -> Iterator[str]:

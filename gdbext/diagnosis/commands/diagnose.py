@@ -57,7 +57,9 @@ if TYPE_CHECKING:
 
 
 HANGS, CRASHED = 3, 4
-"""The exit statuses of --exit-code for a process that does not go on by itself, and for one that crashed."""
+"""The exit statuses of --exit-code for a hung process and a crashed one."""
+MAX_EXAMINED = 64
+"""Children that are examined: each is stopped for some milliseconds."""
 
 
 class Diagnose(Tool):
@@ -86,9 +88,7 @@ class Diagnose(Tool):
 
         parser.add_argument("--device", action="store_true", help="also ask NVIDIA's driver and the kernel's log")
         parser.add_argument(
-            "--exit-code",
-            action="store_true",
-            help=f"exit {HANGS} if hung, {CRASHED} if crashed, else 0",
+            "--exit-code", action="store_true", help=f"exit {HANGS} if hung, {CRASHED} if crashed, else 0"
         )
 
         parser.add_argument(
@@ -103,25 +103,23 @@ class Diagnose(Tool):
         )
 
     def exit_status(self, report: Report, args: Namespace) -> int:
-        """The verdict as a number, where --exit-code asks for it."""
+        """The verdict as a number, if --exit-code asks for it."""
         if not args.exit_code or not report.verdict:
             return 0
         kind = report.verdict.finding.kind
-        if kind is CRASH:
-            return CRASHED
-        return HANGS if kind.is_defect else 0
+        return CRASHED if kind is CRASH else HANGS if kind.is_defect else 0
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Inspect all threads, judge, and add advice."""
         if args.samples is not None:
             return self._sampled(session, args, host)
-        few = args.only_text and not args.html and not session.target.memory.records
-        session, found = session.settled(partial(_inspected, few=few))
+        few = args.only_text and not args.html and not session.target.records
+        session, inspection = session.settled(partial(_inspected, few=few))
         keep_origin(session)
-        return self._report(session, args, found, (), host.called)
+        return self._report(session, args, inspection, (), host.called)
 
     def _sampled(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Several looks; the last session is ours to close."""
+        """Take several samples; closes the last session."""
         from gdbext.diagnosis.samples import sample  # 16 ms, for --samples
 
         counting = session.extras.call_count(session)
@@ -133,8 +131,8 @@ class Diagnose(Tool):
             if counting is not None:
                 counting.close()
         try:
-            found = _completed(last, sampled.inspection)
-            return self._report(last, args, found, (sampled.section,), host.called)
+            inspection = _completed(last, sampled.inspection)
+            return self._report(last, args, inspection, (sampled.section,), host.called)
         finally:
             last.target.close()
 
@@ -142,13 +140,13 @@ class Diagnose(Tool):
         self,
         session: Session,
         args: Namespace,
-        found: Inspection,
+        inspection: Inspection,
         sections: tuple[Section, ...],
         called: CommandLine,
     ) -> Report:
-        verdict = found.judgement.verdict
+        verdict = inspection.judgement.verdict
         shown = {session.target.pid, *verdict.finding.threads}
-        involved = [thread for thread in found.threads if thread.tid in shown]
+        involved = [thread for thread in inspection.threads if thread.tid in shown]
         children = children_of(session, args.children, awaited_children(session, verdict.finding))
         if children:
             sections = (*sections, children)
@@ -157,21 +155,30 @@ class Diagnose(Tool):
             from gdbext.diagnosis.job.devices import system_section  # 12 ms, for --device
 
             sections = (*sections, system_section(session.target, session.procfs))
-        told = _told(session, found, args, called, children)
-        told = (*told, *(line for section in found.sections for line in section.advice))
+        if inspection.known:
+            sections = (*sections, KnownBugsSection(inspection.known))
+        if inspection.slowness:
+            sections = (*sections, *inspection.slowness.sections)
+        sections = (*sections, *inspection.sections, *([PageSection(args.html)] if args.html else []))
+        steps = _advice(session, inspection, args, called, children)
+        steps = (*steps, *(line for section in inspection.sections for line in section.advice))
         report = make_report(
             self,
             session,
             args,
-            threads=found.threads,
-            verdict=Verdict.of(verdict.finding, told),
-            findings=found.judgement.findings,
-            errors=(*dispatcher_errors(session), *core_errors(session.target, found.threads)),
-            sections=(*sections, *_sections(found, args)),
+            threads=inspection.threads,
+            verdict=Verdict.of(verdict.finding, steps),
+            findings=inspection.judgement.findings,
+            errors=(*dispatcher_errors(session), *core_errors(session.target, inspection.threads)),
+            sections=sections,
             sources={} if args.json else source_lines(session.target, involved),
         )
         if args.html:
-            _write_page(session, args, report, called)
+            from gdbext.diagnosis.commands.diagnose_page import write_page  # 10 ms, for --html
+
+            origin = page_origin(session, called.command("dispatch-diagnose"))
+            whole = report._replace(sources=source_lines(session.target, report.threads))
+            write_page(args.html, whole, origin, not args.without_values)
         return report
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
@@ -179,30 +186,30 @@ class Diagnose(Tool):
         return render(report, style)
 
 
-def _told(
-    session: Session, found: Inspection, args: Namespace, called: CommandLine, children: ChildrenSection | None
+def _advice(
+    session: Session, inspection: Inspection, args: Namespace, called: CommandLine, children: ChildrenSection | None
 ) -> tuple[str, ...]:
-    """The advice: of a rank or a launcher of ranks to look at all of them, first of all."""
+    """The steps to try; for a rank or a launcher of ranks, to examine all of them comes first."""
     used = [option for option, given in ((SAMPLES, args.samples is not None), (CHILDREN, args.children)) if given]
-    finding, target = found.judgement.verdict.finding, session.target
-    stop = next((each.stop for each in found.judgement.findings if each.stop), None)
-    told = advice(finding, found.threads, target.pid, target.origin.is_core, called, target.debugger, stop, used)
-    if children and not children.are_known:
-        told = (*of_parent(finding, called, used), *told)
+    finding, target = inspection.judgement.verdict.finding, session.target
+    stop = next((other.stop for other in inspection.judgement.findings if other.stop), None)
+    steps = advice(finding, inspection.threads, target.pid, target.is_core, called, target.debugger, stop, used)
     if children:
+        if not all(child.summary for child in children.children):
+            steps = (*of_parent(finding, called, used), *steps)
         awaited = {child.pid for child in finding.wait.detail.children} if finding.wait else set()
-        told = (*of_child(each.kind for each in children.children if each.pid in awaited), *told)
-    stands = finding.kind.is_hang or finding.kind is IDLE
-    if stands and called.may_run and not target.origin.is_core and _is_of_job(session, children):
-        told = tuple(dict.fromkeys((of_ranks(target.pid, called), *told)))
-    return told
+        steps = (*of_child(child.kind for child in children.children if child.pid in awaited), *steps)
+    is_stopped = finding.kind.is_hang or finding.kind is IDLE
+    if is_stopped and called.may_run and not target.is_core and _is_of_job(session, children):
+        steps = tuple(dict.fromkeys((of_ranks(target.pid, called), *steps)))
+    return steps
 
 
 def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
-    """A launcher gave it, or one of its children, a rank in a job of several."""
-    if is_one_of_several(session.target.origin.environ()):
+    """A launcher gave the process, or one of its children, a rank in a job of several."""
+    if is_one_of_several(session.target.environ()):
         return True
-    if not children or session.target.origin.recorded:  # those of a recording are none of this machine's
+    if not children or session.target.recorded:  # the children in a recording are not on this machine
         return False
     if any(child.is_rank for child in children.children):
         return True
@@ -215,56 +222,31 @@ def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
     return False
 
 
-def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
-    if found.known:
-        yield KnownBugsSection(found.known)
-    if found.slowness:
-        yield from found.slowness.sections
-    yield from found.sections
-    if args.html:
-        yield PageSection(args.html)
-
-
-def _write_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> None:
-    """Write the page of --html, with the source lines of all threads. Raises UsageError."""
-    from gdbext.diagnosis.commands.diagnose_page import write_page  # 10 ms, for --html
-
-    origin = page_origin(session, called.command("dispatch-diagnose"))
-    whole = report._replace(sources=source_lines(session.target, report.threads))
-    write_page(args.html, whole, origin, not args.without_values)
-
-
 def _inspected(session: Session, few: bool = False) -> Inspection:
     return _completed(session, inspect_threads(session), few)
 
 
-def _completed(session: Session, found: Inspection, few: bool = False) -> Inspection:
-    """``few``: the arguments of those operators alone that the text shows."""
-    found = with_known_bugs(session, found)
-    finding = found.judgement.verdict.finding
-    threads = _with_innermost_arguments(session, finding, found.threads, few)
+def _completed(session: Session, inspection: Inspection, few: bool = False) -> Inspection:
+    """``few``: with arguments of only those operators that the text shows."""
+    inspection = with_known_bugs(session, inspection)
+    finding = inspection.judgement.verdict.finding
+    threads = _with_innermost_arguments(session, finding, inspection.threads, few)
     threads = _with_ends(session, finding, threads)
-    return found._replace(threads=_with_variables(session, finding, threads))
-
-
-MOST_WITH_VARIABLES = 4
-"""Threads of the verdict whose variables are read."""
+    return inspection._replace(threads=_with_variables(session, finding, threads))
 
 
 def _with_variables(session: Session, finding: Finding, threads: tuple[ThreadReport, ...]) -> tuple[ThreadReport, ...]:
-    """The threads with the variables of the user's innermost frame, those that the report shows frames of."""
-    wanted = {*finding.threads[:MOST_WITH_VARIABLES], session.target.pid}
+    """The threads; the main one and the first four of the verdict with the variables of their innermost user frame."""
+    wanted = {*finding.threads[:4], session.target.pid}
     shown = [thread for thread in threads if thread.tid in wanted and thread.python_frames]
-    if not shown:
-        return threads
-    known = {thread.tid: thread for thread in with_locals(session, shown)}
-    return tuple(known.get(thread.tid, thread) for thread in threads)
+    by_tid = {thread.tid: thread for thread in with_locals(session, shown)} if shown else {}
+    return tuple(by_tid.get(thread.tid, thread) for thread in threads)
 
 
 def _with_innermost_arguments(
     session: Session, finding: Finding, threads: tuple[ThreadReport, ...], few: bool
 ) -> tuple[ThreadReport, ...]:
-    """The threads with the arguments of the innermost operator, those that the verdict is about."""
+    """The threads; those of the verdict with the arguments of their innermost operator."""
     inside = {thread.tid for thread in threads if thread.dispatch}
     wanted = [tid for tid in finding.threads if tid in inside]
     if few:
@@ -279,84 +261,73 @@ def _with_innermost_arguments(
 
 
 def _with_ends(session: Session, finding: Finding, threads: tuple[ThreadReport, ...]) -> tuple[ThreadReport, ...]:
-    """The threads with the stacks of those in the verdict that are neither in the dispatcher nor in Python, and with
-    the nodes of backward passes: a chain may end on a thread of torch's own. Of a thread that crashed outside of the
-    dispatcher the native frames tell where."""
+    """The threads; the last three of the verdict's chain, if they are neither in the dispatcher nor in Python, with
+    their native frames, and with the nodes of backward passes: a chain may end on a thread of torch's own. For a thread
+    that crashed outside of the dispatcher, the native frames tell where."""
     is_crash = finding.kind is CRASH
-    involved = [tid for tid in finding.threads if is_crash or tid != session.target.pid][-_MAX_ENDS:]
-    bare = {thread.tid for thread in threads if thread.tid in involved and not thread.dispatch}
-    if not bare:
-        return threads
-    targets = {thread.tid: thread for thread in session.target.memory.threads() if thread.tid in bare}
-    return tuple(
-        _with_stack(session, thread, targets[thread.tid], is_crash) if thread.tid in targets else thread
-        for thread in threads
-    )
+    involved = [tid for tid in finding.threads if is_crash or tid != session.target.pid][-3:]
+    outside = {thread.tid for thread in threads if thread.tid in involved and not thread.dispatch}
+    targets = {thread.tid: thread for thread in session.target.threads() if thread.tid in outside} if outside else {}
 
-
-def _with_stack(session: Session, report: ThreadReport, thread: TargetThread, is_crash: bool) -> ThreadReport:
-    try:
-        report = with_nodes(session, thread, report)
-        if report.python_frames and not is_crash:
+    def with_stack(report: ThreadReport, thread: TargetThread) -> ThreadReport:
+        try:
+            report = with_nodes(session, thread, report)
+            if report.python_frames and not is_crash:
+                return report
+            return report._replace(frames=all_frames(session, session.threads.of(thread)))
+        except GdbextError:
             return report
-        return report._replace(frames=all_frames(session, session.threads.of(thread)))
-    except GdbextError:
-        return report
+
+    return tuple(with_stack(thread, targets[thread.tid]) if thread.tid in targets else thread for thread in threads)
 
 
-_MAX_ENDS = 3
-"""Threads of a chain, from its end on, whose stacks are shown."""
 MAX_EXAMINED = 64
 """Children that are looked at: each stands still for some milliseconds."""
 
 
-MAX_FOLLOWED = 3
-"""Children that are looked at by themselves, because the verdict is that the process waits for them."""
-
-
 def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
-    """Pids of the children that the verdict's wait is for, the stuck ones first; empty where no process may be looked
-    at: in a core, in a recording, and where nobody is to be stopped."""
+    """Pids of up to three children that the verdict's wait is for, the stuck ones first; () if no process may be
+    examined: in a core, in a recording, and if none may be stopped."""
     target = session.target
     children = finding.wait.detail.children if finding.wait else ()
-    if not children or target.origin.is_core or target.origin.recorded:
+    if target.is_core or target.recorded or isinstance(target, UnstoppedProcess):
         return ()
-    if isinstance(target, UnstoppedProcess):
-        return ()
-    return tuple(child.pid for child in children if not child.ending)[:MAX_FOLLOWED]
+    return tuple(child.pid for child in children if not child.ending)[:3]
 
 
 def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
-    """The verdict, with the cause that was found in a child that the process waits for; where it waits for that child
-    alone, at least with the program's line that it is at, or with what is said of it."""
+    """The verdict, with the cause that was found in a child that the process waits for; if it waits for that child
+    alone, at least with the program's line that it is at, or with its verdict."""
     wait = verdict.finding.wait
     awaited = {child.pid for child in wait.detail.children} if wait else set()
-    looked_at = [each for each in children.children if each.pid in awaited and each.verdict]
-    found = [each for each in looked_at if each.is_stuck]
-    if found:
-        child = min(found, key=lambda each: each.rank)
+    examined = [child for child in children.children if child.pid in awaited and child.verdict]
+    stuck = [child for child in examined if child.is_stuck]
+    if stuck:
+        child = min(stuck, key=lambda child: child.rank)
         text = f"{verdict.finding.summary} In process {child.pid}: {child.summary}"
-    elif len(awaited) == 1 and looked_at and looked_at[0].line:
-        text = f"{verdict.finding.summary} {looked_at[0].told}"
+    elif len(awaited) == 1 and examined and examined[0].line:
+        text = f"{verdict.finding.summary} {examined[0].sentence}"
     else:
         return verdict
     return Verdict.of(verdict.finding._replace(summary=text))
 
 
 def children_of(session: Session, examine: bool, awaited: Collection[int] = ()) -> ChildrenSection | None:
-    """The children; None where there are none, or nobody knows (a core). ``examine``: each is read as the process
-    itself is, and stopped where it does not sleep; else those that are ``awaited``."""
-    known = session.procfs.children()
-    children = [known[pid] for pid in sorted(known)]
+    """The children and theirs; None if there are none, or they are unknown (a core). ``examine``: each is read as the
+    process itself is, and stopped unless it sleeps; else only those that are ``awaited``."""
+    children = session.procfs.children()
     if not children:
         return None
-    theirs = session.procfs.grandchildren()
+    grandchildren = session.procfs.grandchildren()
     family: list[tuple[ChildProcess, int | None]] = []
-    for child in children:
-        family += [(child, None), *((each, child.pid) for each in theirs.get(child.pid, ()))]
+    for pid in sorted(children):
+        child = children[pid]
+        family += [(child, None), *((grandchild, child.pid) for grandchild in grandchildren.get(child.pid, ()))]
     reports = (
-        _examined(each, parent) if number < MAX_EXAMINED and (examine or each.pid in awaited) else _report(each, parent)
-        for number, (each, parent) in enumerate(family)
+        _examined(child, parent)
+        if number < MAX_EXAMINED and (examine or child.pid in awaited)
+        else _report(child, parent)
+        for number, (child, parent) in enumerate(family)
     )
     return ChildrenSection(tuple(reports))
 
@@ -366,33 +337,35 @@ def _report(child: ChildProcess, parent: int | None) -> ChildReport:
 
 
 def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
-    known = _report(child, parent)
+    report = _report(child, parent)
     if child.ending:
-        return known
+        return report
     if not supervision.is_suspect(child.pid):
-        return _looked_at(known)
-    found = supervision.by_child(lambda: json.dumps(plain(_looked_at(known))).encode(), supervision.STUCK_SECONDS)
-    if not found:
-        return known._replace(summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
-    return known._replace(**json.loads(found))
+        return _inspected_child(report)
+    # reading it may block, so a process of ours does that
+    data = supervision.by_child(lambda: json.dumps(plain(_inspected_child(report))).encode(), supervision.STUCK_SECONDS)
+    if not data:
+        return report._replace(summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
+    return report._replace(**json.loads(data))
 
 
-def _looked_at(known: ChildReport) -> ChildReport:
+def _inspected_child(report: ChildReport) -> ChildReport:
     try:
-        target = brief_look(known.pid)
+        target = brief_look(report.pid)
     except GdbextError as error:
-        return known._replace(summary=error.what)
+        return report._replace(summary=error.what)
     try:
-        _, found = Session(target).settled(inspect_threads)
+        _, inspection = Session(target).settled(inspect_threads)
     except GdbextError as error:
-        return known._replace(summary=error.what)
+        return report._replace(summary=error.what)
     finally:
         target.close()
-    main = next((thread for thread in found.threads if thread.tid == known.pid), None)
-    line = (main.user_line or main.python_line) if main else ""
-    finding = found.judgement.verdict.finding
-    stands = main is not None and main.stands
-    is_rank = any(section.name == "collectives" for section in found.sections)
-    return known._replace(
-        verdict=finding.kind.value, summary=finding.summary, line=line, stands=stands, is_rank=is_rank
+    main = next((thread for thread in inspection.threads if thread.tid == report.pid), None)
+    finding = inspection.judgement.verdict.finding
+    return report._replace(
+        verdict=finding.kind.value,
+        summary=finding.summary,
+        line=(main.user_line or main.python_line) if main else "",
+        stands=main is not None and main.stands,
+        is_rank=any(section.name == "collectives" for section in inspection.sections),
     )

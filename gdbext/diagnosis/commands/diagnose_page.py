@@ -1,14 +1,15 @@
-"""``dispatch-diagnose --html FILE``: the whole answer as one page, made to be sent to somebody else.
+"""``dispatch-diagnose --html FILE``: the whole report as one page, made to be sent to another person.
 
-The verdict, who waits for whom as a drawing, each thread with its stack behind a fold, what the machine and the child
-processes do, what to try next; the date, the version and the command that made it. It needs no network, follows the
-reader's light or dark setting, and is read on a telephone, too. ``--without-values`` leaves out what the process holds:
-variables, arguments and lines of source.
+The verdict, a drawing of which thread waits for which, each thread with its stack behind a fold, what the machine and
+the child processes do, what to try next; the date, the version and the command that made it. It needs no network,
+follows the reader's light or dark setting, and is readable on a telephone. ``--without-values`` leaves out what the
+process holds: variables, arguments and lines of source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from gdbext.diagnosis.commands.all_threads import finding_lines, folded, state_text
 from gdbext.diagnosis.commands.bt import headline, thread_lines
@@ -16,14 +17,12 @@ from gdbext.diagnosis.commands.diagnose_view import child_lines, explanation_lin
 from gdbext.diagnosis.commands.dot_graph import write_text
 from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.finding import Verdict
-from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
+from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES
 from gdbext.engine.terminal import cut
 from gdbext.render import Style
 from gdbext.render.page import Origin, Page, facts, text, verdict_box
 
-MOST_DRAWN = 24
-"""Threads in the drawing; the others are in the list below it."""
 MOST_LISTED = 400
 """Groups of equal threads that are shown."""
 _WIDTH, _BOX, _STEP, _LANE = 360, 300, 62, 12
@@ -33,7 +32,23 @@ _BOX_HEIGHT, _LETTERS = 44, 38
 
 def render_page(report: Report, origin: Origin, values: bool = True) -> str:
     """The page of a diagnosis as HTML. ``values``: with variables, arguments and lines of source."""
-    return Page(_title(report)).whole(_body(report if values else without_values(report), origin))
+    pid = f" of process {report.target.pid}" if report.target else ""
+    kind = report.verdict.finding.heading if report.verdict else "no verdict"
+    title = f"Diagnosis{pid}: {kind}"
+    shown = report if values else without_values(report)
+    others = [finding for finding in report.findings if not report.verdict or not report.verdict.covers(finding)]
+    body = (
+        (f"<h1>{text(title)}</h1>",),
+        _verdict(shown.verdict, shown) if shown.verdict else (),
+        facts(_target_facts(report.target, origin)),
+        drawing(shown.threads),
+        _section("What may slow it down", explanation_lines(shown)),
+        _section("Also found", (line for finding in others for line in finding_lines(finding, Style(False), False))),
+        _threads(shown),
+        _section("Child processes", child_lines(shown)),
+        _section("Could not be read", (f"{error.where}: {error.what}" for error in report.errors)),
+    )
+    return Page(title).whole(chain.from_iterable(body))
 
 
 def write_page(path: str, report: Report, origin: Origin, values: bool) -> None:
@@ -42,39 +57,28 @@ def write_page(path: str, report: Report, origin: Origin, values: bool) -> None:
 
 
 def without_values(report: Report) -> Report:
-    """The report without what the process holds: who does what stays."""
+    """The report without what the process holds: threads, operators and waits stay."""
     threads = tuple(
         thread._replace(
             dispatch=tuple(step.without_values() for step in thread.dispatch),
-            frames=_without_variables(thread.frames),
-            python_frames=_without_variables(thread.python_frames),
+            frames=tuple(frame._replace(variables=()) for frame in thread.frames),
+            python_frames=tuple(frame._replace(variables=()) for frame in thread.python_frames),
         )
         for thread in report.threads
     )
     return report._replace(threads=threads, sources=NO_SOURCES)
 
 
-def _without_variables(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    return tuple(frame._replace(variables=()) for frame in frames)
-
-
-def _title(report: Report) -> str:
-    pid = f" of process {report.target.pid}" if report.target else ""
-    kind = report.verdict.finding.heading if report.verdict else "no verdict"
-    return f"Diagnosis{pid}: {kind}"
-
-
-def _body(report: Report, origin: Origin) -> Iterator[str]:
-    yield f"<h1>{text(_title(report))}</h1>"
-    if report.verdict:
-        yield from _verdict(report.verdict, report)
-    yield from facts(_facts(report.target, origin))
-    yield from drawing(report.threads)
-    yield from _section("What may slow it down", explanation_lines(report))
-    yield from _section("Also found", _other_findings(report))
-    yield from _threads(report)
-    yield from _section("Child processes", child_lines(report))
-    yield from _section("Could not be read", (f"{error.where}: {error.what}" for error in report.errors))
+def _target_facts(target: TargetReport | None, origin: Origin) -> Iterator[tuple[str, str]]:
+    yield from origin.facts
+    if target:
+        kind = "a recording" if target.recording else "a core" if target.kind == "core" else "live"
+        yield "looked at", f"process {target.pid}, {kind}"
+        yield "recorded", target.recording.taken if target.recording else ""
+        yield "PyTorch", target.torch.version if target.torch else ""
+        yield "Python", target.python.version if target.python else ""
+        if target.paused_ms:
+            yield "stood still for", f"{target.paused_ms:,.1f} ms"
 
 
 def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
@@ -89,34 +93,16 @@ def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
         yield "</ul>"
 
 
-def _facts(target: TargetReport | None, origin: Origin) -> Iterator[tuple[str, str]]:
-    yield from origin.facts
-    if target:
-        kind = "a recording" if target.recording else "a core" if target.kind == "core" else "live"
-        yield "looked at", f"process {target.pid}, {kind}"
-        yield "recorded", target.recording.taken if target.recording else ""
-        yield "PyTorch", target.torch.version if target.torch else ""
-        yield "Python", target.python.version if target.python else ""
-        if target.paused_ms:
-            yield "stood still for", f"{target.paused_ms:,.1f} ms"
-
-
-def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
-    found = list(lines)
-    if found:
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    shown = list(lines)
+    if shown:
         yield f"<h2>{text(title)}</h2>"
-        yield f'<pre class="frames">{text_lines(found)}</pre>'
+        yield f'<pre class="frames">{text_lines(shown)}</pre>'
 
 
 def text_lines(lines: Sequence[str]) -> str:
-    """Lines of a report as they stand in a <pre>: a name in them makes no lines of its own."""
+    """Lines of a report for a <pre>: a name in them makes no lines of its own."""
     return "\n".join(map(text, lines))
-
-
-def _other_findings(report: Report) -> Iterator[str]:
-    for finding in report.findings:
-        if not report.verdict or not report.verdict.says(finding):
-            yield from finding_lines(finding, Style(False), why=False)
 
 
 def _threads(report: Report) -> Iterator[str]:
@@ -140,46 +126,38 @@ def _threads(report: Report) -> Iterator[str]:
 
 
 def drawing(threads: Sequence[ThreadReport]) -> Iterator[str]:
-    """The threads that wait for each other, one below the other, an arrow from each to who holds what it waits for.
-    Nothing where none does."""
-    known = {thread.tid for thread in threads}
+    """Up to 24 threads that wait for each other, one below the other, an arrow from each to the one that holds what it
+    waits for. Nothing if none does."""
+    by_tid = {thread.tid: thread for thread in threads}
     edges = [
         (thread.tid, tid)
         for thread in threads
         if thread.wait and not thread.pool
         for tid in thread.wait.owner_tids
-        if tid in known
+        if tid in by_tid
     ]
-    shown = list(dict.fromkeys(tid for edge in edges for tid in edge))[:MOST_DRAWN]
-    rows = {tid: number for number, tid in enumerate(shown)}
+    connected = list(dict.fromkeys(tid for edge in edges for tid in edge))
+    rows = {tid: number for number, tid in enumerate(connected[:24])}
     drawn = [(rows[waiter], rows[owner]) for waiter, owner in edges if waiter in rows and owner in rows]
     if not drawn:
         return
-    by_tid = {thread.tid: thread for thread in threads}
     lanes = 1 + len(drawn)
-    width, height = max(_WIDTH, _BOX + _LANE * lanes + 16), _STEP * len(shown)
+    width, height = max(_WIDTH, _BOX + _LANE * lanes + 16), _STEP * len(rows)
     yield "<h2>Who waits for whom</h2>"
     yield f'<svg class="waits" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="wait-for graph">'
     yield '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
     yield '<path d="M0 0 8 4 0 8z"/></marker></defs>'
     for tid, row in rows.items():
-        yield from _box(by_tid[tid], row)
-    for lane, (waiter, owner) in enumerate(drawn):
-        yield _arrow(waiter, owner, _BOX + _LANE * (lane + 1))
+        thread, top = by_tid[tid], row * _STEP + 4
+        wait = thread.wait.phrase if thread.wait else thread.state.value
+        yield f'<rect x="2" y="{top}" width="{_BOX - 4}" height="{_BOX_HEIGHT}" rx="4"/>'
+        yield f'<text x="10" y="{top + 18}">{text(cut(thread.label, _LETTERS))}</text>'
+        yield f'<text class="wait" x="10" y="{top + 35}">{text(cut(wait, _LETTERS))}</text>'
+    for number, (waiter, owner) in enumerate(drawn, 1):
+        start, end = waiter * _STEP + 16, owner * _STEP + (36 if owner != waiter else 40)
+        path, edge = f"M{_BOX - 2} {start} H{_BOX + _LANE * number} V{end}", _BOX - 2
+        yield f'<path class="arrow" d="{path} H{edge}" marker-end="url(#head)"/>'
     yield "</svg>"
-    left_out = len({tid for edge in edges for tid in edge}) - len(shown)
+    left_out = len(connected) - len(rows)
     if left_out > 0:
         yield f'<p class="note">… and {left_out:,} more threads that wait for each other</p>'
-
-
-def _box(thread: ThreadReport, row: int) -> Iterator[str]:
-    top = row * _STEP + 4
-    wait = thread.wait.phrase if thread.wait else thread.state.value
-    yield f'<rect x="2" y="{top}" width="{_BOX - 4}" height="{_BOX_HEIGHT}" rx="4"/>'
-    yield f'<text x="10" y="{top + 18}">{text(cut(thread.label, _LETTERS))}</text>'
-    yield f'<text class="wait" x="10" y="{top + 35}">{text(cut(wait, _LETTERS))}</text>'
-
-
-def _arrow(waiter: int, owner: int, lane: int) -> str:
-    start, end = waiter * _STEP + 16, owner * _STEP + (36 if owner != waiter else 40)
-    return f'<path class="arrow" d="M{_BOX - 2} {start} H{lane} V{end} H{_BOX - 2}" marker-end="url(#head)"/>'

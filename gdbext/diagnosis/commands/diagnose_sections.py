@@ -35,23 +35,22 @@ class ChildReport(NamedTuple):
 
     @property
     def kind(self) -> FindingKind:
-        """The kind of its verdict."""
         return kind_of(self.verdict)
 
     @property
     def heading(self) -> str:
-        """The verdict's kind in plain words; "" where it was not looked at."""
+        """The verdict's kind in plain words; "" if it was not examined."""
         return self.kind.words
 
     @property
     def is_stuck(self) -> bool:
-        """It was looked at, and does not go on by itself, or its main thread stands in the program's own files."""
+        """It was examined and is hung, or its main thread waits in the program's own files."""
         return self.kind.is_hang or self.stands
 
     @property
-    def told(self) -> str:
-        """The line that its main thread is at, in words; where that is none of the program's, what is said of it: a
-        manager of multiprocessing serves in another thread."""
+    def sentence(self) -> str:
+        """The line that its main thread is at, in words; if that is none of the program's, its verdict: a manager of
+        multiprocessing serves in another thread."""
         if self.summary and not is_users_file(self.line.rpartition(":")[0]):
             return f"In process {self.pid}: {self.summary}"
         return f"Process {self.pid} is at {self.line}."
@@ -71,11 +70,6 @@ class ChildrenSection(Section):
 
     def __init__(self, children: tuple[ChildReport, ...]) -> None:
         self.children = children
-
-    @property
-    def are_known(self) -> bool:
-        """True if it is told what each of them does."""
-        return all(child.summary for child in self.children)
 
 
 class KnownBugsSection(Section):

@@ -24,19 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gdbext.diagnosis.report import Report
-    from gdbext.diagnosis.report.wait import Wait, WaitEdge
-    from gdbext.diagnosis.waits.pool_table import Pool
+    from gdbext.diagnosis.report.wait import WaitEdge
 
 _MAX_OTHERS = 12
 MAX_PATHS = 2
 """Threads of the verdict whose path through the dispatcher is shown."""
 _MAX_FINDINGS = 5
 _MAX_CHILDREN = 16
-_MAX_COMMAND = 160
 _MAX_PATH_LINES = 48
-_MAX_STACK_LINES = 16
-_MAX_CRASH_LINES = 11
-"""The innermost ten frames, and the line that there is no dispatcher in them."""
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -46,39 +41,39 @@ def render(report: Report, style: Style) -> Iterator[str]:
         return
     yield from verdict_lines(verdict, style)
     yield from map(escape, known_bug_lines(report))
-    known = {thread.tid: thread for thread in report.threads}
-    involved = [known[tid] for tid in verdict.finding.threads if tid in known]
+    by_tid = {thread.tid: thread for thread in report.threads}
+    involved = [by_tid[tid] for tid in verdict.finding.threads if tid in by_tid]
     if verdict.finding.cycle:
         yield ""
-        yield from _cycle_lines(verdict.finding.cycle, known, style)
+        yield from _cycle_lines(verdict.finding.cycle, by_tid, style)
     yield from _titled("What may slow it down", explanation_lines(report), style)
-    yield from _evidence(report, involved, style)
+    if report.why:
+        texts = [text for thread in involved if thread.wait for text in thread.wait.evidence]
+        for finding in filter(verdict.is_about, report.findings):
+            shown = set(texts)
+            texts += (text for text in dict.fromkeys(finding.evidence) if text not in shown)
+        yield from _titled("Evidence", (f"  {text}" for text in texts), style)
     yield from _titled("The device, as the host knows it", device_lines(report), style)
     yield from _paths(involved, style, report)
-    yield from _other_findings(report, style)
+    others = [finding for finding in report.findings if not verdict.covers(finding)]
+    if others:
+        yield ""
+        yield style("Also found", "bold")
+        for finding in others[:_MAX_FINDINGS]:
+            yield from (f"  {line}" for line in finding_lines(finding, style, report.why))
+        if len(others) > _MAX_FINDINGS:
+            yield f"  … and {len(others) - _MAX_FINDINGS} more: {report.called.command('all-threads')}"
     yield from _other_threads(report, involved, style)
     yield from _titled("Child processes", child_lines(report), style)
-    if verdict.advice:
+    yield from _titled("What to try next", (f"  - {line}" for line in verdict.advice), style)
+    page = report.find_section(PageSection)
+    if page:
         yield ""
-        yield style("What to try next", "bold")
-        for line in verdict.advice:
-            yield f"  - {escape(line)}"
-    yield from _page(report)
-
-
-def _page(report: Report) -> Iterator[str]:
-    if not report.has("page"):
-        return
-    section = report.find_section(PageSection)
-    if section:
-        yield ""
-        yield f"The page with all of this is {escape(section.file)}."
+        yield f"The page with all of this is {escape(page.file)}."
 
 
 def known_bug_lines(report: Report) -> Iterator[str]:
     """A line for each known bug; with --why also which threads show it."""
-    if not report.has("known"):
-        return
     section = report.find_section(KnownBugsSection)
     for bug in section.reports if section else ():
         yield f"Known: {bug.line}"
@@ -87,32 +82,31 @@ def known_bug_lines(report: Report) -> Iterator[str]:
 
 
 def explanation_lines(report: Report) -> Iterator[str]:
-    """Explanations besides those that are proven, which stand in the verdict."""
+    """Explanations besides the proven ones, which are in the verdict."""
     if not report.has("explanations"):
         return
-    from gdbext.diagnosis.verdict.slowness import ExplanationsSection  # 11 ms, where something is slow
+    from gdbext.diagnosis.verdict.slowness import ExplanationsSection  # 11 ms, if something is slow
 
     section = report.find_section(ExplanationsSection)
     listed = [each for each in section.found if report.why or not each.proven] if section else []
-    for each in listed[:_MAX_FINDINGS]:
-        yield f"  - {each.summary}"
+    for explanation in listed[:_MAX_FINDINGS]:
+        yield f"  - {explanation.summary}"
         if report.why:
-            yield from (f"      for: {text}" for text in each.for_)
-            yield from (f"      against: {text}" for text in each.against)
+            yield from (f"      for: {text}" for text in explanation.for_)
+            yield from (f"      against: {text}" for text in explanation.against)
 
 
-def device_lines(report: Report) -> tuple[str, ...]:
-    """The lines on devices that threads wait for: PyTorch's own bookkeeping, and the system's words."""
-    if not any(each.name.startswith("device") for each in report.sections):
-        return ()
-    from gdbext.diagnosis.job.devices import DeviceSection, DeviceSystemSection  # 12 ms, where a device is waited for
+def device_lines(report: Report) -> Iterator[str]:
+    """The lines on devices that threads wait for: PyTorch's own bookkeeping, and what the system reports."""
+    if any(section.name.startswith("device") for section in report.sections):
+        from gdbext.diagnosis.job.devices import DeviceSection, DeviceSystemSection  # 12 ms, in a wait for a device
 
-    found = (report.find_section(DeviceSection), report.find_section(DeviceSystemSection))
-    return tuple(line for each in found if each for line in each.lines)
+        for section in (report.find_section(DeviceSection), report.find_section(DeviceSystemSection)):
+            yield from section.lines if section else ()
 
 
 def _titled(title: str, lines: Iterable[str], style: Style) -> Iterator[str]:
-    """A section, where it has lines."""
+    """A section, unless it has no lines."""
     shown = list(lines)
     if shown:
         yield ""
@@ -122,14 +116,12 @@ def _titled(title: str, lines: Iterable[str], style: Style) -> Iterator[str]:
 
 def child_lines(report: Report) -> Iterator[str]:
     """The child processes with what each of them does."""
-    if not report.has("children"):
-        return
     section = report.find_section(ChildrenSection)
     if not section:
         return
     for child in section.children[:_MAX_CHILDREN]:
         indent = "  " if child.parent is None else "    "
-        yield f"{indent}{child.pid}: {child.doing}; {cut(child.command, _MAX_COMMAND)}"
+        yield f"{indent}{child.pid}: {child.doing}; {cut(child.command, 160)}"
         if child.summary:
             yield f"{indent}    {child.heading + ': ' if child.heading else ''}{child.summary}"
         if child.line:
@@ -138,40 +130,26 @@ def child_lines(report: Report) -> Iterator[str]:
         yield f"  … and {len(section.children) - _MAX_CHILDREN} more"
 
 
-def _cycle_lines(cycle: Sequence[WaitEdge], known: dict[int, ThreadReport], style: Style) -> Iterator[str]:
+def _cycle_lines(cycle: Sequence[WaitEdge], by_tid: dict[int, ThreadReport], style: Style) -> Iterator[str]:
     for edge in cycle:
-        yield style(f'"{escape(known[edge.tid].label)}"', "bold") + ":"
-        yield f"  {escape(edge.wait.phrase)}"
-        taken = f", taken at {edge.wait.detail.taken_at}" if edge.wait.detail.taken_at else ""
-        yield f"  {_how_held(edge.wait, escape(known[edge.held_by].label))}{escape(taken)}"
-
-
-def _how_held(wait: Wait, owner: str) -> str:
-    relation = wait.kind.traits.relation
-    if relation in (Relation.IS, Relation.OWES):
-        return f'which {"is" if relation is Relation.IS else "needs"} "{owner}"'
-    return f'which "{owner}" holds' if wait.certainty.is_proven else f'which "{owner}" seems to hold, by its stack'
-
-
-def _evidence(report: Report, involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
-    if not report.why:
-        return
-    texts = [text for thread in involved if thread.wait for text in thread.wait.evidence]
-    for finding in report.findings:
-        if report.verdict and report.verdict.is_about(finding):
-            known = set(texts)
-            texts += (each for each in dict.fromkeys(finding.evidence) if each not in known)
-    if texts:
-        yield ""
-        yield style("Evidence", "bold")
-        for text in texts:
-            yield f"  {escape(text)}"
+        wait, owner = edge.wait, escape(by_tid[edge.held_by].label)
+        relation = wait.kind.traits.relation
+        if relation in (Relation.IS, Relation.OWES):
+            held = f'which {"is" if relation is Relation.IS else "needs"} "{owner}"'
+        else:
+            held = (
+                f'which "{owner}" holds' if wait.certainty.is_proven else f'which "{owner}" seems to hold, by its stack'
+            )
+        yield style(f'"{escape(by_tid[edge.tid].label)}"', "bold") + ":"
+        yield f"  {escape(wait.phrase)}"
+        taken = f", taken at {wait.detail.taken_at}" if wait.detail.taken_at else ""
+        yield f"  {held}{escape(taken)}"
 
 
 def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> Iterator[str]:
-    """The dispatcher's path of the threads that the verdict is about, and their Python lines."""
-    inside = [thread for thread in involved if thread.dispatch]
-    for thread in inside[:MAX_PATHS]:
+    """The dispatcher's path of the threads that the verdict is about, and their Python lines; the main thread last:
+    what it does is what a user came for."""
+    for thread in [thread for thread in involved if thread.dispatch][:MAX_PATHS]:
         yield ""
         lines = list(thread_lines(thread, style, report.why, report.sources))
         yield from lines[:_MAX_PATH_LINES]
@@ -183,7 +161,8 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
             yield ""
             yield from _stack(thread, style, report)
     pid = report.target.pid if report.target else 0
-    for thread, others in _alike(_with_main(involved, report.threads, pid), pid):
+    main = [thread for thread in report.threads if thread.tid == pid and thread not in involved]
+    for thread, others in _alike([*involved, *main], pid):
         if not thread.dispatch and thread.python_line:
             if not thread.frames:
                 yield ""
@@ -198,10 +177,11 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
 
 
 def _stack(thread: ThreadReport, style: Style, report: Report) -> Iterator[str]:
-    """The innermost native frames; of a thread that has Python frames, too, fewer: these follow."""
+    """The innermost 16 lines of native frames; of a thread that has Python frames, too, which follow, ten frames and
+    the line that there is no dispatcher in them."""
     native = tuple(frame for frame in thread.frames if frame.kind is FrameKind.NATIVE)
     heading, *lines = thread_lines(thread._replace(python_frames=(), frames=native), style, report.why, report.sources)
-    most = _MAX_CRASH_LINES if thread.python_frames else _MAX_STACK_LINES
+    most = 11 if thread.python_frames else 16
     yield heading
     yield from lines[:most]
     if len(lines) > most:
@@ -211,7 +191,7 @@ def _stack(thread: ThreadReport, style: Style, report: Report) -> Iterator[str]:
 
 def _alike(threads: Sequence[ThreadReport], pid: int) -> Iterator[tuple[ThreadReport, int]]:
     """Each thread with the number of those like it, which are not shown; the main thread, and those whose native frames
-    are shown, stand alone."""
+    are shown, are not folded."""
     alike = folded([each for each in threads if each.tid != pid and not each.frames])
     others = {group[0].tid: len(group) - 1 for group in alike}
     for thread in threads:
@@ -219,52 +199,28 @@ def _alike(threads: Sequence[ThreadReport], pid: int) -> Iterator[tuple[ThreadRe
             yield thread, others.get(thread.tid, 0)
 
 
-def _with_main(involved: Sequence[ThreadReport], threads: Sequence[ThreadReport], pid: int) -> list[ThreadReport]:
-    """The threads, and the main thread behind them: what it does is what a user came for."""
-    main = [thread for thread in threads if thread.tid == pid and thread not in involved]
-    return [*involved, *main]
-
-
-def _other_findings(report: Report, style: Style) -> Iterator[str]:
-    others = [each for each in report.findings if not report.verdict or not report.verdict.says(each)]
-    if others:
-        yield ""
-        yield style("Also found", "bold")
-    for finding in others[:_MAX_FINDINGS]:
-        for line in finding_lines(finding, style, report.why):
-            yield f"  {line}"
-    if len(others) > _MAX_FINDINGS:
-        yield f"  … and {len(others) - _MAX_FINDINGS} more: {report.called.command('all-threads')}"
-
-
-def _idle_workers(pool: Pool, count: int) -> str:
-    return f"idle {pool.name} worker{'s' if count > 1 else ''}"
-
-
-def _others_heading(count: int, total: int) -> str:
-    if count == 1:
-        return "The only thread" if total == 1 else "The other thread"
-    return f"The {count:,} threads" if count == total else f"The other {count} of {counted(total, 'thread')}"
-
-
-def _matters_less(group: Sequence[ThreadReport]) -> tuple[bool, bool]:
-    """Threads in the program's own files come first, idle workers last."""
-    return group[0].pool is not None, not group[0].user_line
-
-
 def _other_threads(report: Report, involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
-    seen, threads = {thread.tid for thread in involved}, report.threads
-    groups = sorted(folded([thread for thread in threads if thread.tid not in seen]), key=_matters_less)
-    if groups:
+    """The threads that the verdict is not about: those in the program's own files first, idle workers last."""
+    shown, threads = {thread.tid for thread in involved}, report.threads
+    groups = folded([thread for thread in threads if thread.tid not in shown])
+    groups.sort(key=lambda group: (group[0].pool is not None, not group[0].user_line))
+    count, total = sum(map(len, groups)), len(threads)
+    if count == 1:
         yield ""
-        yield style(_others_heading(sum(map(len, groups)), len(threads)), "bold")
+        yield style("The only thread" if total == 1 else "The other thread", "bold")
+    elif groups:
+        yield ""
+        heading = f"The {count:,} threads" if count == total else f"The other {count} of {counted(total, 'thread')}"
+        yield style(heading, "bold")
     for group in groups[:_MAX_OTHERS]:
         first = group[0]
-        what = _idle_workers(first.pool, len(group)) if first.pool else state_text(first, threads)
-        what += "" if first.pool else whose_numbers(group)
+        if first.pool:
+            what, line = f"idle {first.pool.name} worker{'s' if len(group) > 1 else ''}", ""
+        else:
+            what = state_text(first, threads) + whose_numbers(group)
+            line = f", at {first.user_line}" if first.user_line else ""
         operator = f", in {first.dispatch[0].qualified}" if first.dispatch else ""
         who = f"{len(group)} × " if len(group) > 1 else f"{first.label}: "
-        line = f", at {first.user_line}" if not first.pool and first.user_line else ""
         yield f"  {escape(who + what + operator + line)}"
     if len(groups) > _MAX_OTHERS:
         yield f"  … and {sum(map(len, groups[_MAX_OTHERS:]))} more: {report.called.command('all-threads')}"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
 from gdbext.diagnosis.report import DotSection
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait import OwnerThread, ParentsThread, VanishedThread
 from gdbext.diagnosis.verdict.graph import WaitGraph
@@ -18,21 +17,22 @@ from gdbext.errors import TargetError, UsageError
 from gdbext.render import escape
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.report.wait import Owner
-
-_DRAWING_SECONDS = 5
-"""Seconds that graphviz may take: the process stands still meanwhile, and FILE is there without a picture."""
+    from gdbext.diagnosis.report.wait import Wait
 
 
 def graph(threads: Sequence[ThreadReport]) -> str:
     """A digraph: threads are boxes, resources ellipses; thread → resource → owner. Cycles are red."""
     red = {(edge.tid, edge.held_by) for cycle in WaitGraph(threads).cycles() for edge in cycle}
     lines = ["digraph waits {", "  rankdir=LR;", '  node [fontname="monospace", fontsize=10];']
-    lines.extend(_thread_line(thread) for thread in threads if not thread.pool)
+    active = [thread for thread in threads if not thread.pool]
+    for thread in active:
+        step = thread.innermost
+        label = thread.label + (f"\n{step.qualified} {step.key or ''}" if step else "")
+        lines.append(f"  t{thread.tid} [shape=box, label={quoted(label)}];")
     drawn: set[str] = set()
-    for thread in threads:
-        if thread.wait and not thread.pool:
-            lines.extend(_wait_lines(thread, red, drawn))
+    for thread in active:
+        if thread.wait:
+            lines.extend(_wait_lines(thread.tid, thread.wait, red, drawn))
     lines.append("}")
     return "\n".join(lines) + "\n"
 
@@ -61,7 +61,8 @@ def draw(path: str, text: str) -> str | None:
     picture = f"{os.path.abspath(path).removesuffix('.dot')}.svg"  # noqa: PTH100
     data = text.encode("utf-8", "backslashreplace")
     try:
-        done = subprocess.run([program, "-Tsvg"], input=data, capture_output=True, timeout=_DRAWING_SECONDS)
+        # the process is stopped meanwhile, and FILE is there without a picture
+        done = subprocess.run([program, "-Tsvg"], input=data, capture_output=True, timeout=5)
         if done.returncode != 0:
             return None
         whole_file.write(picture, done.stdout)
@@ -70,29 +71,27 @@ def draw(path: str, text: str) -> str | None:
     return picture
 
 
-def _thread_line(thread: ThreadReport) -> str:
-    label = thread.label
-    if thread.dispatch:
-        label += f"\n{thread.dispatch[0].qualified} {thread.dispatch[0].key or ''}"
-    return f"  t{thread.tid} [shape=box, label={quoted(label)}];"
-
-
-def _wait_lines(thread: ThreadReport, red: set[tuple[int, int]], drawn: set[str]) -> Iterator[str]:
-    wait = thread.wait
-    if not wait:
-        return
-    node = _resource_id(wait.resource, thread.tid)
+def _wait_lines(tid: int, wait: Wait, red: set[tuple[int, int]], drawn: set[str]) -> Iterator[str]:
+    """The resource of a thread's wait, and arrows to it and to its owners. ``red`` has the (waiter, owner) of cycles;
+    ``drawn``, which grows, what need not be drawn again."""
+    resource = wait.resource
+    suffix = f"{resource.address:x}" if resource.address else f"of_{tid}"
+    node = f"{resource.kind.value.replace('-', '_')}_{suffix}"
     if node not in drawn:
         drawn.add(node)
-        label = wait.kind.value + (f"\n{wait.resource.address:#x}" if wait.resource.address else "")
-        label += f"\n{wait.resource.name}" if wait.resource.name else ""
+        label = wait.kind.value + (f"\n{resource.address:#x}" if resource.address else "")
+        label += f"\n{resource.name}" if resource.name else ""
         yield f"  {node} [shape=ellipse, label={quoted(label)}];"
-    color = ", color=red" if any((thread.tid, tid) in red for tid in wait.owner_tids) else ""
-    yield f'  t{thread.tid} -> {node} [label="waits for"{color}];'
+    color = ", color=red" if any((tid, owner) in red for owner in wait.owner_tids) else ""
+    yield f'  t{tid} -> {node} [label="waits for"{color}];'
     for owner in wait.owners:
-        tid = owner.tid if isinstance(owner, OwnerThread) else None
-        hot = ", color=red" if any(tid == holder for _, holder in red) else ""
-        name = _owner_node(owner)
+        is_alive = isinstance(owner, OwnerThread)
+        hot = ", color=red" if is_alive and any(owner.tid == holder for _, holder in red) else ""
+        name = f"t{owner.tid}"
+        if isinstance(owner, ParentsThread):
+            name = "t0"
+        elif isinstance(owner, VanishedThread) and owner.ident is not None:
+            name = f"t{owner.ident:x}"
         held = f'{node} -> {name} [label="{"held by" if wait.certainty.is_proven else "held by?"}"{hot}];'
         if held not in drawn:
             drawn.add(held)
@@ -100,19 +99,6 @@ def _wait_lines(thread: ThreadReport, red: set[tuple[int, int]], drawn: set[str]
         if not isinstance(owner, OwnerThread) and f"gone{name}" not in drawn:
             drawn.add(f"gone{name}")
             yield f"  {name} [shape=box, style=dashed, label={quoted(f'{owner.phrase} (gone)')}];"
-
-
-def _owner_node(owner: Owner) -> str:
-    if isinstance(owner, ParentsThread):
-        return "t0"
-    if isinstance(owner, VanishedThread) and owner.ident is not None:
-        return f"t{owner.ident:x}"
-    return f"t{owner.tid}"
-
-
-def _resource_id(resource: Resource, tid: int) -> str:
-    kind = resource.kind.value.replace("-", "_")
-    return f"{kind}_{resource.address:x}" if resource.address else f"{kind}_of_{tid}"
 
 
 def quoted(string: str) -> str:

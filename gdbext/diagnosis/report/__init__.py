@@ -1,11 +1,7 @@
-"""The records of a report: threads, frames, waits, findings, the verdict; as JSON and as text.
+"""The answer to a command: facts, which render/ turns into text, JSON, DOT or a trace, and the text's common lines.
 
-The answer of a command: facts, which render/ turns into text, JSON, DOT or a trace.
-
-A TargetReport says which process a report is about, and what was recognised in it; an Ending, why a live command does
-not let the process run any longer.
-
-The text for people is made here, too: the lines of the view, and what all reports end with.
+A TargetReport says which process a report is about; an Ending, why a live command does not let the process run any
+longer.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from gdbext.engine.vocabulary import Section
 from gdbext.render import Style
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import ClassVar, TypeVar
 
     from gdbext.diagnosis.report.finding import Finding, Verdict
@@ -117,7 +113,7 @@ class EndingKind(Enum):
 
     @property
     def is_by_command(self) -> bool:
-        """The command had enough, and the process has nothing to do with that: it may run on."""
+        """The command ended by itself, not by an event of the process, which may resume."""
         return self in (EndingKind.LIMIT, EndingKind.FAILED, EndingKind.REPLACED)
 
 
@@ -156,96 +152,75 @@ class Report(NamedTuple):
     """The words by which it was called, for the commands that its text names."""
 
     def section(self, kind: type[SectionType]) -> SectionType:
-        """The section of that type. Raises LookupError where there is none."""
-        found = self.find_section(kind)
-        if found is None:
+        """The section of that type. Raises LookupError if there is none."""
+        section = self.find_section(kind)
+        if section is None:
             raise LookupError(f"the report of {self.command} has no {kind.name}")
-        return found
+        return section
 
     @property
     def problem(self) -> str:
-        """All that could not be read, in one line; "" where nothing is missing."""
+        """All that could not be read, in one line; "" if nothing is missing."""
         return "; ".join(error.what for error in self.errors)
 
     def has(self, name: str) -> bool:
-        """True if there is a section of that name: to ask for it by its type, that has to be imported."""
+        """True if there is a section of that name: its type, with which find_section() looks for it, need not be
+        imported."""
         return any(section.name == name for section in self.sections)
 
     def find_section(self, kind: type[SectionType]) -> SectionType | None:
-        """The section of that type, None where there is none."""
         return next((section for section in self.sections if isinstance(section, kind)), None)
 
 
-_MOST_NAMED = 8
-"""Threads that a line names."""
-
-
 def render_text(report: Report, color: bool = False) -> str:
-    """The whole text, ending in a newline. What a view gives is a line each: a name makes no lines of its own."""
+    """The whole text, ending in a newline. Each item of a view is one line: a name in it makes no lines of its own."""
     style = Style(color)
-    lines = [
-        *(report.view(report, style) if report.view else ()),
-        *_moved(report),
-        *_standstill(report),
-        *_withheld(report),
-        *_errors(report, style),
-    ]
-    return "".join(f"{one_line(line)}\n" for line in lines)
+    view = report.view(report, style) if report.view else ()
+    target = _target_lines(report, report.target) if report.target else ()
+    return "".join(f"{one_line(line)}\n" for line in (*view, *target, *_errors(report, style)))
 
 
-def _moved(report: Report) -> Iterator[str]:
-    """The line on threads that are not of one moment."""
-    moved = report.target.moved if report.target else ()
-    if moved:
-        named = ", ".join(map(str, moved[:_MOST_NAMED])) + (", …" if len(moved) > _MOST_NAMED else "")
+def _target_lines(report: Report, target: TargetReport) -> Iterator[str]:
+    """Which threads are not of one moment, how long the process was stopped and which system calls that may have ended
+    early, and which sources are not shown."""
+
+    def named(texts: Sequence[object]) -> str:
+        return ", ".join(map(str, texts[:8])) + (", …" if len(texts) > 8 else "")
+
+    if target.moved:
         yield ""
-        yield f"These threads ran while they were read, so what is said of them may mix two moments: {named}"
-
-
-def _standstill(report: Report) -> Iterator[str]:
-    """The line on whether the process was stopped for the report, and which system calls that may have ended early."""
-    target = report.target
-    if not target or target.stops is None or not report.threads:
-        return
-    yield ""
-    if not target.stops:
-        how = "its threads were read as they slept" if target.moved else "all threads were asleep"
-        yield f"The process was not stopped: {how}."
-        return
-    times = "" if target.stops == 1 else f" ({target.stops} stops)"
-    yield f"The process was stopped for {target.paused_ms or 0:.1f} ms{times}: not all threads were asleep long enough."
-    if target.cut_short:
-        named = ", ".join(f"{each.call} of {each.tid}" for each in target.cut_short[:_MOST_NAMED])
-        more = ", …" if len(target.cut_short) > _MOST_NAMED else ""
-        yield f"That may have ended system calls early, with a short count or EINTR: {named}{more}"
-
-
-def _withheld(report: Report) -> Iterator[str]:
-    """The line on sources that are not shown."""
-    count = report.target.withheld_sources if report.target else 0
+        moved = named(target.moved)
+        yield f"These threads ran while they were read, so what is said of them may mix two moments: {moved}"
+    if target.stops is not None and report.threads:
+        yield ""
+        if not target.stops:
+            how = "its threads were read as they slept" if target.moved else "all threads were asleep"
+            yield f"The process was not stopped: {how}."
+        else:
+            times = "" if target.stops == 1 else f" ({target.stops} stops)"
+            paused = f"{target.paused_ms or 0:.1f} ms{times}"
+            yield f"The process was stopped for {paused}: not all threads were asleep long enough."
+        if target.stops and target.cut_short:
+            calls = named([f"{cut.call} of {cut.tid}" for cut in target.cut_short])
+            yield f"That may have ended system calls early, with a short count or EINTR: {calls}"
+    count = target.withheld_sources
     if count:
-        files = "1 file" if count == 1 else f"{count} files"
-        which = "This machine's file" if count == 1 else "This machine's files"
+        files, whose = ("1 file", "file") if count == 1 else (f"{count} files", "files")
+        # by these commands a user's debugger is told that the core is of this machine
+        vouching = {"gdb": "set sysroot /", "lldb": "platform select host --sysroot /"}
+        if report.called.source or target.debugger not in vouching:
+            command = report.called.vouched(report.command)
+        else:
+            command = f"{vouching[target.debugger]}   and then: {report.command}"
         yield ""
         yield (
-            f"Source lines of {files} are not shown. {which} may differ from what the program ran; if not, see them "
-            f"with: {_with_sysroot(report)}"
+            f"Source lines of {files} are not shown. This machine's {whose} may differ from what the program ran; "
+            f"if not, see them with: {command}"
         )
 
 
-_TO_VOUCH = {"gdb": "set sysroot /", "lldb": "platform select host --sysroot /"}
-"""The command by which a user's debugger is told that the core is of this machine."""
-
-
-def _with_sysroot(report: Report) -> str:
-    """The same look, where somebody vouches for this machine's files."""
-    if report.called.source or not report.target or report.target.debugger not in _TO_VOUCH:
-        return report.called.vouched(report.command)
-    return f"{_TO_VOUCH[report.target.debugger]}   and then: {report.command}"
-
-
 def _errors(report: Report, style: Style) -> Iterator[str]:
-    """Each error; reasons and next steps that many of them share only once."""
+    """Each error; reasons and next steps that several of them share only once."""
     if not report.errors:
         return
     yield ""
@@ -257,8 +232,7 @@ def _errors(report: Report, style: Style) -> Iterator[str]:
         for title, text in (("why", error.why), ("try", error.help)):
             if text and (title, text) not in shown:
                 shown.add((title, text))
-                told = report.called.pasted(text) if text == error.help else text
-                yield f"    {title}: {escape(told)}"
+                yield f"    {title}: {escape(report.called.pasted(text) if text == error.help else text)}"
 
 
 class DotSection(Section):

@@ -1,9 +1,4 @@
-"""Finding: one thing worth saying about a process, by reference to what it is about.
-
-FindingKind: what reports know of a kind of finding; the kinds of verdicts are in kinds/.
-
-Verdict: the answer to "why does it hang?".
-"""
+"""Findings about a process, by reference to what they are about, and the verdict, the answer to "why does it hang?"."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FindingKind:
-    """A kind of finding. There is one object of each kind."""
+    """A kind of finding, one object each; the kinds of verdicts are in kinds/."""
 
     value: str
     """The word of the JSON report."""
@@ -35,7 +30,7 @@ class FindingKind:
     movement_refutes_it = False
     """It is refuted when its threads are elsewhere a moment later."""
     is_in_summary = False
-    """The summary says the kind, too: a line of text needs no words before it."""
+    """The summary covers the kind, too: a line of text needs no words before it."""
     goes_on = False
     """The process goes on by itself, however slowly."""
     is_healthy = False
@@ -109,7 +104,7 @@ class Finding(NamedTuple):
     wait: Internal[Wait | None] = None
     """The wait at the end of the chain."""
     stop: Internal[ProcessStop | None] = None
-    """The stop of the whole process, of a finding that says so."""
+    """The stop of the whole process, of a finding that covers so."""
     cures: Internal[tuple[str, ...]] = ()
     """Advice that belongs to what was found, where its kind alone does not tell."""
     in_loop: Internal[bool] = False
@@ -129,7 +124,7 @@ class Verdict(NamedTuple):
     kind: FindingKind
     """The kind of the finding that became the verdict."""
     summary: str
-    """The sentence that says it."""
+    """The sentence that covers it."""
     threads: tuple[int, ...]
     """Ids of the threads that it is about."""
     op: str | None
@@ -156,10 +151,9 @@ class Verdict(NamedTuple):
         """The finding is the one that the verdict states."""
         return bool(finding.id) and finding.id == self.finding.id
 
-    def says(self, finding: Finding) -> bool:
-        """Its sentence tells the finding, too: it is the same one, a part of it, or the same threads' chain from its
-        other end."""
-        mine = self.finding
-        both_ways = finding.kind is mine.kind and len(mine.threads) > 1 and set(finding.threads) == set(mine.threads)
-        is_part = finding.wait is not None and finding.wait is mine.wait and set(finding.threads) <= set(mine.threads)
-        return self.is_about(finding) or both_ways or is_part
+    def covers(self, finding: Finding) -> bool:
+        """It covers ``finding``: identical; same kind and same threads; or same wait, subset of its threads."""
+        own = self.finding
+        same = finding.kind is own.kind and len(own.threads) > 1 and set(finding.threads) == set(own.threads)
+        is_part = finding.wait is not None and finding.wait is own.wait and set(finding.threads) <= set(own.threads)
+        return self.is_about(finding) or same or is_part

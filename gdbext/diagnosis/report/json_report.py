@@ -36,8 +36,8 @@ def parse(data: bytes, where: str, *sections: type[Section]) -> Report:
 
 
 def read(value: object, where: str, *sections: type[Section]) -> Report:
-    """The report that a document describes, with those of its sections. Whoever made it, nothing in it is trusted.
-    Raises BadData, which says where it is not as the schema has it."""
+    """The report that a document describes, with its sections of these types. Nothing in it is trusted. Raises BadData,
+    which says where it is not as the schema has it."""
     if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
         raise BadData(f"{where} is not a report of gdbext (schema {SCHEMA})")
     from gdbext.render.json_reader import from_json, section_from_json  # 8 ms, when documents are read back

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gdbext.diagnosis.report.suggestion import ALL_CHILDREN, Suggestion
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind
@@ -58,8 +58,15 @@ def about_file_lock(peer: Peer) -> Iterator[str | Suggestion]:
 
 
 def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Iterator[str | Suggestion]:
-    """Advice about the child processes that may end a wait; ``waits_for_end``: it is the end of one that is awaited."""
-    child = max(children, key=_explains, default=None)
+    """Advice about the child processes that may end a wait; ``waits_for_end``: for the exit of one of them."""
+    # the system calls in which an idle worker waits for work
+    calls_for_work = {"read", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"}
+
+    def tells_most(child: ChildProcess) -> tuple[bool, bool, bool]:
+        """A stopped child explains most why its parent waits, then one that waits for the parent, then a busy one."""
+        return child.is_stopped, child.writes_to_us, child.call not in calls_for_work and not child.reads_from_us
+
+    child = max(children, key=tells_most, default=None)
     if child:
         yield Suggestion("Look at the child process with the same command", "", child.pid)
     if not child or len(children) > 1:
@@ -70,25 +77,12 @@ def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Ite
         yield _to_continue(child.pid)
 
 
-_CALLS_FOR_WORK = frozenset({"read", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
-"""System calls in which a worker waits for work."""
-
-
-def _explains(child: ChildProcess) -> tuple[bool, bool, bool]:
-    """The child that tells most about why its parent waits: one that is stopped, then one that waits for the parent,
-    then one that does not wait for work, as an idle worker does."""
-    return child.is_stopped, child.writes_to_us, child.call not in _CALLS_FOR_WORK and not child.reads_from_us
-
-
-_ABOUT: Mapping[PeerKind, Callable[[Peer], Iterator[str | Suggestion]]] = {
-    PeerKind.SOCKET: _about_socket,
-    PeerKind.PIPE: _about_pipe,
-    PeerKind.PROCESS: _about_process,
-    PeerKind.FILE_LOCK: about_file_lock,
-}
-
-
 def about_peer(peer: Peer | None) -> Iterator[str | Suggestion] | None:
-    """Advice about the other end of a wait; None where it is not known, or not of a kind that there is advice about."""
-    about = _ABOUT.get(peer.kind) if peer else None
-    return about(peer) if peer and about else None
+    """Advice about the other end of a wait; None if it is unknown, or of a kind that there is no advice about."""
+    about: dict[PeerKind, Callable[[Peer], Iterator[str | Suggestion]]] = {
+        PeerKind.SOCKET: _about_socket,
+        PeerKind.PIPE: _about_pipe,
+        PeerKind.PROCESS: _about_process,
+        PeerKind.FILE_LOCK: about_file_lock,
+    }
+    return about[peer.kind](peer) if peer and peer.kind in about else None

@@ -1,15 +1,5 @@
-"""ThreadReport: one thread, as it is reported.
-
-LocalVariable: one variable of a Python frame.
-
-Frame: one line of a stack for people.
-
-BackwardNode: a node of autograd's graph that runs in the frames of a stack.
-
-EventLoop: a loop of asyncio with its tasks, each with what it awaits.
-
-Progress: what one thread did between several samples of a process.
-"""
+"""One thread as it is reported: its frames, variables, event loop, backward nodes, and its progress over several
+samples."""
 
 from __future__ import annotations
 
@@ -36,12 +26,10 @@ class FrameKind(Enum):
     PYTHON = "python"
 
 
-_LIBRARIES = ("/site-packages/", "/dist-packages/")
-
-
 def is_users_file(file: str) -> bool:
     """The file of Python code is outside of Python's library and site-packages."""
-    return file[:1] != "<" and not is_below_library(file) and not any(folder in file for folder in _LIBRARIES)
+    folders = ("/site-packages/", "/dist-packages/")
+    return file[:1] != "<" and not is_below_library(file) and not any(folder in file for folder in folders)
 
 
 class LocalVariable(NamedTuple):
@@ -70,8 +58,8 @@ class Frame(NamedTuple):
     """Text about variables that are not shown: "3 more (dispatch-bt --locals)", "not in the recording"."""
 
     def without_values(self) -> Frame:
-        """The frame with what its variables are, and not what they hold."""
-        return self._replace(variables=tuple(each._replace(text="?") for each in self.variables))
+        """The frame with its variables' names and types, without their values."""
+        return self._replace(variables=tuple(variable._replace(text="?") for variable in self.variables))
 
     @property
     def fold_key(self) -> Hashable:
@@ -168,13 +156,13 @@ class EventLoop(NamedTuple):
 
     @property
     def awaits_nothing_outside(self) -> bool:
-        """Each task waits for what code of this process ends, or for a time to come."""
+        """Each task waits for what code of this process ends, or for a time."""
         waits = (task.state is TaskState.WAITING and (task.only_from_here or task.sleeps) for task in self.tasks)
         return bool(self.tasks) and all(waits)
 
     @property
     def only_sleeps(self) -> bool:
-        """Each task is in asyncio.sleep(), or waits for tasks that are: nobody else need do anything."""
+        """Each task is in asyncio.sleep(), or waits for tasks that are: no other code need act."""
         known = {task.address for task in self.tasks}
         return any(task.sleeps for task in self.tasks) and all(
             task.sleeps or (task.needs and known.issuperset(task.needs)) for task in self.tasks
@@ -258,13 +246,13 @@ class ThreadReport(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The thread as people call it: its Python name, else the kernel's, with the tid."""
+        """The thread for people: its Python name, else the kernel's, with the tid."""
         name = self.python_name or self.name
         return f"{name} (tid {self.tid})" if name else f"thread {self.tid}"
 
     def of_two_moments(self) -> ThreadReport:
-        """The report of a thread that ran on while memory was read. Its stack was copied; values that lie elsewhere
-        may be those of another call, and are unknown."""
+        """The report of a thread that ran while memory was read. Its stack was copied; values elsewhere may belong to
+        another call, and are unknown."""
         return self._replace(
             dispatch=tuple(step.without_values() for step in self.dispatch),
             frames=tuple(frame.without_values() for frame in self.frames),
@@ -282,13 +270,13 @@ class ThreadReport(NamedTuple):
 
     @property
     def python_line(self) -> str:
-        """The innermost Python line, ``train.py:8 (step)``, "" where there is none."""
+        """The innermost Python line, ``train.py:8 (step)``, "" if there is none."""
         return self.python_frames[0].place if self.python_frames else ""
 
     @property
     def doing(self) -> str:
-        """The place of a thread that runs: the user's own line, what that has called in a library, and the native
-        function; "" where nothing is known of it."""
+        """Where a thread runs: the user's own line, the library's line that it has called, and the native function; ""
+        if nothing is known of it."""
         user, inner = self.user_line, self.python_line
         called = f", in {inner}" if user and inner != user else ""
         python = f"{user or inner}{called}"
@@ -296,7 +284,7 @@ class ThreadReport(NamedTuple):
 
     @property
     def user_line(self) -> str:
-        """The innermost Python line outside of Python's library and site-packages, "" where there is none."""
+        """The innermost Python line outside of Python's library and site-packages, "" if there is none."""
         return self.user_frame.place if self.user_frame else ""
 
     @property
@@ -309,5 +297,5 @@ class ThreadReport(NamedTuple):
 
     @property
     def user_frame(self) -> Frame | None:
-        """The innermost Python frame outside of Python's library and site-packages, None where there is none."""
+        """The innermost Python frame outside of Python's library and site-packages, None if there is none."""
         return next((frame for frame in self.python_frames if frame.is_users), None)

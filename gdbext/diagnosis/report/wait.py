@@ -1,9 +1,4 @@
-"""Wait: what one thread waits for, and who has it.
-
-OwnerCertainty: how that is known.
-
-WaitEdge: one thread waits for another.
-"""
+"""What a thread waits for, which threads have it, and how certain that is."""
 
 from __future__ import annotations
 
@@ -76,7 +71,7 @@ class ParentsThread(NamedTuple):
 
 
 class OwnerCertainty(Enum):
-    """The way in which the owner of a resource is known. The value is the word of the JSON report."""
+    """How the owner of a resource is known. The value is the word of the JSON report."""
 
     RECORDED = "recorded"
     """The resource itself, or what belongs to it, says whose it is."""
@@ -111,32 +106,27 @@ class Wait(NamedTuple):
     """The kernel's word, where no lock of the process may end the wait."""
 
     def with_detail(self, detail: WaitDetail, *evidence: str) -> Wait:
-        """The wait of which more was found out, and what shows that."""
+        """The wait with more that was found out, and the evidence for that."""
         return self._replace(detail=detail, evidence=(*self.evidence, *evidence))
 
     @property
     def kind(self) -> WaitKind:
-        """The kind of what is waited for."""
         return self.resource.kind
 
     @property
     def address(self) -> int:
-        """Address of the lock, guard, semaphore, …; 0 where it is not known."""
         return self.resource.address
 
     @property
     def name(self) -> str:
-        """The name of the resource, for people."""
         return self.resource.name
 
     @property
     def owners(self) -> tuple[Owner, ...]:
-        """The known owners of the resource."""
         return ((self.owner,) if self.owner else ()) + self.others
 
     @property
     def owner_tids(self) -> tuple[int, ...]:
-        """The ids of the owners that are threads of this process."""
         return tuple(owner.tid for owner in self.owners if isinstance(owner, OwnerThread))
 
     @property
@@ -151,33 +141,32 @@ class Wait(NamedTuple):
 
     @property
     def polls(self) -> bool:
-        """It is one of the short sleeps between looks at what the thread really waits for."""
+        """It is one of the short sleeps of a loop that polls something."""
         return self.kind.traits.may_poll and bool(self.detail.repeated_at or self.detail.looks_for)
 
     @property
     def is_abandoned(self) -> bool:
-        """The workers, or the thread, that should end it are not there, and it does not end by itself."""
+        """The workers, or the thread, that should end it do not exist, and it does not end by itself."""
         return self.detail.is_abandoned(self.ends_by_itself)
 
     @property
     def leads_outside(self) -> bool:
-        """Another process, a peer, a file or input ends it."""
         return self.detail.leads_outside(self.kind) or (self.external and not self.ends_by_itself)
 
     @property
     def advice_outside(self) -> Iterable[str | Suggestion] | None:
-        """Steps to try where something outside of the process has to end it; None where nothing is known about that."""
+        """Steps to try if something outside of the process must end it; None if there is no advice about that."""
         is_shared = self.external and self.kind.traits.needs_thread
         return self.detail.advice(self.kind) or (_SHARED if is_shared else None)
 
     @property
     def wakes_by_itself(self) -> bool:
-        """A timed wait that begins again when its time is over, as that for the GIL does every 5 ms."""
+        """A timed wait that begins again after its timeout, as the wait for the GIL does every 5 ms."""
         return self.timed and not self.kind.traits.timeout_ends_it
 
     @property
     def ends_by_itself(self) -> bool:
-        """A timed wait that gives up when its time is over."""
+        """A timed wait that gives up after its timeout."""
         return self.timed and self.kind.traits.timeout_ends_it
 
 
@@ -185,7 +174,7 @@ _SHARED = ("Other processes share it: one that is killed while it has it (termin
 
 
 class WaitEdge(NamedTuple):
-    """Thread ``tid`` waits for something that thread ``held_by`` holds, or owes it."""
+    """Thread ``tid`` waits for something that thread ``held_by`` holds, or must do."""
 
     tid: int
     held_by: int

@@ -1,7 +1,7 @@
-"""WaitDetail: what is known of a wait beside its resource and its owners, one class for each situation.
+"""What is known of a wait beside its resource and its owners, one class for each situation.
 
-Each answers the same questions (who should end the wait, how it is said, what to do about it), and has the members of
-its situation in the JSON report.
+Each answers the same questions (who should end the wait, how it is phrased, what to do about it), and has the members
+of its situation in the JSON report.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Refused(Enum):
-    """A thing that the system, or a peer, has refused."""
+    """What the system, or a peer, has refused."""
 
     SPACE = "space"
     """Room on a file system, or in the quota of its user."""
@@ -42,7 +42,7 @@ class Refused(Enum):
 
 
 class RaisedError(NamedTuple):
-    """An exception of the program, and what it was refused; false where there is none."""
+    """An exception of the program, and what it was refused; false if there is none."""
 
     text: str = ""
     """Name and arguments, for people."""
@@ -50,12 +50,11 @@ class RaisedError(NamedTuple):
 
     @property
     def json_text(self) -> str:
-        """All that JSON has of it."""
         return self.text
 
     @classmethod
     def of_json_text(cls, text: str) -> RaisedError:
-        """One of which only the text is known."""
+        """An exception of which only the text is known."""
         return cls(text)
 
     @property
@@ -71,114 +70,66 @@ NO_ERROR = RaisedError()
 
 
 class WaitDetail:
-    """The base: nothing more is known of the wait. It alone is false."""
+    """The base: nothing more is known of the wait. Only this class itself is false."""
+
+    collective: CollectiveWait | None = None
+    """The operation of other ranks that is waited for."""
+    device: DeviceWait | None = None
+    """The call in which a device is waited for."""
+    peer: Peer | None = None
+    """The other end of an fd, or the holder of a file's lock."""
+    children: tuple[ChildProcess, ...] = ()
+    """Processes that may end the wait: the child that is waited for, or those at the other end of a pipe."""
+    missing_workers: MissingWorkers | None = None
+    """The workers of a pool that would end the wait and are not in this process."""
+    lost: LostThread | None = None
+    """The thread that should end the wait and does not exist."""
+    expects: tuple[int, ...] = ()
+    """Ids of threads that can reach the object and so may end the wait; no proof that one of them will."""
+    taken_at: str = ""
+    """The line where the owner took the lock; "" if that is unknown."""
+    looks_for: str = ""
+    """The object that a thread polls between two sleeps, "" for none."""
+    repeated_at: str = ""
+    """The line of the loop that begins the wait again and again, "" for none."""
+    lost_signal: bool = False
+    """A signal of the condition variable reached no thread."""
+    handling: RaisedError = NO_ERROR
+    """The exception that the thread handles meanwhile."""
+    caught: RaisedError = NO_ERROR
+    """The exception that the loop around the wait has caught in an earlier iteration."""
+    seconds: float | None = None
+    """Seconds that a sleep takes from now on, None if unknown."""
+    self_wait: SelfWait | None = None
+    """Why a thread waits for what only itself could give."""
+    set_by_handlers: bool = False
+    """Programs set such an object in signal handlers while their main thread waits for it."""
+    looks_at_files: bool = False
+    """What the thread polls between two sleeps is a file."""
+    about_question: str = ""
+    """Advice about a question that waits for a person to type."""
 
     def __bool__(self) -> bool:
         return type(self) is not WaitDetail
 
     @property
-    def collective(self) -> CollectiveWait | None:
-        """The operation of other ranks that is waited for."""
-        return None
-
-    @property
-    def device(self) -> DeviceWait | None:
-        """The call in which a device is waited for."""
-        return None
-
-    @property
-    def peer(self) -> Peer | None:
-        """The other end of a descriptor, or of a lock of a file."""
-        return None
-
-    @property
-    def children(self) -> tuple[ChildProcess, ...]:
-        """Processes that may end the wait: the child that is waited for, those at the other end of a pipe."""
-        return ()
-
-    @property
-    def missing_workers(self) -> MissingWorkers | None:
-        """The workers of a pool that would end the wait and are not in this process."""
-        return None
-
-    @property
-    def lost(self) -> LostThread | None:
-        """The thread that should end the wait and is not there."""
-        return None
-
-    @property
-    def expects(self) -> tuple[int, ...]:
-        """Ids of threads that have the object at hand and so may end the wait; no proof that one of them will."""
-        return ()
-
-    @property
-    def taken_at(self) -> str:
-        """The line where the owner took the lock; "" where that is not known."""
-        return ""
-
-    @property
-    def looks_for(self) -> str:
-        """The object that a thread looks at between two sleeps, "" for none."""
-        return ""
-
-    @property
-    def repeated_at(self) -> str:
-        """The line of the loop that begins the wait again and again, "" for none."""
-        return ""
-
-    @property
-    def lost_signal(self) -> bool:
-        """A signal of the condition variable went to nobody."""
-        return False
-
-    @property
-    def handling(self) -> RaisedError:
-        """The exception that the thread handles meanwhile."""
-        return NO_ERROR
-
-    @property
-    def caught(self) -> RaisedError:
-        """The exception that the loop around the wait has caught at an earlier turn."""
-        return NO_ERROR
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds that a sleep takes from now on, None where that is not known."""
-        return None
-
-    @property
-    def self_wait(self) -> SelfWait | None:
-        """The reason why a thread waits for what only itself could give."""
-        return None
-
-    @property
-    def set_by_handlers(self) -> bool:
-        """Programs set such an object in signal handlers while their main thread waits for it."""
-        return False
-
-    @property
-    def looks_at_files(self) -> bool:
-        """What the thread looks at between two sleeps is a file."""
-        return False
-
-    @property
     def unowned(self) -> Unowned:
-        """What is known of threads that may end a wait for what nobody is known to have."""
+        """What is known of threads that may end a wait whose resource has no known owner."""
         return Unowned()
 
     @property
     def absence(self) -> str:
-        """``, but this process has no OpenMP worker threads: …``: who should end the wait and is not there."""
+        """``, but this process has no OpenMP worker threads: …``: the thread that should end the wait is missing."""
         return ""
 
     @property
     def advice_on_absence(self) -> tuple[str, ...]:
-        """Steps to try about who should end the wait and is not there."""
+        """Steps to try if the thread that should end the wait is missing."""
         return (self.lost.loss.advice,) if self.lost else ()
 
     @property
     def timed_clause(self) -> str:
-        """What a sentence says of the wait where it ends by itself."""
+        """What a sentence says of a timed wait."""
         return " (a timed wait: it ends by itself)"
 
     def phrase(self, resource: Resource) -> str:
@@ -186,7 +137,7 @@ class WaitDetail:
         return resource.awaited
 
     def is_abandoned(self, ends_by_itself: bool) -> bool:
-        """The thread that should end it is not there."""
+        """The thread that should end it does not exist."""
         return False
 
     def leads_outside(self, kind: WaitKind) -> bool:
@@ -194,18 +145,13 @@ class WaitDetail:
         return kind.traits.is_outside or kind is WaitKind.IO
 
     def advice(self, kind: WaitKind) -> Advice | None:
-        """Steps to try where something outside of the process has to end it; None where nothing is known about that."""
+        """Steps to try if something outside of the process must end it; None if there is no advice about that."""
         if kind is WaitKind.CHILD_PROCESS:
             return about_children(self.children, waits_for_end=True)
         return kind.traits.advice_when_outside
 
-    @property
-    def about_question(self) -> str:
-        """Advice about a question that waits for somebody to type."""
-        return ""
-
     def advice_when_blocked(self, kind: WaitKind) -> Advice:
-        """Steps to try where no known thread will end it."""
+        """Steps to try if no known thread will end it."""
         return (kind.traits.advice_when_blocked,) if kind.traits.advice_when_blocked else ()
 
     def about_other_end(self, kind: WaitKind) -> Advice | None:
@@ -213,13 +159,15 @@ class WaitDetail:
         of_children = about_children(self.children, kind is WaitKind.CHILD_PROCESS) if self.children else None
         return about_peer(self.peer) or of_children
 
+    # copies with what was found out later; each returns the detail unchanged if that does not apply to it
+
     def with_peer(self, peer: Peer | None) -> WaitDetail:
         """With another process at the other end of the call in which the thread sleeps."""
         return self or OtherEnd(peer)
 
-    def with_enders(self, found: Unowned) -> WaitDetail:
-        """With what more is known of threads that may end a wait for what nobody is known to have."""
-        return found
+    def with_enders(self, enders: Unowned) -> WaitDetail:
+        """With what more is known of threads that may end a wait whose resource has no known owner."""
+        return enders
 
     def in_loop(self, line: str) -> WaitDetail:
         """With the line of the loop that begins the wait again."""
@@ -322,7 +270,7 @@ def _about_lock(peer: Peer | None) -> tuple[str | Suggestion, ...]:
 
 
 class Prompt(OtherEnd):
-    """The program has asked a question, and waits for somebody to type."""
+    """The program has asked a question, and waits for a person to type."""
 
     about_question = (
         "Nobody may see that question: give the answer beforehand (an argument, an option, a variable of the "
@@ -337,7 +285,7 @@ class OwnServer(OtherEnd):
 
 
 class Repeatable(WaitDetail):
-    """A wait that a loop may begin again when its time is over: it has a field ``repeated_at``."""
+    """A wait that a loop may begin again after its timeout: it has a field ``repeated_at``."""
 
     @property
     def timed_clause(self) -> str:
@@ -362,7 +310,7 @@ class _UnownedFields(NamedTuple):
 
 
 class Unowned(_UnownedFields, Repeatable):
-    """Nobody is known to have it; threads that may end the wait, or the one that should and is lost."""
+    """A wait whose owner is unknown: threads that may end it, or the thread that should and is lost."""
 
     @property
     def unowned(self) -> Unowned:
@@ -394,7 +342,7 @@ class _OwnedFields(NamedTuple):
 
 
 class Owned(_OwnedFields, Repeatable):
-    """Somebody is known to have it: where it was taken, or why the thread itself is that."""
+    """A wait whose owner is known: where the lock was taken, or why the owner is the waiter itself."""
 
     def in_loop(self, line: str) -> WaitDetail:
         return self._replace(repeated_at=line)
@@ -431,12 +379,12 @@ class AbsentWorkers(_AbsentWorkersFields, WaitDetail):
         forked = self.missing_workers is not None and self.missing_workers.forked
         return forked or self.unowned.is_abandoned(ends_by_itself)
 
-    def with_enders(self, found: Unowned) -> WaitDetail:
-        return AbsentWorkers(self.missing_workers, found)
+    def with_enders(self, enders: Unowned) -> WaitDetail:
+        return AbsentWorkers(self.missing_workers, enders)
 
 
 class Polled(NamedTuple):
-    """What a loop looks at between two sleeps: something in this process, or a process; false where it is unknown."""
+    """What a loop polls between two sleeps: something in this process, or a process; false if it is unknown."""
 
     peer: Sparse[Peer | None] = None
     """The other end, where it is known."""
@@ -445,7 +393,7 @@ class Polled(NamedTuple):
     looks_for: Sparse[str] = ""
     """The object that a thread which sleeps looks at between two sleeps; for people."""
     expects: Internal[tuple[int, ...]] = ()
-    """Ids of threads that have the object at hand and so may end the wait; no proof that one of them will."""
+    """Ids of threads that can reach the object and so may end the wait; no proof that one of them will."""
 
     @property
     def is_file(self) -> bool:
@@ -454,7 +402,7 @@ class Polled(NamedTuple):
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """Steps to try where something outside of the process has to end the wait; empty where nothing has."""
+        """Steps to try if something outside of the process must end the wait; () if nothing must."""
         return ()
 
     def __bool__(self) -> bool:
@@ -465,7 +413,7 @@ NOT_POLLED = Polled()
 
 
 class PolledFile(Polled):
-    """A file is looked at, or its lock."""
+    """A file is polled, or its lock."""
 
     is_file = True
     advice = (
@@ -475,7 +423,7 @@ class PolledFile(Polled):
 
 
 class PolledMeeting(Polled):
-    """The thread looks whether the other machines of its job have come."""
+    """The thread polls whether the other machines of its job have joined."""
 
     advice = (
         "Start the other nodes with the same --rdzv-id and --rdzv-endpoint; see whether they reach that address.",
@@ -500,7 +448,7 @@ class _SleepFields(NamedTuple):
 
 
 class Sleep(_SleepFields, WaitDetail):
-    """A sleep, perhaps of a loop that looks at something in between."""
+    """A sleep, perhaps of a loop that polls something in between."""
 
     peer = property(lambda self: self.polled.peer)
     lost = property(lambda self: self.polled.lost)

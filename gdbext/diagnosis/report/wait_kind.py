@@ -1,9 +1,7 @@
-"""WaitKind: everything that a thread can wait for, one row each with all that the rest of the program asks of it.
+"""What a thread can wait for: one row for each kind, with all that the rest of the program asks of it.
 
-A new kind is a row here and a recogniser in waits/. No other place lists kinds.
-
-SelfWait and Loss: why a wait may never end. A thread waits for what only it could give, as its own code was interrupted
-or runs an event loop; or the thread that should end the wait is lost.
+A new kind is a row here and a recognizer in waits/; kinds are listed nowhere else. A wait may never end if a thread
+waits for what only itself could give (SelfWait), or if the thread that should end it is lost (Loss).
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Relation(Enum):
-    """The relation of the owner of a resource to it."""
+    """How the owner of a resource relates to it."""
 
     HOLDS = "holds it, as a lock"
     RUNS = "runs the initialiser that others wait for"
@@ -32,7 +30,7 @@ class Relation(Enum):
 
 
 class Naming(Enum):
-    """The way in which the name and the address of a resource go with the noun of its kind."""
+    """How the name and the address of a resource combine with the noun of its kind."""
 
     AFTER_ADDRESS = "the mutex 0x7f00 (config_lock)"
     OF = "the GIL of interpreter 1"
@@ -252,7 +250,6 @@ class WaitKind(Enum):
     )
 
     def __new__(cls, value: str, traits: WaitTraits) -> WaitKind:
-        """The member with its JSON word as value."""
         member = object.__new__(cls)
         member._value_ = value
         member.traits = traits
@@ -260,18 +257,12 @@ class WaitKind(Enum):
 
     @property
     def priority(self) -> int:
-        """The priority among several waits: the one with the lowest tells most about a hang."""
-        return _PRIORITY[self]
-
-
-_PRIORITY = {kind: rank for rank, kind in enumerate(reversed(WaitKind))}
-
-
-_ANOTHER_POOL = "A job must not wait for a job of its own pool: give those jobs a pool of their own."
+        """Among several waits, the one with the lowest priority tells most about a hang: the last rows above."""
+        return -list(WaitKind).index(self)
 
 
 class SelfWait(Enum):
-    """The value says it in a sentence."""
+    """Why a thread waits for what only itself could give; the value is a clause."""
 
     SIGNAL = "a signal handler interrupted the code that holds it"
     FINALIZER = "a finaliser (__del__) interrupted the code that holds it"
@@ -282,7 +273,7 @@ class SelfWait(Enum):
 
     @property
     def advice(self) -> str:
-        """The advice how to write such code."""
+        """How to write such code."""
         if self is SelfWait.EVENT_LOOP:
             return (
                 "Inside of an event loop await, and never block: await asyncio.wrap_future(future), or leave the "
@@ -294,7 +285,7 @@ class SelfWait(Enum):
                 "handler a plain def where the server runs those in threads, or call the function instead of the URL."
             )
         if self is SelfWait.POOL:
-            return _ANOTHER_POOL
+            return "A job must not wait for a job of its own pool: give those jobs a pool of their own."
         if self is SelfWait.SIGNAL:
             return (
                 "A signal handler must take no lock, and so must not log or put into a queue.Queue: set a flag in it, "
@@ -307,46 +298,40 @@ class SelfWait(Enum):
 
 
 class Loss(Enum):
-    """The way in which a thread was lost. The value is the word of the JSON report."""
+    """How a thread was lost. The value is the word of the JSON report."""
 
-    ENDED = "ended"
-    NEVER_BEGAN = "never-began"
-    LEFT_BEHIND = "left-behind"
+    of_one: str
+    """The words for one thread, behind its name."""
+    of_many: str
+    """The words for several threads."""
+    advice: str
 
-    @property
-    def of_one(self) -> str:
-        """The words for one thread, behind its name."""
-        return _OF_ONE[self]
+    ENDED = (
+        "ended",
+        "has ended",
+        "have ended",
+        "Look for that thread's traceback in what the process has written, and let each end of it be heard: "
+        "try/finally around its loop, future.set_exception(), an item that says so in the queue.",
+    )
+    NEVER_BEGAN = (
+        "never-began",
+        "ended before it began to run",
+        "ended before they began to run",
+        "Memory, or another limit, was short when the thread should begin: see what the process has "
+        "written, and end it.",
+    )
+    LEFT_BEHIND = (
+        "left-behind",
+        "was started before the fork; here it does not exist",
+        "were started before the fork; here they do not exist",
+        "Or start that thread again in the child: os.register_at_fork(after_in_child=…).",
+    )
 
-    @property
-    def of_many(self) -> str:
-        """The same of several threads."""
-        return _OF_MANY[self]
-
-    @property
-    def advice(self) -> str:
-        """A sentence on what to do."""
-        return _ADVICE[self]
-
-
-_OF_ONE = {
-    Loss.ENDED: "has ended",
-    Loss.NEVER_BEGAN: "ended before it began to run",
-    Loss.LEFT_BEHIND: "was started before the fork; here it does not exist",
-}
-_OF_MANY = {
-    Loss.ENDED: "have ended",
-    Loss.NEVER_BEGAN: "ended before they began to run",
-    Loss.LEFT_BEHIND: "were started before the fork; here they do not exist",
-}
-_ADVICE = {
-    Loss.ENDED: "Look for that thread's traceback in what the process has written, and let each end of it be heard: "
-    "try/finally around its loop, future.set_exception(), an item that says so in the queue.",
-    Loss.NEVER_BEGAN: "Memory, or another limit, was short when the thread should begin: see what the process has "
-    "written, and end it.",
-    Loss.LEFT_BEHIND: "Or start that thread again in the child: os.register_at_fork(after_in_child=…).",
-}
-_NAMED = 3
+    def __new__(cls, value: str, of_one: str, of_many: str, advice: str) -> Loss:
+        member = object.__new__(cls)
+        member._value_ = value
+        member.of_one, member.of_many, member.advice = of_one, of_many, advice
+        return member
 
 
 class LostThread(NamedTuple):
@@ -372,10 +357,11 @@ class LostThread(NamedTuple):
         if not self.threads:
             kept = f"; a future has kept {self.error}, which was raised there" if self.error else ""
             return f"{self.nobody}{kept}"
-        more = f" and {len(self.threads) - _NAMED} more" if len(self.threads) > _NAMED else ""
-        many = len(self.threads) > 1
-        who = f"the thread{'s' if many else ''} {', '.join(self.threads[:_NAMED])}{more}"
+        count = len(self.threads)
+        names = ", ".join(self.threads[:3]) + (f" and {count - 3} more" if count > 3 else "")
         does = f", which {self.does}," if self.does else ""
-        text = f"{who}{does} {self.loss.of_many if many else self.loss.of_one}"
+        text = (
+            f"the thread{'s' if count > 1 else ''} {names}{does} {self.loss.of_many if count > 1 else self.loss.of_one}"
+        )
         text += f" ({self.error} is what it has left)" if self.error else ""
         return f"{text}, and {self.nobody}" if self.nobody else text

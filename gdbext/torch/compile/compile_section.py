@@ -208,9 +208,9 @@ class CompileSection(Section):
 
 
 def recompilations(compilations: tuple[Compilation, ...]) -> tuple[Compilation, ...]:
-    """Those of code that had been compiled before."""
-    return tuple(each for each in compilations if each.recompile_reason or _again(each))
-
-
-def _again(each: Compilation) -> bool:
-    return bool(re.match(names.COMPILED_AGAIN, each.compile_id or ""))
+    """The compilations of code that had been compiled before."""
+    return tuple(
+        compilation
+        for compilation in compilations
+        if compilation.recompile_reason or re.match(names.COMPILED_AGAIN, compilation.compile_id or "")
+    )

@@ -1,16 +1,14 @@
-"""The kernels that Inductor has generated and that are loaded, by the Python modules that call them; their code read.
+"""The kernels that Inductor has generated and that are loaded, and what its code says about their parameters and calls.
 
 torch/_inductor/codecache.py, ``PyCodeCache.modules``: the modules that Inductor wrote. Each has its kernels as globals
 (``cpp_fused_add_relu_0``), built-in functions of libraries of their own, in which the C++ function is called "kernel".
 
-Kernels for Triton, and the handles by which the device's driver launches them:
-torch/_inductor/runtime/triton_heuristics.py (2.6 to 2.15): each is an object of a module that Inductor wrote, whose
-launchers are there once it was called; before, nothing is loaded that could be launched.
+Kernels for Triton: torch/_inductor/runtime/triton_heuristics.py (2.6 to 2.15): each is an object of such a module,
+whose launchers are there once it was called; before, nothing is loaded that could be launched.
 
-Names and parameters of C++ kernels, and what a line passes to them, are read in Inductor's generated code:
-torch/_inductor/codegen/cpp.py and cpp_wrapper_cpu.py, 2.13.0: each kernel is a variable of the module that calls it,
-``cpp_fused_add_0 = async_compile.cpp_pybinding([types], r'''… extern "C" void kernel(const float* in_ptr0, …)'''``.
-Where the calling code is C++, too, it has ``cpp_fused_add_0((const float*)(arg0_1.data_ptr()), …);``.
+Generated code: torch/_inductor/codegen/cpp.py and cpp_wrapper_cpu.py, 2.13.0: each kernel is a variable of the module
+that calls it, ``cpp_fused_add_0 = async_compile.cpp_pybinding([types], r'''… extern "C" void kernel(const float*
+in_ptr0, …)''')``. If the calling code is C++, too, it has ``cpp_fused_add_0((const float*)(arg0_1.data_ptr()), …);``.
 
 Signatures of the C functions that AOTInductor's code calls come from the headers that come with PyTorch:
 torch/csrc/inductor/aoti_torch/c/shim.h and generated/c_shim_*.h, 2.13.0: extern "C", so that symbols say nothing.
@@ -32,7 +30,6 @@ from gdbext.torch.stack.roles import split_types
 
 MODULE_LIMIT = 500
 _GLOBALS, _LAUNCHERS = 20_000, 32
-_FUSED = re.compile(r"(?:cpp|triton)_(?:\w*?fused_|)(?P<operators>\w*?)_?\d*$")
 
 
 class GeneratedKernel(NamedTuple):
@@ -51,7 +48,7 @@ class GeneratedKernel(NamedTuple):
 
 
 class GeneratedKernels:
-    """Those of one process, by Inductor's ``PyCodeCache``; ``problems`` says what could not be read."""
+    """The kernels of one process, by Inductor's ``PyCodeCache``; ``problems`` says what could not be read."""
 
     CODE_CACHE: ClassVar[str] = names.CODE_CACHE
     """The module of Inductor that keeps them."""
@@ -65,18 +62,18 @@ class GeneratedKernels:
 
     @cached_property
     def all(self) -> list[GeneratedKernel]:
-        """Every kernel that is loaded, of at most 500 modules; empty where Inductor is not imported."""
-        found: dict[int, GeneratedKernel] = {}
+        """Every kernel that is loaded, of at most 500 modules; [] if Inductor is not imported."""
+        kernels: dict[int, GeneratedKernel] = {}
         try:
             modules = self._cache[names.WRITTEN_MODULES].elements().checked() if not self._cache.is_absent else ()
             if len(modules) > MODULE_LIMIT:
                 self.truncated.append(f"{len(modules)} modules that Inductor wrote, truncated at {MODULE_LIMIT}")
             for module in modules[:MODULE_LIMIT]:
                 for kernel in self._of_module(module.variables(_GLOBALS).checked()):
-                    found.setdefault(kernel.address, kernel)
+                    kernels.setdefault(kernel.address, kernel)
         except GdbextError as error:
             self.problems.append(f"{names.CODE_CACHE}.{names.PY_CODE_CACHE}: {error.what}")
-        return list(found.values())
+        return list(kernels.values())
 
     def _of_module(self, own: PyVariables) -> Iterator[GeneratedKernel]:
         file = own["__file__"].str()
@@ -89,34 +86,32 @@ class GeneratedKernels:
                 yield GeneratedKernel(name, file, module.path, module.base + symbol.vaddr)
 
     def triton(self) -> list[TritonKernel]:
-        """The kernels for Triton that can be launched: what cannot be read is not there."""
-        found: dict[str, set[int]] = {}
+        """The kernels for Triton that can be launched, as far as they can be read."""
+        kernels: dict[str, set[int]] = {}
         for module in self._cache[names.WRITTEN_MODULES].elements(MODULE_LIMIT):
             for name, value in module.variables(_GLOBALS).items():
                 if name.startswith(TRITON) and value.type in names.AUTOTUNERS:
                     handles = map(_handle, value[names.LAUNCHERS].elements(_LAUNCHERS))
-                    found.setdefault(name, set()).update(filter(None, handles))
-        return [TritonKernel(name, tuple(sorted(handles))) for name, handles in found.items() if handles]
+                    kernels.setdefault(name, set()).update(filter(None, handles))
+        return [TritonKernel(name, tuple(sorted(handles))) for name, handles in kernels.items() if handles]
 
 
 def fused_operators(kernel: str, operators: Collection[str]) -> tuple[str, ...]:
     """The operators in the name of a kernel, in its order, as far as they are ``operators``: "cpp_fused_add_relu_0"
-    has add and relu; empty where the name has a piece that is none of them (a shortened or a hashed name)."""
-    match = _FUSED.match(kernel)
-    return _pieces(match["operators"].split("_"), operators) if match and match["operators"] else ()
+    has add and relu; () if the name has a piece that is none of them (a shortened or a hashed name)."""
 
-
-def _pieces(words: list[str], operators: Collection[str]) -> tuple[str, ...]:
-    """Longest names first, as "native_layer_norm" is not "native"."""
-    if not words:
+    def pieces(words: list[str]) -> tuple[str, ...]:
+        """Longest names first, as "native_layer_norm" is not "native"."""
+        for length in range(len(words), 0, -1):
+            first = "_".join(words[:length])
+            if first in operators:
+                rest = pieces(words[length:])
+                if rest or length == len(words):
+                    return (first, *rest)
         return ()
-    for length in range(len(words), 0, -1):
-        first = "_".join(words[:length])
-        if first in operators:
-            rest = _pieces(words[length:], operators)
-            if rest or length == len(words):
-                return (first, *rest)
-    return ()
+
+    match = re.match(r"(?:cpp|triton)_(?:\w*?fused_|)(?P<operators>\w*?)_?\d*$", kernel)
+    return pieces(match["operators"].split("_")) if match and match["operators"] else ()
 
 
 LAUNCHING = (("cuLaunchKernel", 0), ("cuLaunchKernelEx", 1))
@@ -124,14 +119,14 @@ LAUNCHING = (("cuLaunchKernel", 0), ("cuLaunchKernelEx", 1))
 
 
 class TritonKernel(NamedTuple):
-    """``handles`` are the CUfunctions of its launchers, one for each configuration that it was tuned to."""
+    """A kernel; ``handles`` are the CUfunctions of its launchers, one for each configuration that it was tuned to."""
 
     name: str
     handles: tuple[int, ...]
 
 
 def _handle(launcher: PyRef) -> int | None:
-    """The CUfunction that a launcher launches; None where it cannot be read."""
+    """The CUfunction that a launcher launches; None if it cannot be read."""
     scope = launcher["__globals__"]
     return (scope[names.LAUNCHED] or scope[names.RUNNER]["__self__"][names.LAUNCHED]).int()
 
@@ -141,9 +136,6 @@ HEADERS = ("c/shim.h", "generated/c_shim_cpu.h", "generated/c_shim_aten.h", "c/s
 PREFIX = "aoti_torch_"
 TENSOR = "AtenTensorHandle"
 """The type of a pointer to an at::Tensor."""
-_FUNCTION = re.compile(r"AOTITorchError\s+(aoti_torch_\w+)\(([^)]*)\)")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_PARAMETER = re.compile(r"(.*?)\s*(\w+)$")
 
 
 class Parameter(NamedTuple):
@@ -160,15 +152,15 @@ class Parameter(NamedTuple):
 
 def shim_signatures(headers: Iterable[str]) -> dict[str, tuple[Parameter, ...]]:
     """Function → parameters, of the texts of headers."""
-    found: dict[str, tuple[Parameter, ...]] = {}
+    signatures: dict[str, tuple[Parameter, ...]] = {}
     for text in headers:
-        for name, inside in _FUNCTION.findall(_COMMENT.sub("", text)):
-            parameters = [_PARAMETER.match(each.strip()) for each in inside.split(",") if each.strip()]
-            if None not in parameters:
-                found[name] = tuple(
-                    Parameter(" ".join(each.group(1).split()), each.group(2)) for each in parameters if each
-                )
-    return found
+        code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+        for name, inside in re.findall(r"AOTITorchError\s+(aoti_torch_\w+)\(([^)]*)\)", code):
+            matches = [re.match(r"(.*?)\s*(\w+)$", part.strip()) for part in inside.split(",") if part.strip()]
+            if None not in matches:
+                found = [(" ".join(match.group(1).split()), match.group(2)) for match in matches if match]
+                signatures[name] = tuple(Parameter(*parameter) for parameter in found)
+    return signatures
 
 
 CPP, TRITON = "cpp_", "triton_"
@@ -177,7 +169,6 @@ KERNEL_MODULE = "PyInit_kernel"
 """Exported by these libraries (torch/_inductor/codecache.py)."""
 COMPILED_MODULES = ("AOTInductorModelContainerCreate", "PyInit_inductor_entry_cpp")
 """Exported by libraries that have the calling code in C++, too; there the kernels have their own names."""
-_CALL = re.compile(r"(?:^|[\s=])(cpp_\w+)\(([\w\s,.\[\]]*)\)")
 _DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -195,27 +186,23 @@ _DTYPES = {
     "bool": "bool",
 }
 """torch/_inductor/codegen/cpp_utils.py, DTYPE_TO_CPP, and what older versions write."""
-_PASSED = re.compile(r"\([\w\s:*]+\)\((\w+)\.data_ptr\(\)\)$|(\w+)$")
-_POINTER_OUT = re.compile(r"\bout_ptr\d+$")
 
 
-_LAUNCH = re.compile(r"^(?:(triton_\w+)\.run|(extern_kernels\.\w+))\(")
-_LEADS_ELSEWHERE = re.compile(r"^(?:if|elif|else|for|while|try|except|finally|class|match)\b")
 LAUNCHER = "call"
 """The function in which a module that Inductor wrote launches its kernels (torch/_inductor/codegen/wrapper.py)."""
 
 
 def launched_before(lines: Sequence[str], line: int, most: int = 3) -> tuple[tuple[str, int], ...]:
-    """(kernel, line) of the last launches before a line of ``call``, the latest first, by its text; none where a line
-    before it may lead elsewhere. ``lines`` are without the blanks around them."""
+    """(kernel, line) of the last launches before a line of ``call``, the latest first, by its text; () if a line before
+    it may lead elsewhere. ``lines`` are without the blanks around them."""
     found: list[tuple[str, int]] = []
     for number in range(min(line - 1, len(lines)), 0, -1):
         text = lines[number - 1]
         if text.startswith("def "):
             return tuple(found[:most])
-        if _LEADS_ELSEWHERE.match(text):
+        if re.match(r"(?:if|elif|else|for|while|try|except|finally|class|match)\b", text):
             break
-        launch = _LAUNCH.match(text)
+        launch = re.match(r"(?:(triton_\w+)\.run|(extern_kernels\.\w+))\(", text)
         if launch:
             found.append((launch.group(1) or launch.group(2), number))
     return ()
@@ -223,37 +210,37 @@ def launched_before(lines: Sequence[str], line: int, most: int = 3) -> tuple[tup
 
 def called_kernel(line: str) -> tuple[str, tuple[str, ...]] | None:
     """(kernel, arguments as they are written) of a line that calls a kernel of the C++ backend; None for another."""
-    found = _CALL.search(line)
-    if not found:
-        return None
-    return found.group(1), tuple(word.strip() for word in found.group(2).split(",") if word.strip())
+    call = re.search(r"(?:^|[\s=])(cpp_\w+)\(([\w\s,.\[\]]*)\)", line)
+    return (call.group(1), tuple(word.strip() for word in call.group(2).split(",") if word.strip())) if call else None
 
 
 def kernel_parameters(source: str, kernel: str) -> tuple[str, ...]:
-    """The C++ parameters of a kernel (``const float* in_ptr0``); () where the text does not have them."""
+    """The C++ parameters of a kernel (``const float* in_ptr0``); () if the text does not have them."""
     start = source.find(f"{kernel} = async_compile.cpp_pybinding(")
     if start < 0:
         return ()
-    found = re.compile(r"""extern "C"\s+void\s+kernel\(([^)]*)\)""").search(source, start)
-    if not found or "async_compile." in source[start + len(kernel) + 3 + len("async_compile.") : found.start()]:
+    declared = re.compile(r"""extern "C"\s+void\s+kernel\(([^)]*)\)""").search(source, start)
+    after = start + len(f"{kernel} = async_compile.")
+    if not declared or "async_compile." in source[after : declared.start()]:
         return ()
-    return _split(found.group(1))
+    return _split(declared.group(1))
 
 
 def cpp_parameters(source: str, kernel: str) -> tuple[str, ...]:
-    """The C++ parameters of a kernel that has its own name in the C++ that calls it; () where the text has none."""
+    """The C++ parameters of a kernel that has its own name in the C++ that calls it; () if the text has none."""
     found = re.search(rf"""extern "C"\s+void\s+{re.escape(kernel)}\(([^)]*)\)""", source)
     return _split(found.group(1)) if found else ()
 
 
 def cpp_arguments(source: str, kernel: str) -> tuple[str, ...]:
-    """Arguments that the C++ which calls a kernel passes to it: names of variables, "" for anything else; () where it
-    calls it more than once, or does not."""
+    """Arguments that the C++ which calls a kernel passes to it: names of variables, "" for anything else; () if it
+    calls it more than once, or not at all."""
     calls = re.findall(rf"^\s*{re.escape(kernel)}\((.*)\);\s*$", source, re.MULTILINE)
     if len(calls) != 1:
         return ()
-    names = (_PASSED.match(each.strip()) for each in split_types(calls[0]))
-    return tuple((found.group(1) or found.group(2)) if found else "" for found in names)
+    variable = r"\([\w\s:*]+\)\((\w+)\.data_ptr\(\)\)$|(\w+)$"
+    matches = (re.match(variable, argument.strip()) for argument in split_types(calls[0]))
+    return tuple((match.group(1) or match.group(2)) if match else "" for match in matches)
 
 
 def _split(parameters: str) -> tuple[str, ...]:
@@ -267,4 +254,4 @@ def pointed_dtype(parameter: str) -> str:
 
 def is_only_written(parameter: str) -> bool:
     """True if what is in there before the call does not matter to the kernel."""
-    return bool(_POINTER_OUT.search(parameter))
+    return bool(re.search(r"\bout_ptr\d+$", parameter))

@@ -1,11 +1,9 @@
-"""The dispatcher's registry: operators, schemas, kernels, registrations and computed tables.
+"""The dispatcher of the target and its operators: their names, schemas, kernels and dispatch tables.
 
-The dispatcher of the target and its operators.
-
-The singleton is found by symbols alone. ``c10::Dispatcher`` keeps every operator twice: in the list ``operators_``,
-whose nodes hold the ``OperatorDef`` themselves, and in the hash map ``operatorLookupTable_`` from name to
-``OperatorHandle``. The map is one block of memory, so it is what we read; the list is 3,600 nodes all over the heap and
-serves for cross-checking. Source: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h, 2.13.0.
+The singleton is found by symbols alone. ``c10::Dispatcher`` has every operator twice: in the list ``operators_``, whose
+nodes hold the ``OperatorDef`` themselves, and in the hash map ``operatorLookupTable_`` from name to ``OperatorHandle``.
+The map is read, since it is one block of memory; the list is 3,600 nodes all over the heap.
+Source: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h, 2.13.0.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from gdbext.torch.registry.operator_names import ambiguous_operator, matcher, un
 from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_name
 from gdbext.torch.singleton import find_singleton, not_yet
 from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStruct, LookupTable, OperatorEntry
-from gdbext.torch.values.containers import MapEntry, MapSlots, map_slots, optional_shape, string_reader
+from gdbext.torch.values.containers import MapSlots, map_slots, optional_shape, string_reader
 from gdbext.torch.values.cpp_objects import type_name
 from gdbext.torch.values.key_names import Extractor, KeyNames
 
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Operator:
-    """One registered operator. Everything is read when it is first asked for.
+    """One registered operator. Everything is read when it is first needed; all members raise MemoryFault and BadData.
 
     ``address`` is that of its ``Dispatcher::OperatorDef``, which is also that of its ``impl::OperatorEntry``.
     """
@@ -54,7 +52,7 @@ class Operator:
 
     @property
     def name(self) -> str:
-        """``aten::add``. Raises MemoryFault, BadData, as everything here."""
+        """``aten::add``."""
         return self._names[0]
 
     @property
@@ -96,12 +94,12 @@ class Operator:
         return kernel
 
     def index_of_entry(self, address: int) -> int | None:
-        """The table index of the ``KernelFunction`` at ``address``, None where that is not an entry of this table."""
-        offset, size = address - self.dispatcher.table_address(self.address), self.dispatcher.kernels.size
+        """The table index of the ``KernelFunction`` at ``address``, None if that is not an entry of this table."""
+        offset, size = address - self.dispatcher.table_entry(self.address, 0), self.dispatcher.kernels.size
         return offset // size if 0 <= offset < len(self._table) and offset % size == 0 else None
 
     def forget_table(self) -> None:
-        """Read the dispatch table anew when it is next asked for: a kernel may have been registered since."""
+        """Read the dispatch table anew when it is next needed: a kernel may have been registered since."""
         for stale in ("_table", "table", "functors"):
             self.__dict__.pop(stale, None)
         self._kernels.clear()
@@ -121,22 +119,31 @@ class Operator:
         """Addresses of the functors of all entries."""
         return frozenset(kernel.functor for kernel in self.table)
 
+    @property
+    def _entry(self) -> OperatorEntry:
+        return OperatorEntry(self.dispatcher.space, self.address)
+
     @cached_property
     def extractor(self) -> Extractor:
-        """The rule which of a call's keys count, and which arguments they are taken from."""
-        return self.dispatcher.read_extractor(self.address)
+        """Which keys of a call count, and from which arguments they are taken."""
+        extractor, memory = self._entry.dispatchKeyExtractor_, self.dispatcher.memory
+        return Extractor(
+            extractor.nonFallthroughKeys_,
+            memory.words(extractor.nonFallthroughKeysPerBackend_, self.dispatcher.keys.num_backends),
+            extractor.requiresBitsetPerBackend_ != 0,
+            extractor.dispatch_arg_indices_reverse_,
+        )
 
     @cached_property
     def has_schema(self) -> bool:
         """False for an operator that has kernels and was never defined."""
-        return self.dispatcher.memory.u8(self.dispatcher.schema_engaged(self.address)) != 0
+        optional = self._entry.place(OperatorEntry.schema_)
+        return self.dispatcher.memory.u8(optional + self.dispatcher.optional_schema.engaged) != 0
 
     @cached_property
     def schema(self) -> SchemaText | None:
         """The schema as PyTorch prints it, None without one. Raises also LayoutError."""
-        if not self.has_schema:
-            return None
-        return self.dispatcher.schemas.read(self.dispatcher.schema_of(self.address))
+        return self.dispatcher.schemas.read(self.dispatcher.schema_of(self.address)) if self.has_schema else None
 
     @cached_property
     def results(self) -> str | None:
@@ -144,16 +151,25 @@ class Operator:
         return self.dispatcher.schemas.results(self.dispatcher.schema_of(self.address)) if self.has_schema else None
 
     def function_type(self, symbolic: bool = False) -> str:
-        """The C++ type of its kernels, without their keyset: ``at::Tensor (at::Tensor const&, long)``; "" where all are
-        boxed. ``symbolic``: of those that take ``c10::SymInt``. Raises also LayoutError."""
-        return self.dispatcher.read_function_type(self.address, symbolic)
+        """The C++ type of its kernels, without their keyset: ``at::Tensor (at::Tensor const&, long)``; "" if all are
+        boxed. ``symbolic``: of those that take ``c10::SymInt``. Raises also LayoutError.
+
+        It is the type that the kernels were checked with at registration: operators without symbols have it, too.
+        """
+        entry, memory = self._entry, self.dispatcher.memory
+        signature = entry.sym_cpp_signature_ if symbolic else entry.cpp_signature_
+        shape = optional_shape(self.dispatcher.layout, CppSignature.OF)
+        if not memory.u8(signature + shape.engaged):
+            return ""
+        return type_name(memory, CppSignature(self.dispatcher.space, signature + shape.value).signature)
 
     @cached_property
     def debug(self) -> str:
         """The place where the schema was registered ("registered at FILE:LINE"); "" without a schema."""
         if not self.has_schema:
             return ""
-        return self.dispatcher.strings.read(self.dispatcher.schema_debug(self.address))
+        schema = AnnotatedSchema(self.dispatcher.space, self.dispatcher.schema_of(self.address))
+        return self.dispatcher.strings.read(schema.debug)
 
 
 class Dispatcher:
@@ -174,29 +190,23 @@ class Dispatcher:
         self.strings = string_reader(memory, layout)
         self._operators: dict[int, Operator] = {}
         self.nameless: dict[int, MemoryFault] = {}
-        """OperatorDefs whose names lie in memory that cannot be read, once ``names`` has been asked for."""
-        self._read_offsets(layout)
+        """OperatorDefs whose names are in memory that cannot be read, once ``names`` has been read."""
+        table = OperatorEntry.dispatchTable_.field(layout)
+        self._name_at = OperatorEntry.name_.offset(self.space)
+        self._table_at, self._table_size = table.offset, table.size
+        self.optional_schema = optional_shape(layout, AnnotatedSchema.OF)
+        self._schema_at = OperatorEntry.schema_.offset(self.space) + self.optional_schema.value
+        if self._table_size != self.kernels.size * self.keys.num_slots:
+            slots = self._table_size // self.kernels.size
+            raise LayoutError(f"the layout's dispatch table has {slots} slots, its keys {self.keys.num_slots}")
         self.address = find_singleton(memory, symbolizer)
         self._members = DispatcherStruct(self.space, self.address)
         if not memory.u64(self._members.operators_):
             raise not_yet("its operator list is all zero")
 
-    def _read_offsets(self, layout: Layout) -> None:
-        entry, table = OperatorEntry, OperatorEntry.dispatchTable_.field(layout)
-        self._name_at, self._table_at, self._table_size = entry.name_.offset(self.space), table.offset, table.size
-        optional = optional_shape(layout, AnnotatedSchema.OF)
-        start = entry.schema_.offset(self.space)
-        self._schema_at, self._schema_engaged_at = start + optional.value, start + optional.engaged
-        if self._table_size != self.kernels.size * self.keys.num_slots:
-            slots = self._table_size // self.kernels.size
-            raise LayoutError(f"the layout's dispatch table has {slots} slots, its keys {self.keys.num_slots}")
-
     @cached_property
     def schemas(self) -> SchemaReader:
-        """The printer of FunctionSchemas. Raises LayoutError."""
         return SchemaReader(self.memory, self.layout, self.strings, self.symbolizer)
-
-    # --- the operators ---------------------------------------------------------------------------
 
     @cached_property
     def _slots(self) -> MapSlots:
@@ -224,19 +234,16 @@ class Dispatcher:
         """The lookup table has that OperatorDef under this name, as far as its slots themselves tell."""
         slot, size = self._slots.at(self._slot_of[address]), self.strings.size
         texts = ((name, 0), (overload, size))
-        return all(self.strings.may_be(text, slot.raw, at, slot.address + at) for text, at in texts)
+        return all(self.strings.may_be(text, slot.raw, offset, slot.address + offset) for text, offset in texts)
 
     def by_def(self, address: int) -> Operator | None:
         """The operator whose OperatorDef is at ``address``, None when no such operator is registered."""
-        if address not in self.entries:
-            return None
-        return self._operator(address)
+        return self._operator(address) if address in self.entries else None
 
     def _operator(self, address: int) -> Operator:
-        operator = self._operators.get(address)
-        if not operator:
-            operator = self._operators[address] = Operator(self, address)
-        return operator
+        if address not in self._operators:
+            self._operators[address] = Operator(self, address)
+        return self._operators[address]
 
     @cached_property
     def names(self) -> dict[str, int]:
@@ -249,12 +256,17 @@ class Dispatcher:
     def _read_names(self) -> dict[str, int]:
         names: dict[str, int] = {}
         self.nameless.clear()
-        unpack = struct.Struct("<Q").unpack_from
+        size, unpack = self.strings.size, struct.Struct("<Q").unpack_from
         slots = self.__dict__.pop("_slots", None) or self._read_slots()  # read again, those of another moment
         for entry in slots:
-            address = unpack(entry.raw, 2 * self.strings.size)[0]
+            address = unpack(entry.raw, 2 * size)[0]
             try:
-                names[self._name_in(entry)] = address
+                try:
+                    name = self.strings.parse(entry.raw, 0, entry.address)
+                    overload = self.strings.parse(entry.raw, size, entry.address + size)
+                except MemoryFault:
+                    name, overload = self.read_name(address)  # its operator has a second copy
+                names[f"{name}.{overload}" if overload else name] = address
             except MemoryFault as error:
                 self.nameless[address] = error
         if self.nameless and not names:
@@ -262,25 +274,14 @@ class Dispatcher:
         self.__dict__["_slots"] = slots
         return names
 
-    def _name_in(self, entry: MapEntry) -> str:
-        """The name in a slot of the lookup table; its operator has a second copy. Raises BadData, MemoryFault."""
-        size = self.strings.size
-        try:
-            name = self.strings.parse(entry.raw, 0, entry.address)
-            overload = self.strings.parse(entry.raw, size, entry.address + size)
-        except MemoryFault:
-            name, overload = self.read_name(struct.unpack_from("<Q", entry.raw, 2 * size)[0])
-        return f"{name}.{overload}" if overload else name
-
     def operators(self) -> list[Operator]:
         """All operators, sorted by qualified name."""
         return [self._operator(self.names[name]) for name in sorted(self.names)]
 
     def find(self, pattern: str) -> list[Operator]:
-        """Operators that a user's word means, sorted by name.
+        """Operators that match a user's word, sorted by name; [] if none does.
 
-        A qualified name means just that operator; see ``operator_names.matcher`` for the other forms. Empty when
-        nothing matches.
+        A qualified name means just that operator; see ``operator_names.matcher`` for the other forms.
         """
         if pattern in self.names:
             return [self._operator(self.names[pattern])]
@@ -292,33 +293,27 @@ class Dispatcher:
 
         Raises UsageError: unknown (with the closest names) or ambiguous (with all overloads).
         """
-        found = self.find(pattern)
-        if not found:
+        operators = self.find(pattern)
+        if not operators:
             raise self.unknown(pattern)
-        exact = [operator for operator in found if operator.qualified == pattern]
-        if len(exact) == 1 or len(found) == 1:
-            return (exact or found)[0]
-        raise ambiguous_operator(pattern, [operator.qualified for operator in found])
+        exact = [operator for operator in operators if operator.qualified == pattern]
+        if len(exact) == 1 or len(operators) == 1:
+            return (exact or operators)[0]
+        raise ambiguous_operator(pattern, [operator.qualified for operator in operators])
 
     def unknown(self, pattern: str) -> UsageError:
         """The error for a word that matches no operator, with the closest names."""
         return unknown_operator(pattern, self.names, len(self.nameless))
 
-    # --- one operator's parts --------------------------------------------------------------------
-
     def read_name(self, address: int) -> tuple[str, str]:
         """(name, overload) of the OperatorEntry at ``address``. Raises MemoryFault, BadData."""
-        size, at = self.strings.size, address + self._name_at
-        raw = self.memory.read(at, 2 * size)
-        return self.strings.parse(raw, 0, at, 4096), self.strings.parse(raw, size, at + size, 4096)
+        size, start = self.strings.size, address + self._name_at
+        raw = self.memory.read(start, 2 * size)
+        return self.strings.parse(raw, 0, start, 4096), self.strings.parse(raw, size, start + size, 4096)
 
     def read_table(self, address: int) -> bytes:
         """The bytes of ``dispatchTable_``. Raises MemoryFault."""
         return self.memory.read(address + self._table_at, self._table_size)
-
-    def table_address(self, address: int) -> int:
-        """Address of the entry's ``dispatchTable_``."""
-        return address + self._table_at
 
     @property
     def first_entry(self) -> range:
@@ -337,50 +332,20 @@ class Dispatcher:
         """Address of the entry's FunctionSchema, if it has one."""
         return address + self._schema_at
 
-    def schema_engaged(self, address: int) -> int:
-        """Address at which the optional AnnotatedSchema says whether it holds one."""
-        return address + self._schema_engaged_at
-
-    def schema_debug(self, address: int) -> int:
-        """Address of the schema's ``debug`` string."""
-        return AnnotatedSchema(self.space, address + self._schema_at).debug
-
-    def read_function_type(self, address: int, symbolic: bool) -> str:
-        """The function type that the entry's kernels were checked with when they were registered: that is how operators
-        without symbols tell it, too. Raises MemoryFault, BadData, LayoutError."""
-        entry = OperatorEntry(self.space, address)
-        found = entry.sym_cpp_signature_ if symbolic else entry.cpp_signature_
-        shape = optional_shape(self.layout, CppSignature.OF)
-        if not self.memory.u8(found + shape.engaged):
-            return ""
-        return type_name(self.memory, CppSignature(self.space, found + shape.value).signature)
-
-    def read_extractor(self, address: int) -> Extractor:
-        """The entry's DispatchKeyExtractor. Raises MemoryFault."""
-        found = OperatorEntry(self.space, address).dispatchKeyExtractor_
-        return Extractor(
-            found.nonFallthroughKeys_,
-            self.memory.words(found.nonFallthroughKeysPerBackend_, self.keys.num_backends),
-            found.requiresBitsetPerBackend_ != 0,
-            found.dispatch_arg_indices_reverse_,
-        )
-
     @property
     def fallbacks(self) -> int:
         """Address of the table ``backendFallbackKernels_``."""
         return self._members.backendFallbackKernels_
 
-    # --- is it being changed? --------------------------------------------------------------------
-
     @cached_property
     def registering_thread(self) -> int | None:
-        """Thread id of who holds the registration lock, None when nobody does or it cannot be read.
+        """Thread id of the holder of the registration lock, None if it is free or cannot be read.
 
         ``guard_`` is a shared_ptr to { atomic<bool> alive; mutex } (a plain mutex ``mutex_`` before 2.0).
         """
-        found = self._members
+        members = self._members
         try:
-            mutex = found.guard_ + 8 if found.has(DispatcherStruct.guard_) else found.mutex_
+            mutex = members.guard_ + 8 if members.has(DispatcherStruct.guard_) else members.mutex_
             return (recorded_owner(self.memory, mutex) or None) if self.memory.u32(mutex) else None
         except (MemoryFault, LayoutError):
             return None

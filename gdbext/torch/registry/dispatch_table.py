@@ -1,18 +1,16 @@
 """Registrations of an operator and its dispatch table, recomputed from them and compared with the one in memory.
 
 The algorithm is that of OperatorEntry::computeDispatchTableEntryWithDebug (ATen/core/dispatch/OperatorEntry.cpp,
-2.13.0): the steps 1, 2.1 to 2.5, 3 and 4 of the comment in its source are the ``path`` of a table entry.
-
-Alias keys: which runtime keys a kernel registered under Autograd, CompositeImplicitAutograd, … serves.
-
-Source: c10/core/DispatchKeySet.cpp (runtimeDispatchKeySetHas, getBackendKeySetFromAutograd) and the candidates in
-OperatorEntry::computeDispatchTableEntryWithDebug (ATen/core/dispatch/OperatorEntry.cpp), 2.13.0. The key sets behind
-the aliases change from version to version; the layout has them as this build's libc10 gave them.
+2.13.0): the steps 1, 2.1 to 2.5, 3 and 4 of the comment in its source are the ``path`` of a table entry. Which runtime
+keys an alias key (Autograd, CompositeImplicitAutograd, …) serves is from c10/core/DispatchKeySet.cpp
+(runtimeDispatchKeySetHas, getBackendKeySetFromAutograd); it changes from version to version, and the layout has it as
+this build's libc10 gave it.
 """
 
 from __future__ import annotations
 
 from array import array
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +20,7 @@ from gdbext.torch.structures import AnnotatedKernel
 from gdbext.torch.values.containers import check_hashed, has_cxx11_abi, list_items, map_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.modules import Module
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Candidate(NamedTuple):
-    """One alias key that may fill a slot: PyTorch's word for it and the step of the algorithm that takes it."""
+    """An alias key that may fill a slot: PyTorch's word for it and the step of the algorithm that takes it."""
 
     alias: str
     reason: str
@@ -52,24 +50,24 @@ _STEPS = (
 )
 """The steps in order of precedence."""
 
-_FILLS_UNDEFINED = (
-    "CompositeExplicitAutogradNonFunctional",
-    "CompositeExplicitAutograd",
-    "CompositeImplicitAutograd",
-)
-"""Aliases that also fill the slot of Undefined, which no keyset can hold."""
-
 
 class AliasRules:
-    """The alias keys of one torch build, worked out for every slot once."""
+    """The alias keys of one torch build, computed for every slot once."""
 
     def __init__(self, keys: KeyNames, layout: Layout) -> None:
         self._keys = keys
         self._sets: dict[str, int] = layout.dispatch("runtime_keysets")
         self.autogradother_backends = layout.constant("keyset.autogradother_backends")
+        # Undefined, which no keyset can hold, has slot 0; these aliases fill it, too
+        fills_undefined = {
+            "CompositeExplicitAutogradNonFunctional",
+            "CompositeExplicitAutograd",
+            "CompositeImplicitAutograd",
+        }
         steps = [step for step in _STEPS if step.alias in self._sets]
         self.candidates: tuple[tuple[Candidate, ...], ...] = tuple(
-            tuple(step for step in steps if self._serves(step.alias, index)) for index in range(keys.num_slots)
+            tuple(step for step in steps if (self._included(step.alias, i) if i else step.alias in fills_undefined))
+            for i in range(keys.num_slots)
         )
         """The aliases that may fill each table slot, strongest first."""
         backends: dict[str, int] = layout.dispatch("backends_of_autograd")
@@ -81,20 +79,14 @@ class AliasRules:
         index = self._keys.index_of_key(key)
         return index != 0 and self._included(alias, index)
 
-    def _serves(self, alias: str, index: int) -> bool:
-        return alias in _FILLS_UNDEFINED if index == 0 else self._included(alias, index)
-
     def _included(self, alias: str, index: int) -> bool:
         bits = self._keys.slots[index].bits
         return self._sets[alias] & bits == bits
 
 
-REGISTRATION_LIMIT = 4096
-"""Kernels registered under one key of one operator: each re-run of a registering notebook cell adds one."""
 MISSING = KernelFunction(0, 0, 0, 0)
 
 _COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
-_COMPOSITE_EXPLICIT = "CompositeExplicitAutograd"
 _AMBIGUOUS = "ambiguous autogradother"
 
 
@@ -103,15 +95,15 @@ class _AnnotatedKernel(NamedTuple):
     alias: bool
     """``key`` is an alias key: it fills the table entries of several runtime keys."""
     active: bool
-    """False where a later registration under the same key overrides it."""
+    """False if a later registration under the same key overrides it."""
     kernel: Inline[RegisteredKernel]
-    """Without its name, unless that was asked for."""
+    """Without its name, unless that was requested."""
     debug: str
     """The text "registered at FILE:LINE", as PyTorch has it."""
     inferred_schema: str | None
-    """The schema inferred from a C++ kernel's signature, None without one, or where it was not asked for."""
+    """The schema inferred from a C++ kernel's signature, None without one, or if it was not requested."""
     value: Internal[int] = 0
-    """Of ``key``."""
+    """The value of ``key``."""
     schema_address: Internal[int] = 0
     """Address of the FunctionSchema of ``inferred_schema``; 0 without one."""
 
@@ -124,7 +116,7 @@ class ComputedEntry(NamedTuple):
     """One entry of a dispatch table.
 
     ``kernel`` is what memory holds; ``reason`` (PyTorch's word), ``path`` and ``debug`` say which registration it
-    should be. ``expected`` is that registration's kernel; where it differs from ``kernel``, the table and the
+    should be. ``expected`` is that registration's kernel; if it differs from ``kernel``, the table and the
     registrations contradict each other.
     """
 
@@ -162,30 +154,25 @@ class DispatchTables:
         self._plans: dict[frozenset[str], list[ComputedEntry]] = {}
         """Keys with an active kernel → the table of the first operator that has kernels for just these."""
 
-    # --- registrations ---------------------------------------------------------------------------
-
     def registrations(self, operator: Operator) -> list[OperatorRegistration]:
         """Everything in ``kernels_``, by rising key value, the active kernel of each key first.
 
         Raises BadData when the map or one of its lists does not hold together, MemoryFault.
         """
-        address = self.dispatcher.kernels_map(operator.address)
+        address, names = self.dispatcher.kernels_map(operator.address), self._keys.key_names
         entries = map_entries(self._memory, address, self._value_size)
         check_hashed(self._memory, address, self._value_size, entries, 2)
-        found: list[OperatorRegistration] = []
+        registrations: list[OperatorRegistration] = []
         for value, header in sorted((entry.raw[0] | entry.raw[1] << 8, entry.address + 8) for entry in entries):
-            key = self._key_name(value, address)
-            nodes = list_items(self._memory, header, REGISTRATION_LIMIT, self._sized_lists)
+            if not 0 < value < len(names) or names[value].endswith("Undefined"):
+                raise BadData(f"the kernels at {address:#x} are registered under key {value}, which does not exist")
+            key = names[value]
+            # each re-run of a notebook cell that registers adds a kernel
+            nodes = list_items(self._memory, header, 4096, self._sized_lists)
             if not nodes:
                 raise BadData(f"{operator.qualified} has an empty list of kernels for {key}: one is being registered")
-            found.extend(self._read(key, value, node, number == 0) for number, node in enumerate(nodes))
-        return found
-
-    def _key_name(self, value: int, where: int) -> str:
-        names = self._keys.key_names
-        if not 0 < value < len(names) or names[value].endswith("Undefined"):
-            raise BadData(f"the kernels at {where:#x} are registered under key {value}, which does not exist")
-        return names[value]
+            registrations.extend(self._read(key, value, node, number == 0) for number, node in enumerate(nodes))
+        return registrations
 
     def _read(self, key: str, value: int, address: int, active: bool) -> OperatorRegistration:
         raw = self._memory.read(address, self._annotated_size)
@@ -199,7 +186,7 @@ class DispatchTables:
 
     @cached_property
     def fallbacks(self) -> tuple[OperatorRegistration, ...]:
-        """``backendFallbackKernels_`` in table order; the kernel is invalid where there is none."""
+        """``backendFallbackKernels_`` in table order; the kernel is invalid if there is none."""
         size, start = self._annotated_size, self.dispatcher.fallbacks
         return tuple(
             self._read(slot.name, slot.value, start + index * size, True) for index, slot in enumerate(self._keys.slots)
@@ -211,8 +198,6 @@ class DispatchTables:
             return None
         return self.dispatcher.schemas.read(registration.schema_address).text
 
-    # --- the computed table ----------------------------------------------------------------------
-
     def table(
         self, operator: Operator, registrations: Sequence[OperatorRegistration] | None = None
     ) -> list[ComputedEntry]:
@@ -220,11 +205,11 @@ class DispatchTables:
         if registrations is None:
             registrations = self.registrations(operator)
         computation = _Computation(self, operator, registrations)
-        alike = self._plans.get(computation.keys)
-        if alike is not None:
-            return computation.as_in(alike)
-        made = self._plans[computation.keys] = [computation.entry(index) for index in range(self._keys.num_slots)]
-        return made
+        plan = self._plans.get(computation.keys)
+        if plan is not None:
+            return computation.as_planned(plan)
+        entries = self._plans[computation.keys] = [computation.entry(index) for index in range(self._keys.num_slots)]
+        return entries
 
     def entry(self, operator: Operator, index: int) -> ComputedEntry:
         """One entry of the table. Raises BadData (also for an index out of range), MemoryFault."""
@@ -242,19 +227,21 @@ class _Computation:
         self._dispatcher = operator.dispatcher
         self._rules = tables.rules
         self._fallbacks = tables.fallbacks
-        self._active: Mapping[str, OperatorRegistration] = {one.key: one for one in registrations if one.active}
+        self._active: Mapping[str, OperatorRegistration] = {
+            kernel.key: kernel for kernel in registrations if kernel.active
+        }
         self.keys = frozenset(self._active)
-        """Nothing else decides which registration fills an entry."""
+        """They alone decide which registration fills an entry."""
         keys = self._dispatcher.keys
-        slots = [keys.slot_of_value.get(one.value) for one in self._active.values()]
+        slots = [keys.slot_of_value.get(kernel.value) for kernel in self._active.values()]
         self._direct = [keys.slots[slot].bits for slot in slots if slot is not None]
 
-    def as_in(self, alike: Sequence[ComputedEntry]) -> list[ComputedEntry]:
-        """All entries: they come from the registrations under the same keys as those of another operator with the
-        same ``keys``."""
-        fills = {key: (one.kernel.words, one.debug) for key, one in self._active.items()}
+    def as_planned(self, plan: Sequence[ComputedEntry]) -> list[ComputedEntry]:
+        """All entries, from the registrations under the same keys as in ``plan``, the table of another operator with
+        the same ``keys``."""
+        fills = {key: (active.kernel.words, active.debug) for key, active in self._active.items()}
         entries = []
-        for kernel, (slot, key, _, expected, reason, path, debug, source) in zip(self._operator.table, alike):
+        for kernel, (slot, key, _, expected, reason, path, debug, source) in zip(self._operator.table, plan):
             if source in fills and reason != _AMBIGUOUS:
                 expected, debug = fills[source]
             entries.append(ComputedEntry(slot, key, kernel, expected, reason, path, debug, source))
@@ -267,31 +254,26 @@ class _Computation:
         direct = self._active.get(key)
         if direct:
             return ComputedEntry(index, key, kernel, direct.kernel.words, "kernel", "1", direct.debug, key)
-        for candidate in self._rules.candidates[index]:
-            found = self._active.get(candidate.alias)
-            if not found:
+        for alias, reason, path in self._rules.candidates[index]:
+            active = self._active.get(alias)
+            if not active:
                 continue
-            if candidate.alias == _COMPOSITE_IMPLICIT and key == "AutogradOther" and self._other_backends:
-                return self._ambiguous(index, key, kernel)
-            if candidate.alias == _COMPOSITE_IMPLICIT and self._has_backend_kernel(index):
-                continue
-            reason, path = candidate.reason, candidate.path
-            return ComputedEntry(index, key, kernel, found.kernel.words, reason, path, found.debug, found.key)
+            if alias == _COMPOSITE_IMPLICIT:
+                if key == "AutogradOther" and self._other_backends:
+                    # a math kernel and a kernel for one of its backends: PyTorch refuses to choose
+                    marker = KernelFunction(0, self._dispatcher.kernels.ambiguous_address, 0, 0)
+                    debug = "ambiguous_autogradother"
+                    return ComputedEntry(index, key, kernel, marker, _AMBIGUOUS, "2.3", debug, alias)
+                # a kernel of its own backend (or of all backends) keeps a math kernel out of an autograd slot
+                backends = self._rules.backends_of_autograd[index]
+                if "CompositeExplicitAutograd" in self._active or self._any_within(backends):
+                    continue
+            return ComputedEntry(index, key, kernel, active.kernel.words, reason, path, active.debug, active.key)
         general = self._fallbacks[index]
         if general.kernel.valid:
             words, debug = general.kernel.words, general.debug
             return ComputedEntry(index, key, kernel, words, "backend fallback", "3", debug, "fallback")
         return ComputedEntry(index, key, kernel, MISSING, "missing", "4", "", "")
-
-    def _ambiguous(self, index: int, key: str, kernel: KernelFunction) -> ComputedEntry:
-        """AutogradOther with a math kernel and a kernel for one of its backends: PyTorch refuses to choose."""
-        marker = KernelFunction(0, self._dispatcher.kernels.ambiguous_address, 0, 0)
-        debug = "ambiguous_autogradother"
-        return ComputedEntry(index, key, kernel, marker, _AMBIGUOUS, "2.3", debug, _COMPOSITE_IMPLICIT)
-
-    def _has_backend_kernel(self, index: int) -> bool:
-        """A kernel of its own backend (or of all backends) keeps a math kernel out of an autograd slot."""
-        return _COMPOSITE_EXPLICIT in self._active or self._any_within(self._rules.backends_of_autograd[index])
 
     @cached_property
     def _other_backends(self) -> bool:
@@ -302,53 +284,50 @@ class _Computation:
         return any(keyset & bits == bits for bits in self._direct)
 
 
-_MOST_ENTRIES = 4096
-"""Kernels of one library whose jumps are followed; a user's has tens, a stripped libtorch thousands."""
-
-
 class KernelEntry(NamedTuple):
-    """A function of registered kernels. ``jumped_to``: not an entry of the table itself, but what one ends in."""
+    """A function of registered kernels. ``jumped_to``: not an entry of the table itself, but what an entry ends in."""
 
     boxed: bool
-    """Every kernel that has it has it as its boxed function."""
+    """It is the boxed function of every kernel that has it."""
     has_unboxed: bool
-    """Some kernel that has it as its boxed function has an unboxed one, too."""
+    """Some kernel whose boxed function it is has an unboxed one, too."""
     jumped_to: bool
     operators: tuple[int, ...]
     """OperatorDefs whose tables have such a kernel."""
 
 
 class RegisteredKernels:
-    """Answers for one process; the tables are gone through when it is first asked."""
+    """Recognizes functions of registered kernels in one process; the tables are read when it is first used."""
 
     def __init__(self, dispatcher: Dispatcher, jumps: Jumps) -> None:
         self._dispatcher = dispatcher
         self._jumps = jumps
-        self._found: dict[tuple[int, int], KernelEntry | None] = {}
+        self._entries: dict[tuple[int, int], KernelEntry | None] = {}
+        """By a function's start and its module's."""
         self._reached: dict[int, dict[int, set[int]]] = {}
-        """Entries that jump to a function, by the beginning of its module."""
+        """Functions that entries jump to in the end → these entries, by the start of their module."""
 
     def at(self, start: int, module: Module) -> KernelEntry | None:
-        """The entries whose kernel is the function at ``start``, or those in the module that jump there; None where no
+        """The entries whose kernel is the function at ``start``, or those in the module that jump there; None if no
         registered kernel has it."""
-        place = start, module.start
-        if place not in self._found:
-            self._found[place] = self._look(start, module)
-        return self._found[place]
-
-    def _look(self, start: int, module: Module) -> KernelEntry | None:
-        direct = self._definitions_by_word.get(start)
-        if direct:
-            return self._entry(start, {start}, direct, False)
-        entries = self._reached_in(module).get(start, set())
-        definitions = {each for entry in entries for each in self._definitions_by_word[entry]}
-        return self._entry(start, entries, definitions, True) if entries else None
+        if (start, module.start) not in self._entries:
+            direct = self._definitions_by_word.get(start)
+            if direct:
+                entry = self._entry(start, {start}, direct, False)
+            else:
+                entries = self._reached_in(module).get(start, set())
+                definitions = {definition for word in entries for definition in self._definitions_by_word[word]}
+                entry = self._entry(start, entries, definitions, True) if entries else None
+            self._entries[start, module.start] = entry
+        return self._entries[start, module.start]
 
     def _entry(self, start: int, entries: set[int], definitions: Iterable[int], jumped_to: bool) -> KernelEntry | None:
         boxed = unboxed = both = False
         operators = set()
         for operator, kernel in self._kernels(definitions):
-            if jumped_to and not any(self._leads(one, kernel, start) for one in entries):
+            if jumped_to and not any(
+                word in kernel[1:] and start in self._jumps(word, kernel.functor) for word in entries
+            ):
                 continue
             if kernel.boxed in entries:
                 boxed, both = True, both or bool(kernel.unboxed)
@@ -361,52 +340,33 @@ class RegisteredKernels:
             return None
         return KernelEntry(boxed and not unboxed, both, jumped_to, tuple(sorted(operators)))
 
-    def _leads(self, entry: int, kernel: KernelFunction, start: int) -> bool:
-        return entry in kernel[1:] and start in self._jumps(entry, kernel.functor)
-
-    def _kernels(self, definitions: Iterable[int]) -> Iterable[tuple[Operator, KernelFunction]]:
-        for definition in definitions:
-            operator = self._dispatcher.by_def(definition)
-            if operator:
-                for kernel in set(operator.table):
-                    if kernel.valid:
-                        yield operator, kernel
+    def _kernels(self, definitions: Iterable[int]) -> Iterator[tuple[Operator, KernelFunction]]:
+        for operator in filter(None, map(self._dispatcher.by_def, definitions)):
+            yield from ((operator, kernel) for kernel in set(operator.table) if kernel.valid)
 
     @cached_property
     def _definitions_by_word(self) -> dict[int, set[int]]:
-        """Every word of every dispatch table, with the operators that have it: functions among them."""
-        found: dict[int, set[int]] = {}
-        try:
-            definitions = self._dispatcher.entries
-        except GdbextError:
-            return found
-        for definition in definitions:
-            try:
-                words = array("Q", self._dispatcher.read_table(definition))
-            except MemoryFault:
-                continue
-            for word in set(words):
-                found.setdefault(word, set()).add(definition)
-        found.pop(0, None)
-        return found
+        """Every word of every dispatch table, functions among them → OperatorDefs of the operators that have it."""
+        definitions: dict[int, set[int]] = {}
+        with suppress(GdbextError):
+            for definition in self._dispatcher.entries:
+                with suppress(MemoryFault):
+                    for word in set(array("Q", self._dispatcher.read_table(definition))):
+                        definitions.setdefault(word, set()).add(definition)
+        definitions.pop(0, None)
+        return definitions
 
     def _reached_in(self, module: Module) -> dict[int, set[int]]:
-        """Functions that the entries in that module jump to in the end."""
+        """Functions that the entries in that module jump to in the end → these entries. {} for a module with thousands
+        of them (a stripped libtorch); a user's library has tens."""
         if module.start not in self._reached:
-            self._reached[module.start] = self._follow(module)
+            low, high = module.span
+            words = [word for word in self._definitions_by_word if low <= word < high]
+            reached: dict[int, set[int]] = {}
+            for word in words if len(words) <= 4096 else ():
+                kernels = self._kernels(self._definitions_by_word[word])
+                for functor in {kernel.functor for _, kernel in kernels if word in kernel[1:]}:
+                    for target in self._jumps(word, functor):
+                        reached.setdefault(target, set()).add(word)
+            self._reached[module.start] = reached
         return self._reached[module.start]
-
-    def _follow(self, module: Module) -> dict[int, set[int]]:
-        low, high = module.span
-        entries = [word for word in self._definitions_by_word if low <= word < high]
-        found: dict[int, set[int]] = {}
-        if len(entries) > _MOST_ENTRIES:
-            return found
-        for entry in entries:
-            functors = {
-                kernel.functor for _, kernel in self._kernels(self._definitions_by_word[entry]) if entry in kernel[1:]
-            }
-            for functor in functors:
-                for target in self._jumps(entry, functor):
-                    found.setdefault(target, set()).add(entry)
-        return found

@@ -1,8 +1,6 @@
-"""Kernels as the dispatcher stores them: what they can do, and what they are called.
+"""Kernels as the dispatcher stores them: what they can do, and their C++ or Python functions.
 
-The C++ function that a kernel's wrapper was instantiated for, taken out of the wrapper's demangled name.
-
-Every kernel in a dispatch table is a wrapper; what people want to know is its template argument::
+Every kernel in a dispatch table is a wrapper; the user's function is its template argument::
 
     c10::impl::wrap_kernel_functor_unboxed_<c10::impl::detail::WrapFunctionIntoFunctor_<c10::CompileTimeFunctionPointer<
         TYPE, &at::(anonymous namespace)::wrapper_CPU_mm>, ...>, SIGNATURE>::call(...)
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class KernelFunction(NamedTuple):
-    """A ``c10::KernelFunction``: the addresses it consists of. All zero where nothing is registered."""
+    """A ``c10::KernelFunction``: the addresses it consists of. All zero if nothing is registered."""
 
     functor: int
     boxed: int
@@ -58,8 +56,8 @@ class KernelFunction(NamedTuple):
 class KernelName(NamedTuple):
     """The name of a kernel. ``kind`` is "c++", "python", "fallthrough", "ambiguous", "missing" or "unknown".
 
-    ``aliases`` are the other functions whose code was folded into the same address. ``file`` and ``line`` are those
-    of a Python function; a C++ kernel's source line is not in a release build.
+    ``aliases`` are the other functions whose code was folded into the same address. ``file`` and ``line`` are for a
+    Python function; a C++ kernel's source line is not in a release build.
     """
 
     function: str
@@ -79,7 +77,7 @@ UNNAMED = KernelName("")
 
 
 class PythonPlace(NamedTuple):
-    """The place where a kernel written in Python is defined; None for what is not known of it."""
+    """The place where a kernel written in Python is defined; None for what is unknown."""
 
     file: str | None
     line: int | None
@@ -108,7 +106,7 @@ class KernelFacts:
 
     @property
     def function(self) -> str | None:
-        """The kernel's function, None where there is none."""
+        """The kernel's function, None if there is none."""
         return self.kernel.function
 
     @property
@@ -133,7 +131,7 @@ class KernelFacts:
 
     @property
     def fallthrough(self) -> bool:
-        """The dispatcher passes it over."""
+        """The dispatcher skips it."""
         return self.kernel.fallthrough
 
 
@@ -171,19 +169,11 @@ class KernelReader:
             words=kernel,
         )
 
-    # --- reading ---------------------------------------------------------------------------------
-
     def parse_table(self, raw: bytes) -> tuple[KernelFunction, ...]:
         """The KernelFunctions of a whole table: a hundred entries, a few kernels. Equal ones are one object."""
-        made: dict[bytes, KernelFunction] = {}
-        size, found = self.size, []
-        for at in range(0, len(raw), size):
-            words = raw[at : at + size]
-            kernel = made.get(words)
-            if not kernel:
-                kernel = made[words] = self.parse(words, 0)
-            found.append(kernel)
-        return tuple(found)
+        entries = [raw[start : start + self.size] for start in range(0, len(raw), self.size)]
+        kernels = {words: self.parse(words, 0) for words in set(entries)}
+        return tuple(map(kernels.__getitem__, entries))
 
     def read(self, address: int) -> KernelFunction:
         """The KernelFunction at ``address``. Raises MemoryFault."""
@@ -197,23 +187,21 @@ class KernelReader:
         """The kernel that reports "ambiguous autogradother"."""
         return kernel.boxed != 0 and kernel.boxed == self.ambiguous_address
 
-    # --- naming ----------------------------------------------------------------------------------
-
     def name(self, kernel: KernelFunction, key: str = "", operator: str = "", entry: int = 0) -> KernelName:
-        """The kernel's own function. ``key`` and ``operator`` help to choose among folded functions; ``entry`` is that
-        of its functions which is known to run.
+        """The kernel's own function. ``key`` and ``operator`` help to choose among folded functions; ``entry`` is the
+        one of its functions which is known to run.
 
         Never raises: what cannot be read or named is of kind "unknown".
         """
-        known = self._names.get((kernel, entry))
-        if not known:
-            known = self._names[kernel, entry] = self._read_name(kernel, entry)
-        if known.aliases and (key or operator):
-            functions = (known.function, *known.aliases)
+        name = self._names.get((kernel, entry))
+        if not name:
+            name = self._names[kernel, entry] = self._read_name(kernel, entry)
+        if name.aliases and (key or operator):
+            functions = (name.function, *name.aliases)
             best = most_telling(functions, key, operator)
-            if best != known.function:
-                return KernelName(best, known.kind, tuple(name for name in functions if name != best))
-        return known
+            if best != name.function:
+                return KernelName(best, name.kind, tuple(function for function in functions if function != best))
+        return name
 
     def _read_name(self, kernel: KernelFunction, entry: int) -> KernelName:
         if not kernel.valid:
@@ -233,23 +221,19 @@ class KernelReader:
         return KernelName(functions[0], "c++", functions[1:])
 
     def _functions_at(self, entry: int, functor: int) -> tuple[str, ...]:
-        if (entry, 0) not in self._candidates:
-            self._candidates[entry, 0] = self._wrapped_functions(entry)
-        found = self._candidates[entry, 0]
-        if FUNCTION_POINTER in found:
-            pointed = self._candidates.get((entry, functor))
-            if pointed is None:
-                pointed = self._candidates[(entry, functor)] = self._pointed_functions(functor)
-            return pointed or found
-        return found
-
-    def _wrapped_functions(self, entry: int) -> tuple[str, ...]:
         """The functions behind all wrappers at ``entry``; the plain names there when none is a wrapper."""
-        names = [demangle(name) for name in self._symbolizer.names_at(entry)]
-        targets = [target for target in map(kernel_target, names) if target]
-        if not targets:
-            targets = [plain_name(name) for name in names if not is_wrapper(name)] or names
-        return tuple(dict.fromkeys(targets))
+        if (entry, 0) not in self._candidates:
+            names = [demangle(name) for name in self._symbolizer.names_at(entry)]
+            targets = [target for target in map(kernel_target, names) if target]
+            if not targets:
+                targets = [plain_name(name) for name in names if not is_wrapper(name)] or names
+            self._candidates[entry, 0] = tuple(dict.fromkeys(targets))
+        functions = self._candidates[entry, 0]
+        if FUNCTION_POINTER not in functions:
+            return functions
+        if (entry, functor) not in self._candidates:
+            self._candidates[entry, functor] = self._pointed_functions(functor)
+        return self._candidates[entry, functor] or functions
 
     def _pointed_functions(self, functor: int) -> tuple[str, ...]:
         """Names of the function whose address a ``WrapFunctionIntoRuntimeFunctor_`` holds as its only member."""
@@ -291,7 +275,7 @@ def kernel_parser(layout: Layout) -> Callable[[bytes, int], KernelFunction]:
     """
     kernel, boxed = KernelFunctionStruct, BoxedKernel
     base = kernel.boxed_kernel_func_.field(layout).offset
-    offsets = [base + each.field(layout).offset for each in (boxed.functor_, boxed.boxed_kernel_func_)]
+    offsets = [base + member.field(layout).offset for member in (boxed.functor_, boxed.boxed_kernel_func_)]
     offsets.append(kernel.unboxed_kernel_func_.field(layout).offset)
     if kernel.sym_unboxed_kernel_func_.is_in(layout):
         offsets.append(kernel.sym_unboxed_kernel_func_.field(layout).offset)
@@ -308,7 +292,7 @@ _AROUND_FUNCTORS = (
     assumed_symbols.BOXED_FROM_UNBOXED_TEXT,
     *assumed_symbols.BOXED_FUNCTOR_TEXTS,
 )
-_WRAPPERS = (*_AROUND_FUNCTORS, assumed_symbols.BOXED_FUNCTION_TEXT)
+"""Beginnings of wrappers whose first template argument is a functor's class."""
 
 _OPEN, _CLOSE = "<({[", ">)}]"
 _PUNCTUATION = re.compile(r"operator[<>=-]+|->|[<({\[>)}\],]")
@@ -320,39 +304,31 @@ FUNCTION_POINTER = "(function pointer)"
 
 def is_wrapper(demangled: str) -> bool:
     """True for the name of one of the dispatcher's kernel wrappers."""
-    return any(wrapper in demangled for wrapper in _WRAPPERS)
+    return any(wrapper in demangled for wrapper in (*_AROUND_FUNCTORS, assumed_symbols.BOXED_FUNCTION_TEXT))
 
 
 def kernel_target(demangled: str) -> str | None:
     """The function, functor or lambda behind a wrapper's demangled name; None when it is not a wrapper.
 
-    FUNCTION_POINTER where the wrapper calls through a pointer that is not part of its type.
+    FUNCTION_POINTER if the wrapper calls through a pointer that is not part of its type.
     """
-    for wrapper in _AROUND_FUNCTORS:
-        argument = _first_argument(demangled, wrapper)
-        if argument is not None:
-            return functor_target(argument)
-    argument = _first_argument(demangled, assumed_symbols.BOXED_FUNCTION_TEXT)
-    return None if argument is None else _function_name(argument)
-
-
-def functor_target(functor: str) -> str:
-    """The function behind a functor class: ``WrapFunctionIntoFunctor_<…>`` or a class of its own."""
+    functors = (arguments[0] for wrapper in _AROUND_FUNCTORS if (arguments := _arguments_of(demangled, wrapper)))
+    functor = next(functors, None)
+    if functor is None:
+        arguments = _arguments_of(demangled, assumed_symbols.BOXED_FUNCTION_TEXT)
+        return _function_name(arguments[0]) if arguments else None
     if functor.startswith(assumed_symbols.WRAPPED_STATICALLY):
         arguments = _arguments_of(functor, assumed_symbols.WRAPPED_FUNCTION_POINTER)
         return _function_name(arguments[1]) if len(arguments) > 1 else functor
-    argument = _first_argument(functor, assumed_symbols.WRAPPED_AT_RUNTIME)
-    if argument is None:
-        return functor
-    return FUNCTION_POINTER if "(*)(" in argument and argument.endswith((")", ") noexcept")) else argument
-
-
-def _first_argument(text: str, opening: str) -> str | None:
-    arguments = _arguments_of(text, opening)
-    return arguments[0] if arguments else None
+    arguments = _arguments_of(functor, assumed_symbols.WRAPPED_AT_RUNTIME)
+    if not arguments:
+        return functor  # a class of its own
+    is_pointer = "(*)(" in arguments[0] and arguments[0].endswith((")", ") noexcept"))
+    return FUNCTION_POINTER if is_pointer else arguments[0]
 
 
 def _arguments_of(text: str, opening: str) -> list[str]:
+    """The template arguments behind the first ``opening``; [] without one."""
     start = text.find(opening)
     return [] if start < 0 else template_arguments(text, start + len(opening))
 
@@ -381,7 +357,7 @@ def template_arguments(text: str, start: int) -> list[str]:
 
 
 def _function_name(argument: str) -> str:
-    """``&(void ns::f<1>(int))`` and ``&ns::f`` to ``ns::f<1>`` and ``ns::f``."""
+    """``ns::f<1>`` of ``&(void ns::f<1>(int))``, ``ns::f`` of ``&ns::f``."""
     name = argument.lstrip("&").strip()
     if name.startswith("(") and name.endswith(")") and not name.startswith("(anonymous namespace)"):
         name = plain_name(name[1:-1])
@@ -390,36 +366,26 @@ def _function_name(argument: str) -> str:
 
 def plain_name(signature: str) -> str:
     """A demangled function without its return type, parameters and qualifiers."""
-    end = _parameters_start(signature)
-    name = signature[:end]
+    # the beginning of the last parameter list; the end of the text when there is none
+    start, end = len(signature), signature.rfind(")")
     depth = 0
-    for at in range(len(name) - 1, -1, -1):
-        letter = name[at]
-        if letter in _CLOSE:
-            depth += 1
-        elif letter in _OPEN:
-            depth -= 1
-        elif letter == " " and depth == 0 and not name.startswith("operator", at - 8):
-            return name[at + 1 :]
+    for position in range(end, -1, -1):
+        depth += (signature[position] == ")") - (signature[position] == "(")
+        if depth == 0:
+            start = len(signature) if signature[position : end + 1] == "(anonymous namespace)" else position
+            break
+    name = signature[:start]
+    depth = 0
+    for position in range(len(name) - 1, -1, -1):
+        letter = name[position]
+        depth += (letter in _CLOSE) - (letter in _OPEN)
+        if letter == " " and depth == 0 and not name.startswith("operator", position - 8):
+            return name[position + 1 :]
     return name
 
 
-def _parameters_start(signature: str) -> int:
-    """The beginning of the last parameter list; the end of the text when there is none."""
-    end = signature.rfind(")")
-    depth = 0
-    for at in range(end, -1, -1):
-        letter = signature[at]
-        depth += letter == ")"
-        depth -= letter == "("
-        if depth == 0:
-            inside = signature[at : end + 1]
-            return len(signature) if inside == "(anonymous namespace)" else at
-    return len(signature)
-
-
 def most_telling(functions: Sequence[str], key: str = "", operator: str = "") -> str:
-    """The function, of several at one address, that names this key and operator best; the first where none does.
+    """The function, of several at one address, that names this key and operator best; the first if none does.
 
     Folded code has the names of all that were folded: ``wrapper_CPU__add``, ``wrapper_SparseCPU__add``. A name
     that has the key between underscores is better than one that merely contains it.

@@ -1,4 +1,4 @@
-"""Finds the operators that a user's word means, and what to say when it means none or several.
+"""The operators that a user's word matches, and the error if it matches none or several.
 
 The schemas that PyTorch's releases declare are shipped, for questions without a process (scripts/gen_schemas.py).
 """
@@ -9,11 +9,10 @@ import fnmatch
 import gzip
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gdbext.errors import LayoutError, UsageError, words_like
 
-_SHOWN = 40
 SCHEMAS = f"{os.path.dirname(os.path.realpath(__file__))}/schemas.txt.gz"  # noqa: PTH120 - pathlib takes long to import
 """native_functions.yaml of each minor release, and what torchgen makes of it."""
 
@@ -27,22 +26,17 @@ def declared_schemas(path: str = SCHEMAS) -> Mapping[str, Sequence[str]]:
         found: dict[str, list[str]] = {release: [] for release in releases}
         for line in lines:
             spans, _space, schema = line.partition(" ")
-            for number in _numbers(spans):
-                found[releases[number]].append(schema)
+            for span in spans.split(","):  # "0-3,5-15": the numbers of releases
+                first, _dash, last = span.partition("-")
+                for number in range(int(first), int(last) + 1):
+                    found[releases[number]].append(schema)
     except (OSError, EOFError, ValueError, IndexError) as error:
         raise LayoutError(f"cannot read {path}", why=str(error), help="install gdbext again") from error
     return found
 
 
-def _numbers(spans: str) -> Iterator[int]:
-    """The numbers of "0-3,5-15". Raises ValueError."""
-    for span in spans.split(","):
-        first, _dash, last = span.partition("-")
-        yield from range(int(first), int(last) + 1)
-
-
 def split(qualified: str) -> tuple[str, str]:
-    """``aten::add.Tensor`` to ("aten::add", "Tensor"); "" for the overload without a name."""
+    """("aten::add", "Tensor") of ``aten::add.Tensor``; "" for the overload without a name."""
     name, _dot, overload = qualified.partition(".")
     return name, overload
 
@@ -72,8 +66,8 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def continuations(names: Iterable[str], current: str) -> set[str]:
-    """Words for operators that begin with ``current``: base names, or qualified ones once ``::`` stands in it or only a
-    namespace begins so; overloads of a name that is there as a whole."""
+    """Completions of ``current``: base names, or qualified ones once it has ``::`` or begins only a namespace;
+    overloads once it has a whole name."""
     qualified = "::" in current
     found: set[str] = set()
     spaces: set[str] = set()
@@ -81,15 +75,12 @@ def continuations(names: Iterable[str], current: str) -> set[str]:
         space, _colons, rest = name.partition("::")
         if not qualified and space.startswith(current):
             spaces.add(f"{space}::")
-        found |= _forms(name if qualified else rest, current)
+        word = name if qualified else rest
+        base = split(word)[0]
+        found.update(form for form in (base, word if current.startswith(base) else base) if form.startswith(current))
     if len(spaces) == 1 and not found:
         return continuations(names, *spaces)
     return found | spaces
-
-
-def _forms(word: str, current: str) -> set[str]:
-    name = split(word)[0]
-    return {form for form in (name, word if current.startswith(name) else name) if form.startswith(current)}
 
 
 def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0, release: str = "") -> UsageError:
@@ -98,7 +89,15 @@ def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0, re
     ``nameless``: how many operators are registered whose names cannot be read; ``release``: ``names`` are those that
     this release of PyTorch declares.
     """
-    close = _closest(pattern, names)
+    word = split(pattern)[0]
+    by_word: dict[str, list[str]] = {}
+    for name in sorted(names):
+        base = split(name)[0]
+        by_word.setdefault(base if "::" in word else base.rpartition("::")[2], []).append(name)
+    if word in by_word:
+        close = by_word[word][:8]  # the name is right, the overload is not
+    else:
+        close = [split(by_word[similar][0])[0] for similar in words_like(word, by_word, 4)]
     hint = (
         f"did you mean {', '.join(close)}?"
         if close
@@ -115,19 +114,8 @@ def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0, re
     return UsageError(f"no operator {pattern!r} is registered in the target", why=why, help=hint)
 
 
-def _closest(pattern: str, names: Collection[str]) -> list[str]:
-    word = split(pattern)[0]
-    by_word: dict[str, list[str]] = {}
-    for name in sorted(names):
-        base = split(name)[0]
-        by_word.setdefault(base if "::" in word else base.rpartition("::")[2], []).append(name)
-    if word in by_word:
-        return by_word[word][:8]  # the name is right, the overload is not
-    return [split(by_word[close][0])[0] for close in words_like(word, by_word, 4)]
-
-
 def ambiguous_operator(pattern: str, names: Sequence[str]) -> UsageError:
-    """The error for a word that means several operators, with all of them."""
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    """The error for a word that matches several operators, with the first 40 of them."""
+    shown = ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
     example = names[0] if "." in names[0] else f"{names[0]}.default"
     return UsageError(f"{pattern!r} means {len(names)} operators: {shown}", help=f"name one of them, as in {example}")

@@ -1,9 +1,8 @@
-"""FunctionSchema as text, exactly as PyTorch prints it, and the arguments and results in such a text, by type and name.
+"""FunctionSchemas and their types as text, as PyTorch prints them, and the arguments and results in such a text.
 
 Formats: operator<< of FunctionSchema (ATen/core/function_schema.cpp), Argument (function_schema.h), AliasInfo
-(alias_info.h) and IValue (ivalue.cpp), 2.13.0; of types see schema_types.py.
-
-C++ functions leave results where torchgen/api/cpp.py says.
+(alias_info.h) and IValue (ivalue.cpp), ``Type::str()`` of torch::jit (jit_type.h, type.cpp), 2.13.0. C++ functions
+return results as torchgen/api/cpp.py says.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.layouts.declarations import Space
 from gdbext.errors import BadData, LayoutError, MemoryFault
 from gdbext.torch.assumed_symbols import INTERNED_STRINGS
-from gdbext.torch.registry.schema_types import TypeReader
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
 from gdbext.torch.values.value_text import ValueReader, quoted
@@ -25,12 +23,117 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
 
-ARGUMENT_LIMIT = 512
-"""PyTorch itself allows 64 arguments that dispatch; the longest operator has 40."""
-ALIAS_LIMIT = 256
-"""The table of all c10::Symbols, a local static of libtorch_cpu (ATen/core/interned_strings.cpp)."""
 
+_ALIAS_LIMIT = 256
 _UNKNOWN = "?"
+
+
+_SIMPLE = {
+    "AnyType": "Any",
+    "AnyEnumType": "AnyEnumType",
+    "TensorType": "Tensor",
+    "StorageType": "Storage",
+    "NumberType": "Scalar",
+    "FloatType": "float",
+    "ComplexType": "complex",
+    "IntType": "int",
+    "NoneType": "NoneType",
+    "StringType": "str",
+    "GeneratorType": "Generator",
+    "QuantizerType": "Quantizer",
+    "BoolType": "bool",
+    "DeviceObjType": "Device",
+    "StreamObjType": "Stream",
+    "PyObjectType": "PyObject",
+    "CapsuleType": "Capsule",
+    "QSchemeType": "QScheme",
+    "ScalarTypeType": "ScalarType",
+    "LayoutType": "Layout",
+    "MemoryFormatType": "MemoryFormat",
+    "AnyListType": "list",
+    "AnyTupleType": "tuple",
+    "AnyClassType": "AnyClassType",
+    "SymIntType": "SymInt",
+    "SymFloatType": "SymFloat",
+    "SymBoolType": "SymBool",
+}
+"""Singletons: the text is in the class (``str()``, or ``annotation_str`` where ``str()`` calls that)."""
+
+_ELEMENT = {
+    "ListType": (structures.ListType.elem, "{}[]"),
+    "OptionalType": (structures.OptionalType.contained_, "{}?"),
+    "FutureType": (structures.FutureType.elem, "Future({})"),
+    "AwaitType": (structures.FutureType.elem, "Await({})"),
+    "RRefType": (structures.RRefType.elem, "RRef({})"),
+}
+"""Types around one other: the member that has it, and the text. AwaitType and FutureType share SingleElementType."""
+
+
+class TypeReader:
+    """Prints types. Raises LayoutError at construction if the layout does not know their kinds."""
+
+    def __init__(self, memory: Memory, layout: Layout, strings: StringReader) -> None:
+        self._memory = memory
+        self._strings = strings
+        self._layout = layout
+        self._space = Space(memory, layout)
+        self._kind_at = structures.Type.kind_.offset(self._space)
+        self._kinds = {value: name for name, value in layout.enum("c10::TypeKind").items()}
+        self._texts: dict[int, str] = {}
+
+    def kind(self, address: int) -> str:
+        """The name of the type's ``TypeKind``: "TensorType". Raises BadData, MemoryFault."""
+        value = self._memory.u32(address + self._kind_at)
+        kind = self._kinds.get(value)
+        if not kind:
+            raise BadData(f"there is no type at {address:#x} (kind {value})")
+        return kind
+
+    def element(self, address: int) -> int:
+        """The type inside a list, an optional, a future, … Raises BadData (it has none), LayoutError, MemoryFault."""
+        kind = self.kind(address)
+        if kind not in _ELEMENT:
+            raise BadData(f"the {kind} at {address:#x} has no element type")
+        member, _ = _ELEMENT[kind]
+        return member.read(self._space, address + member.offset(self._space))
+
+    def text(self, address: int, depth: int = 0) -> str:
+        """The type as PyTorch writes it in a schema. Raises BadData (it cannot be shown), LayoutError, MemoryFault."""
+        if address not in self._texts:
+            self._texts[address] = self._read(address, depth)
+        return self._texts[address]
+
+    def _read(self, address: int, depth: int) -> str:
+        if depth > 32:
+            raise BadData(f"the type at {address:#x} is nested deeper than 32 levels")
+        kind = self.kind(address)
+        if kind in _SIMPLE:
+            return _SIMPLE[kind]
+        if kind in _ELEMENT:
+            return _ELEMENT[kind][1].format(self.text(self.element(address), depth + 1))
+        if kind == "DictType":
+            return f"Dict({self._joined(structures.DictType(self._space, address).types, depth)})"
+        if kind == "TupleType":
+            members = structures.TupleType(self._space, address)
+            if members.schema_:  # it prints differently, and does not occur in operators
+                raise BadData(f"the type at {address:#x} is a named tuple, which is not shown")
+            return f"({self._joined(members.elements_, depth)})"
+        if kind == "UnionType":
+            return f"Union[{self._joined(structures.UnionType(self._space, address).types_, depth)}]"
+        if kind == "VarType":
+            return self._strings.read(structures.VarType(self._space, address).name_, 256)
+        if kind in ("ClassType", "InterfaceType"):
+            optional = structures.NamedType(self._space, address).name_
+            held = optional + optional_shape(self._layout, structures.QualifiedName.OF).value
+            name = self._strings.read(structures.QualifiedName(self._space, held).qualifiedName_, 4096)
+            return name if kind == "ClassType" else f"InterfaceType<{name.rpartition('.')[2]}>"
+        raise BadData(f"the type at {address:#x} is a {kind}, which is not shown")
+
+    def _joined(self, vector: int, depth: int) -> str:
+        # c10::TypePtr and shared_ptr<Type> have 16 bytes: the pointer is the first word of both
+        first, count = vector_span(self._memory, vector, 16, 1024)
+        members = (self._memory.u64(first + index * 16) for index in range(count))
+        return ", ".join(self.text(member, depth + 1) for member in members)
 
 
 class SchemaText(NamedTuple):
@@ -45,7 +148,7 @@ class SchemaText(NamedTuple):
 
 
 class SchemaArgument(NamedTuple):
-    """A ``c10::Argument`` as printed, and what the schema needs to know of it."""
+    """A ``c10::Argument`` as printed."""
 
     text: str
     name: str
@@ -53,7 +156,7 @@ class SchemaArgument(NamedTuple):
 
 
 class _ArgumentOffsets(NamedTuple):
-    """Offsets in a ``c10::Argument``, in bytes; ``default`` and ``length`` are those of the flags that there is one."""
+    """Offsets in a ``c10::Argument``, in bytes; ``default`` and ``length`` are those of the flags of two optionals."""
 
     name: int
     real_type: int
@@ -64,7 +167,7 @@ class _ArgumentOffsets(NamedTuple):
 
 
 class SchemaReader:
-    """Prints schemas. What the layout lacks costs the argument that needs it."""
+    """Prints schemas. If the layout lacks something, only the argument that needs it is unknown."""
 
     def __init__(self, memory: Memory, layout: Layout, strings: StringReader, symbolizer: Symbolizer) -> None:
         self._memory = memory
@@ -77,7 +180,7 @@ class SchemaReader:
         self._symbol_names: dict[int, str] = {}
         self._missing: list[str] = []
         self._plain: dict[int, str] = {}
-        """Types of arguments that have neither alias nor length nor default → their texts, as far as they are known."""
+        """Type address → text, for types of arguments without alias or length."""
 
     def read(self, address: int) -> SchemaText:
         """The FunctionSchema at ``address``. Raises MemoryFault, BadData when it is none at all."""
@@ -87,8 +190,12 @@ class SchemaReader:
         schema = structures.FunctionSchema(self._space, address)
         arguments, returns = self._arguments(schema.arguments_), self._arguments(schema.returns_)
         open_arguments, open_returns = schema.is_vararg_, schema.is_varret_
+        parts = [argument.text for argument in arguments] + ["..."] * bool(open_arguments)
+        starred = next((number for number, argument in enumerate(arguments) if argument.keyword_only), None)
+        if starred is not None:
+            parts.insert(starred, "*")
         text = f"{name}.{overload}" if overload else name
-        text += f"({self._list(arguments, open_arguments)}) -> {self._results(returns, open_returns)}"
+        text += f"({', '.join(parts)}) -> {self._results(returns, open_returns)}"
         names = tuple(argument.name for argument in arguments)
         return SchemaText(text, names, -1 if open_returns else len(returns), tuple(self._missing))
 
@@ -99,59 +206,50 @@ class SchemaReader:
         return self._results(self._arguments(schema.returns_), schema.is_varret_)
 
     @staticmethod
-    def _list(arguments: list[SchemaArgument], open_ended: bool) -> str:
-        parts: list[str] = []
-        starred = False
-        for argument in arguments:
-            if argument.keyword_only and not starred:
-                parts.append("*")
-                starred = True
-            parts.append(argument.text)
-        return ", ".join([*parts, "..."] if open_ended else parts)
-
-    @staticmethod
     def _results(returns: list[SchemaArgument], open_ended: bool) -> str:
-        text = ", ".join([one.text for one in returns] + (["..."] if open_ended else []))
+        text = ", ".join([result.text for result in returns] + ["..."] * bool(open_ended))
         single = (len(returns) == 1 and not open_ended) or (not returns and open_ended)
         return text if single and not text.startswith("(") else f"({text})"
 
     def _arguments(self, vector: int) -> list[SchemaArgument]:
         size = structures.ArgumentStruct.size(self._space)
-        first, count = vector_span(self._memory, vector, size, ARGUMENT_LIMIT)
-        places = range(first, first + count * size, size)
+        # PyTorch itself allows 64 arguments that dispatch; the longest operator has 40
+        first, count = vector_span(self._memory, vector, size, 512)
+        addresses = range(first, first + count * size, size)
         try:
             raw, offsets = self._memory.read(first, count * size), self._offsets
-        except (MemoryFault, LayoutError):  # which costs the argument that cannot be read
-            return [self._read_argument(structures.ArgumentStruct(self._space, place)) for place in places]
+        except (MemoryFault, LayoutError):  # then only some arguments cannot be read
+            return [self._read_argument(structures.ArgumentStruct(self._space, address)) for address in addresses]
         return [
-            self._plain_argument(raw, place - first, place, offsets)
-            or self._read_argument(structures.ArgumentStruct(self._space, place))
-            for place in places
+            self._plain_argument(raw[address - first :], address, offsets)
+            or self._read_argument(structures.ArgumentStruct(self._space, address))
+            for address in addresses
         ]
 
     @cached_property
     def _offsets(self) -> _ArgumentOffsets:
-        found, space = structures.ArgumentStruct, self._space
+        argument, space = structures.ArgumentStruct, self._space
         default, length = optional_shape(self._layout, structures.IValue.OF), optional_shape(self._layout, "int")
         return _ArgumentOffsets(
-            found.name_.offset(space),
-            found.real_type_.offset(space),
-            found.kwarg_only_.offset(space),
-            found.alias_info_.offset(space),
-            found.default_value_.offset(space) + default.engaged,
-            found.N_.offset(space) + length.engaged,
+            argument.name_.offset(space),
+            argument.real_type_.offset(space),
+            argument.kwarg_only_.offset(space),
+            argument.alias_info_.offset(space),
+            argument.default_value_.offset(space) + default.engaged,
+            argument.N_.offset(space) + length.engaged,
         )
 
-    def _plain_argument(self, raw: bytes, at: int, place: int, offsets: _ArgumentOffsets) -> SchemaArgument | None:
-        """The argument whose bytes are at ``raw[at:]``, where it is nothing but a known type and a name: most are."""
+    def _plain_argument(self, raw: bytes, address: int, offsets: _ArgumentOffsets) -> SchemaArgument | None:
+        """The argument at ``address``, whose bytes ``raw`` begins with, if it is nothing but a known type and a name:
+        most are."""
         name_at, type_at, keyword_at, alias_at, default_at, length_at = offsets
-        if raw[at + default_at] or raw[at + length_at] or any(raw[at + alias_at : at + alias_at + 8]):
+        if raw[default_at] or raw[length_at] or any(raw[alias_at : alias_at + 8]):
             return None
-        text = self._plain.get(int.from_bytes(raw[at + type_at : at + type_at + 8], "little"))
+        text = self._plain.get(int.from_bytes(raw[type_at : type_at + 8], "little"))
         if text is None:
             return None
-        name = self._strings.parse(raw, at + name_at, place + name_at)
-        return SchemaArgument(f"{text} {name}" if name else text, name, raw[at + keyword_at] != 0)
+        name = self._strings.parse(raw, name_at, address + name_at)
+        return SchemaArgument(f"{text} {name}" if name else text, name, raw[keyword_at] != 0)
 
     def _read_argument(self, argument: structures.ArgumentStruct) -> SchemaArgument:
         name = self._strings.read(argument.name_)
@@ -168,14 +266,20 @@ class SchemaReader:
         optional = kind_of(whole) == "OptionalType"
         inner = self._types.element(whole) if optional else whole
         alias = structures.AliasInfo(self._space, argument.alias_info_)
+        length: int | None = None
         if kind_of(inner) == "ListType":
-            text = self._type_text(self._types.element(inner)) + self._contained_alias(alias)
-            length = self._length(argument.N_)
-            text += f"[{length}]"
+            text = self._type_text(self._types.element(inner))
+            if alias.address:
+                size = structures.AliasInfo.size(self._space)
+                first, count = vector_span(self._memory, alias.containedTypes_, size, _ALIAS_LIMIT)
+                contained = structures.AliasInfo(self._space, first)
+                text += self._alias_text(contained, needed=True) if count else ""
+            length = self._held(argument.N_, "int")
+            text += "[]" if length is None else f"[{self._memory.i32(length)}]"
         else:
-            length, text = "", self._type_text(inner)
+            text = self._type_text(inner)
         text += self._alias_text(alias, needed=False) + ("?" if optional else "")
-        if not (length or alias.address) and missing == len(self._missing):
+        if length is None and not alias.address and missing == len(self._missing):
             self._plain[whole] = text
         text += f" {name}" if name else ""
         default = self._held(argument.default_value_, structures.IValue.OF)
@@ -187,10 +291,6 @@ class SchemaReader:
         except BadData as error:
             self._missing.append(str(error))
             return _UNKNOWN
-
-    def _length(self, address: int) -> str:
-        length = self._held(address, "int")
-        return "" if length is None else str(self._memory.i32(length))
 
     def _held(self, optional: int, inner: str) -> int | None:
         """Address of the value of an optional; None without one."""
@@ -206,21 +306,10 @@ class SchemaReader:
                 return items[0]
         return self._values.text(value)
 
-    # --- alias sets ------------------------------------------------------------------------------
-
-    def _contained_alias(self, alias: structures.AliasInfo) -> str:
-        if not alias.address:
-            return ""
-        size = structures.AliasInfo.size(self._space)
-        first, count = vector_span(self._memory, alias.containedTypes_, size, ALIAS_LIMIT)
-        return self._alias_text(structures.AliasInfo(self._space, first), needed=True) if count else ""
-
     def _alias_text(self, alias: structures.AliasInfo, needed: bool) -> str:
-        """``(a! -> b)``; "" without alias information, or where there is no before-set and it is not ``needed``."""
-        if not alias.address:
-            return ""
-        before = self._symbols(alias.beforeSets_)
-        if not before and not needed:
+        """``(a! -> b)``; "" without alias information, or if there is no before-set and it is not ``needed``."""
+        before = self._symbols(alias.beforeSets_) if alias.address else []
+        if not alias.address or not (before or needed):
             return ""
         after = self._symbols(alias.afterSets_)
         text = "|".join(before) + ("!" if alias.isWrite_ else "")
@@ -228,18 +317,23 @@ class SchemaReader:
             text += " -> " + "|".join(after)
         return f"({text})"
 
-    def _symbols(self, found: structures.UnorderedSet) -> list[str]:
+    def _symbols(self, symbols: structures.UnorderedSet) -> list[str]:
         """The unqualified names of an ``unordered_set<Symbol>``, in its order."""
-        count = found.elements
-        if count > ALIAS_LIMIT:
-            raise BadData(f"the alias set at {found.address:#x} claims {count} elements")
-        node = found.first
+        count = symbols.elements
+        if count > _ALIAS_LIMIT:
+            raise BadData(f"the alias set at {symbols.address:#x} claims {count} elements")
+        node = symbols.first
         names: list[str] = []
         while node and len(names) <= count:
-            names.append(self._symbol_name(self._memory.u32(node + 8)))
+            symbol = self._memory.u32(node + 8)
+            if self._symbols_at:
+                names.append(self.symbol_text(symbol))
+            else:
+                self._missing.append("alias names: the table of interned strings has no symbol")
+                names.append(_UNKNOWN)
             node = self._memory.u64(node)
         if len(names) != count:
-            raise BadData(f"the alias set at {found.address:#x} has other than {count} elements")
+            raise BadData(f"the alias set at {symbols.address:#x} has other than {count} elements")
         return names
 
     def symbol_text(self, symbol: int) -> str:
@@ -247,55 +341,44 @@ class SchemaReader:
         if not self._symbols_at:
             raise BadData("the table of interned strings has no symbol")
         if symbol not in self._symbol_names:
-            self._symbol_names[symbol] = self._read_symbol(self._symbols_at, symbol)
+            size = structures.SymbolInfo.size(self._space)
+            table = structures.InternedStrings(self._space, self._symbols_at)
+            first, count = vector_span(self._memory, table.sym_to_info_, size, 1 << 20)
+            if symbol >= count:
+                raise BadData(f"there is no interned string {symbol}")
+            info = structures.SymbolInfo(self._space, first + symbol * size)
+            self._symbol_names[symbol] = self._strings.read(info.unqual_name)
         return self._symbol_names[symbol]
 
-    def _symbol_name(self, symbol: int) -> str:
-        if not self._symbols_at:
-            self._missing.append("alias names: the table of interned strings has no symbol")
-            return _UNKNOWN
-        return self.symbol_text(symbol)
 
-    def _read_symbol(self, interned: int, symbol: int) -> str:
-        size, table = structures.SymbolInfo.size(self._space), structures.InternedStrings(self._space, interned)
-        first, count = vector_span(self._memory, table.sym_to_info_, size, 1 << 20)
-        if symbol >= count:
-            raise BadData(f"there is no interned string {symbol}")
-        return self._strings.read(structures.SymbolInfo(self._space, first + symbol * size).unqual_name)
-
-
-_IN_REGISTERS = ("()", "int", "bool", "float", "ScalarType", "Layout")
-_WITH_DESTRUCTORS = ("Scalar", "SymInt", "SymFloat", "SymBool")
+_COMMA = r", (?![^(\[]*[)\]])"
+"""A comma outside of brackets."""
 
 
 def schema_types(text: str) -> list[tuple[str, str]]:
     """(type without alias mark, name) of each argument of a schema."""
     inside = text[text.find("(") + 1 : text.rfind(") ->")]
-    found = []
-    for part in re.split(r", (?![^(\[]*[)\]])", inside):
-        words = re.sub(r"\([^)]*\)", "", part).split("=")[0].split()
-        if len(words) == 2:
-            found.append((words[0], words[1]))
-    return found
+    parts = (re.sub(r"\([^)]*\)", "", part).split("=")[0].split() for part in re.split(_COMMA, inside))
+    return [(words[0], words[1]) for words in parts if len(words) == 2]
 
 
 def hidden_result(schema: str) -> bool | None:
-    """The result goes through a hidden first argument: a new tensor or several results do, and whatever has a
-    destructor; a reference, a number or an enumeration does not.
+    """The result goes through a hidden first argument: new tensors, several results, and whatever has a destructor; a
+    reference, a number or an enumeration does not.
 
-    None where the schema's result is something else. Results of C++ functions: torchgen/api/cpp.py; classes that have
+    None if the schema's result is something else. Results of C++ functions: torchgen/api/cpp.py; classes that have
     destructors: c10/core/Scalar.h, SymInt.h, SymFloat.h, SymBool.h.
     """
     result = schema.rpartition("-> ")[2].strip()
     if result.startswith("Tensor"):
         return "!" not in result
-    if result in _IN_REGISTERS:
+    if result in ("()", "int", "bool", "float", "ScalarType", "Layout"):
         return False
-    return True if result.startswith("(") or result in _WITH_DESTRUCTORS else None
+    return True if result.startswith("(") or result in ("Scalar", "SymInt", "SymFloat", "SymBool") else None
 
 
 class SchemaResult(NamedTuple):
-    """One result. ``alias`` is the letter that an argument which is returned itself has, too: "" for a new value."""
+    """One result. ``alias`` is the letter that it shares with the argument that is returned; "" for a new value."""
 
     kind: str
     name: str
@@ -307,29 +390,22 @@ def schema_results(text: str) -> tuple[SchemaResult, ...]:
     results = text.rpartition("-> ")[2].strip()
     inside = results[1:-1] if results.startswith("(") else results
     found = []
-    for number, part in enumerate(re.split(r", (?![^(\[]*[)\]])", inside) if inside else []):
+    for number, part in enumerate(re.split(_COMMA, inside) if inside else []):
         alias = re.search(r"\((\w)[^)]*\)", part)
-        words = re.sub(r"\([^)]*\)", "", part).split()
-        name = words[1] if len(words) > 1 else f"result{number}"
-        found.append(SchemaResult(words[0], name, alias.group(1) if alias else ""))
+        kind, name, *_ = [*re.sub(r"\([^)]*\)", "", part).split(), f"result{number}"]
+        found.append(SchemaResult(kind, name, alias.group(1) if alias else ""))
     return tuple(found)
 
 
 def aliased_arguments(text: str) -> dict[str, str]:
     """Alias letter → name of the argument that is written to."""
     inside = text[text.find("(") + 1 : text.rfind(") ->")]
-    found = re.findall(r"\w+\((\w)!\)\S* (\w+)", inside)
-    return dict(found)
-
-
-_NAME_LIMIT = 1024
-"""Letters; the longest name that PyTorch registers has a tenth of that."""
-_NAME = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+", re.ASCII)
-_OVERLOAD = re.compile(r"\w*", re.ASCII)
+    return dict(re.findall(r"\w+\((\w)!\)\S* (\w+)", inside))
 
 
 def is_name(name: str, overload: str) -> bool:
-    """``aten::add`` and ``Tensor``: what the parser of schemas takes for a name and an overload, or none (parseName in
-    torch/csrc/jit/frontend/function_schema_parser.cpp)."""
-    short = len(name) <= _NAME_LIMIT and len(overload) <= _NAME_LIMIT
-    return short and bool(_NAME.fullmatch(name) and _OVERLOAD.fullmatch(overload))
+    """``aten::add`` and ``Tensor``: what the parser of schemas takes for a name and an overload (parseName in
+    torch/csrc/jit/frontend/function_schema_parser.cpp), of up to 1,024 letters: PyTorch's longest has a tenth of that.
+    """
+    is_qualified = re.fullmatch(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+", name, re.ASCII)
+    return max(len(name), len(overload)) <= 1024 and bool(is_qualified and re.fullmatch(r"\w*", overload, re.ASCII))

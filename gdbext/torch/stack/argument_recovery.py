@@ -133,8 +133,6 @@ class ArgumentRecovery:
             for own, known in zip(arguments, inside)
         )
 
-    # --- places ----------------------------------------------------------------------------------
-
     def _boxed(
         self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, count: int
     ) -> Iterator[tuple[int, Sighting]]:
@@ -306,8 +304,6 @@ class ArgumentRecovery:
             return None
         keyset = slots[leading - 1][0] if "keyset" in before else None
         return Signature(tuple(kinds), tuple(slots[leading:]), keyset)
-
-    # --- words -----------------------------------------------------------------------------------
 
     def _passed(
         self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, on_stack: bool

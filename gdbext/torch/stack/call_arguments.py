@@ -1,7 +1,9 @@
 """The arguments of the calls on a stack, read from where the calling code loaded them.
+
 A caller's frame still holds what it passed: the instructions before the call tell in which callee-saved register or
 stack slot. That is where the value is passed, so what is read there is exact, not guessed. The function that was called
-may have saved them, too."""
+may have saved them, too.
+"""
 
 from __future__ import annotations
 

@@ -17,12 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
-from gdbext.torch.assumed_symbols import (
-    BOXED_WRAPPER,
-    DISPATCHER_CALL,
-    DISPATCHER_REDISPATCH,
-    KERNEL_FUNCTION,
-)
+from gdbext.torch.assumed_symbols import BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, KERNEL_FUNCTION
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.kernel_match import BETWEEN, is_machinery
 from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, parameters, role_of_entry
@@ -190,7 +185,9 @@ _KEYSET = "c10::DispatchKeySet"
 
 class TypedFrame(NamedTuple):
     """A frame whose function has the operator's arguments last, of the types ``kinds``.
-    ``before``: words before the arguments, the last of which is "keyset" if the function takes one."""
+
+    ``before``: words before the arguments, the last of which is "keyset" if the function takes one.
+    """
 
     level: int
     before: tuple[str, ...]

@@ -21,14 +21,7 @@ from gdbext.torch.stack.inlined_events import InlinedDispatchEvents
 from gdbext.torch.stack.key_choice import PendingRedispatch, Steps
 from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.recovery import CallRecovery
-from gdbext.torch.stack.roles import (
-    DispatcherLinks,
-    Role,
-    UnreadFrames,
-    engine_calls,
-    static_handle,
-    stretches,
-)
+from gdbext.torch.stack.roles import DispatcherLinks, Role, UnreadFrames, engine_calls, static_handle, stretches
 from gdbext.torch.values.key_names import PRIVATE_USE
 
 
@@ -209,8 +202,6 @@ class DispatchStackReader:
             backend=backend,
         )
 
-    # --- names -----------------------------------------------------------------------------------
-
     def _operator_name(self, call: DispatchCall, recovered: RecoveredCall) -> tuple[str | None, str]:
         """(name, overload) of the call's operator; (None, "") if it is unknown."""
         if recovered.operator:
@@ -251,8 +242,6 @@ class DispatchStackReader:
             self._note(error, f"registrations of {operator.qualified}")
             return None
         return entry if entry.consistent else None
-
-    # --- event and stage -------------------------------------------------------------------------
 
     def _event(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> DispatchEvent | None:
         if call.event:

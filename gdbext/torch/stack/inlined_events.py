@@ -351,8 +351,6 @@ class InlinedDispatchEvents:
             levels.insert(0, outer)
         return levels
 
-    # --- code ------------------------------------------------------------------------------------
-
     def _backward_reach(self, stack: NativeStack, level: int) -> BackwardReach | None:
         pc = stack.frames[level].pc
         if pc not in self._reach:

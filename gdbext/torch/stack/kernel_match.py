@@ -1,6 +1,8 @@
 """The table entries of an operator that are the kernel running in a frame, and the words that a frame holds.
+
 A table entry points to a wrapper; the wrapper often ends in a jump to the function it wraps, and then only that
-function is on the stack. The jumps are read from the wrapper's code, never guessed."""
+function is on the stack. The jumps are read from the wrapper's code, never guessed.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
 """Why a key was chosen, and which keys the redispatches from a kernel are expected to lead to.
+
 Generated kernels and the fallbacks of libtorch pass the keyset on in known ways, and those are recognized by the
 kernel's own function; an unknown kernel ends the chain. Sources, 2.13.0: tools/autograd/gen_variable_type.py,
 gen_inplace_or_view_type.py, gen_trace_type.py, aten/src/ATen/core/VariableFallbackKernel.cpp,
 PythonFallbackKernel.cpp, native/MathBitsFallback.h, autocast_mode.h,
-torch/csrc/autograd/autograd_not_implemented_fallback.cpp."""
+torch/csrc/autograd/autograd_not_implemented_fallback.cpp.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class KeySetExplanation:
         self, steps: Sequence[DispatchFrame], with_arguments: Sequence[DispatchFrame], positions: Container[int]
     ) -> tuple[DispatchFrame, ...]:
         """The dispatcher's frames of a stack; the evidence of those at ``positions`` also says why the key won.
-        ``with_arguments`` are the same frames with their arguments."""
+
+        ``with_arguments`` are the same frames with their arguments.
+        """
         return tuple(
             frame._replace(evidence=(*frame.evidence, *self._lines(frame, other.arguments)))
             if position in positions

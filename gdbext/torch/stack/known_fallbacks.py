@@ -1,9 +1,11 @@
 """PyTorch's fallbacks that leave by a tail call, what runs in their place, and the call of the Python dispatcher.
+
 A fallback that redispatches with everything below its own key, or that ends in a virtual call, is not on the stack any
 more while that runs. It counts as entered if its keyset was read and what runs is what it is known to call. The Python
 dispatcher (torch/csrc/PyInterpreter.cpp, ``python_dispatcher``, torch 2.0 to 2.13) calls
 ``Dispatcher::callBoxedForDispatchKey``: the kernel is that of a key which Python names, and the keyset one that the
-call makes anew of the arguments and the thread's state, so that it may have keys of a higher priority."""
+call makes anew of the arguments and the thread's state, so that it may have keys of a higher priority.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """The instructions at which a function with an inlined dispatcher has the keyset of each of its dispatches.
+
 In ``at::_ops::NAME::call`` and ``::redispatch`` the keyset is the result of some arithmetic, or an argument in a
 register that depends on the hidden result pointer. At the lookup itself it is in one register, whatever came before. A
 compiler leaves one of three forms (GCC 13, torch 2.13; the forms follow from c10/core/DispatchKeySet.h, 1.12 to 2.13):
@@ -7,7 +8,8 @@ compiler leaves one of three forms (GCC 13, torch 2.13; the forms follow from c1
 - the lookup inlined: ``repr_ >> num_backends`` is a shift of a copy of the keyset, and an access to ``dispatchTable_``
   follows;
 - a direct call of an instantiation of ``Dispatcher::redispatch`` or ``::call`` that took the same route: the argument
-  behind the operator's handle."""
+  behind the operator's handle.
+"""
 
 from __future__ import annotations
 
@@ -84,12 +86,7 @@ class SiteFinder:
     """Finds the lookups in functions of one process."""
 
     def __init__(
-        self,
-        memory: Memory,
-        modules: ModuleTable,
-        symbolizer: Symbolizer,
-        num_backends: int,
-        table: range,
+        self, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer, num_backends: int, table: range
     ) -> None:
         """``table`` is the range of offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
         self._memory = memory
@@ -126,8 +123,6 @@ class SiteFinder:
         others = tuple((address, rule) for address, rule in zip(addresses[1:], frames[1:]) if rule)
         returns = tuple(insn.address for insn in code if insn.kind == "ret" and start <= insn.address < end)
         return LookupSites(addresses[0], keyset, entry, frame, how, invocations, returns, may_jump, others)
-
-    # --- all lookups of a function ---------------------------------------------------------------
 
     def all_lookups(self, function: Function) -> list[FoundLookup]:
         """Every lookup in a function, whatever operators they are for. Raises MemoryFault."""
@@ -225,8 +220,6 @@ class SiteFinder:
         event = "call" if first else "redispatch"
         return f"{event}Boxed" if only_boxed(self._architecture, code, self._table) else event
 
-    # --- the lookup ------------------------------------------------------------------------------
-
     def _lookup(self, code: Sequence[Instruction], handles: Collection[int]) -> tuple[list[int], str, str, str] | None:
         """(positions, register of the keyset, register of the OperatorEntry*, form)."""
         calls = [(index, insn.target) for index, insn in enumerate(code) if insn.is_call and insn.target]
@@ -299,8 +292,6 @@ class SiteFinder:
             self._called[target] = names[0] if names else ""
         return self._called[target]
 
-    # --- kernels and returns ---------------------------------------------------------------------
-
     def _invocations(self, code: Sequence[Instruction], lookup: int) -> Iterator[Invocation]:
         """What may enter the kernel behind the instruction at position ``lookup``."""
         for insn in code[lookup + 1 :]:
@@ -317,8 +308,6 @@ class SiteFinder:
             through = "boxing" if BOXED_WRAPPER.begins(name) else "profiler" if SLOW_PATH.begins(name) else ""
             if through:
                 yield Invocation(insn.address, after, through, "", 0, False)
-
-    # --- the frame -------------------------------------------------------------------------------
 
     def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
         """The frame, by the call frame information of the lookup's address."""

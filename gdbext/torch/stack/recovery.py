@@ -1,4 +1,5 @@
 """Operator and keyset of a dispatch call, recovered from its frames and proven by the operator's dispatch table.
+
 The operator is known, in falling order, by the static handle of ``at::_ops::NAME``; by a handle that a frame passes on;
 by the address of an entry of its table; by the functor that a kernel was called with, which is in one table only.
 
@@ -6,7 +7,8 @@ A value counts as the keyset only if looking it up in *this* operator's table gi
 call's inner frame. *exact*: read at the call instruction's own argument, and proven; *verified*: the only word of the
 frame that is proven, by a kernel that few keysets lead to. A redispatch keeps to the keys of its caller's keyset: a
 value with others is not believed, unless it was read twice. Any word of zeros is the empty keyset: it counts only with
-other evidence."""
+other evidence.
+"""
 
 from __future__ import annotations
 
@@ -107,8 +109,6 @@ class OperatorSearch:
         evidence.append(f"it is not one: its name, {operator.qualified[:80]!r}, is none or that of another")
         return None
 
-    # --- at::_ops --------------------------------------------------------------------------------
-
     def _of_struct(self, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """The operator of ``at::_ops::NAME::call``: its static handle, else the only operator of that name."""
         mangled, struct = call.mangled.split(".", 1)[0], call.operator_struct
@@ -142,8 +142,6 @@ class OperatorSearch:
             return None
         evidence.append(f"{handle}: OperatorDef {definition:#x}")
         return operator
-
-    # --- handles ---------------------------------------------------------------------------------
 
     def _handle_passed_on(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """The operator whose handle one of the call's frames passes on."""
@@ -201,8 +199,6 @@ class OperatorSearch:
         (operator,) = candidates.values()
         evidence.append(f"OperatorDef {operator.address:#x} in the frame; its table has the kernel that runs")
         return operator
-
-    # --- table entries and functors --------------------------------------------------------------
 
     @cached_property
     def _sorted_definitions(self) -> list[int]:
@@ -365,8 +361,6 @@ class CallRecovery:
             result.evidence.append(f"stopped here: {error.what}")
         return result
 
-    # --- a kernel that is gone --------------------------------------------------------------------
-
     def tail_called_kernel(
         self, stack: NativeStack, call: DispatchCall, outer: RecoveredCall
     ) -> tuple[DispatchCall, RecoveredCall] | None:
@@ -386,8 +380,6 @@ class CallRecovery:
         outer.evidence.append("its kernel left by a tail call: another kernel of the operator runs")
         event = "redispatch" if outer.kernel.unboxed else "redispatchBoxed"  # a boxed fallback has no arguments
         return DispatchCall([call.kernel], event, elided=True, kernel=call.kernel), result
-
-    # --- the keyset ------------------------------------------------------------------------------
 
     def _limits(self, operator: Operator, caller: RecoveredCall | None, is_call: bool = False) -> _Limits:
         """The limits of a call inside ``caller``, from which it may have its keys."""

@@ -1,11 +1,13 @@
 """The part of a frame's function in a dispatch, and what a kernel takes, by the function's names.
+
 The names are the mangled ones: a prefix of a mangled name is unambiguous, while in the demangled text
 ``at::_ops::mm::call`` may as well be a template argument of something else. The functions are those of
 aten/src/ATen/core/dispatch/Dispatcher.h, aten/src/ATen/core/boxing/KernelFunction_impl.h,
 BoxedKernel_impl.h and impl/boxing.h, impl/make_boxed_from_unboxed_functor.h (torch 2.0 to 2.13).
 
 The part of code without symbols is known by the kernels that it registered; a library that can have kernels but has no
-names leaves frames that cannot be read."""
+names leaves frames that cannot be read.
+"""
 
 from __future__ import annotations
 

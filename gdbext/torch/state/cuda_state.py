@@ -1,18 +1,18 @@
-"""PyTorch's own bookkeeping of CUDA in host memory: its streams, and what its caching allocator keeps.
+"""PyTorch's own bookkeeping of CUDA in host memory: its streams, its caching allocator and its graphs.
 
 c10/cuda/CUDAStream.cpp, seen in 2.6.0 and 2.15.0: ``streams[priorities][devices][32]`` of cudaStream_t, made when a
-device's first stream is asked for; ``current_streams``, of each thread, a number for each device. A number is 0 for the
+device's first stream is requested; ``current_streams``, of each thread, a number for each device. A number is 0 for the
 default stream, the cudaStream_t itself for a stream from elsewhere (even), else 1 + 2 · (1 + priority) + 32 · index.
-The sizes of two arrays prove how many devices they are for; nothing is read where they disagree.
+The sizes of two arrays prove how many devices they are for; nothing is read if they disagree.
 
 c10/cuda/CUDACachingAllocator.cpp and c10/core/CachingDeviceAllocator.h, 2.6.0 to 2.15.0. The allocator has a vector of
 one object for each device. No header says where; the function that returns the statistics loads it from there. Such an
-object begins with a mutex, the statistics are behind it, then two pools, the set of active blocks, the captures under
-way, and the events of freed blocks by stream. Where these lie differs: the set is known by its number of elements, the
-events by what they lead to.
+object begins with a mutex, the statistics are behind it, then two pools, the set of active blocks, the captures in
+progress, and the events of freed blocks by stream. The offsets of these differ: the set is known by its number of
+elements, the events by what they lead to.
 
 ATen/cuda/CUDAGraph.h, 2.6.0, 2.11.0 and 2.15.0: a graph begins with two handles, flags and a number of its capture. Its
-pool has a number of which one half is zero. The filter of a capture that the allocator keeps is a lambda of the graph.
+pool has a number of which one half is zero. The filter of a capture that the allocator has is a lambda of the graph.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ _PER_POOL = 32
 _TYPE_MASK = 15
 _POINTER, _COUNTER = 8, 4
 _MOST_DEVICES = 256
-_WORD = (1 << 64) - 1
 
 
 class CudaStream(NamedTuple):
@@ -57,7 +56,7 @@ class CudaStream(NamedTuple):
 
 
 class CudaStreams:
-    """Reads it from one process, each thing once. Raises BadData where this build has it otherwise."""
+    """Reads the streams of one process. Raises BadData if they are different in this build."""
 
     def __init__(self, symbolizer: Symbolizer, variables: ThreadVariables) -> None:
         self._symbolizer = symbolizer
@@ -66,7 +65,7 @@ class CudaStreams:
         self._pools: dict[int, CudaStream] | None = None
 
     def device_count(self) -> int:
-        """The number of devices that the process uses; 0 while no stream was asked for. Raises MemoryFault."""
+        """The number of devices that the process uses; 0 while no stream was requested. Raises MemoryFault."""
         address, _ = self._place(sources.CUDA_DEVICE_COUNT, 1)
         count = int.from_bytes(self._memory.read(address, 1), "little", signed=True)
         return max(count, 0)
@@ -74,25 +73,19 @@ class CudaStreams:
     def pool(self) -> dict[int, CudaStream]:
         """The streams that PyTorch made, by their handles. Raises MemoryFault."""
         if self._pools is None:
-            self._pools = {each.handle: each for each in self._read_pools()}
+            self._pools = {}
+            address, devices = self._arrays()
+            count = min(self.device_count(), devices)
+            for priority in range(_PRIORITIES if count else 0):
+                handles = self._memory.words(address + priority * devices * _PER_POOL * _POINTER, count * _PER_POOL)
+                for number, handle in enumerate(handles):
+                    if handle:
+                        device, index = divmod(number, _PER_POOL)
+                        self._pools[handle] = CudaStream(1 | priority + 1 << 1 | index << 5, device, handle)
         return self._pools
 
-    def _read_pools(self) -> list[CudaStream]:
-        address, devices = self._arrays()
-        count = min(self.device_count(), devices)
-        found = []
-        for priority in range(_PRIORITIES if count else 0):
-            start = address + priority * devices * _PER_POOL * _POINTER
-            raw = self._memory.read(start, count * _PER_POOL * _POINTER)
-            for place in range(count * _PER_POOL):
-                handle = int.from_bytes(raw[place * _POINTER : (place + 1) * _POINTER], "little")
-                if handle:
-                    device, index = divmod(place, _PER_POOL)
-                    found.append(CudaStream(1 | priority + 1 << 1 | index << 5, device, handle))
-        return found
-
     def current(self, thread_pointer: int) -> tuple[CudaStream, ...]:
-        """The current stream of a thread on each device; empty where the thread has not asked for any.
+        """The current stream of a thread on each device; () if the thread has not requested any.
 
         Raises ThreadLocalUnknown, MemoryFault.
         """
@@ -104,18 +97,18 @@ class CudaStreams:
         return tuple(self._stream(number, device) for device, number in enumerate(numbers))
 
     def _stream(self, number: int, device: int) -> CudaStream:
-        """The stream with that number. Raises BadData where there is none."""
+        """The stream with that number. Raises BadData if there is none."""
         if not number & 1:
-            return CudaStream(number, device, number & _WORD)  # the default stream, or one from elsewhere
+            return CudaStream(number, device, number & (1 << 64) - 1)  # the default stream, or one from elsewhere
         priority, index = (number >> 1 & _TYPE_MASK) - 1, number >> 5
         address, devices = self._arrays()
         if not 0 <= priority < _PRIORITIES or not 0 <= index < _PER_POOL or device >= devices:
             raise BadData(f"a stream with the number {number:#x} makes no sense")
-        place = ((priority * devices + device) * _PER_POOL + index) * _POINTER
-        return CudaStream(number, device, self._memory.u64(address + place))
+        offset = ((priority * devices + device) * _PER_POOL + index) * _POINTER
+        return CudaStream(number, device, self._memory.u64(address + offset))
 
     def _arrays(self) -> tuple[int, int]:
-        """The array of streams: its address, and for how many devices it is."""
+        """The array of streams: (address, number of devices)."""
         address, size = self._place(sources.CUDA_STREAMS, _POINTER)
         _, counters = self._place(sources.CUDA_STREAM_COUNTERS, _COUNTER)
         devices = size // (_PRIORITIES * _PER_POOL * _POINTER)
@@ -124,7 +117,7 @@ class CudaStreams:
         return address, devices
 
     def _place(self, variable: TorchSymbol, least: int) -> tuple[int, int]:
-        """Address and size of a variable."""
+        """(address, size) of a variable."""
         found = variable.find(self._symbolizer)
         if not found or found[1].size < least:
             raise BadData(f"{variable.library} has no {variable.names[0]}")
@@ -141,9 +134,6 @@ class CudaMemory(NamedTuple):
 
 _POOLS = ("all", "small_pool", "large_pool")
 """enum struct StatType: the first is the sum of the others."""
-_GETTER_SIZE = 256
-_THIS = 1
-"""The object is the second argument: before it stands where the result goes."""
 
 
 class CudaAllocator:
@@ -156,16 +146,23 @@ class CudaAllocator:
         self._space = Space(memory, layout)
 
     def devices(self) -> tuple[CudaMemory, ...]:
-        """The counts of each device; none where CUDA was not initialised."""
+        """The counts of each device; none if CUDA was not initialized."""
         return tuple(CudaMemory(device, counts) for device, counts, _ in self._devices())
 
     def pending(self) -> tuple[PendingMemory, ...]:
-        """The blocks of each device that wait for events, and the captures that it knows."""
+        """The blocks of each device that wait for events, and the captures that it has."""
         return tuple(_Pending(self._space, *each).read() for each in self._devices())
 
     def _devices(self) -> Iterator[tuple[int, Mapping[str, int], int]]:
         """(device, its counts, the address behind them in its object)."""
-        first, count = self._vector(self._allocator())
+        variable = sources.CUDA_ALLOCATOR_IN_USE.address(self._symbolizer)
+        allocator = self._memory.u64(variable) if variable else 0
+        if not allocator:
+            raise BadData("CUDA's allocator is not there yet")
+        names = [plain_class(name) for name in ClassNames(self._memory, self._symbolizer).of(allocator)]
+        if sources.NATIVE_CUDA_ALLOCATOR not in names:
+            raise BadData(f"the allocator of CUDA is {names[0] if names else 'of an unknown class'}, which is not read")
+        first, count = self._vector(allocator)
         # A recursive mutex is as large as another one: both are a pthread_mutex_t.
         statistics = StdMutex.shape(self._layout).size
         for device in range(count):
@@ -174,48 +171,38 @@ class CudaAllocator:
                 counts = address + statistics
                 yield device, self._statistics(counts), counts + AllocatorStatistics.shape(self._layout).size
 
-    def _allocator(self) -> int:
-        """The allocator in use, if it is PyTorch's own."""
-        variable = sources.CUDA_ALLOCATOR_IN_USE.address(self._symbolizer)
-        allocator = self._memory.u64(variable) if variable else 0
-        if not allocator:
-            raise BadData("CUDA's allocator is not there yet")
-        names = [plain_class(name) for name in ClassNames(self._memory, self._symbolizer).of(allocator)]
-        if sources.NATIVE_CUDA_ALLOCATOR not in names:
-            raise BadData(f"the allocator of CUDA is {names[0] if names else 'of an unknown class'}, which is not read")
-        return allocator
-
     def _vector(self, allocator: int) -> tuple[int, int]:
         """The objects of devices: (address of the first pointer, how many)."""
         getter = sources.CUDA_STATISTICS.address(self._symbolizer)
         if not getter:
             raise BadData("the function that returns the statistics is not found")
         architecture = self._memory.architecture
-        code = architecture.decode(self._memory.read(getter, _GETTER_SIZE), getter)
-        for offset in member_loads(architecture, code, _THIS):
+        code = architecture.decode(self._memory.read(getter, 256), getter)
+        # the object is the second argument: the first one is where the result goes
+        for offset in member_loads(architecture, code, 1):
             with suppress(BadData):  # what it loads there is another member
                 return vector_span(self._memory, allocator + offset, 8, _MOST_DEVICES)
         raise BadData("where the allocator keeps its devices is not known in this build")
 
     def _statistics(self, address: int) -> Mapping[str, int]:
-        """Statistics by the names of torch.cuda.memory_stats(). Raises BadData where sums do not agree: then a thread
-        is changing them, or this is something else."""
+        """Statistics by the names of torch.cuda.memory_stats(). Raises BadData if sums do not agree: then a thread is
+        changing them, or this is something else."""
         shape, counts = AllocatorStatistics.shape(self._layout), AllocatorCounts.shape(self._layout)
-        found: dict[str, int] = {}
+        statistics: dict[str, int] = {}
         for field in shape.fields.values():
-            at = address + field.offset
+            start = address + field.offset
             if field.size == counts.size * len(_POOLS) and field.type.startswith("std::array<"):
-                pools = [self._counts(at + index * counts.size) for index in range(len(_POOLS))]
+                pools = [self._counts(start + index * counts.size) for index in range(len(_POOLS))]
                 self._check(field.name, pools)
                 for pool, values in zip(_POOLS, pools):
-                    found.update({f"{field.name}.{pool}.{name}": value for name, value in values.items()})
+                    statistics.update({f"{field.name}.{pool}.{name}": value for name, value in values.items()})
             elif field.size == counts.size and field.type.endswith("::Stat"):
-                found.update({f"{field.name}.{name}": value for name, value in self._counts(at).items()})
+                statistics.update({f"{field.name}.{name}": value for name, value in self._counts(start).items()})
             elif field.size == 8 and field.type == "long int":
-                found[field.name] = self._memory.i64(at)
-        if not found:
+                statistics[field.name] = self._memory.i64(start)
+        if not statistics:
             raise LayoutError(f"the layout of {shape.name} has nothing that is known")
-        return found
+        return statistics
 
     def _counts(self, address: int) -> dict[str, int]:
         counts = AllocatorCounts(self._space, address)
@@ -223,10 +210,10 @@ class CudaAllocator:
 
     @staticmethod
     def _check(name: str, pools: list[dict[str, int]]) -> None:
-        for each in (member.path for member in AllocatorCounts.members()):
-            values = [pool[each] for pool in pools]
-            if min(values) < 0 or (each != "peak" and values[0] != values[1] + values[2]):
-                raise BadData(f"the statistics of a device make no sense: {name}.{each} is {values}")
+        for count in (member.path for member in AllocatorCounts.members()):
+            values = [pool[count] for pool in pools]
+            if min(values) < 0 or (count != "peak" and values[0] != values[1] + values[2]):
+                raise BadData(f"the statistics of a device make no sense: {name}.{count} is {values}")
 
 
 class CudaGraph(NamedTuple):
@@ -243,7 +230,7 @@ class CudaGraph(NamedTuple):
 _POOL, _STREAM = struct.Struct("<QQ"), struct.Struct("<Hxxxxxxq")
 """A pool's number; a stream: the type and number of its device, and its own number."""
 _GRAPH_PLACES = ((32, 48), (40, 56), (32, 72))
-"""The offsets of both in a graph; 2.15 has a vector between them."""
+"""Offsets of both in a graph; 2.15 has a vector between them."""
 
 
 def _may_be_stream(number: int) -> bool:
@@ -253,10 +240,10 @@ def _may_be_stream(number: int) -> bool:
 
 
 def cuda_graph(memory: Memory, address: int) -> CudaGraph:
-    """The graph at an address. Raises BadData where there is none, MemoryFault."""
-    for place, behind in _GRAPH_PLACES:
-        first, second = _POOL.unpack(memory.read(address + place, _POOL.size))
-        device, stream = _STREAM.unpack(memory.read(address + behind, _STREAM.size))
+    """The graph at an address. Raises BadData if there is none, MemoryFault."""
+    for pool_at, stream_at in _GRAPH_PLACES:
+        first, second = _POOL.unpack(memory.read(address + pool_at, _POOL.size))
+        device, stream = _STREAM.unpack(memory.read(address + stream_at, _STREAM.size))
         if bool(first) is not bool(second) and device & 0xFF == _CUDA_DEVICE and stream and _may_be_stream(stream):
             return CudaGraph(address, device >> 8, stream, (first, second))
     raise BadData(f"there is no CUDA graph at {address:#x}")
@@ -296,11 +283,10 @@ _STREAM_AND_DEQUE, _CAPTURE, _CUDA_DEVICE = 96, 48, 1
 _BLOCK_HEAD, _BLOCK_SHIFTS = 48, (0, 8)
 """A block begins with device, stream and a set of streams; 2.15 has a number behind them."""
 _BLOCK_COUNT = 56
-"""Bytes from a block's size to the number of its events: behind its flags stand its two neighbours."""
+"""Bytes from a block's size to the number of its events: behind its flags are its two neighbors."""
 _REACH, _PER_NODE = 2048, 10
 """Bytes of the object in which the set is looked for; elements of a node of the deque (512 // 48)."""
 _MOST_EVENTS, _SAMPLE, _MOST_CAPTURES = 1024, 256, 64
-_PAIR_AND_WORD = struct.Struct("<QQQ")
 
 
 class _Pending:
@@ -326,9 +312,9 @@ class _Pending:
         graphs = tuple(self._captured(first + _CAPTURE * number for number in range(min(captures, _MOST_CAPTURES))))
         return PendingMemory(self._device, events, captures, retries, ooms, graphs)
 
-    def _captured(self, places: Iterable[int]) -> Iterator[CudaGraph]:
-        """The graphs of captures, each of which is a pool's number and a filter."""
-        for first, second, filtered in (_PAIR_AND_WORD.unpack(self._memory.read(each, 24)) for each in places):
+    def _captured(self, addresses: Iterable[int]) -> Iterator[CudaGraph]:
+        """The graphs of captures, each of which is a pool's number (two words) and a filter."""
+        for first, second, filtered in (self._memory.words(address, 3) for address in addresses):
             with suppress(GdbextError):  # another use of a pool
                 graph = cuda_graph(self._memory, filtered)
                 if (graph.pool, graph.device) == ((first, second), self._device):
@@ -340,63 +326,62 @@ class _Pending:
         for address in range(self._start, self._start + _REACH, 8):
             with suppress(GdbextError):
                 if read_map_header(self._memory, address).elements == active:
-                    blocks = [int.from_bytes(each.raw[:8], "little") for each in map_entries(self._memory, address, 8)]
+                    entries = map_entries(self._memory, address, 8)
+                    blocks = [int.from_bytes(entry.raw[:8], "little") for entry in entries]
                     self._shift = self._shift_of(blocks, address)
                     return address
         raise BadData("where the allocator keeps its active blocks is not known in this build")
 
     def _shift_of(self, blocks: list[int], limit: int) -> int:
-        """The place of a block's size: their sum is in the statistics, too; of many, those in the object's own pools
-        tell. Raises BadData, MemoryFault."""
+        """The shift of a block's size: their sum is in the statistics, too; of many, the blocks in the object's own
+        pools tell. Raises BadData, MemoryFault."""
         for shift in _BLOCK_SHIFTS:
-            rows = [self._block(each, shift) for each in blocks[:_SAMPLE]]
-            total = sum(row[0] for row in rows)
+            rows = [self._block(block, shift) for block in blocks[:_SAMPLE]]
+            total = sum(size for size, *_ in rows)
             is_whole = len(rows) == len(blocks) and total == self._counts.get("active_bytes.all.current")
-            if is_whole or (len(rows) < len(blocks) and any(self._start <= row[2] < limit for row in rows)):
-                self._freed = sum(not row[4] for row in rows)
+            if is_whole or (len(rows) < len(blocks) and any(self._start <= pool < limit for _, _, pool, *_ in rows)):
+                self._freed = sum(not allocated for *_, allocated in rows)
                 return shift
         raise BadData("how the allocator describes a block is not known in this build")
 
     def _block(self, address: int, shift: int) -> tuple[int, int, int, int, bool]:
+        """(size, requested size, pool, address on the device, is allocated)."""
         raw = self._memory.read(address + _BLOCK_HEAD + shift, _BLOCK.size)
-        found: tuple[int, int, int, int, bool] = _BLOCK.unpack(raw)
-        return found
+        block: tuple[int, int, int, int, bool] = _BLOCK.unpack(raw)
+        return block
 
     def _events(self, start: int) -> tuple[PendingEvent, ...]:
-        """The events of the first map behind ``start`` that is one of events; none where there is no such map."""
+        """The events of the first map behind ``start`` that is one of events; () if there is no such map."""
         for address in range(start, start + _REACH // 4, 8):
             with suppress(GdbextError):
                 if read_map_header(self._memory, address).elements:
-                    rows = [each.raw for each in map_entries(self._memory, address, _STREAM_AND_DEQUE)]
-                    return tuple(event for row in rows for event in self._events_of(_POINTERS.unpack(row)))
+                    entries = map_entries(self._memory, address, _STREAM_AND_DEQUE)
+                    rows = [_POINTERS.unpack(entry.raw) for entry in entries]
+                    return tuple(event for row in rows for event in self._events_of(row))
         return ()
 
     def _events_of(self, row: tuple[int, ...]) -> Iterator[PendingEvent]:
-        """The events of one stream, oldest first. Raises BadData where it is something else, MemoryFault."""
-        kind, number, _, _, place, first, last, node, end, _, _, final = row
+        """The events of one stream, oldest first. An event's block is freed and counts it; one that was taken out may
+        be done with. Raises BadData if ``row`` (a stream and its deque) is something else, MemoryFault."""
+        kind, number, _, _, item, first, last, node, end, _, _, final = row
         device = kind & 0xFFFF  # the rest is padding
         of_device = device == _CUDA_DEVICE | self._device << 8 and _may_be_stream(number)
-        if not of_device or not first <= place <= last or not node <= final:
+        if not of_device or not first <= item <= last or not node <= final:
             raise BadData("a map of other things")
         for _ in range(_MOST_EVENTS):
-            if place == last and node < final:
+            if item == last and node < final:
                 node += 8
-                place = self._memory.u64(node)
-                last = place + _PER_NODE * 48
-            if place == end:
+                item = self._memory.u64(node)
+                last = item + _PER_NODE * 48
+            if item == end:
                 return
-            yield from self._event(number, place)
-            place += 48
+            event, block = _EVENT.unpack(self._memory.read(item, _EVENT.size))
+            size, _, _, address, allocated = self._block(block, self._shift)
+            count = self._memory.i32(block + _BLOCK_HEAD + self._shift + _BLOCK_COUNT)
+            if not allocated and 0 < count <= _MOST_EVENTS and self._memory.u8(block) == self._device:
+                handle = self._memory.u64(event) if event else None
+                yield PendingEvent(number, handle, address, size)
+            elif event:
+                raise BadData("no freed block that waits for an event")
+            item += 48
         raise BadData("the events of a stream are too many")
-
-    def _event(self, stream: int, place: int) -> Iterator[PendingEvent]:
-        """An event, whose block is freed and counts it. One that was taken out may be done with. Raises BadData,
-        MemoryFault."""
-        event, block = _EVENT.unpack(self._memory.read(place, _EVENT.size))
-        size, _, _, address, allocated = self._block(block, self._shift)
-        count = self._memory.i32(block + _BLOCK_HEAD + self._shift + _BLOCK_COUNT)
-        if not allocated and 0 < count <= _MOST_EVENTS and self._memory.u8(block) == self._device:
-            handle = self._memory.u64(event) if event else None
-            yield PendingEvent(stream, handle, address, size)
-        elif event:
-            raise BadData("no freed block that waits for an event")

@@ -47,7 +47,7 @@ class AutogradFlags:
 
 
 NO_FLAGS = AutogradFlags(None, None, None, None, None)
-"""Those of a thread whose state cannot be read."""
+"""The flags of a thread whose state cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,10 @@ class DispatchState:
         return self.excluded_set.bits if self.excluded_set else None
 
 
-LAYER_LIMIT = 4096
-MODE_LIMIT = 4096
 _SHARED_POINTER = 16
+"""Bytes of a ``std::shared_ptr``."""
 _TORCH_FUNCTION_STATES = ("enabled", "subclasses disabled", "all disabled")
 
-PythonType = Callable[[int], "str | None"]
-"""PyObject* to the name of its class; None when it is not a Python object that can be read."""
 _T = TypeVar("_T")
 
 
@@ -138,8 +135,9 @@ class DispatchStateReader:
         layout: Layout,
         symbolizer: Symbolizer,
         keys: KeyNames,
-        python_type: PythonType | None = None,
+        python_type: Callable[[int], str | None] | None = None,
     ) -> None:
+        """``python_type`` returns the class name of the Python object at an address, None if that cannot be read."""
         self._memory = memory
         self._layout = layout
         self._space = Space(memory, layout)
@@ -153,32 +151,36 @@ class DispatchStateReader:
     def read(self, thread_pointer: int) -> DispatchState:
         """The state of the thread with its control block at ``thread_pointer``. Never raises: see ``problems``."""
         problems: list[str] = []
-
         thread = self._variables.of(thread_pointer)
 
-        def attempt(what: str, reader: Callable[[VariablesOfThread], _T]) -> _T | None:
+        def attempt(what: str, reader: Callable[[], _T]) -> _T | None:
             try:
-                return reader(thread)
+                return reader()
             except GdbextError as error:
                 problems.append(f"{what}: {error.what}")
                 return None
 
-        keysets = attempt("included and excluded keys", self._keysets)
-        types = attempt("types of autocast", self._autocast_types) if keysets else None
-        functions = attempt("__torch_function__ state", self._torch_function)
+        symbols, constant = assumed_symbols, thread.read_constant
+        keysets = attempt("included and excluded keys", lambda: self._keysets(thread))
+        types = attempt("types of autocast", lambda: self._autocast_types(thread)) if keysets else None
+        functions = attempt("__torch_function__ state", lambda: self._torch_function(thread))
         return DispatchState(
             included_set=self._key_set(keysets[0]) if keysets else None,
             excluded_set=self._key_set(keysets[1]) if keysets else None,
-            autograd=attempt("autograd state", self._autograd) or NO_FLAGS,
-            autocast=attempt("autocast", lambda _: self._autocast(keysets[1], types or b"")) if keysets else None,
-            autocast_cache=attempt("autocast cache", self._autocast_cache),
-            autocast_nesting=attempt("autocast nesting", self._autocast_nesting),
-            functorch=attempt("functorch", self._functorch),
-            python_dispatcher=attempt("Python dispatcher", self._python_dispatcher),
-            python_modes=attempt("Python modes", self._python_modes),
+            autograd=attempt("autograd state", lambda: self._autograd(thread)) or NO_FLAGS,
+            autocast=attempt("autocast", lambda: self._autocast(keysets[1], types or b"")) if keysets else None,
+            autocast_cache=attempt("autocast cache", lambda: constant(symbols.AUTOCAST_CACHE, 1) != b"\0"),
+            autocast_nesting=attempt(
+                "autocast nesting", lambda: int.from_bytes(constant(symbols.AUTOCAST_NESTING, 4), "little", signed=True)
+            ),
+            functorch=attempt("functorch", lambda: self._functorch(thread)),
+            python_dispatcher=attempt("Python dispatcher", lambda: any(constant(symbols.PYTHON_DISPATCHER, 8))),
+            python_modes=attempt("Python modes", lambda: self._python_modes(thread)),
             torch_function=functions[0] if functions else None,
             torch_function_modes=functions[1] if functions else None,
-            sequence_number=attempt("sequence number", self._sequence_number),
+            sequence_number=attempt(
+                "sequence number", lambda: int.from_bytes(thread.read(symbols.SEQUENCE_NUMBER, 8), "little")
+            ),
             problems=tuple(problems),
         )
 
@@ -187,7 +189,7 @@ class DispatchStateReader:
         return self._keysets(self._variables.of(thread_pointer))
 
     def _keysets(self, thread: VariablesOfThread) -> tuple[int, int]:
-        """``PODLocalDispatchKeySet`` keeps both exclusive-ored with their defaults, so that zero means the default."""
+        # PODLocalDispatchKeySet has both exclusive-ored with their defaults, so that zero means the default
         raw = thread.read_constant(assumed_symbols.KEYSETS, 16)
         included, excluded = struct.unpack("<QQ", raw)
         return included ^ self._default_included, excluded ^ self._default_excluded
@@ -196,54 +198,41 @@ class DispatchStateReader:
         return DispatchKeySet(bits, self._keys.decode(bits))
 
     def _autograd(self, thread: VariablesOfThread) -> AutogradFlags:
-        state = structures.AutogradState
+        state, layout = structures.AutogradState, self._layout
         raw = thread.read(assumed_symbols.AUTOGRAD_STATE, state.size(self._space))
         if not raw:
             return AutogradFlags()
-        return AutogradFlags(
-            self._flag(raw, state.grad_mode_),
-            self._flag(raw, state.inference_mode_),
-            self._flag(raw, state.fw_grad_mode_),
-            self._flag(raw, state.multithreading_enabled_, state.mulithreading_enabled_),
-            self._flag(raw, state.view_replay_enabled_),
-        )
 
-    def _flag(self, raw: bytes, *members: BitField) -> bool | None:
-        """The flag by the first of these names that this version knows; torch 2.0 misspells one."""
-        known = next((member for member in members if member.is_in(self._layout)), None)
-        return bool(known.of(self._layout, raw)) if known else None
+        def flag(*members: BitField) -> bool | None:
+            """The flag by the first of these names that this version has; torch 2.0 misspells one."""
+            present = next((member for member in members if member.is_in(layout)), None)
+            return bool(present.of(layout, raw)) if present else None
+
+        return AutogradFlags(
+            flag(state.grad_mode_),
+            flag(state.inference_mode_),
+            flag(state.fw_grad_mode_),
+            flag(state.multithreading_enabled_, state.mulithreading_enabled_),
+            flag(state.view_replay_enabled_),
+        )
 
     def _autocast_types(self, thread: VariablesOfThread) -> bytes:
         """The ScalarType that autocast casts to, by device type."""
         count = self._layout.enum("c10::DeviceType").get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
         return thread.read_constant(assumed_symbols.AUTOCAST_DTYPE, count)
 
-    def _autocast(self, excluded: int, raw: bytes) -> dict[str, Autocast]:
+    def _autocast(self, excluded: int, types: bytes) -> dict[str, Autocast]:
+        """Device → its autocast; ``types`` has a ScalarType by device type."""
         devices = self._layout.enum("c10::DeviceType")
         scalar_types = self._layout.dispatch("scalar_types")
-        found = {}
+        autocasts = {}
         for slot in self._keys.slots:
             device = slot.name[8:] if slot.name.startswith("Autocast") else ""
-            if device not in devices:
-                continue
-            number = raw[devices[device]] if devices[device] < len(raw) else len(scalar_types)
-            dtype = python_name(scalar_types[number][0]) if number < len(scalar_types) - 1 else None
-            found[device.lower()] = Autocast(not excluded & slot.bits, dtype)
-        return found
-
-    def _autocast_cache(self, thread: VariablesOfThread) -> bool:
-        return thread.read_constant(assumed_symbols.AUTOCAST_CACHE, 1) != b"\0"
-
-    def _autocast_nesting(self, thread: VariablesOfThread) -> int:
-        return struct.unpack("<i", thread.read_constant(assumed_symbols.AUTOCAST_NESTING, 4))[0]  # type: ignore[no-any-return]
-
-    def _sequence_number(self, thread: VariablesOfThread) -> int:
-        return int.from_bytes(thread.read(assumed_symbols.SEQUENCE_NUMBER, 8) or b"", "little")
-
-    def _python_dispatcher(self, thread: VariablesOfThread) -> bool:
-        return any(thread.read_constant(assumed_symbols.PYTHON_DISPATCHER, 8))
-
-    # --- functorch -------------------------------------------------------------------------------
+            if device in devices:
+                number = types[devices[device]] if devices[device] < len(types) else len(scalar_types)
+                dtype = python_name(scalar_types[number][0]) if number < len(scalar_types) - 1 else None
+                autocasts[device.lower()] = Autocast(not excluded & slot.bits, dtype)
+        return autocasts
 
     def _functorch(self, thread: VariablesOfThread) -> tuple[FunctorchLayer, ...]:
         """The stack, outermost first. FuncTorchTLS is { vtable; std::vector<DynamicLayer>; two flags }."""
@@ -254,17 +243,15 @@ class DispatchStateReader:
         if not vtable or self._memory.u64(pointer) != vtable + 16:
             raise BadData(f"the object at {pointer:#x} is not a FuncTorchTLS")
         layer = structures.DynamicLayer
-        first, count = vector_span(self._memory, pointer + 8, layer.size(self._space), LAYER_LIMIT)
-        return tuple(self._layer(each.interpreter_) for each in layer.array(self._space, first, count))
-
-    def _layer(self, layer: structures.TransformStruct) -> FunctorchLayer:
+        first, count = vector_span(self._memory, pointer + 8, layer.size(self._space), 4096)
         kinds = {number: name for name, number in self._layout.enum("at::functorch::TransformType").items()}
-        number = layer.type_
-        if number not in kinds:
-            raise BadData(f"the functorch layer at {layer.address:#x} is of no known kind ({number})")
-        return FunctorchLayer(kinds[number], layer.level_)
-
-    # --- Python ----------------------------------------------------------------------------------
+        layers = []
+        for transform in (item.interpreter_ for item in layer.array(self._space, first, count)):
+            number = transform.type_
+            if number not in kinds:
+                raise BadData(f"the functorch layer at {transform.address:#x} is of no known kind ({number})")
+            layers.append(FunctorchLayer(kinds[number], transform.level_))
+        return tuple(layers)
 
     def _python_modes(self, thread: VariablesOfThread) -> tuple[PythonMode, ...]:
         """Infrastructure modes, then the user's from the outermost to the innermost."""
@@ -273,17 +260,15 @@ class DispatchStateReader:
         if not state:
             return ()
         modes = structures.DispatchModes(self._space, state)
-        found = list(self._infra_modes(modes)) if modes.has(structures.DispatchModes.infra_modes_) else []
-        return (*found, *(PythonMode(name) for name in self._stack(modes.stack_)))
-
-    def _infra_modes(self, modes: structures.DispatchModes) -> Iterator[PythonMode]:
-        """One optional for each TorchDispatchModeKey; torch 2.0 has none of them."""
-        kinds = sorted(self._layout.enum("c10::impl::TorchDispatchModeKey").items(), key=lambda item: item[1])[:-1]
-        slot = structures.DispatchModes.infra_modes_.field(self._layout).size // max(1, len(kinds))
-        for index, (name, _value) in enumerate(kinds):
-            place = modes.infra_modes_ + index * slot
-            if self._memory.u8(place + _SHARED_POINTER):
-                yield PythonMode(self._class_of(self._memory.u64(place)), name)
+        infra = []
+        if modes.has(structures.DispatchModes.infra_modes_):  # one optional for each key; torch 2.0 has none of them
+            keys = sorted(self._layout.enum("c10::impl::TorchDispatchModeKey").items(), key=lambda item: item[1])[:-1]
+            size = structures.DispatchModes.infra_modes_.field(self._layout).size // max(1, len(keys))
+            for index, (name, _value) in enumerate(keys):
+                optional = modes.infra_modes_ + index * size
+                if self._memory.u8(optional + _SHARED_POINTER):
+                    infra.append(PythonMode(self._class_of(self._memory.u64(optional)), name))
+        return (*infra, *(PythonMode(name) for name in self._stack(modes.stack_)))
 
     def _torch_function(self, thread: VariablesOfThread) -> tuple[str, tuple[str, ...]]:
         """The limit of ``__torch_function__``, and its mode stack from the outermost to the innermost."""
@@ -309,7 +294,7 @@ class DispatchStateReader:
 
     def _holders(self, vector: int) -> Iterator[int]:
         """Addresses of the ``c10::SafePyObject`` of a vector of shared pointers to such."""
-        first, count = vector_span(self._memory, vector, _SHARED_POINTER, MODE_LIMIT)
+        first, count = vector_span(self._memory, vector, _SHARED_POINTER, 4096)
         return (self._memory.u64(first + index * _SHARED_POINTER) for index in range(count))
 
     def _object(self, holder: int) -> int:

@@ -1,16 +1,14 @@
 """The global settings of PyTorch: how they are reported, where each is in memory, and how Python sets it.
 
-A member of ``at::Context`` has no place that is known beforehand; its accessor has a name, and is nothing but a load
-from that place. Sources, all 2.13.0: aten/src/ATen/Context.{h,cpp}, CPUGeneratorImpl.cpp, ParallelOpenMP.cpp,
+The offset of a member of ``at::Context`` is not known beforehand; its accessor has a name, and is nothing but a load
+from that offset. Sources, all 2.13.0: aten/src/ATen/Context.{h,cpp}, CPUGeneratorImpl.cpp, ParallelOpenMP.cpp,
 ParallelThreadPoolNative.cpp, record_function.cpp, SavedTensorHooks.cpp, c10/core/DefaultDtype.cpp, AllocatorConfig.cpp,
 c10/util/ThreadLocalDebugInfo.cpp, torch/csrc/autograd/anomaly_mode.cpp; of libgomp, MKL and OpenBLAS their own symbols.
-
-The names that settings assume of torch are rows like those of torch/assumed_symbols.py, for checks of them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, NamedTuple, Union
@@ -18,13 +16,12 @@ from typing import ClassVar, NamedTuple, Union
 from gdbext.engine.layouts.declarations import Member
 from gdbext.engine.vocabulary import Section
 from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA, INTRAOP_THREADS, TORCH_SYMBOLS
-from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_structures import Context
 from gdbext.torch.torch_symbol import TorchSymbol
 
 SettingValue = Union[bool, int, float, str, None, tuple["SettingValue", ...], Mapping[str, "SettingValue"]]
 DEFAULT = "default"
-"""The value where nobody has set one, and the libraries below choose."""
+"""The value if it was never set, and the libraries below choose."""
 NOT_SHOWN = "(not shown)"
 """The value of an option that is set to an object of another kind."""
 
@@ -40,7 +37,7 @@ class Setting(NamedTuple):
 
     @property
     def is_changed(self) -> bool:
-        """Somebody set it to something else than PyTorch's default."""
+        """It was set to something else than PyTorch's default."""
         return self.value is not None and self.default is not None and self.value != self.default
 
 
@@ -79,38 +76,34 @@ class Kind(Enum):
 
 
 class StaticOwner(NamedTuple):
-    """An object that a function keeps in a static variable: ``guard`` is set once it is there."""
+    """An object that a function has in a static variable."""
 
     variable: str
-    guard: str
+    """The symbol of the variable."""
     is_pointer: bool
     """The variable is a smart pointer to the object."""
-    made_by: str
+    description: str
     library: str = CPU
     first: str = OLDEST
     """The first release that has it, of 2.0.0 to 2.15.0 (scripts/check_releases.py)."""
 
+    @property
+    def guard(self) -> str:
+        """The symbol of the byte that is set once the object is made."""
+        return f"_ZGV{self.variable[2:]}"
 
-CONTEXT = StaticOwner(
-    "_ZZN2at13globalContextEvE14globalContext_",
-    "_ZGVZN2at13globalContextEvE14globalContext_",
-    False,
-    "at::globalContext()",
-)
-GENERATOR = StaticOwner(
-    "_ZZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_cpu",
-    "_ZGVZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_cpu",
-    True,
-    "the default generator",
-)
+
+CONTEXT = StaticOwner("_ZZN2at13globalContextEvE14globalContext_", False, "at::globalContext()")
+GENERATOR = StaticOwner("_ZZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_cpu", True, "the default generator")
 
 
 class SettingSource(NamedTuple):
-    """``symbol`` is the accessor of a member of ``owner``, or, without one, a variable in ``library``. Where it is "",
-    ``member`` is one of at::Context by the layout, and ``enumeration`` has the names of its values.
+    """One setting. ``symbol`` is the accessor of a member of ``owner``, or, without one, a variable in ``library``.
 
-    ``statement`` is the Python that sets it, with the names of settings in braces; "" where that of another one does.
-    ``first`` is the first release that has the symbol.
+    If it is "", ``member`` is one of at::Context by the layout, and ``enumeration`` has the names of its values.
+
+    ``statement`` is the Python that sets it, with the names of settings in braces; "" if the one of another setting
+    does. ``first`` is the first release that has the symbol.
     """
 
     name: str
@@ -131,33 +124,35 @@ def _member(
     return SettingSource(name, "", kind, default, statement, member=member, enumeration=enumeration)
 
 
+def _flag(name: str, accessor: str, default: bool, statement: str, first: str = OLDEST) -> SettingSource:
+    """A flag of at::Context by the name of its accessor."""
+    symbol = f"_ZNK2at7Context{len(accessor)}{accessor}Ev"
+    return SettingSource(name, symbol, Kind.FLAG, default, statement, first=first)
+
+
 REDUCED = (True, True)
 SEED_ACCESSOR = "_ZNK2at16CPUGeneratorImpl12current_seedEv"
 _CUDNN = "torch.backends.cudnn."
 _SDP = "torch.backends.cuda.enable_"
 SETTINGS = (
-    SettingSource(
+    _flag(
         "deterministic_algorithms",
-        "_ZNK2at7Context23deterministicAlgorithmsEv",
-        Kind.FLAG,
+        "deterministicAlgorithms",
         False,
         "torch.use_deterministic_algorithms({deterministic_algorithms}, "
         "warn_only={deterministic_algorithms_warn_only})",
     ),
-    SettingSource(
-        "deterministic_algorithms_warn_only", "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv", Kind.FLAG, False, ""
-    ),
-    SettingSource(
+    _flag("deterministic_algorithms_warn_only", "deterministicAlgorithmsWarnOnly", False, ""),
+    _flag(
         "fill_uninitialized_memory",
-        "_ZNK2at7Context36deterministicFillUninitializedMemoryEv",
-        Kind.FLAG,
+        "deterministicFillUninitializedMemory",
         True,
         "torch.utils.deterministic.fill_uninitialized_memory = {fill_uninitialized_memory}",
         first="2.2.0",
     ),
     SettingSource(
         "seed", SEED_ACCESSOR, Kind.NUMBER, None, "torch.manual_seed({seed})", GENERATOR
-    ),  # a random one as long as nobody sets it
+    ),  # a random one as long as it is not set
     SettingSource(
         "default_dtype",
         "_ZN3c10L27default_dtype_as_scalartypeE",
@@ -187,41 +182,13 @@ SETTINGS = (
         None,
     ),
     SettingSource("anomaly_check_nan", "_ZN5torch8autograd11AnomalyMode10_check_nanE", Kind.FLAG, True, "", None),
-    SettingSource(
-        "cudnn_enabled", "_ZNK2at7Context16userEnabledCuDNNEv", Kind.FLAG, True, _CUDNN + "enabled = {cudnn_enabled}"
-    ),
-    SettingSource(
-        "cudnn_deterministic",
-        "_ZNK2at7Context18deterministicCuDNNEv",
-        Kind.FLAG,
-        False,
-        _CUDNN + "deterministic = {cudnn_deterministic}",
-    ),
-    SettingSource(
-        "cudnn_benchmark",
-        "_ZNK2at7Context14benchmarkCuDNNEv",
-        Kind.FLAG,
-        False,
-        _CUDNN + "benchmark = {cudnn_benchmark}",
-    ),
-    SettingSource(
-        "mkldnn_enabled",
-        "_ZNK2at7Context17userEnabledMkldnnEv",
-        Kind.FLAG,
-        True,
-        "torch.backends.mkldnn.set_flags({mkldnn_enabled})",
-    ),
-    SettingSource(
-        "flash_sdp", "_ZNK2at7Context19userEnabledFlashSDPEv", Kind.FLAG, True, _SDP + "flash_sdp({flash_sdp})"
-    ),
-    SettingSource(
-        "mem_efficient_sdp",
-        "_ZNK2at7Context26userEnabledMemEfficientSDPEv",
-        Kind.FLAG,
-        True,
-        _SDP + "mem_efficient_sdp({mem_efficient_sdp})",
-    ),
-    SettingSource("math_sdp", "_ZNK2at7Context18userEnabledMathSDPEv", Kind.FLAG, True, _SDP + "math_sdp({math_sdp})"),
+    _flag("cudnn_enabled", "userEnabledCuDNN", True, _CUDNN + "enabled = {cudnn_enabled}"),
+    _flag("cudnn_deterministic", "deterministicCuDNN", False, _CUDNN + "deterministic = {cudnn_deterministic}"),
+    _flag("cudnn_benchmark", "benchmarkCuDNN", False, _CUDNN + "benchmark = {cudnn_benchmark}"),
+    _flag("mkldnn_enabled", "userEnabledMkldnn", True, "torch.backends.mkldnn.set_flags({mkldnn_enabled})"),
+    _flag("flash_sdp", "userEnabledFlashSDP", True, _SDP + "flash_sdp({flash_sdp})"),
+    _flag("mem_efficient_sdp", "userEnabledMemEfficientSDP", True, _SDP + "mem_efficient_sdp({mem_efficient_sdp})"),
+    _flag("math_sdp", "userEnabledMathSDP", True, _SDP + "math_sdp({math_sdp})"),
     _member("cudnn_sdp", Context.enabled_cudnnSDP, True, _SDP + "cudnn_sdp({cudnn_sdp})"),
     _member(
         "float32_matmul_precision",
@@ -296,12 +263,7 @@ FLAGS_ONCE = ("cublas_fp16_reduction", "cublas_bf16_reduction")
 """They were flags before that enumeration."""
 THREADS_IN_USE = -2
 """CONSUMED of ParallelThreadPoolNative.cpp: the pool exists, and has its size by itself."""
-INTEROP_POOL = StaticOwner(
-    "_ZZN2at12_GLOBAL__N_18get_poolEvE4pool",
-    "_ZGVZN2at12_GLOBAL__N_18get_poolEvE4pool",
-    True,
-    "the inter-op pool",
-)
+INTEROP_POOL = StaticOwner("_ZZN2at12_GLOBAL__N_18get_poolEvE4pool", True, "the inter-op pool")
 CALLBACKS = "_ZZN2at12_GLOBAL__N_121GlobalCallbackManager3getEvE7manager"
 """GlobalCallbackManager: a version (8 bytes), the vector of callbacks, a mutex; the same in 2.6 to 2.15."""
 CALLBACKS_VECTOR = 8
@@ -336,7 +298,6 @@ DEBUG_INFO_GUARD = TorchSymbol(
 )
 GLOBAL_PROFILER = StaticOwner(
     "_ZZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_",
-    "_ZGVZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_",
     True,
     "the profiler of all threads",
 )
@@ -365,7 +326,6 @@ OPENBLAS_THREADS, OPENBLAS_READY = "blas_cpu_number", "blas_num_threads"
 
 ALLOCATOR = StaticOwner(
     "_ZZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance",
-    "_ZGVZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance",
     False,
     "the allocators' settings",
     C10,
@@ -373,7 +333,6 @@ ALLOCATOR = StaticOwner(
 )
 CUDA_ALLOCATOR = StaticOwner(
     "_ZZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance",
-    "_ZGVZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance",
     True,
     "CUDA's allocator's settings",
     C10_CUDA,
@@ -432,35 +391,31 @@ NATIVE_CUDA_ALLOCATOR = "NativeCachingAllocator"
 """PyTorch's own (PYTORCH_ALLOC_CONF=backend:native), by its vtable."""
 
 
-_VARIABLES = {
-    "RECORD_FUNCTION_CALLBACKS": (sources.CALLBACKS, "callbacks of RecordFunction"),
-    "MKL_THREADS": (sources.MKL_THREADS, "MKL's number of threads"),
-    "MKL_DYNAMIC": (sources.MKL_DYNAMIC, "whether MKL may use fewer threads"),
-    "MKL_READY": (sources.MKL_READY, "whether MKL has read its environment"),
-}
-
-
 def setting_symbols() -> dict[str, TorchSymbol]:
-    """All rows by name: accessors of settings, objects that hold them, variables, save those that TORCH_SYMBOLS has."""
-    elsewhere = {name for row in TORCH_SYMBOLS.values() for name in row.names}
-    return {name: row for name, row in _rows() if elsewhere.isdisjoint(row.names)}
+    """All names that settings assume of torch, as rows like those of TORCH_SYMBOLS, save those that it has: accessors
+    of settings, objects that hold them, variables."""
+    rows: dict[str, TorchSymbol] = {}
 
+    def add(name: str, symbol: str, purpose: str, lost: str, library: str = CPU, first: str = OLDEST) -> None:
+        rows[name] = TorchSymbol((symbol,), library, purpose, f"{lost}, among the settings", first=first)
 
-def _rows() -> Iterator[tuple[str, TorchSymbol]]:
-    for each in sources.SETTINGS:
-        if each.symbol:
-            name = each.name.upper()
-            yield name, _row(each.symbol, f"where {each.name} is kept", each.name, each.library, each.first)
-    for name, value in vars(sources).items():
+    for setting in SETTINGS:
+        if setting.symbol:
+            purpose = f"where {setting.name} is kept"
+            add(setting.name.upper(), setting.symbol, purpose, setting.name, setting.library, setting.first)
+    for name, value in globals().items():
         if isinstance(value, TorchSymbol):
-            yield name, value
-        elif isinstance(value, sources.StaticOwner):
-            yield name, _row(value.variable, value.made_by, "what it holds", value.library, value.first)
-            purpose = f"tells whether it exists: {value.made_by}"
-            yield f"{name}_GUARD", _row(value.guard, purpose, "what it holds", value.library, value.first)
-    for name, (symbol, purpose) in _VARIABLES.items():
-        yield name, _row(symbol, purpose, purpose, CPU, sources.OLDEST)
-
-
-def _row(symbol: str, purpose: str, lost: str, library: str, first: str) -> TorchSymbol:
-    return TorchSymbol((symbol,), library, purpose, f"{lost}, among the settings", first=first)
+            rows[name] = value
+        elif isinstance(value, StaticOwner):
+            lost, library, first = "what it holds", value.library, value.first
+            add(name, value.variable, value.description, lost, library, first)
+            add(f"{name}_GUARD", value.guard, f"tells whether it exists: {value.description}", lost, library, first)
+    for name, symbol, purpose in (
+        ("RECORD_FUNCTION_CALLBACKS", CALLBACKS, "callbacks of RecordFunction"),
+        ("MKL_THREADS", MKL_THREADS, "MKL's number of threads"),
+        ("MKL_DYNAMIC", MKL_DYNAMIC, "whether MKL may use fewer threads"),
+        ("MKL_READY", MKL_READY, "whether MKL has read its environment"),
+    ):
+        add(name, symbol, purpose, purpose)
+    elsewhere = {name for row in TORCH_SYMBOLS.values() for name in row.names}
+    return {name: row for name, row in rows.items() if elsewhere.isdisjoint(row.names)}

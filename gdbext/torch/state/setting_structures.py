@@ -1,6 +1,6 @@
 """The structures of PyTorch's settings that are read: its context, callbacks, the profiler, generators, allocators.
 
-As in torch/structures.py, each class says the name of a C++ class and the members that readers want. Sources:
+As in torch/structures.py, each class has the name of a C++ class and the members that are read. Sources:
 ATen/Context.h, ATen/record_function.h, torch/csrc/profiler/orchestration/observer.h, c10/util/ThreadLocalDebugInfo.h,
 ATen/core/MT19937RNGEngine.h, ATen/CPUGeneratorImpl.h, ATen/cuda/CUDAGeneratorImpl.h, c10/core/AllocatorConfig.h,
 c10/core/CachingDeviceAllocator.h and c10/cuda/CUDAAllocatorConfig.h of 2.0 to 2.15.
@@ -39,8 +39,6 @@ class PrecisionEntry(
 
 
 class RecordFunctionCallback(Struct, of="at::RecordFunctionCallback"):
-    """One of a thread's callbacks."""
-
     start_ = U64()
     end_ = U64()
     sampling_prob_ = F64()
@@ -48,15 +46,11 @@ class RecordFunctionCallback(Struct, of="at::RecordFunctionCallback"):
 
 
 class RecordFunctionEntry(Struct, of="at::RecordFunctionCallbacksEntry"):
-    """A callback, and whether it is switched on."""
-
     callback_ = Inner(lambda: RecordFunctionCallback)
     enabled_ = Flag()
 
 
 class ProfilerConfig(Struct, of="torch::profiler::impl::ProfilerConfig"):
-    """The options that the profiler was started with."""
-
     state = BitField()
     report_input_shapes = Flag()
     profile_memory = Flag()
@@ -66,8 +60,6 @@ class ProfilerConfig(Struct, of="torch::profiler::impl::ProfilerConfig"):
 
 
 class ProfilerState(Struct, of="torch::profiler::impl::ProfilerStateBase"):
-    """A profiler that runs at present."""
-
     config_ = Inner(lambda: ProfilerConfig)
 
 
@@ -103,8 +95,6 @@ class MersenneData(Struct, of="at::mt19937_data_pod", cpp=""):
 
 
 class MersenneEngine(Struct, of="at::mt19937_engine", cpp=""):
-    """The Mersenne twister, around its numbers."""
-
     data_ = Inner(lambda: MersenneData)
 
 
@@ -124,8 +114,6 @@ class CudaGeneratorState(Struct, of="at::CUDAGeneratorState"):
 
 
 class CudaGeneratorImpl(Struct, of="at::CUDAGeneratorImpl"):
-    """The generator of a device."""
-
     state_ = Link(lambda: CudaGeneratorState)
 
 

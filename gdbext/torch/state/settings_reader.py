@@ -1,15 +1,15 @@
-"""PyTorch's global settings, read from its own variables: nothing is called, and what is not proven is unknown.
+"""PyTorch's global settings, read from its own variables: no function is called, and what is not proven is unknown.
 
-What operations on float32 may compute with, by backend and kind of operation (torch.backends.*.fp32_precision).
-
-ATen/Context.{h,cpp}, 2.13.0: an unordered_map from (backend, operation) to a precision. What nobody has set follows the
+What operations on float32 may compute with, by backend and kind of operation (torch.backends.*.fp32_precision), is in
+ATen/Context.{h,cpp}, 2.13.0: an unordered_map from (backend, operation) to a precision. An unset one follows the
 backend's "all", and that the "all" of the generic one; cuDNN's convolutions and recurrent networks have a default of
 their own, which is TF32. In 2.9 it is a map of maps of texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Member
@@ -35,10 +35,8 @@ from gdbext.torch.values.value_text import python_name
 
 _LIMIT = 64
 _NONE, _DEFAULT, _TF32, _BF16 = "none", "default", "tf32", "bf16"
-_TEXTS = {_NONE, "ieee", _TF32, _BF16}
 _LINKS = 32
 """Bytes of std::_Rb_tree_node_base, before a node's value (bits/stl_tree.h)."""
-_GENERIC, _CUDA, _ALL = "generic", "cuda", "all"
 
 UNSET: Mapping[str, SettingValue] = {
     "cuda.all": _NONE,
@@ -51,32 +49,44 @@ UNSET: Mapping[str, SettingValue] = {
     "mkldnn.matmul": _NONE,
     "mkldnn.rnn": _NONE,
 }
-"""The value that is used as long as nobody has set anything."""
+"""The value that is used as long as none is set."""
 
 
 def precisions(memory: Memory, layout: Layout, context: int) -> dict[str, SettingValue]:
-    """ "cuda.matmul" and the like to "tf32" and the like, as PyTorch uses them.
+    """ "cuda.matmul" and the like → "tf32" and the like, as PyTorch uses them, of the at::Context at ``context``.
 
     Raises LayoutError, BadData, MemoryFault.
-    ``context`` is the address of the at::Context.
     """
     own = own_precisions(memory, layout, context)
-    return {f"{backend}.{operation}": _used(own, backend, operation) for backend, operation in sorted(own)}
+    used: dict[str, SettingValue] = {}
+    for backend, operation in sorted(own):
+        value = own[backend, operation]
+        has_default = value == _DEFAULT
+        for key in ((backend, "all"), ("generic", "all")):
+            if value in (_NONE, _DEFAULT):
+                value = own.get(key, _NONE)
+        if value == _NONE and has_default:
+            value = _TF32
+        elif backend == "cuda" and value == _BF16:
+            value = _NONE
+        used[f"{backend}.{operation}"] = value
+    return used
 
 
 def own_precisions(memory: Memory, layout: Layout, context: int) -> dict[tuple[str, str], str]:
-    """(backend, operation) to what was set for it alone: "none" and "default" where nobody has. Raises as above."""
+    """(backend, operation) → what was set for it alone: "none" and "default" if nothing was. Raises as above."""
     table = context + Context.fp32_precision.field(layout).offset
     if "at::Float32Backend" in layout.absent:
         return _texts(memory, layout, table)
-    names = [_names(layout, f"at::Float32{kind}") for kind in ("Backend", "Op", "Precision")]
-    places = [member.field(layout) for member in PrecisionEntry.members()]
+    enums = [layout.enum(f"at::Float32{kind}") for kind in ("Backend", "Op", "Precision")]
+    names = [{value: name.lower() for name, value in enum.items()} for enum in enums]
+    fields = [member.field(layout) for member in PrecisionEntry.members()]
     size = PrecisionEntry.shape(layout).size
     entries = hash_entries(memory, table, hash_table(layout), -(-size // 8), _LIMIT)
     found = {}
     for words in entries:
         raw = b"".join(word.to_bytes(8, "little") for word in words)
-        numbers = [int.from_bytes(raw[at.offset : at.offset + at.size], "little") for at in places]
+        numbers = [int.from_bytes(raw[field.offset : field.offset + field.size], "little") for field in fields]
         backend, operation, precision = (_name(*pair) for pair in zip(names, numbers))
         found[backend, operation] = precision
     if not found or len(found) != len(entries):
@@ -93,24 +103,10 @@ def _texts(memory: Memory, layout: Layout, table: int) -> dict[tuple[str, str], 
         for operation in tree_nodes(memory, value, _LIMIT):
             key = strings.read(backend + _LINKS), strings.read(operation + _LINKS)
             found[key] = strings.read(operation + _LINKS + strings.size)
-    if {".".join(key) for key in found} != UNSET.keys() or not set(found.values()) <= _TEXTS:
+    is_known = set(found.values()) <= {_NONE, "ieee", _TF32, _BF16}
+    if {".".join(key) for key in found} != UNSET.keys() or not is_known:
         raise BadData(f"the map of float32 precisions at {table:#x} has other entries than 2.9's")
     return found
-
-
-def _used(own: Mapping[tuple[str, str], str], backend: str, operation: str) -> str:
-    value = own[backend, operation]
-    has_default = value == _DEFAULT
-    for key in ((backend, _ALL), (_GENERIC, _ALL)):
-        if value in (_NONE, _DEFAULT):
-            value = own.get(key, _NONE)
-    if value == _NONE and has_default:
-        return _TF32
-    return _NONE if backend == _CUDA and value == _BF16 else value
-
-
-def _names(layout: Layout, enumeration: str) -> dict[int, str]:
-    return {value: name.lower() for name, value in layout.enum(enumeration).items()}
 
 
 def _name(names: Mapping[int, str], number: int) -> str:
@@ -122,13 +118,10 @@ def _name(names: Mapping[int, str], number: int) -> str:
 _ACCESSOR_SIZE = 16
 """Bytes of code that are read of an accessor; more than one that is nothing but a load can have."""
 _SIZES = {Kind.FLAG: 1, Kind.THREADS: 4, Kind.DTYPE: 1}
-_POOL_LIMIT = 10_000
-_THREAD_SIZE = 8
-"""Bytes of a std::thread: a pthread_t."""
 
 
 class SettingsReader:
-    """Reads them all, each for itself. ``layout`` names the dtypes, and has the members without an accessor."""
+    """Reads all settings, each for itself. ``layout`` names the dtypes, and has the members without an accessor."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer, layout: Layout | None) -> None:
         self._memory = memory
@@ -136,36 +129,50 @@ class SettingsReader:
         self._layout = layout
 
     def read(self) -> tuple[Setting, ...]:
-        """Every setting that this release has; the value is None, with the reason, where it cannot be read."""
-        return (*(self._setting(source) for source in SETTINGS if self._has(source)), *self._precisions())
+        """Every setting that this release has; the value is None, with the reason, if it cannot be read."""
+        present = [source for source in SETTINGS if source.member is None or not self._is_missing(source.member)]
+        settings = [attempt(source.name, source.default, partial(self._value, source)) for source in present]
+        if not self._is_missing(Context.fp32_precision):  # at::Context has it since 2.9
+            settings.append(
+                attempt(
+                    "float32_precision",
+                    UNSET,
+                    lambda: precisions(self._memory, self._need_layout(), self.object(sources.CONTEXT)),
+                )
+            )
+        return tuple(settings)
 
     def value(self, name: str) -> SettingValue:
-        """The value of one setting, which every release has; None where it cannot be read."""
-        return next(self._setting(source) for source in SETTINGS if source.name == name).value
-
-    def _has(self, source: SettingSource) -> bool:
-        """False for a member that the layout proves to be missing."""
-        return source.member is None or not self._is_missing(source.member)
+        """The value of one setting, which every release has; None if it cannot be read."""
+        source = next(source for source in SETTINGS if source.name == name)
+        return attempt(name, source.default, lambda: self._value(source)).value
 
     def _is_missing(self, member: Member[int]) -> bool:
+        """The layout proves that this release does not have the member."""
         layout = self._layout
         return layout is not None and layout.has_struct(member.owner) and not member.is_in(layout)
-
-    def _setting(self, source: SettingSource) -> Setting:
-        return attempt(source.name, source.default, lambda: self._value(source))
 
     def _value(self, source: SettingSource) -> SettingValue:
         address, size = self._place(source)
         number = int.from_bytes(self._memory.read(address, size), "little", signed=source.kind is Kind.THREADS)
         if source.kind is Kind.FLAG:
-            if number > 1:
-                raise BadData(f"{source.name} is {number}, which is not a bool")
-            return bool(number)
+            return self._boolean(source, number)
         if source.kind is Kind.THREADS:
             return self._threads(number)
         if source.kind is Kind.NAME:
             return self._name(source, number, size)
-        return self._dtype(number) if source.kind is Kind.DTYPE else number
+        if source.kind is not Kind.DTYPE:
+            return number
+        names: Sequence[tuple[str, int]] = self._layout.dispatch("scalar_types") if self._layout else ()
+        if number >= len(names):
+            raise BadData(f"dtype {number} has no name here")
+        return f"torch.{python_name(names[number][0])}"
+
+    @staticmethod
+    def _boolean(source: SettingSource, number: int, size: int = 1) -> bool:
+        if size != 1 or number > 1:
+            raise BadData(f"{source.name} is {number}, which is not a bool")
+        return bool(number)
 
     def _place(self, source: SettingSource) -> tuple[int, int]:
         """Address and size of the setting. Raises BadData, LayoutError, MemoryFault."""
@@ -183,7 +190,7 @@ class SettingsReader:
         return self.object(source.owner) + load.offset, load.size
 
     def seed_offset(self) -> int | None:
-        """Offset in the CPU's generator from which its accessor loads the seed; None where it does anything else."""
+        """Offset in the CPU's generator from which its accessor loads the seed; None if it does anything else."""
         address = self._symbolizer.address_of(sources.SEED_ACCESSOR, CPU)
         code = self._memory.read(address, _ACCESSOR_SIZE) if address else b""
         load = self._memory.architecture.loaded_member(code)
@@ -196,7 +203,7 @@ class SettingsReader:
     def object(self, owner: StaticOwner) -> int:
         """The address of the object, 0 for a pointer to none. Raises BadData where it is not made yet, MemoryFault."""
         if not self.exists(owner):
-            raise BadData(f"{owner.made_by} was not used yet: the default holds")
+            raise BadData(f"{owner.description} was not used yet: the default holds")
         address = self._address(owner.variable, owner.library)
         return self._memory.u64(address) if owner.is_pointer else address
 
@@ -212,51 +219,30 @@ class SettingsReader:
             raise BadData("there is no layout of this build")
         return self._layout
 
-    def _dtype(self, number: int) -> str:
-        names: Sequence[tuple[str, int]] = self._layout.dispatch("scalar_types") if self._layout else ()
-        if number >= len(names):
-            raise BadData(f"dtype {number} has no name here")
-        return f"torch.{python_name(names[number][0])}"
-
     def _name(self, source: SettingSource, number: int, size: int) -> SettingValue:
         """The name that Python has for the enumerator; before there was an enumeration, a flag."""
         layout = self._need_layout()
-        if source.name in sources.FLAGS_ONCE and not self._has_enumeration(source):
-            if size != 1 or number > 1:
-                raise BadData(f"{source.name} is {number}, which is not a bool")
-            return bool(number)
+        if source.name in sources.FLAGS_ONCE and source.enumeration in layout.absent:
+            return self._boolean(source, number, size)
         names = {value: name for name, value in layout.enum(source.enumeration).items()}
         if number not in names:
             raise BadData(f"{source.enumeration} has no value {number}")
         return sources.REDUCTIONS.get(names[number], names[number].lower())
 
-    def _has_enumeration(self, source: SettingSource) -> bool:
-        return source.enumeration not in self._need_layout().absent
-
     def _threads(self, number: int) -> SettingValue:
-        """A number that was set, or, where the pool took it, the size of the pool: only inter-op threads do that."""
+        """A number that was set, or, if the pool took it, the size of the pool: only inter-op threads do that."""
         if number != THREADS_IN_USE:
             return number if number > 0 else DEFAULT
         pool = self.object(sources.INTEROP_POOL)
         threads = pool + ThreadPool.threads_.field(self._need_layout()).offset
-        _first, count = vector_span(self._memory, threads, _THREAD_SIZE, _POOL_LIMIT)
+        _first, count = vector_span(self._memory, threads, 8, 10_000)  # a std::thread is a pthread_t
         if not count:
             raise BadData("its pool is in use and has no threads")
         return count
 
-    def _precisions(self) -> Iterator[Setting]:
-        """The precisions that float32 operations may compute with, which at::Context has since 2.9."""
-        if self._is_missing(Context.fp32_precision):
-            return
-        yield attempt(
-            "float32_precision",
-            UNSET,
-            lambda: precisions(self._memory, self._need_layout(), self.object(sources.CONTEXT)),
-        )
-
 
 def attempt(name: str, default: SettingValue, read: Callable[[], SettingValue]) -> Setting:
-    """The setting, with the reason where ``read`` cannot read it."""
+    """The setting, with the reason if ``read`` cannot read it."""
     try:
         return Setting(name, read(), default)
     except GdbextError as error:

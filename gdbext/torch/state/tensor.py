@@ -2,13 +2,13 @@
 
 A tensor's key set, shape, dtype and device are read from its ``c10::TensorImpl`` (c10/core/TensorImpl.h), names,
 numbers and edges of nodes by torch/csrc/autograd/function.h and node.h, edge.h, python_function.h,
-functions/accumulate_grad.h, anomaly_mode.h, 2.13.0. A field that the layout lacks is unknown, and so is one that cannot
-be read.
+functions/accumulate_grad.h, anomaly_mode.h, 2.13.0. A field that the layout lacks, or that cannot be read, is unknown.
 """
 
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
@@ -26,26 +26,14 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.torch.values.key_names import KeyNames
 
-DIMENSION_LIMIT = 64
-"""Dimensions; PyTorch's iterators take at most 64."""
-_CUSTOM_SIZES = 2
-"""``TensorImpl::SizesStridesPolicy::CustomSizes``; 1 is CustomStrides: the sizes are stored all the same."""
 _SIZE_AND_STRIDE = 16
 """Bytes of both, of one dimension."""
-_VTABLE = "_ZTV"
-_VTABLE_START = 16
-"""A vtable's symbol is two words before the address that objects point to (Itanium C++ ABI 2.5)."""
 _SAMPLES, _SAMPLE = 4, 512
-"""Places of a tensor at which its numbers are looked at, and numbers that are looked at there."""
-_FORMATS = {"float32": ("I", 4, 23, 8), "float64": ("Q", 8, 52, 11), "bfloat16": ("H", 2, 7, 8)}
-"""Floating-point types for which a processor has numbers of its own: letter of ``struct``, bytes, bits of the fraction
-and of the exponent (IEEE 754; c10/util/BFloat16.h, whose numbers are computed as float32)."""
-_CLASS_ENDINGS = ("TensorImpl", "TensorWrapper")
-"""Endings of the classes that derive from TensorImpl in libtorch, template arguments apart."""
+"""Number of places of a tensor at which its numbers are sampled, and how many are sampled there."""
 
 
 class TensorFacts(NamedTuple):
-    """The facts that a TensorImpl tells of itself. ``sizes`` and ``strides`` are None where they are symbolic or
+    """The facts that a TensorImpl has of itself. ``sizes`` and ``strides`` are None if they are symbolic or
     computed."""
 
     address: int
@@ -62,7 +50,6 @@ class TensorFacts(NamedTuple):
 
     @property
     def short(self) -> str:
-        """The tensor in short: ``f32[4, 4] cpu``."""
         if self.implementation == UNDEFINED_TENSOR:
             return "undefined"
         shape = "?" if self.sizes is None else ", ".join(map(str, self.sizes))
@@ -70,7 +57,7 @@ class TensorFacts(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The device as torch.device prints it; the key of the backend where that says more: ``SparseCPU``."""
+        """The device as torch.device prints it; the key of the backend if that says more: ``SparseCPU``."""
         kind, backend = (self.device or "").partition(":")[0], self.backend.lower()
         if kind:
             return self.backend if backend != kind and backend.endswith(kind) else self.device or ""
@@ -118,17 +105,27 @@ class TensorReader:
         )
 
     def read_alive(self, address: int) -> TensorFacts:
-        """Read as ``read`` does. Raises BadData for a tensor that was freed and not overwritten yet, too."""
-        found = self.read(address)
-        if found.implementation != UNDEFINED_TENSOR:  # a static object, which counts no references
-            self._check_alive(address)
-        return found
+        """Read as ``read`` does. Raises BadData also for a tensor that was freed and not overwritten yet."""
+        facts = self.read(address)
+        if facts.implementation != UNDEFINED_TENSOR:  # a static object, which counts no references
+            with suppress(LayoutError):
+                count = strong_references(self._space, address)
+                if not 0 < count < 1 << 31:
+                    raise BadData(
+                        f"the tensor at {address:#x} was freed: it has {count} references",
+                        why="its memory was not used again yet, so that its fields can still be read; "
+                        "they mean nothing",
+                    )
+        return facts
 
     def subnormal_share(self, address: int) -> float:
         """The share of subnormal numbers among those at a few places of the tensor at ``address``; 0 of one that is not
         in memory, or has no floating-point numbers. Raises BadData, LayoutError, MemoryFault."""
+        # types for which a processor has numbers of its own: letter of struct, bytes, bits of the fraction and of the
+        # exponent (IEEE 754; c10/util/BFloat16.h, whose numbers are computed as float32)
+        formats = {"float32": ("I", 4, 23, 8), "float64": ("Q", 8, 52, 11), "bfloat16": ("H", 2, 7, 8)}
         facts = self.read(address)
-        form = _FORMATS.get(facts.dtype) if facts.backend == "CPU" else None
+        form = formats.get(facts.dtype) if facts.backend == "CPU" else None
         tensor = TensorImpl(self._space, address)
         storage = tensor.storage_ if form else 0
         if not form or not storage:
@@ -138,39 +135,31 @@ class TensorReader:
         first = tensor.storage_offset_
         count = min(max(tensor.numel_, 0), owned.size_bytes_ // size - first)
         starts = {count * number // _SAMPLES for number in range(_SAMPLES)} if count > 0 else set()
-        small = looked = 0
+        subnormal = sampled = 0
+        exponent_bits, fraction_bits = ((1 << exponent) - 1) << fraction, (1 << fraction) - 1
         for start in starts:
             length = min(_SAMPLE, count - start)
             raw = self._memory.read(owned.data_ptr_.ptr_ + size * (first + start), size * length)
             numbers = struct.unpack(f"<{length}{letter}", raw)
-            above, below = ((1 << exponent) - 1) << fraction, (1 << fraction) - 1
-            small += sum(1 for each in numbers if not each & above and each & below)
-            looked += length
-        return small / looked if looked else 0.0
-
-    def _check_alive(self, address: int) -> None:
-        try:
-            count = strong_references(self._space, address)
-        except LayoutError:
-            return
-        if not 0 < count < 1 << 31:
-            raise BadData(
-                f"the tensor at {address:#x} was freed: it has {count} references",
-                why="its memory was not used again yet, so that its fields can still be read; they mean nothing",
-            )
+            subnormal += sum(1 for number in numbers if not number & exponent_bits and number & fraction_bits)
+            sampled += length
+        return subnormal / sampled if sampled else 0.0
 
     def _class_of(self, address: int) -> str:
         """The tensor's C++ class by its vtable. Raises BadData, MemoryFault."""
         vtable = self._memory.u64(address)
         if vtable not in self._classes:
-            symbols = self._symbolizer.names_at(vtable - _VTABLE_START)
-            names = [demangle(name)[len("vtable for ") :] for name in symbols if name.startswith(_VTABLE)]
-            tensors = [name for name in names if name.partition("<")[0].endswith(_CLASS_ENDINGS)]
-            self._classes[vtable] = tensors[0] if tensors else None
-        found = self._classes[vtable]
-        if found is None:
+            # a vtable's symbol is two words before the address that objects point to (Itanium C++ ABI 2.5)
+            symbols = self._symbolizer.names_at(vtable - 16)
+            names = [demangle(name)[len("vtable for ") :] for name in symbols if name.startswith("_ZTV")]
+            # the classes that derive from TensorImpl in libtorch, template arguments apart
+            endings = ("TensorImpl", "TensorWrapper")
+            tensors = (name for name in names if name.partition("<")[0].endswith(endings))
+            self._classes[vtable] = next(tensors, None)
+        name = self._classes[vtable]
+        if name is None:
             raise BadData(f"there is no tensor at {address:#x}")
-        return found
+        return name
 
     def _keyset(self, address: int) -> int:
         bits = TensorImpl(self._space, address).key_set_
@@ -179,23 +168,22 @@ class TensorReader:
         return bits
 
     def _stored_shape(self, address: int, raw: bytes) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-        """(sizes, strides), None where the policy says that a method computes them, or where they are symbolic."""
-        policy = TensorImpl.sizes_strides_policy_.of(self._layout, raw)
-        if policy >= _CUSTOM_SIZES or TensorImpl.has_symbolic_sizes_strides_.of(self._layout, raw):
-            return None, None
-        sizes, strides = self._sizes(address)
-        return sizes, None if policy else strides
+        """(sizes, strides), None if the policy says that a method computes them, or if they are symbolic.
 
-    def _sizes(self, address: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(sizes, strides): inline for up to five dimensions, else in one block, sizes first."""
+        They are inline for up to five dimensions, else in one block, sizes first.
+        """
+        # SizesStridesPolicy: 2 is CustomSizes; 1 is CustomStrides: the sizes are stored all the same
+        policy = TensorImpl.sizes_strides_policy_.of(self._layout, raw)
+        if policy >= 2 or TensorImpl.has_symbolic_sizes_strides_.of(self._layout, raw):
+            return None, None
         shape = TensorImpl(self._space, address).sizes_and_strides_
         count = shape.size_
-        if count > DIMENSION_LIMIT:
+        if count > 64:  # PyTorch's iterators take at most 64
             raise BadData(f"the tensor at {address:#x} claims {count} dimensions")
         limit = self._inline if count <= self._inline else count
         block = shape.inlineStorage_ if count <= self._inline else shape.outOfLineStorage_
         numbers = struct.unpack(f"<{2 * limit}q", self._memory.read(block, _SIZE_AND_STRIDE * limit))
-        return numbers[:count], numbers[limit : limit + count]
+        return numbers[:count], None if policy else numbers[limit : limit + count]
 
     def dtype(self, address: int) -> str:
         """The type as in TensorFacts. Raises MemoryFault.
@@ -206,24 +194,20 @@ class TensorReader:
         return self._dtypes[number] if number < len(self._dtypes) else f"type {number}"
 
     def _device(self, address: int) -> str | None:
-        at = TensorImpl(self._space, address).device_opt_
-        if not self._memory.u8(at + self._device_shape.engaged):
+        optional = TensorImpl(self._space, address).device_opt_
+        if not self._memory.u8(optional + self._device_shape.engaged):
             return None
-        kind, index = self._memory.read(at + self._device_shape.value, 2)
+        kind, index = self._memory.read(optional + self._device_shape.value, 2)
         return device_text(self._devices, kind, index)
 
 
 _GENERATED = "torch::autograd::generated::"
 PYTHON_NODE = "torch::autograd::PyNode"
 ACCUMULATE_GRAD = "torch::autograd::AccumulateGrad"
-_CLASSES = {PYTHON_NODE, ACCUMULATE_GRAD, "torch::autograd::CopySlices"}
-_FAMILIES = (_GENERATED, "torch::autograd::CppNode<")
-_EDGE_LIMIT = 10_000
-"""Edges of one node: a node that stacks tensors has one for each of them."""
 
 
 class FoundEdge(NamedTuple):
-    """``node`` is 0 where no gradient is passed on."""
+    """``node`` is 0 if no gradient is passed on."""
 
     node: int
     input_nr: int
@@ -239,10 +223,9 @@ def node_object(space: Space, address: int) -> int:
 
 
 class NodeReader:
-    """Reads the nodes of one torch."""
+    """Reads the nodes of one torch. Raises LayoutError at construction."""
 
     def __init__(self, memory: Memory, layout: Layout, classes: ClassNames) -> None:
-        """Prepare the reader. Raises LayoutError."""
         self.memory = memory
         self.layout = layout
         self.space = Space(memory, layout)
@@ -250,7 +233,7 @@ class NodeReader:
         self._size = Node.size(self.space)
 
     def class_of(self, address: int) -> str:
-        """The node's C++ class. Raises BadData where there is no node, MemoryFault."""
+        """The node's C++ class. Raises BadData if there is no node, MemoryFault."""
         names = [name for name in self._classes.of(address) if not name.startswith("std::")]
         if not names:
             raise BadData(f"there is no autograd node at {address:#x}")
@@ -258,7 +241,9 @@ class NodeReader:
 
     def is_node(self, address: int) -> bool:
         """An object of one of the classes of which most nodes are. Raises MemoryFault."""
-        return any(name in _CLASSES or name.startswith(_FAMILIES) for name in self._classes.of(address))
+        classes = (PYTHON_NODE, ACCUMULATE_GRAD, "torch::autograd::CopySlices")
+        families = (_GENERATED, "torch::autograd::CppNode<")
+        return any(name in classes or name.startswith(families) for name in self._classes.of(address))
 
     def name(self, address: int) -> str:
         """The name as ``grad_fn.name()`` has it, but for nodes that Python defines, which their class names. Raises as
@@ -283,7 +268,6 @@ class NodeReader:
         return self.node(address).anomaly_metadata_
 
     def node(self, address: int) -> Node:
-        """The members of the node there."""
         return Node(self.space, address)
 
     def variable(self, address: int) -> int:
@@ -294,7 +278,8 @@ class NodeReader:
         """The object of a PyNode, a node that Python code defines."""
         return node_object(self.space, address)
 
-    def edges(self, address: int, limit: int = _EDGE_LIMIT) -> tuple[FoundEdge, ...]:
-        """``next_functions``. Raises BadData for a vector that makes no sense, MemoryFault, LayoutError."""
+    def edges(self, address: int, limit: int = 10_000) -> tuple[FoundEdge, ...]:
+        """``next_functions``; a node that stacks tensors has one for each of them. Raises BadData for a vector that
+        makes no sense, MemoryFault, LayoutError."""
         first, count = vector_span(self.memory, self.node(address).next_edges_, Edge.size(self.space), limit)
         return tuple(FoundEdge(edge.function, edge.input_nr) for edge in Edge.array(self.space, first, count))

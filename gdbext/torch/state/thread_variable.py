@@ -11,14 +11,9 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData
 from gdbext.torch.torch_symbol import TorchSymbol
 
-_GUARD = "__tls_guard"
-_GUARD_REACH = 32
-"""The guard of a translation unit's dynamically initialised thread-locals is the variable that GCC places before
-them, no farther away than their alignment."""
-
 
 class ThreadVariables:
-    """Reads thread-local variables of any thread. One for all threads of a target."""
+    """Reads thread-local variables of any thread. One object serves all threads of a target."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
         self.memory = memory
@@ -27,11 +22,11 @@ class ThreadVariables:
         self._guards: dict[tuple[str, int], int | None] = {}
 
     def of(self, thread_pointer: int) -> VariablesOfThread:
-        """Those of the thread with its control block at ``thread_pointer``."""
+        """The variables of the thread with its control block at ``thread_pointer``."""
         return VariablesOfThread(self, thread_pointer)
 
     def block(self, thread_pointer: int, module: Module, guard: int | None) -> int:
-        """The module's block in a thread; 0 where the variable that ``guard`` is for was not constructed in it.
+        """The module's block in a thread; 0 if the variable that ``guard`` is for was not constructed in it.
 
         Raises ThreadLocalUntouched, ThreadLocalUnknown, MemoryFault.
         """
@@ -46,16 +41,16 @@ class ThreadVariables:
         return found
 
     def guard(self, module: Module, symbol: Symbol) -> int | None:
-        """The offset of the guard byte that says whether the variable's constructor ran; None where it needs none."""
+        """The offset of the guard byte that says whether the variable's constructor ran; None if it needs none.
+
+        The guard of a translation unit's dynamically initialized thread-locals is the variable that GCC places before
+        them, no farther away than their alignment.
+        """
         key = (module.name, symbol.vaddr)
         if key not in self._guards:
             index = self._symbolizer.index(module)
-            near = [
-                guard.vaddr
-                for guard in (index.lookup(_GUARD) if index else ())
-                if guard.type == STT_TLS and 0 < symbol.vaddr - guard.vaddr <= _GUARD_REACH
-            ]
-            self._guards[key] = max(near, default=None)
+            guards = (guard.vaddr for guard in (index.lookup("__tls_guard") if index else ()) if guard.type == STT_TLS)
+            self._guards[key] = max((guard for guard in guards if 0 < symbol.vaddr - guard <= 32), default=None)
         return self._guards[key]
 
 
@@ -68,22 +63,21 @@ class VariablesOfThread:
 
     @property
     def memory(self) -> Memory:
-        """The memory of the target."""
         return self._variables.memory
 
     def read(self, variable: TorchSymbol, size: int) -> bytes:
         """The first ``size`` bytes of the variable.
 
-        Its initial bytes where the thread has not used the module's thread-locals; b"" where its constructor has
-        not run in this thread: then it has the value that the source gives it. Raises BadData when there is no such
-        variable or it is smaller, ThreadLocalUnknown, MemoryFault.
+        Its initial bytes if the thread has not used the module's thread-locals; b"" if its constructor has not run in
+        this thread: then it has the value that the source gives it. Raises BadData when there is no such variable or it
+        is smaller, ThreadLocalUnknown, MemoryFault.
         """
         module, symbol = self._variables.find(variable)
         return self._read(module, symbol, size, self._variables.guard(module, symbol))
 
     def read_constant(self, variable: TorchSymbol, size: int) -> bytes:
-        """The same of a variable whose initial value is a constant: no constructor has to run, and a guard that stands
-        near belongs to another one. Raises as ``read``."""
+        """The same of a variable whose initial value is a constant: no constructor has to run, and a guard near it
+        belongs to another one. Raises as ``read``."""
         module, symbol = self._variables.find(variable)
         return self._read(module, symbol, size, None) or bytes(size)
 
@@ -97,27 +91,24 @@ class VariablesOfThread:
         try:
             block = self._variables.block(self._thread_pointer, module, guard)
         except ThreadLocalUntouched:
-            return b"" if guard is not None else _initial(module, symbol.vaddr, size)
-        return self._variables.memory.read(block + symbol.vaddr, size) if block else b""
+            if guard is not None:
+                return b""
+            # the bytes that a thread's copy starts with: .tdata of the file, zeros behind it
+            image, offset = module.image, symbol.vaddr
+            segment = next((part for part in image.segments if part.type == PT_TLS), None) if image else None
+            if image and segment and offset + size <= segment.memsz:
+                stored = max(0, min(size, segment.filesz - offset))
+                raw = image.read(segment.vaddr + offset, stored) if stored else b""
+                if raw or not stored:
+                    return raw + bytes(size - len(raw))
+            raise BadData(f"the initial thread-local data of {module.name} cannot be read") from None
+        return self.memory.read(block + symbol.vaddr, size) if block else b""
 
     def address(self, variable: TorchSymbol) -> int:
-        """Address of the variable in that thread; 0 where the thread has none (yet). Raises as ``read`` does."""
+        """Address of the variable in that thread; 0 if the thread has none (yet). Raises as ``read`` does."""
         module, symbol = self._variables.find(variable)
         try:
             block = self._variables.block(self._thread_pointer, module, self._variables.guard(module, symbol))
         except ThreadLocalUntouched:
             return 0
         return block + symbol.vaddr if block else 0
-
-
-def _initial(module: Module, offset: int, size: int) -> bytes:
-    """The bytes that a thread's copy starts with: .tdata of the file, zeros behind it. Raises BadData."""
-    image = module.image
-    segment = next((one for one in image.segments if one.type == PT_TLS), None) if image else None
-    if not image or not segment or offset + size > segment.memsz:
-        raise BadData(f"the initial thread-local data of {module.name} cannot be read")
-    stored = max(0, min(size, segment.filesz - offset))
-    raw = image.read(segment.vaddr + offset, stored) if stored else b""
-    if stored and not raw:
-        raise BadData(f"the initial thread-local data of {module.name} cannot be read")
-    return raw + bytes(size - len(raw))

@@ -25,13 +25,13 @@ class OptionalShape(NamedTuple):
 
     value: int
     engaged: int
-    """The flag that says whether there is a value, a bool."""
+    """The flag (a bool) for whether there is a value."""
 
 
 def has_own_optional(layout: Layout) -> bool:
     """Torch before 2.2 has ``c10::optional`` (c10/util/Optional.h), whose flag is in front of the value.
 
-    That of an ArrayRef is two words and has no flag: where there is none, the address is 0 and the length 1.
+    Its optional ArrayRef is two words and has no flag: without a value, the address is 0 and the length 1.
     """
     return layout.has_struct(OptionalArrayRef.OF) and OptionalArrayRef.shape(layout).size == 16
 
@@ -50,18 +50,11 @@ def optional_shape(layout: Layout, inner: str) -> OptionalShape:
 
 
 STRING_LIMIT = 1 << 16
-"""Bytes. Nothing that the dispatcher keeps (names, schemas, "registered at" lines) comes near it."""
-VECTOR_LIMIT = 1 << 16
-"""Most elements of a vector."""
+"""Bytes. No string of the dispatcher (names, schemas, "registered at" lines) comes near it."""
 _TREE_DEPTH = 64
 """Links from the root of a red-black tree: more than any tree in memory needs."""
-MAP_SLOT_LIMIT = 1 << 20
-"""Slots of a flat_hash_map; the operator table of torch 2.13 has 8,192."""
 
 _TWO_WORDS = struct.Struct("<QQ")
-_THREE_WORDS = struct.Struct("<QQQ")
-_GOLDEN = 11400714819323198485
-"""2**64 / phi, the multiplier of ska::fibonacci_hash_policy (c10/util/flat_hash_map.h)."""
 
 
 def has_cxx11_abi(layout: Layout) -> bool:
@@ -70,7 +63,7 @@ def has_cxx11_abi(layout: Layout) -> bool:
 
 
 def string_reader(memory: Memory, layout: Layout) -> StringReader:
-    """The reader of strings of the build that the layout is of. Raises LayoutError."""
+    """The reader of strings of the build that the layout describes. Raises LayoutError."""
     return StringReader(memory, has_cxx11_abi(layout))
 
 
@@ -88,20 +81,22 @@ class StringReader:
 
     def parse(self, raw: bytes, offset: int, address: int, limit: int = STRING_LIMIT) -> str:
         """The same for an object whose bytes are at ``raw[offset:]`` and whose own address is ``address``."""
-        if not self._cxx11:
-            return self._parse_counted(int.from_bytes(raw[offset : offset + 8], "little"), limit)
-        data, length = _TWO_WORDS.unpack_from(raw, offset)
+        if self._cxx11:
+            data, length = _TWO_WORDS.unpack_from(raw, offset)
+        else:
+            data = address = int.from_bytes(raw[offset : offset + 8], "little")
+            length = self._memory.u64(data - 24)
         if length > limit:
             raise BadData(f"the string at {address:#x} claims {length} bytes")
-        if data == address + 16:
+        if self._cxx11 and data == address + 16:
             if length > 15:
                 raise BadData(f"the string at {address:#x} claims {length} bytes in its 15-byte buffer")
             return raw[offset + 16 : offset + 16 + length].decode("utf-8", "backslashreplace")
         return self._memory.read(data, length).decode("utf-8", "backslashreplace") if length else ""
 
     def may_be(self, text: str, raw: bytes, offset: int, address: int) -> bool:
-        """The object whose bytes are at ``raw[offset:]`` can have that text. Only the object is looked at: of a long
-        text its length, of one of the old ABI nothing."""
+        """The object whose bytes are at ``raw[offset:]`` can have that text. Only the object is read: of a long text
+        its length, of one of the old ABI nothing."""
         if not self._cxx11:
             return True
         data, length = _TWO_WORDS.unpack_from(raw, offset)
@@ -109,12 +104,6 @@ class StringReader:
         if data == address + 16:
             return length <= 15 and raw[offset + 16 : offset + 16 + length] == wanted
         return bool(length == len(wanted))
-
-    def _parse_counted(self, data: int, limit: int) -> str:
-        length = self._memory.u64(data - 24)
-        if length > limit:
-            raise BadData(f"the string at {data:#x} claims {length} bytes")
-        return self._memory.read(data, length).decode("utf-8", "backslashreplace")
 
 
 def list_items(memory: Memory, header: int, limit: int, sized: bool = True) -> list[int]:
@@ -142,9 +131,10 @@ def list_items(memory: Memory, header: int, limit: int, sized: bool = True) -> l
     return items
 
 
-def vector_span(memory: Memory, address: int, element: int, limit: int = VECTOR_LIMIT) -> tuple[int, int]:
-    """(first element's address, number of elements) of a ``std::vector``. Raises BadData, MemoryFault."""
-    begin, end, capacity = _THREE_WORDS.unpack(memory.read(address, 24))
+def vector_span(memory: Memory, address: int, element: int, limit: int = 1 << 16) -> tuple[int, int]:
+    """(first element's address, number of elements) of a ``std::vector`` whose elements have ``element`` bytes. Raises
+    BadData, MemoryFault."""
+    begin, end, capacity = memory.words(address, 3)
     count, rest = divmod(end - begin, element)
     if not begin <= end <= capacity or rest or count > limit:
         raise BadData(f"the vector at {address:#x} makes no sense ({begin:#x} to {end:#x})")
@@ -152,28 +142,27 @@ def vector_span(memory: Memory, address: int, element: int, limit: int = VECTOR_
 
 
 def hash_table(layout: Layout) -> HashTable:
-    """Those of one standard library. Raises LayoutError."""
+    """The offsets of one standard library. Raises LayoutError."""
     return HashTable(UnorderedMap.elements.field(layout).offset, UnorderedMap.first.field(layout).offset)
 
 
 def hash_entries(memory: Memory, address: int, table: HashTable, words: int, limit: int) -> list[tuple[int, ...]]:
     """The first words of each element of the ``std::unordered_map`` or ``_set`` at ``address``: key, value.
 
-    Its elements are a list, each behind a link, and without a hash where keys are pointers or integers
+    Its elements are a list, each behind a link, and without a hash if keys are pointers or integers
     (bits/hashtable_policy.h of libstdc++). Raises BadData when list and number of elements disagree, MemoryFault.
     """
     count = memory.u64(address + table.elements)
     if count > limit:
         raise BadData(f"the hash table at {address:#x} claims {count} elements")
-    found: list[tuple[int, ...]] = []
+    elements: list[tuple[int, ...]] = []
     node = memory.u64(address + table.first)
-    while node and len(found) < count:
-        link, *element = memory.words(node, words + 1)
-        found.append(tuple(element))
-        node = link
-    if node or len(found) != count:
+    while node and len(elements) < count:
+        node, *element = memory.words(node, words + 1)
+        elements.append(tuple(element))
+    if node or len(elements) != count:
         raise BadData(f"the hash table at {address:#x} has not the {count} elements that it claims")
-    return found
+    return elements
 
 
 def tree_nodes(memory: Memory, address: int, limit: int) -> list[int]:
@@ -185,18 +174,18 @@ def tree_nodes(memory: Memory, address: int, limit: int) -> list[int]:
     root, count = memory.u64(address + 16), memory.u64(address + 40)
     if count > limit:
         raise BadData(f"the map at {address:#x} claims {count} elements")
-    found: list[int] = []
+    nodes: list[int] = []
     path: list[int] = []
     node = root
-    while (node or path) and len(found) < count and len(path) <= _TREE_DEPTH:
+    while (node or path) and len(nodes) < count and len(path) <= _TREE_DEPTH:
         while node and len(path) <= _TREE_DEPTH:
             path.append(node)
             node = memory.u64(node + 16)
-        found.append(path.pop())
-        node = memory.u64(found[-1] + 24)
-    if node or path or len(found) != count:
-        raise BadData(f"the map at {address:#x} is broken: {len(found)} elements of {count} were found")
-    return found
+        nodes.append(path.pop())
+        node = memory.u64(nodes[-1] + 24)
+    if node or path or len(nodes) != count:
+        raise BadData(f"the map at {address:#x} is broken: {len(nodes)} elements of {count} were found")
+    return nodes
 
 
 class HashTable(NamedTuple):
@@ -222,14 +211,6 @@ class FlatMap(NamedTuple):
     max_lookups: int
     elements: int
 
-    @property
-    def span(self) -> int:
-        """Slots in memory that can be occupied: overflow slots follow the hashed ones, then an end mark."""
-        return self.slots - 1 + self.max_lookups
-
-
-_MAP_HEADER = struct.Struct("<QQbbxxfQ")
-
 
 def read_map_header(memory: Memory, address: int) -> FlatMap:
     """The header at ``address``, checked. Raises BadData, MemoryFault.
@@ -237,23 +218,19 @@ def read_map_header(memory: Memory, address: int) -> FlatMap:
     Members: entries, num_slots_minus_one, hash_policy.shift, max_lookups, _max_load_factor, num_elements; all bases
     are empty (c10/util/flat_hash_map.h, unchanged from torch 1.3 to 2.13).
     """
-    entries, slots_minus_one, shift, lookups, _load, elements = _MAP_HEADER.unpack(memory.read(address, 32))
-    slots = slots_minus_one + 1
-    if slots & slots_minus_one or slots > MAP_SLOT_LIMIT:
+    entries, last_slot, shift, lookups, _load, elements = struct.unpack("<QQbbxxfQ", memory.read(address, 32))
+    slots = last_slot + 1
+    if slots & last_slot or slots > 1 << 20:  # the operator table of torch 2.13 has 8,192
         raise _corrupt(address, f"it claims {slots} slots")
     if not 3 <= lookups <= 64 or not 0 <= shift <= 63 or elements > slots:
         raise _corrupt(address, f"it claims {elements} elements, {lookups} lookups, shift {shift}")
-    if slots > 1 and shift != 64 - slots_minus_one.bit_length():
+    if slots > 1 and shift != 64 - last_slot.bit_length():
         raise _corrupt(address, f"it claims {slots} slots with shift {shift}")
     return FlatMap(entries, slots, shift, lookups, elements)
 
 
-_IS_USED = bytes(distance < 0x80 for distance in range(256))
-"""1 for an occupied slot, by its distance as a byte."""
-
-
 class MapSlots:
-    """The occupied slots of a map, in memory order. Of thousands, a look wants one word each, and few whole."""
+    """The occupied slots of a map, in memory order. Of thousands, a reader needs one word each, and few whole."""
 
     def __init__(self, first: int, stride: int, raw: bytes, used: Sequence[int]) -> None:
         self._first = first
@@ -268,7 +245,6 @@ class MapSlots:
         return map(self.at, self._used)
 
     def at(self, slot: int) -> MapEntry:
-        """The entry in that slot."""
         start = slot * self._stride
         return MapEntry(self._first + start + 8, self._raw[start : start + self._stride][8:])
 
@@ -296,12 +272,15 @@ def map_slots(memory: Memory, address: int, value_size: int) -> MapSlots:
     stride = 8 + value_size
     if not header.elements:
         return MapSlots(header.entries, stride, b"", ())
+    # overflow slots follow the hashed ones, then an end mark
+    size = (header.slots - 1 + header.max_lookups) * stride
     try:
-        raw = memory.read(header.entries, header.span * stride)
+        raw = memory.read(header.entries, size)
     except MemoryFault as fault:
         raise _corrupt(address, f"its slots at {header.entries:#x} are unreadable") from fault
     distances = raw[::stride]
-    used = list(compress(range(len(distances)), distances.translate(_IS_USED)))
+    is_used = bytes(distance < 0x80 for distance in range(256))
+    used = list(compress(range(len(distances)), distances.translate(is_used)))
     if len(used) != header.elements:
         raise _corrupt(address, f"{len(used)} slots are used, {header.elements} elements claimed")
     if max(map(distances.__getitem__, used)) > header.max_lookups or any(
@@ -321,7 +300,8 @@ def check_hashed(memory: Memory, address: int, value_size: int, entries: list[Ma
     for entry in entries:
         index = (entry.address - 8 - header.entries) // stride
         key = int.from_bytes(entry.raw[:key_size], "little")
-        wanted = (key * _GOLDEN & 0xFFFF_FFFF_FFFF_FFFF) >> header.shift
+        # 2**64 / phi, the multiplier of ska::fibonacci_hash_policy (c10/util/flat_hash_map.h)
+        wanted = (key * 11400714819323198485 & 0xFFFF_FFFF_FFFF_FFFF) >> header.shift
         if wanted + memory.u8(entry.address - 8) != index:
             raise _corrupt(address, f"key {key} stands in slot {index}, its own is {wanted}")
 

@@ -20,10 +20,10 @@ from gdbext.torch.values.cpp_objects import (
     ENUMS,
     FLOATS,
     OPTIONAL,
+    SCALAR_BYTES,
     STRING_VIEW,
     STRINGS,
     VECTOR,
-    WORDS,
     has_destructor,
     passing_of,
 )
@@ -39,8 +39,6 @@ LIST_LIMIT = 64
 """Elements of a list that are shown."""
 _LONGEST = 1 << 16
 _TEXT_LIMIT = 200
-_MAX_UNREPRESENTABLE = -(1 << 62) - 1
-"""c10/core/SymInt.h: a SymInt from here down is a pointer to a SymNodeImpl."""
 _PYTHON_NAMES = {
     "Contiguous": "contiguous_format",
     "Preserve": "preserve_format",
@@ -58,8 +56,8 @@ that is not the name in small letters."""
 
 
 class Value(NamedTuple):
-    """``text`` as people read it, the tensors in it (0 for one that is not there). ``proven``: something about it can
-    only be so if it is of this type."""
+    """A value as text, and the tensors in it (0 for an undefined one). ``proven``: something about it can only be so if
+    it is of this type."""
 
     text: str
     tensors: tuple[int, ...] = ()
@@ -69,8 +67,7 @@ class Value(NamedTuple):
 def argument_slots(
     architecture: Architecture, layout: Layout, kinds: Sequence[str], leading: int
 ) -> list[tuple[Slot, ...]]:
-    """The places of ``leading`` words and of parameters of those types behind them, up to the first type that is not
-    known."""
+    """The places of ``leading`` words and of parameters of those types behind them, up to the first unknown type."""
     passings = [Passing.WORD] * leading
     for kind in kinds:
         passing = passing_of(kind, has_own_optional(layout))
@@ -92,7 +89,7 @@ class CppValues:
     """Reads values of one process. Raises BadData and MemoryFault for words that cannot be such a value."""
 
     def __init__(self, memory: Memory, layout: Layout, tensor: Callable[[int], str]) -> None:
-        """``tensor``: the TensorImpl at an address in short form; it raises BadData where there is none."""
+        """``tensor`` returns the short form of the TensorImpl at an address; it raises BadData if there is none."""
         self._memory = memory
         self._layout = layout
         self._tensor_text = tensor
@@ -121,20 +118,18 @@ class CppValues:
         """The places of ``leading`` words and of the parameters that this torch passes behind them."""
         return argument_slots(self._memory.architecture, self._layout, kinds, leading)
 
-    # --- values in words -------------------------------------------------------------------------
-
     def _word(self, kind: str, word: int) -> Value:
         if kind in FLOATS:
             return floating(kind, word)
         if kind.startswith("std::array<bool"):
             count = number(re.sub(r"\D", "", kind.rpartition(",")[2])) or 0
-            return Value(f"[{', '.join(str(bool(word >> 8 * each & 1)) for each in range(min(count, 8)))}]")
-        size = WORDS.get(kind)
+            return Value(f"[{', '.join(str(bool(word >> 8 * index & 1)) for index in range(min(count, 8)))}]")
+        size = SCALAR_BYTES.get(kind)
         if not size:
             raise BadData(f"values of {kind} are not known")
         value = word & (1 << 8 * size) - 1
         if kind == "bool":
-            return Value("True" if _boolean(value) else "False")
+            return Value(str(_boolean(value)))
         if kind in ENUMS:
             return Value(self._enumerator(kind, value))
         if kind == "c10::Device":
@@ -190,7 +185,7 @@ class CppValues:
         """(address, length) of a string_view. c10's own, of torch before 2.6 (c10/util/string_view.h), has them in this
         order, libstdc++'s the other way round."""
         view = structures.StringView
-        first = next((each for each in (view._M_str, view.begin_) if each.is_in(self._layout)), view.begin_)
+        first = view._M_str if view._M_str.is_in(self._layout) else view.begin_
         return (words[0], words[1]) if first.offset(self._space) == 0 else (words[1], words[0])
 
     def _string(self, address: int, length: int) -> Value:
@@ -199,14 +194,12 @@ class CppValues:
         text = self._memory.read(address, min(length, _TEXT_LIMIT)).decode("utf-8", "backslashreplace")
         return Value(quoted(text) + ("…" if length > _TEXT_LIMIT else ""))
 
-    # --- lists -----------------------------------------------------------------------------------
-
     def _array(self, inner: str, words: Sequence[int]) -> Value:
         address, length = words[0], words[1]
         if length > _LONGEST:
             raise BadData(f"a list of {length} elements")
         size = self._size(inner)
-        return joined([self.stored(inner, address + size * each) for each in range(min(length, LIST_LIMIT))], length)
+        return joined([self.stored(inner, address + size * index) for index in range(min(length, LIST_LIMIT))], length)
 
     def _size(self, kind: str) -> int:
         """Bytes of an element of that type. Raises BadData for a type that is not known."""
@@ -219,33 +212,15 @@ class CppValues:
             return self._size(optional.group(1)) + 8
         if kind.startswith(VECTOR):
             return 24
-        if kind == "double" or has_destructor(kind) or kind in WORDS:
-            return WORDS.get(kind, 8)
+        if kind == "double" or has_destructor(kind) or kind in SCALAR_BYTES:
+            return SCALAR_BYTES.get(kind, 8)
         raise BadData(f"the size of {kind} is not known")
-
-    def _vector(self, inner: str, address: int) -> Value:
-        first, count = vector_span(self._memory, address, self._size(inner), _LONGEST)
-        return self._array(inner, (first, count))
 
     def _list(self, implementation: int) -> Value:
         """A c10::List: a vector of IValues."""
         size, items = self.ivalue_size, structures.ListImpl(self._space, implementation)
         first, count = vector_span(self._memory, items.list, size, _LONGEST)
-        return joined([self.boxed(first + size * each) for each in range(min(count, LIST_LIMIT))], count)
-
-    def _tensor_list_reference(self, address: int) -> Value:
-        """An IListRef<at::Tensor>: an ArrayRef, or the address of a List."""
-        found = structures.ListReference(self._space, address)
-        tags = {number: name for name, number in self._layout.enum("c10::IListRefTag").items()}
-        tag = tags.get(found.tag_)
-        words = self._memory.words(found.payload_, 2)
-        if tag == "Unboxed":
-            return self._array("at::Tensor", words)
-        if tag == "Boxed":
-            return self._list(self._memory.u64(words[0]))
-        raise BadData(f"a list of tensors that is {tag}")
-
-    # --- values in memory ------------------------------------------------------------------------
+        return joined([self.boxed(first + size * index) for index in range(min(count, LIST_LIMIT))], count)
 
     def stored(self, kind: str, address: int) -> Value:
         """The object of type ``kind`` at ``address``."""
@@ -262,33 +237,46 @@ class CppValues:
         if kind.startswith(STRINGS):
             return self._text(address)
         if kind.startswith(VECTOR):
-            return self._vector(kind[len(VECTOR) :].partition(", std::allocator<")[0], address)
+            inner = kind[len(VECTOR) :].partition(", std::allocator<")[0]
+            return self._array(inner, vector_span(self._memory, address, self._size(inner), _LONGEST))
         if kind.startswith("c10::List<"):
             return self._list(self._memory.u64(address))
-        if kind.startswith("c10::IListRef<"):
-            return self._tensor_list_reference(address)
+        if kind.startswith("c10::IListRef<"):  # an ArrayRef, or the address of a List
+            reference = structures.ListReference(self._space, address)
+            tag = self._tag("c10::IListRefTag", reference.tag_)
+            words = self._memory.words(reference.payload_, 2)
+            if tag == "Unboxed":
+                return self._array("at::Tensor", words)
+            if tag == "Boxed":
+                return self._list(self._memory.u64(words[0]))
+            raise BadData(f"a list of tensors that is {tag}")
         if kind == "c10::SymInt":
             return self.symint(self._memory.i64(address))
         if kind == "at::Generator":
             return Value("a generator")
         if kind == "double":
-            return Value(repr(struct.unpack("<d", self._memory.read(address, 8))[0]))
+            return self._double(address)
         return self._word(kind, int.from_bytes(self._memory.read(address, 8), "little"))
+
+    def _tag(self, enum: str, value: int) -> str | None:
+        return {number: name for name, number in self._layout.enum(enum).items()}.get(value)
+
+    def _double(self, address: int) -> Value:
+        return Value(repr(struct.unpack("<d", self._memory.read(address, 8))[0]))
 
     def tensor(self, implementation: int) -> Value:
         """A tensor by its TensorImpl."""
-        text = self._tensor_text(implementation)
-        return Value(text, (implementation,), True)
+        return Value(self._tensor_text(implementation), (implementation,), True)
 
     @staticmethod
     def symint(number: int) -> Value:
-        """A c10::SymInt by its signed number."""
-        return Value("a symbolic number" if number <= _MAX_UNREPRESENTABLE else str(number))
+        """A c10::SymInt by its signed number. From -2**62 - 1 down it is a pointer to a SymNodeImpl
+        (c10/core/SymInt.h)."""
+        return Value("a symbolic number" if number < -(1 << 62) else str(number))
 
     def _scalar(self, address: int) -> Value:
         scalar = structures.Scalar(self._space, address)
-        tags = {number: name for name, number in self._layout.enum("c10::Scalar::Tag").items()}
-        tag = tags.get(scalar.tag)
+        tag = self._tag("c10::Scalar::Tag", scalar.tag)
         raw = self._memory.read(scalar.v, 16)
         number = int.from_bytes(raw[:8], "little")
         if tag == "HAS_d":
@@ -298,7 +286,7 @@ class CppValues:
         if tag == "HAS_u":
             return Value(str(number))
         if tag == "HAS_b":
-            return Value("True" if _boolean(number) else "False")
+            return Value(str(_boolean(number)))
         if tag == "HAS_z":
             return Value(repr(complex(*struct.unpack("<2d", raw))))
         if not tag:
@@ -306,7 +294,7 @@ class CppValues:
         return Value("a symbolic number")
 
     def of_schema_type(self, kind: str, value: Value) -> Value:
-        """The value as one of that type of the schema: an IValue has types of data and their like as numbers."""
+        """The value as one of that schema type: an IValue has dtypes, layouts and memory formats as numbers."""
         enumeration = f"c10::{kind.rstrip('?')}"
         enumerator = number(value.text) if enumeration in ENUMS else None
         if enumerator is None:
@@ -316,51 +304,45 @@ class CppValues:
         except GdbextError:
             return value
 
-    # --- IValues ---------------------------------------------------------------------------------
-
     def boxed(self, address: int) -> Value:
         """The value of the IValue at ``address``."""
         value = structures.IValue(self._space, address)
-        tags = {number: name for name, number in self._layout.enum("c10::IValue::Tag").items()}
-        tag, payload = tags.get(value.tag), value.payload
+        tag, payload = self._tag("c10::IValue::Tag", value.tag), value.payload
         if not tag:
             raise BadData(f"there is no IValue at {address:#x}")
         if tag == "Tensor":
             return self.tensor(self._memory.u64(payload))
         if tag == "GenericList":
             return self._list(self._memory.u64(payload))
-        if tag in ("None", "Int", "Bool", "Double", "Device", "SymInt"):
-            return self._simple(tag, payload)
+        if tag == "None":
+            return Value("None")
+        if tag == "Bool":
+            return Value(str(self._memory.u8(payload) != 0))
+        if tag == "Double":
+            return self._double(payload)
+        if tag == "Device":
+            return Value(self.device(self._memory.u16(payload)))
+        if tag == "Int":
+            return Value(str(self._memory.i64(payload)))
+        if tag == "SymInt":
+            return Value("a symbolic number")
         if tag == "String":
-            text = structures.ConstantString(self._space, self._memory.u64(payload))
-            return self._text(text.str_)
+            return self._text(structures.ConstantString(self._space, self._memory.u64(payload)).str_)
         if tag == "ComplexDouble":
             raw = self._memory.read(structures.ComplexHolder(self._space, self._memory.u64(payload)).val, 16)
             return Value(repr(complex(*struct.unpack("<2d", raw))))
         return Value(f"a {tag}")
 
     def _text(self, address: int) -> Value:
-        """The ``std::string`` at an address, cut where it is too long."""
+        """The ``std::string`` at an address, cut if it is too long."""
         text = string_reader(self._memory, self._layout).read(address)
         return Value(quoted(text[:_TEXT_LIMIT]) + ("…" if len(text) > _TEXT_LIMIT else ""))
 
-    def _simple(self, tag: str, payload: int) -> Value:
-        if tag == "None":
-            return Value("None")
-        if tag == "Bool":
-            return Value("True" if self._memory.u8(payload) else "False")
-        if tag == "Double":
-            return Value(repr(struct.unpack("<d", self._memory.read(payload, 8))[0]))
-        if tag == "Device":
-            return Value(self.device(self._memory.u16(payload)))
-        return Value(str(self._memory.i64(payload))) if tag == "Int" else Value("a symbolic number")
-
 
 def joined(values: Sequence[Value], count: int) -> Value:
-    """A list of ``count`` elements, the first of which are these."""
-    texts = [value.text for value in values]
+    """A list of ``count`` elements, the first of which are ``values``."""
     more = [f"… {count - len(values)} more"] if count > len(values) else []
-    text = f"[{', '.join([*texts, *more])}]"
+    text = f"[{', '.join([*(value.text for value in values), *more])}]"
     if not any(value.tensors for value in values):
         return Value(text)
     return Value(text, tuple(tensor for value in values for tensor in value.tensors or (0,)), True)

@@ -9,7 +9,8 @@ and DispatchKeySet.h, 2.13.0; the scheme is the same since 1.12.
 from __future__ import annotations
 
 import re
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import integer
@@ -43,32 +44,26 @@ class KeysetTest(NamedTuple):
 
 PRIVATE_USE = "PrivateUse1"
 """The backend that a process may give a name of its own (torch.utils.rename_privateuse1_backend)."""
-_TENSOR_KEYS = ("CPU", "QuantizedCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU")
-"""Per-backend functionalities that a tensor itself has (c10/core/DispatchKey.h, FORALL_FUNCTIONALITY_KEYS), by a
-runtime key of each; autograd is the one that tensors do not have alone."""
 
 
 def renamed_backend(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> Mapping[str, str]:
-    """PRIVATE_USE to the name that the process gave it; empty where it gave none, or nothing can be read."""
+    """{PRIVATE_USE: the name that the process gave it}; {} if it gave none, or nothing can be read."""
     is_named, name = BACKEND_IS_NAMED.address(symbolizer), BACKEND_NAME.address(symbolizer)
     try:
         if not is_named or not name or not memory.u8(is_named):
             return {}
-        return {PRIVATE_USE: string_reader(memory, layout).read(name, _NAME_LIMIT)}
+        return {PRIVATE_USE: string_reader(memory, layout).read(name, 256)}
     except GdbextError:
         return {}
 
 
-_NAME_LIMIT = 256
-
-
 def shown_key(key: str, backend: str) -> str:
-    """``PrivateUse1 (npu)``: a key as people read it, where its backend was named ``npu``."""
+    """``PrivateUse1 (npu)``: a key for people, if its backend was named ``npu``."""
     return f"{key} ({backend})" if backend and key.endswith(PRIVATE_USE) else key
 
 
 class KeyNames:
-    """Everything about keysets of one torch build. Raises LayoutError where the enumeration makes no sense."""
+    """Everything about keysets of one torch build. Raises LayoutError if the enumeration makes no sense."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -82,26 +77,33 @@ class KeyNames:
         self.backend_mask = (1 << self.num_backends) - 1
         self.known_bits = (1 << (self.num_backends + self.num_functionalities - 1)) - 1
         """DispatchKeySet::FULL: every bit that means something."""
-        self.backends: tuple[str, ...] = _backend_names(layout.enum("c10::BackendComponent"))
+        components = layout.enum("c10::BackendComponent").items()
+        # without InvalidBit (0) and the end mark
+        backends = {value: name for name, value in components if value > 0 and not name.startswith("EndOf")}
+        if sorted(backends) != list(range(1, len(backends) + 1)):
+            raise LayoutError("the layout's BackendComponent enumeration has gaps")
+        self.backends: tuple[str, ...] = tuple(backends[value] for value in sorted(backends))
         """Names of the backend bits in bit order ("CPUBit", …)."""
         self.alias_keys: tuple[str, ...] = tuple(layout.dispatch("runtime_keysets"))
         """Keys that kernels are registered under and that no keyset or table entry can hold."""
         self._build_slots(layout.dispatch("offsets_and_masks"), layout.dispatch("table_index"))
 
     def _build_slots(self, offsets_and_masks: Sequence[Sequence[int]], indices: Sequence[int]) -> None:
+        """``offsets_and_masks`` is by functionality, ``indices`` (table indices) by key value."""
         self._offsets = [offset for offset, _mask in offsets_and_masks]
         self._masks = [mask for _offset, mask in offsets_and_masks]
         values = {index: value for value, index in enumerate(indices) if index >= 0}
         slots: list[RuntimeKey] = []
         self._families: list[tuple[str, ...] | None] = []
+        """The keys of each functionality by backend; None for one that is not per backend."""
         for functionality, (offset, mask) in enumerate(offsets_and_masks):
             bit = 1 << (self.num_backends + functionality - 1) if functionality else 0
             backends = [1 << index for index in range(self.num_backends)] if mask else [0]
-            if offset != len(slots) or any(offset + at not in values for at in range(len(backends))):
+            if offset != len(slots) or any(offset + number not in values for number in range(len(backends))):
                 raise LayoutError(f"the layout's dispatch table has no slot for {self.key_names[functionality]}")
             family = [
-                RuntimeKey(self.key_names[values[offset + at]], values[offset + at], bit | backend)
-                for at, backend in enumerate(backends)
+                RuntimeKey(self.key_names[values[index]], values[index], bit | backend)
+                for index, backend in enumerate(backends, offset)
             ]
             self._families.append(tuple(key.name for key in family) if mask else None)
             slots.extend(family)
@@ -110,8 +112,6 @@ class KeyNames:
         self._index_of_name = {key.name: index for index, key in enumerate(slots)}
         self.slot_of_value: dict[int, int] = {key.value: index for index, key in enumerate(slots)}
         """``c10::DispatchKey`` value to table slot."""
-
-    # --- table index -----------------------------------------------------------------------------
 
     def table_index(self, bits: int) -> int:
         """``getDispatchTableIndexForDispatchKeySet``: the slot that a lookup with this keyset reads.
@@ -139,7 +139,7 @@ class KeyNames:
 
     @property
     def backend(self) -> str:
-        """The name that the process gave the backend PrivateUse1; "" where it gave none."""
+        """The name that the process gave the backend PrivateUse1; "" if it gave none."""
         return self._layout.renamed.get(PRIVATE_USE, "")
 
     def own_name(self, name: str) -> str:
@@ -147,9 +147,9 @@ class KeyNames:
         name = name.partition(" (")[0]  # as it is shown
         if name in self._index_of_name or name in self.backends or not self.backend:
             return name
+        candidates = (key for key in (*self._index_of_name, *self.backends) if PRIVATE_USE in key)
         wanted = name.lower()
-        known = (each for each in (*self._index_of_name, *self.backends) if PRIVATE_USE in each)
-        return next((each for each in known if each.replace(PRIVATE_USE, self.backend).lower() == wanted), name)
+        return next((key for key in candidates if key.replace(PRIVATE_USE, self.backend).lower() == wanted), name)
 
     @property
     def runtime_keys(self) -> tuple[str, ...]:
@@ -157,10 +157,10 @@ class KeyNames:
         return tuple(self._index_of_name)
 
     def selecting(self, name: str) -> tuple[KeysetTest, ...]:
-        """The test of exactly the keysets whose lookup reads the slot of that key: see table_index(). Raises
+        """The tests that exactly the keysets pass whose lookup reads the slot of that key: see table_index(). Raises
         UsageError for another word."""
         index = self.index_of_key(name)
-        functionality = max(at for at, offset in enumerate(self._offsets) if offset <= index)
+        functionality = max(number for number, offset in enumerate(self._offsets) if offset <= index)
         everything = (1 << 64) - 1
         if not functionality:
             return (KeysetTest(everything, self.num_backends, 0),)
@@ -174,8 +174,6 @@ class KeyNames:
     def num_slots(self) -> int:
         """The number ``c10::num_runtime_entries`` of table slots."""
         return len(self.slots)
-
-    # --- bits to names ---------------------------------------------------------------------------
 
     def decode(self, bits: int) -> tuple[str, ...]:
         """The runtime keys in the order in which PyTorch prints them: rising priority, backends within.
@@ -204,7 +202,7 @@ class KeyNames:
         return f"DispatchKeySet({', '.join(keys)})"
 
     def stray(self, bits: int) -> int:
-        """Those of the bits that mean nothing in this build (a real keyset has none)."""
+        """The bits that mean nothing in this build (a real keyset has none)."""
         return bits & ~self.known_bits
 
     def building_blocks(self, bits: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -229,12 +227,6 @@ class KeyNames:
             return self.key_names[self.slots[self._offsets[functionality]].value - 1]
         return self.slots[self.table_index(bits)].name
 
-    def backend_index(self, bits: int) -> int:
-        """``getBackendIndex``: the highest backend, counted from CPU = 0 (also when there is none)."""
-        return ((bits & self.backend_mask) >> 1).bit_length()
-
-    # --- bits that a call can have ---------------------------------------------------------------
-
     def can_be_keyset(self, bits: int) -> bool:
         """A call can have this keyset: only known bits. The empty set is one (no tensor argument, nothing included).
 
@@ -248,8 +240,7 @@ class KeyNames:
         """A keyset as the dispatcher computes it, and not a pointer or a number that happens to have such bits.
 
         Backends come from tensors, and a tensor has a dense, sparse, quantized or nested functionality beside its
-        backend; what TLS includes has no backend. So there are backend bits exactly where there is such a
-        functionality.
+        backend; what TLS includes has no backend. So there are backend bits exactly if there is such a functionality.
         """
         if not bits >> self.num_backends or not self.can_be_keyset(bits):
             return False
@@ -257,17 +248,16 @@ class KeyNames:
 
     @cached_property
     def default_included(self) -> int:
-        """The keys that every thread includes to begin with (c10/core/DispatchKeySet.h). Raises LayoutError."""
+        """The keys that every thread includes at its start (c10/core/DispatchKeySet.h). Raises LayoutError."""
         return self._layout.constant("keyset.default_included_set")
 
     @cached_property
     def _tensor_functionalities(self) -> int:
-        bits = 0
-        for name in _TENSOR_KEYS:
-            bits |= self.bits_of(name) & ~self.backend_mask if name in self._index_of_name else 0
-        return bits
-
-    # --- names to bits ---------------------------------------------------------------------------
+        """Per-backend functionalities that a tensor itself has (c10/core/DispatchKey.h, FORALL_FUNCTIONALITY_KEYS), by
+        a runtime key of each; autograd is the one that tensors do not have alone."""
+        names = ("CPU", "QuantizedCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU")
+        bits = reduce(or_, (self.bits_of(name) for name in names if name in self._index_of_name), 0)
+        return bits & ~self.backend_mask
 
     def bits_of(self, name: str) -> int:
         """The bits that the constructor ``DispatchKeySet(DispatchKey)`` or ``DispatchKeySet(BackendComponent)`` gives.
@@ -291,7 +281,7 @@ class KeyNames:
         return bits & (self.backend_mask | ~other) & 0xFFFF_FFFF_FFFF_FFFF
 
     def full_after(self, name: str) -> int:
-        """``DispatchKeySet(FULL_AFTER, key)``: everything of lower priority, and PythonDispatcher where it exists."""
+        """``DispatchKeySet(FULL_AFTER, key)``: everything of lower priority, and PythonDispatcher if that exists."""
         functionality = (self.bits_of(name) >> self.num_backends).bit_length()
         bits = (1 << (self.num_backends + functionality - 1)) - 1
         if "PythonDispatcher" in self._index_of_name:
@@ -301,7 +291,7 @@ class KeyNames:
     def parse(self, text: str) -> int:
         """The bits of ``Meta,AutogradMeta``, ``DispatchKeySet(Meta, AutogradMeta)`` or ``0x1000018000``.
 
-        Raises UsageError: nothing there, an unknown name (with the closest ones), a number of more than 64 bits.
+        Raises UsageError: no key, an unknown name (with the closest ones), a number of more than 64 bits.
         """
         body = text.strip()
         wrapped = re.fullmatch(r"(?:[\w:.]*\.|c10::)?DispatchKeySet\s*\((.*)\)", body, re.DOTALL)
@@ -314,10 +304,7 @@ class KeyNames:
         words = [word for word in re.split(r"[\s,|;+]+", body.strip("[]{}")) if word]
         if not words:
             raise UsageError(f"{text!r} holds no key", help=_EXAMPLES)
-        bits = 0
-        for word in words:
-            bits |= self._parse_word(word)
-        return bits
+        return reduce(or_, map(self._parse_word, words))
 
     def _parse_word(self, word: str) -> int:
         if re.match(r"^-?\d", word):
@@ -347,29 +334,21 @@ class KeyNames:
 _EXAMPLES = "write key names, like Meta,AutogradMeta, or bits, like 0x1000018000"
 
 
-def _backend_names(backends: Mapping[str, int]) -> tuple[str, ...]:
-    """Backend names in bit order; InvalidBit (0) and the end mark left out."""
-    by_value = {value: name for name, value in backends.items() if value > 0 and not name.startswith("EndOf")}
-    if sorted(by_value) != list(range(1, len(by_value) + 1)):
-        raise LayoutError("the layout's BackendComponent enumeration has gaps")
-    return tuple(by_value[value] for value in sorted(by_value))
-
-
-class Extractor:
+class Extractor(NamedTuple):
     """A ``c10::DispatchKeyExtractor``: masks for keys whose kernel is a fallthrough in this operator."""
 
-    def __init__(self, non_fallthrough: int, per_backend: Sequence[int], by_backend: bool, arguments: int) -> None:
-        self.non_fallthrough = non_fallthrough
-        """Keyset of all keys whose entry is not a fallthrough."""
-        self.per_backend = tuple(per_backend)
-        """The same for each backend, in bit order."""
-        self.by_backend = by_backend
-        """``requiresBitsetPerBackend_``: the backends differ, so ``per_backend`` counts."""
-        self.reverse_arguments = arguments
-        """Bit i: the i-th argument from the last is a tensor or a list of tensors and contributes its keys."""
+    non_fallthrough: int
+    """Keyset of all keys whose entry is not a fallthrough."""
+    per_backend: Sequence[int]
+    """The same for each backend, in bit order."""
+    by_backend: bool
+    """``requiresBitsetPerBackend_``: the backends differ, so ``per_backend`` counts."""
+    reverse_arguments: int
+    """Bit i: the i-th argument from the last is a tensor or a list of tensors and contributes its keys."""
 
     def mask(self, keys: KeyNames, keyset: int) -> int:
         """The mask that applies to a call whose keys, after TLS, are ``keyset``."""
-        if self.by_backend:
-            return self.per_backend[keys.backend_index(keyset)]
-        return self.non_fallthrough
+        if not self.by_backend:
+            return self.non_fallthrough
+        # getBackendIndex: the highest backend, counted from CPU = 0 (also when there is none)
+        return self.per_backend[((keyset & keys.backend_mask) >> 1).bit_length()]

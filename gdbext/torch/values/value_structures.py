@@ -1,8 +1,8 @@
 """The structures of PyTorch's values, types and schemas, and the containers of the standard library.
 
-As in torch/structures.py, each class says the name of a C++ class as the layout documents have it and the members that
-readers want; ``cpp`` is the type that is measured, where it has another name. Sources: ATen/core/ivalue.h, List.h,
-Dict.h, IListRef.h, jit_type.h, function_schema.h, c10/core/Scalar.h, c10/util/ of 2.0 to 2.15, and libstdc++.
+As in torch/structures.py, each class has the name of a C++ class as the layout documents have it and the members that
+are read; ``cpp`` is the type that is measured, if it has another name. Sources: ATen/core/ivalue.h, List.h, Dict.h,
+IListRef.h, jit_type.h, function_schema.h, c10/core/Scalar.h, c10/util/ of 2.0 to 2.15, and libstdc++.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ class UnorderedMap(Struct, of="std::unordered_map", cpp="std::unordered_map<std:
 
 
 class UnorderedSet(Struct, of="std::unordered_set", cpp="std::unordered_set<c10::Symbol>"):
-    """The same of keys alone."""
-
     elements = U64("_M_h._M_element_count")
     first = U64("_M_h._M_before_begin._M_nxt")
 
@@ -73,8 +71,6 @@ class Optional(Struct, of="optional<bool>", cpp="gdbext::Optional<bool>"):
 
 
 class ArrayRef(Struct, of="c10::ArrayRef", cpp="c10::ArrayRef<int64_t>"):
-    """Elements of somebody else (c10/util/ArrayRef.h)."""
-
     Data = Place()
     Length = Place()
 
@@ -90,21 +86,15 @@ class SmallVector(Struct, of="c10::SmallVector", cpp="c10::SmallVector<int64_t, 
 
 
 class IValue(Struct, of="c10::IValue"):
-    """A value and the tag that says of what kind it is."""
-
     payload = Place()
     tag = U32()
 
 
 class ConstantString(Struct, of="c10::ivalue::ConstantString"):
-    """The text of a boxed string."""
-
     str_ = Place()
 
 
 class ComplexHolder(Struct, of="c10::ivalue::ComplexHolder"):
-    """A complex number in a box of its own."""
-
     val = Place()
 
 
@@ -117,14 +107,10 @@ class TupleElements(Struct, of="c10::ivalue::TupleElements"):
 
 
 class BoxedTuple(Struct, of="c10::ivalue::Tuple"):
-    """A tuple of boxed values."""
-
     elements_ = Inner(lambda: TupleElements)
 
 
 class ListImpl(Struct, of="c10::detail::ListImpl"):
-    """A vector of boxed values."""
-
     list = Place()
 
 
@@ -144,14 +130,10 @@ class DictEntry(Struct, of="c10::detail::DictImpl::dict.entry", cpp="gdbext::Dic
 
 
 class DictImpl(Struct, of="c10::detail::DictImpl"):
-    """A dictionary of boxed values."""
-
     dict = Inner(lambda: DictTable)
 
 
 class Scalar(Struct, of="c10::Scalar"):
-    """A number and the tag that says of what kind it is."""
-
     tag = U32()
     v = Place()
 
@@ -181,14 +163,10 @@ class Type(Struct, of="c10::Type"):
 
 
 class ListType(Struct, of="c10::ListType"):
-    """A list of a type."""
-
     elem = U64()
 
 
 class OptionalType(Struct, of="c10::OptionalType"):
-    """A type that may be None."""
-
     contained_ = U64()
 
 
@@ -199,14 +177,10 @@ class FutureType(Struct, of="c10::FutureType"):
 
 
 class RRefType(Struct, of="c10::RRefType"):
-    """A remote reference to a type."""
-
     elem = U64()
 
 
 class TupleType(Struct, of="c10::TupleType"):
-    """A tuple of types; a named one has a schema."""
-
     elements_ = Place()
     schema_ = U64()
 
@@ -218,26 +192,18 @@ class DictType(Struct, of="c10::DictType"):
 
 
 class UnionType(Struct, of="c10::UnionType"):
-    """A value of one of several types."""
-
     types_ = Place()
 
 
 class VarType(Struct, of="c10::VarType"):
-    """A type that a call decides, by its name."""
-
     name_ = Place()
 
 
 class NamedType(Struct, of="c10::NamedType"):
-    """A class or an interface: an optional name."""
-
     name_ = Place()
 
 
 class QualifiedName(Struct, of="c10::QualifiedName"):
-    """A name with dots in it."""
-
     qualifiedName_ = Place()
 
 
@@ -271,14 +237,10 @@ class AliasInfo(Struct, of="c10::AliasInfo"):
 
 
 class InternedStrings(Struct, of="c10::InternedStrings"):
-    """The table of all c10::Symbols."""
-
     sym_to_info_ = Place()
 
 
 class SymbolInfo(Struct, of="c10::InternedStrings::SymbolInfo"):
-    """A symbol with its namespace and its names."""
-
     unqual_name = Place()
 
 
@@ -297,15 +259,11 @@ class AutogradState(Struct, of="c10::AutogradState"):
 
 
 class TransformStruct(Struct, of="at::functorch::Interpreter"):
-    """A transform of functorch: its kind and its level."""
-
     type_ = U32()
     level_ = I64()
 
 
 class DynamicLayer(Struct, of="at::functorch::DynamicLayer"):
-    """An element of the stack of transforms."""
-
     interpreter_ = Inner(lambda: TransformStruct)
 
 
@@ -324,14 +282,10 @@ class FunctionModes(Struct, of="at::impl::PythonTorchFunctionTLS"):
 
 
 class ThreadPool(Struct, of="c10::ThreadPool"):
-    """A pool of threads (c10/core/thread_pool.h)."""
-
     threads_ = Place()
 
 
 class RecordFunctionTls(Struct, of="at::RecordFunctionTLS"):
-    """The callbacks of one thread."""
-
     sorted_tls_callbacks_ = Place()
 
 

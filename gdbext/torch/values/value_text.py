@@ -1,9 +1,7 @@
-"""Values as PyTorch prints them: numbers, types, devices, and the IValues that stand as defaults in schemas.
+"""Values as PyTorch prints them: numbers, types, devices and IValues; and the facts that describe a tensor.
 
 Types are names of ``c10::ScalarType`` as Python writes them, with the usual short forms. IValues: operator<< of
 c10::IValue (ATen/core/ivalue.cpp, 2.13.0).
-
-Here are also the facts that describe a tensor beside its own fields: storage, quantiser, autograd node, statistics.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ def nested_text(values: Any) -> str:
     return number_text(values)
 
 
-_PYTHON = {
+_PYTHON_NAMES = {
     "Byte": "uint8",
     "Char": "int8",
     "Short": "int16",
@@ -55,7 +53,7 @@ _PYTHON = {
     "ComplexFloat": "complex64",
     "ComplexDouble": "complex128",
 }
-"""Names of Python that are not the lower-case one (torch/csrc/utils/tensor_dtypes.cpp, c10/core/ScalarType.h)."""
+"""Python's names that are not the lower-case ones (torch/csrc/utils/tensor_dtypes.cpp, c10/core/ScalarType.h)."""
 
 _SHORT = {
     "bool": "b8",
@@ -85,12 +83,12 @@ _SHORT = {
 
 
 def python_name(scalar_type: str) -> str:
-    """``Float`` to "float32", as in ``torch.float32``."""
-    return _PYTHON.get(scalar_type, scalar_type.lower())
+    """ "float32" of ``Float``, as in ``torch.float32``."""
+    return _PYTHON_NAMES.get(scalar_type, scalar_type.lower())
 
 
 def short_name(dtype: str) -> str:
-    """``float32`` to "f32"; the name itself where there is no usual short form."""
+    """ "f32" of ``float32``; the name itself if there is no usual short form."""
     return _SHORT.get(dtype, dtype)
 
 
@@ -99,23 +97,6 @@ def device_text(names: Mapping[int, str], kind: int, index: int) -> str:
     name = names.get(kind, f"device type {kind}")
     name = "privateuseone" if name == "PrivateUse1" else name.lower()
     return name if index == 0xFF else f"{name}:{index}"
-
-
-LIST_LIMIT = 1024
-_DEPTH_LIMIT = 8
-_DOUBLE = struct.Struct("<d")
-_ESCAPES = {
-    "\\": "\\\\",
-    "'": "\\'",
-    '"': '\\"',
-    "\a": "\\a",
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-    "\v": "\\v",
-}
 
 
 class ValueReader:
@@ -147,13 +128,17 @@ class ValueReader:
         if tag == "Bool":
             return "True" if self._memory.u8(payload) else "False"
         if tag == "Double":
-            return double_text(_DOUBLE.unpack(self._memory.read(payload, 8))[0])
+            return double_text(struct.unpack("<d", self._memory.read(payload, 8))[0])
         if tag == "String":
             return self._strings.read(ConstantString(self._space, self._memory.u64(payload)).str_, 4096)
-        if tag == "GenericList" and depth < _DEPTH_LIMIT:
+        if tag == "GenericList" and depth < 8:
             return f"[{', '.join(self.list_texts(address, depth))}]"
         if tag == "Device":
-            return self._device(payload)
+            kind, index = self._memory.read(payload, 2)
+            names = {number: name for name, number in self._layout.renamed_enum("c10::DeviceType").items()}
+            if kind not in names:
+                raise BadData(f"there is no device type {kind}")
+            return device_text(names, kind, index)
         raise BadData(f"the value at {address:#x} is a {tag}, which is not shown")
 
     def list_texts(self, address: int, depth: int = 0) -> list[str]:
@@ -161,15 +146,8 @@ class ValueReader:
         if self.tag(address) != "GenericList":
             raise BadData(f"the value at {address:#x} is not a list")
         implementation = ListImpl(self._space, self._memory.u64(IValue(self._space, address).payload))
-        first, count = vector_span(self._memory, implementation.list, self.size, LIST_LIMIT)
+        first, count = vector_span(self._memory, implementation.list, self.size, 1024)
         return [self.text(first + index * self.size, depth + 1) for index in range(count)]
-
-    def _device(self, payload: int) -> str:
-        kind, index = self._memory.read(payload, 2)
-        names = {number: name for name, number in self._layout.renamed_enum("c10::DeviceType").items()}
-        if kind not in names:
-            raise BadData(f"there is no device type {kind}")
-        return device_text(names, kind, index)
 
 
 def double_text(value: float) -> str:
@@ -182,13 +160,15 @@ def double_text(value: float) -> str:
 
 def quoted(text: str) -> str:
     """A string literal as PyTorch prints one (c10::printQuotedString, c10/util/StringUtil.h)."""
-    return '"' + "".join(_ESCAPES.get(letter) or _printable(letter) for letter in text) + '"'
+    escapes = dict(zip("\\'\"\a\b\f\n\r\t\v", "\\'\"abfnrtv"))
 
+    def escaped(letter: str) -> str:
+        if letter in escapes:
+            return "\\" + escapes[letter]
+        is_plain = " " <= letter <= "~"
+        return letter if is_plain else "".join(f"\\{byte:03o}" for byte in letter.encode("utf-8", "surrogateescape"))
 
-def _printable(letter: str) -> str:
-    if " " <= letter <= "~":
-        return letter
-    return "".join(f"\\{byte:03o}" for byte in letter.encode("utf-8", "surrogateescape"))
+    return '"' + "".join(map(escaped, text)) + '"'
 
 
 class Histogram(NamedTuple):
@@ -284,15 +264,15 @@ class StorageReport(NamedTuple):
     """Number of references to it."""
 
 
-def statistics_text(found: Statistics) -> str:
+def statistics_text(statistics: Statistics) -> str:
     """One line: ``min 0.1, max 3, mean 1.2, std 0.5, 1 NaN``."""
-    numbers = [("min", found.min), ("max", found.max), ("mean", found.mean), ("std", found.std)]
+    numbers = [("min", statistics.min), ("max", statistics.max), ("mean", statistics.mean), ("std", statistics.std)]
     counts = [
-        ("NaN", found.nan),
-        ("Inf", found.inf),
-        ("zero" if found.zeros == 1 else "zeros", found.zeros),
-        ("subnormal" if found.subnormals == 1 else "subnormals", found.subnormals),
+        ("NaN", statistics.nan),
+        ("Inf", statistics.inf),
+        ("zero" if statistics.zeros == 1 else "zeros", statistics.zeros),
+        ("subnormal" if statistics.subnormals == 1 else "subnormals", statistics.subnormals),
     ]
     parts = [f"{name} {number_text(value)}" for name, value in numbers if value is not None]
     parts += [f"{count} {name}" for name, count in counts if count]
-    return ", ".join(parts) + (" (sampled)" if found.sampled else "")
+    return ", ".join(parts) + (" (sampled)" if statistics.sampled else "")
