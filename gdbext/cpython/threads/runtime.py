@@ -256,12 +256,12 @@ class PythonRuntime(PySpace):
 
     @cached_property
     def _tids(self) -> set[int]:
-        return {thread.tid for thread in self.memory.target.threads()}
+        return {thread.tid for thread in self.memory.target.memory.threads()}
 
     @cached_property
     def pthreads(self) -> PthreadTids:
         """The threads of the target by their pthread_t, which is what threading.get_ident() gives."""
-        return PthreadTids.read(self.memory, self.memory.target.threads())
+        return PthreadTids.read(self.memory, self.memory.target.memory.threads())
 
     def proven_tid(self, state: ThreadState) -> int | None:
         """``tid_of`` the state; None if its two ids belong to different threads: one is damaged."""

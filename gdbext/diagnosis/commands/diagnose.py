@@ -113,7 +113,7 @@ class Diagnose(Tool):
         """Inspect all threads, judge, and add advice."""
         if args.samples is not None:
             return self._sampled(session, args, host)
-        few = args.only_text and not args.html and not session.target.records
+        few = args.only_text and not args.html and not session.target.memory.records
         session, inspection = session.settled(partial(_inspected, few=few))
         keep_origin(session)
         return self._report(session, args, inspection, (), host.called)
@@ -193,23 +193,23 @@ def _advice(
     used = [option for option, given in ((SAMPLES, args.samples is not None), (CHILDREN, args.children)) if given]
     finding, target = inspection.judgement.verdict.finding, session.target
     stop = next((other.stop for other in inspection.judgement.findings if other.stop), None)
-    steps = advice(finding, inspection.threads, target.pid, target.is_core, called, target.debugger, stop, used)
+    steps = advice(finding, inspection.threads, target.pid, target.origin.is_core, called, target.debugger, stop, used)
     if children:
         if not all(child.summary for child in children.children):
             steps = (*of_parent(finding, called, used), *steps)
         awaited = {child.pid for child in finding.wait.detail.children} if finding.wait else set()
         steps = (*of_child(child.kind for child in children.children if child.pid in awaited), *steps)
     is_stopped = finding.kind.is_hang or finding.kind is IDLE
-    if is_stopped and called.may_run and not target.is_core and _is_of_job(session, children):
+    if is_stopped and called.may_run and not target.origin.is_core and _is_of_job(session, children):
         steps = tuple(dict.fromkeys((of_ranks(target.pid, called), *steps)))
     return steps
 
 
 def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
     """A launcher gave the process, or one of its children, a rank in a job of several."""
-    if is_one_of_several(session.target.environ()):
+    if is_one_of_several(session.target.origin.environ()):
         return True
-    if not children or session.target.recorded:  # the children in a recording are not on this machine
+    if not children or session.target.origin.recorded:  # the children in a recording are not on this machine
         return False
     if any(child.is_rank for child in children.children):
         return True
@@ -267,7 +267,9 @@ def _with_ends(session: Session, finding: Finding, threads: tuple[ThreadReport, 
     is_crash = finding.kind is CRASH
     involved = [tid for tid in finding.threads if is_crash or tid != session.target.pid][-3:]
     outside = {thread.tid for thread in threads if thread.tid in involved and not thread.dispatch}
-    targets = {thread.tid: thread for thread in session.target.threads() if thread.tid in outside} if outside else {}
+    targets = (
+        {thread.tid: thread for thread in session.target.memory.threads() if thread.tid in outside} if outside else {}
+    )
 
     def with_stack(report: ThreadReport, thread: TargetThread) -> ThreadReport:
         try:
@@ -290,7 +292,7 @@ def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
     examined: in a core, in a recording, and if none may be stopped."""
     target = session.target
     children = finding.wait.detail.children if finding.wait else ()
-    if target.is_core or target.recorded or isinstance(target, UnstoppedProcess):
+    if target.origin.is_core or target.origin.recorded or isinstance(target, UnstoppedProcess):
         return ()
     return tuple(child.pid for child in children if not child.ending)[:3]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.targets.live.proc_checks import foreign_tracer
 from gdbext.engine.targets.live.snapshot_target import brief_stop
 from gdbext.engine.targets.live.stop_copy import mapping_at
-from gdbext.engine.targets.live.unstopped import AsleepProcess, UnstoppedProcess
+from gdbext.engine.targets.live.unstopped import SleepingProcess, UnstoppedProcess
 from gdbext.errors import GdbextError, MemoryFault
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class ThreadFinder:
         """Distances from a thread pointer to the end of its stack, as found so far: most threads have the same."""
 
     def __call__(self, target: Target, tid: int, own_tid: int, stack_pointer: int) -> int:
-        maps, abi, read = target.maps(), glibc_abi(target.architecture), target.read
+        maps, abi, read = target.memory.maps(), glibc_abi(target.architecture), target.memory.read
         stack = mapping_at(maps, stack_pointer)
         try:
             for address in [stack.end - distance for distance in self._distances] if stack else []:
@@ -212,10 +212,10 @@ def unstopped(pid: int) -> UnstoppedProcess:
     return UnstoppedProcess(pid, ThreadFinder())
 
 
-def asleep(pid: int) -> AsleepProcess | None:
+def asleep(pid: int) -> SleepingProcess | None:
     """Process ``pid`` as it sleeps, None where a thread runs, or only a stop shows what is needed of one. Raises as
     SnapshotTarget."""
-    process = AsleepProcess(pid, ThreadFinder())
+    process = SleepingProcess(pid, ThreadFinder())
     try:
         if process.can_be_read():
             return process

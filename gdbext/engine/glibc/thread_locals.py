@@ -77,7 +77,7 @@ def _tls_place(module: Module, memory: Memory) -> TlsPlace:
             continue
         if module_id and static:
             break
-    entry, image = memory.target.auxv().get(AT_ENTRY, 0), module.image
+    entry, image = memory.target.memory.auxv().get(AT_ENTRY, 0), module.image
     if not module_id and entry and image and image.tls and image.entry + module.base == entry:
         module_id = 1  # the program's is the first that is given (elf/rtld.c), and it never needs a slot
     return TlsPlace(module_id, static)

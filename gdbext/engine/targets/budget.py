@@ -57,12 +57,12 @@ _ROOM = 64 << 20
 STATM_RESIDENT, STATM_SHARED, STATM_DATA = 1, 2, 5
 
 
-class TimeIsUp(BaseException):
+class TimeLimitExceeded(BaseException):
     """BaseException, so that what handles the fault of one thread does not swallow it."""
 
 
-class MemoryIsUp(BaseException):
-    """BaseException, as TimeIsUp is: a debugger's process has gained too much."""
+class MemoryLimitExceeded(BaseException):
+    """BaseException, as TimeLimitExceeded is: a debugger's process has gained too much."""
 
 
 def time_error(seconds: float, help: str = "") -> TargetError:
@@ -131,7 +131,7 @@ def lifted() -> Iterator[None]:
 class TimeLimit:
     """A context manager: raises ``error`` in the main thread after that many seconds. None for no limit."""
 
-    def __init__(self, seconds: float | None, error: type[BaseException] = TimeIsUp) -> None:
+    def __init__(self, seconds: float | None, error: type[BaseException] = TimeLimitExceeded) -> None:
         self._seconds = seconds
         self._error = error
 

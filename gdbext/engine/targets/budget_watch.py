@@ -18,8 +18,8 @@ from gdbext.engine.targets.budget import (
     SECONDS,
     STATM_RESIDENT,
     STATM_SHARED,
-    MemoryIsUp,
-    TimeIsUp,
+    MemoryLimitExceeded,
+    TimeLimitExceeded,
     memory_error,
     statm,
     time_error,
@@ -40,7 +40,7 @@ _STEP = 0.1
 
 
 class BudgetWatch:
-    """A look inside a debugger: raises TimeIsUp or MemoryIsUp in the thread that called ``begin``, until ``end``.
+    """A look inside a debugger: raises TimeLimitExceeded or MemoryLimitExceeded in the thread that called ``begin``, until ``end``.
 
     ``seconds`` are those of the processor, unless another ``clock`` is given: a compiler that measures a layout
     meanwhile has limits of its own. 0 is no limit of that kind.
@@ -79,9 +79,9 @@ class BudgetWatch:
         error: type[BaseException] | None = None
         while not error and not self._ended.acquire(timeout=_STEP):
             if self._seconds and self._clock() - seconds > self._seconds:
-                error = TimeIsUp
+                error = TimeLimitExceeded
             elif self._memory and _private_memory() - memory > self._memory:
-                error = MemoryIsUp
+                error = MemoryLimitExceeded
         if error:
             self._interrupt(error)
 
@@ -136,9 +136,9 @@ class CallLimits:
                 yield
             finally:
                 watched.end()
-        except TimeIsUp:
+        except TimeLimitExceeded:
             raise time_error(self._seconds, _MORE_TIME) from None
-        except (MemoryIsUp, MemoryError):
+        except (MemoryLimitExceeded, MemoryError):
             raise memory_error(_MORE_MEMORY) from None
         finally:
             self._is_on = False

@@ -13,7 +13,7 @@ from gdbext.engine.formats import elf_core
 from gdbext.engine.layouts import store
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.live import proc_checks, supervision
-from gdbext.engine.targets.live.unstopped import AsleepProcess, UnreadableProcess
+from gdbext.engine.targets.live.unstopped import SleepingProcess, UnreadableProcess
 from gdbext.errors import GdbextError, UsageError
 from gdbext.hosts import opening
 from gdbext.hosts.cli.options import wants_color
@@ -142,18 +142,18 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
     watches = _watches(options)
     if not watches and table.needs_running(options.command, options.argv):
         raise UsageError(f"{options.command} needs a debugger", help="use --debugger gdb, or --debugger lldb")
-    limit = budget.TimeLimit(options.time_limit, KeyboardInterrupt if watches else budget.TimeIsUp)
+    limit = budget.TimeLimit(options.time_limit, KeyboardInterrupt if watches else budget.TimeLimitExceeded)
     try:
         with budget.MemoryLimit(options.memory), limit:
             if recorded:
                 outcome = recorded.run(open_target, color, host)
                 # A process that was recorded as it slept may have woken meanwhile, or a proof needs its registers.
-                if opened and isinstance(opened[0], AsleepProcess) and not opened[0].is_enough():
+                if opened and isinstance(opened[0], SleepingProcess) and not opened[0].is_enough():
                     opened[0].close()
                     outcome = recorded.run(open_target, color, host)
             else:
                 outcome = running.execute(options.command, options.argv, lambda: Session(open_target()), color, host)
-    except budget.TimeIsUp:
+    except budget.TimeLimitExceeded:
         return failure(options.command, options.argv, budget.time_error(options.time_limit or 0))
     finally:
         try:

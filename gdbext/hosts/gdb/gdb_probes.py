@@ -134,7 +134,7 @@ class ProbedThreads:
 def _pending_stop(tid: int | None = None) -> tuple[int, int] | None:
     """(thread id, signal) of a stop, of that thread or any, which gdb has not seen yet."""
     with suppress(ChildProcessError):
-        return ptrace.stopped_for(tid)
+        return ptrace.peek_stop(tid)
     return None
 
 

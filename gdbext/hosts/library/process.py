@@ -105,7 +105,7 @@ class Process:
         self._limits = limits or CallLimits()
         self._target = target
         self._session = Session(target)
-        target.on_change(self._renew)
+        target.moment.on_change(self._renew)
 
     @property
     def pid(self) -> int:
@@ -115,13 +115,13 @@ class Process:
     @property
     def kind(self) -> str:
         """The kind of target: "live" or "core"."""
-        return self._target.kind
+        return self._target.origin.kind
 
     @property
     def standstill_text(self) -> str:
         """Whether the process runs, in words: "process 4711 is stopped for some milliseconds, and goes on"."""
         if not self.standstill:
-            return "nothing runs there: it is a " + ("recording" if self._target.recorded else "core")
+            return "nothing runs there: it is a " + ("recording" if self._target.origin.recorded else "core")
         return f"process {self.pid} {self.standstill.value}"
 
     @cached_property
@@ -168,7 +168,7 @@ class Process:
         self.close()
 
     def __repr__(self) -> str:
-        recorded = ", recorded" if self._target.recorded else ""
+        recorded = ", recorded" if self._target.origin.recorded else ""
         how = f", {self.standstill.name.lower()}" if self.standstill else ""
         return f"<Process {self.pid} ({self.kind}{recorded}{how})>"
 
@@ -197,7 +197,7 @@ def open_process(
         standstill = opening.Standstill.HELD if hold else opening.Standstill.BRIEF if stop else opening.Standstill.NONE
         target = opening.open_live(pid or 0, standstill)
         try:
-            target.threads()  # that is the moment which everything is about
+            target.memory.threads()  # that is the moment which everything is about
         except BaseException:
             target.close()
             raise

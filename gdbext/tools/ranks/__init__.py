@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.command_parser import CommandParser
 from gdbext.engine.formats.whole_file import write
 from gdbext.engine.numbers import integer, number
-from gdbext.engine.targets.budget import MEMORY, MemoryLimit, TimeIsUp, TimeLimit, duration, memory_size, time_error
+from gdbext.engine.targets.budget import (
+    MEMORY,
+    MemoryLimit,
+    TimeLimit,
+    TimeLimitExceeded,
+    duration,
+    memory_size,
+    time_error,
+)
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.engine.targets.system.socket_table import peer_user
@@ -74,7 +82,7 @@ class RanksProgram(Program):
                     report = judge(examined or rank_sources.report_rows(options.reports), options.pid)
                     report = report._replace(ras=_ras(options, report.reports))
                     return _outcome(report, options, argv, color)
-            except TimeIsUp:
+            except TimeLimitExceeded:
                 raise time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
 
 

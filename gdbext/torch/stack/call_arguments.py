@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gdbext.engine.arch import Slot
-    from gdbext.engine.process.code_reader import Decoded, FunctionCode
+    from gdbext.engine.process.code_reader import FunctionCode, FunctionInstructions
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Function
     from gdbext.engine.unwind import NativeStack
@@ -69,11 +69,11 @@ class CallSites:
         """The function around an address, with a name or without."""
         return self._code.function(address) or (self._extents.extent(address) if self._extents else None)
 
-    def decoded(self, function: Function | None) -> Decoded:
+    def decoded(self, function: Function | None) -> FunctionInstructions:
         """The instructions of a function; none where it cannot be read."""
         return self._code.of(function)
 
-    def code(self, stack: NativeStack, level: int) -> Decoded:
+    def code(self, stack: NativeStack, level: int) -> FunctionInstructions:
         return self._code.of(self.function(stack, level))
 
     def site(self, stack: NativeStack, level: int) -> CallSite:

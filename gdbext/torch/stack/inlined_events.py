@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from gdbext.engine.arch import Architecture
-    from gdbext.engine.process.code_reader import Decoded
+    from gdbext.engine.process.code_reader import FunctionInstructions
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Function, Symbolizer
     from gdbext.engine.unwind import NativeStack
@@ -71,7 +71,7 @@ class BackwardReach(NamedTuple):
 
 def backward_reach(
     architecture: Architecture,
-    code: Decoded,
+    code: FunctionInstructions,
     return_address: int,
     asks: Callable[[int], bool],
     never_returns: Callable[[int], bool] = lambda _: False,

@@ -72,7 +72,7 @@ def go_on(tid: int) -> None:
     _request(PTRACE_CONT, tid, None, None)
 
 
-def stopped_for(tid: int | None = None) -> tuple[int, int] | None:
+def peek_stop(tid: int | None = None) -> tuple[int, int] | None:
     """(thread id, signal or event << 8 | SIGTRAP) of a traced thread's stop that nobody has fetched, which stays so;
     of any thread for None. Raises ChildProcessError where it is gone."""
     kind, number = (os.P_ALL, 0) if tid is None else (os.P_PID, tid)
