@@ -155,7 +155,7 @@ def _wanted_of(chain: Chain, graph: WaitGraph) -> str:
     the chain, which may be the reason that nobody comes to end its last wait; "" where the chain says so already."""
     if chain.edges and chain.edges[-1].wait.kind.traits.relation.is_possession:
         return ""
-    waiters = graph.waiters()
+    waiters = graph.waiters
     pairs = [(graph.threads[tid], owner) for owner in chain.tids[::-1] for tid in waiters.get(owner, ())]
     held = [
         (each, each.wait, owner)

@@ -74,7 +74,7 @@ def waits_for_lost(
     for thread, wait in seen.waits:
         lost = wait.detail.lost
         if lost and lost.loss in losses and _is_lost(thread, wait, lost, seen):
-            waiters = [graph.threads[tid] for tid in graph.waiters().get(thread.tid, ())]
+            waiters = [graph.threads[tid] for tid in graph.waiters.get(thread.tid, ())]
             text = f"{who_waits(thread, wait)}{wait.detail.absence}"
             if waiters:
                 wants = listed([each.label for each in waiters])

@@ -148,7 +148,7 @@ class KernelWait(VerdictKind):
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         """Threads that others need, or that the user came for, and that sleep in the kernel for no lock of the
         process."""
-        waiters = graph.waiters()
+        waiters = graph.waiters
         for thread, wait in seen.waits:
             if not wait.kernel or not wait.kernel.stands:
                 continue
