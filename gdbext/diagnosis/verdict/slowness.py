@@ -1,9 +1,9 @@
-"""The look at a process that runs, and is slow or hardly runs: its surroundings, and the facts that slow_reasons.py
-explains.
-"""
+"""The examination of a process that runs, and is slow or hardly runs: its surroundings, and the facts that
+slow_reasons.py explains."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import CLOCK_REALTIME
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,8 +11,13 @@ from gdbext.cpython.threads.garbage_collector import running_collection
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
-from gdbext.diagnosis.verdict.shortages import Explanation, ExplanationKind, Facts
-from gdbext.diagnosis.verdict.slow_reasons import explanations, is_collecting
+from gdbext.diagnosis.verdict.slow_reasons import (
+    Explanation,
+    ExplanationKind,
+    SlownessInputs,
+    explanations,
+    is_collecting,
+)
 from gdbext.engine.targets.system.control_groups import descriptor_kinds
 from gdbext.engine.targets.system.surroundings import Surroundings, Turns, surroundings
 from gdbext.engine.vocabulary import Section, counted
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class KernelSleeper(NamedTuple):
-    """A thread that sleeps in the kernel as no program can explain (base_target.KernelSide)."""
+    """A thread that sleeps in the kernel for no reason that its program shows (base_target.KernelSide)."""
 
     tid: int
     state: str
@@ -42,7 +47,7 @@ class KernelSleeper(NamedTuple):
 
 
 class GroupLimits(NamedTuple):
-    """The limits of a process's control group; None where it has none."""
+    """The limits of a process's cgroup; None without a limit."""
 
     quota: groups.Quota | None
     memory: groups.MemoryUse | None
@@ -65,7 +70,7 @@ class Pressure(NamedTuple):
 
 
 class MachineSection(Section):
-    """The surroundings of the process, as far as a look needed them."""
+    """The surroundings of the process, as far as they were needed."""
 
     name: ClassVar[str] = "machine"
     cgroup: GroupLimits
@@ -81,8 +86,8 @@ class MachineSection(Section):
     def __init__(
         self, found: Surroundings | None, kernel: tuple[KernelSleeper, ...] = (), unread: tuple[str, ...] = ()
     ) -> None:
-        """``unread``: what cannot be known where nothing was ``found``."""
-        self._surroundings = found
+        """``found``: everything that was read; ``unread``: what cannot be known without it."""
+        self._found = found
         if found:
             self.cgroup = GroupLimits(found.quota, found.memory, found.tasks, found.cpuset)
             self.limits = ProcessLimits(found.descriptors, found.user_tasks, found.address_space)
@@ -96,8 +101,7 @@ class MachineSection(Section):
 
     @property
     def found(self) -> Surroundings | None:
-        """Everything that was read."""
-        return self._surroundings
+        return self._found
 
 
 class ExplanationsSection(Section):
@@ -124,60 +128,71 @@ class Slowness(NamedTuple):
     @property
     def sections(self) -> tuple[Section, ...]:
         """The sections of a report."""
-        listed = (ExplanationsSection(self.explanations),) if self.explanations else ()
-        return (self.machine, *listed)
+        return (self.machine, *((ExplanationsSection(self.explanations),) if self.explanations else ()))
 
 
 def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
-    """Read what surrounds a process that wants to run, or to have something; None where nothing has to be known."""
-    sides = tuple(_sleepers(process))
-    wants = not session.target.unreadable and (
-        wants_something(process, threads) or session.procfs.machine.lacks_descriptors()
+    """Read the surroundings of a process that wants to run, or to have something; None if nothing has to be known."""
+    sides = [(thread.tid, thread.kernel_side) for thread in process.threads if thread.kernel_side]
+    sleepers = tuple(
+        KernelSleeper(tid, side.state, side.channel, side.stack, side.is_page_fault, side.seconds)
+        for tid, side in sides
     )
-    if not (wants or sides):
+    wants = not session.target.unreadable and (
+        _wants_something(process, threads) or session.procfs.machine.lacks_descriptors()
+    )
+    if not (wants or sleepers):
         return None
-    found = None
-    if wants:
-        # Those that run now have to be known, besides those that ran at the stop.
-        tids = sorted(process.tids)
-        found = surroundings(session.target, tids, session.procfs.machine)
+    # Those that run now have to be known, besides those that ran at the stop.
+    found = surroundings(session.target, sorted(process.tids), session.procfs.machine) if wants else None
     if found and found.descriptors and found.descriptors.is_used_up:
         kinds = descriptor_kinds(process.pid, session.target.files)
         found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
-    return _explained(session, process, threads, MachineSection(found, sides))
+    return _explained(session, process, threads, MachineSection(found, sleepers))
 
 
 def slowness_of_core(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness:
-    """Find the same of a core: what its threads do, and nothing of the machine."""
-    return _explained(session, process, threads, MachineSection(None, (), (_NOT_IN_CORES,)))
-
-
-_NOT_IN_CORES = "a core has no control groups, limits, or times of the scheduler"
+    """The same of a core: what its threads do, and nothing of the machine."""
+    unread = "a core has no control groups, limits, or times of the scheduler"
+    return _explained(session, process, threads, MachineSection(None, (), (unread,)))
 
 
 def _explained(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], machine: MachineSection
 ) -> Slowness:
-    facts = Facts(
+    def recompiled() -> int:
+        return len(recompilations(DynamoReader(session.python).compilations())) if session.python else 0
+
+    def set_num_threads() -> int | None:
+        number = session.settings.value("num_threads") if session.has_torch else None
+        return number if isinstance(number, int) else None
+
+    def compiling_since(tid: int) -> float | None:
+        """Seconds by this machine's clock, None for a core; a recording keeps the time at which it was made."""
+        began = compilation_began(process.python.stack(tid))
+        now = session.target.files.clock(CLOCK_REALTIME) if began is not None else None
+        return now - began if now is not None and began is not None and now >= began else None
+
+    inputs = SlownessInputs(
         process,
         threads,
         machine.found,
         session.target.environ(),
-        lambda: _recompilations(session),
+        recompiled,
         session.procfs.machine.full_file_systems,
         lambda: list(_subnormal_shares(session, process, threads)),
-        lambda: _own_threads(session),
+        set_num_threads,
         lambda: running_collection(session.python),
-        lambda tid: _compiling_since(session, process, tid),
+        compiling_since,
         lambda tid: expression_size(process.python.stack(tid)),
     )
-    found = explanations(facts)
-    collector = next((each.tid for each in facts.running if is_collecting(facts, each)), None)
-    return Slowness(machine, found, facts.collection() if collector is not None else None, collector)
+    reasons = explanations(inputs)
+    collector = next((thread.tid for thread in inputs.running if is_collecting(inputs, thread)), None)
+    return Slowness(machine, reasons, inputs.collection() if collector is not None else None, collector)
 
 
 def collects_again(looks: Sequence[Slowness | None]) -> int | None:
-    """The thread that collected garbage in the first and in the last look, and began anew in between; None for none."""
+    """The thread that collected garbage in the first and in the last sample, in different runs; None without one."""
     first, last = looks[0], looks[-1]
     if not first or not last or not first.collection or not last.collection:
         return None
@@ -186,46 +201,40 @@ def collects_again(looks: Sequence[Slowness | None]) -> int | None:
 
 
 def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness | None:
-    """The last of several looks, with what all of them tell of collections of garbage: how many there were, and how
-    long the one that is not over yet has taken at the least. ``interval``: seconds that the process ran between two."""
-    last, seen = looks[-1], [each for each in looks if each and each.collection]
+    """The last of several samples, with what all of them show of collections of garbage: their number, and the least
+    duration of the one that is not over yet. ``interval``: seconds that the process ran between two samples."""
+    last = looks[-1]
     if not last or not last.collection:
         return last
     now = last.collection
-    ages = [each is not None and each.collection is not None and each.collection.is_same(now) for each in looks]
-    same = next((number for number, is_same in enumerate(reversed(ages)) if not is_same), len(ages))
-    runs = [each.collection.done for each in seen if each.collection and each.collection.generation == now.generation]
-    told = [f"the collector was at work in {len(seen)} of {counted(len(looks), 'sample')}"]
+    runs = [look.collection if look else None for look in looks]
+    is_same = [run is not None and run.is_same(now) for run in runs]
+    same = is_same[::-1].index(False) if False in is_same else len(looks)
+    done = [run.done for run in runs if run and run.generation == now.generation]
+    at_work = sum(1 for run in runs if run)
+    facts = [f"the collector was at work in {at_work} of {counted(len(looks), 'sample')}"]
     if same > 1:
-        told.append(f"this collection has taken longer than {(same - 1) * interval:.1f} s")
-    if runs[-1] > runs[0]:
-        told.append(f"{counted(runs[-1] - runs[0], 'collection')} of generation {now.generation} ended between them")
+        facts.append(f"this collection has taken longer than {(same - 1) * interval:.1f} s")
+    if done[-1] > done[0]:
+        facts.append(f"{counted(done[-1] - done[0], 'collection')} of generation {now.generation} ended between them")
     return last._replace(
         explanations=tuple(
-            each._replace(for_=(*each.for_, *told), against=())
-            if each.kind is ExplanationKind.GARBAGE_COLLECTION
-            else each
-            for each in last.explanations
+            reason._replace(for_=(*reason.for_, *facts), against=())
+            if reason.kind is ExplanationKind.GARBAGE_COLLECTION
+            else reason
+            for reason in last.explanations
         )
     )
 
 
-def wants_something(process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> bool:
+def _wants_something(process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> bool:
     """A thread runs, is ready to, or sleeps between two attempts; or a worker is missing."""
-    if any(each.state is RunState.RUNNING for each in threads) or any(t.kernel_state == "R" for t in process.threads):
+    if any(thread.state is RunState.RUNNING for thread in threads):
         return True
-    if len(process.threads) < len(process.tids):
+    if any(thread.kernel_state == "R" for thread in process.threads) or len(process.threads) < len(process.tids):
         return True
-    waits = [each.wait for each in threads if each.wait and each.state is RunState.WAITING]
+    waits = [thread.wait for thread in threads if thread.wait and thread.state is RunState.WAITING]
     return any(wait.kind is WaitKind.SLEEP or wait.detail.missing_workers for wait in waits)
-
-
-def _sleepers(process: ProcessSnapshot) -> Iterator[KernelSleeper]:
-    for thread in process.threads:
-        side = thread.kernel_side
-        if side:
-            fault = side.is_page_fault
-            yield KernelSleeper(thread.tid, side.state, side.channel, side.stack, fault, side.seconds)
 
 
 def _subnormal_shares(
@@ -236,31 +245,10 @@ def _subnormal_shares(
     thread = next(inside, None)
     if not thread or session.dispatcher_error:
         return
-    try:
-        found = ArgumentReporter(session).frames(thread.stack, 1)[0]
-        for argument in found.arguments:
+    with suppress(GdbextError):  # it runs on: what it had in hand may be gone
+        step = ArgumentReporter(session).frames(thread.stack, 1)[0]
+        for argument in step.arguments:
             for tensor in argument.tensors if argument.confidence.is_proven else ():
                 if tensor.address:
                     share = session.tensors.subnormal_share(tensor.address)
-                    yield f"{argument.name} of {found.qualified} ({tensor.short})", share
-    except GdbextError:
-        return  # it runs on: what it had in hand may be gone
-
-
-def _own_threads(session: Session) -> int | None:
-    """The number that torch.set_num_threads() was given; None where nobody has called it, or it cannot be read."""
-    number = session.settings.value("num_threads") if session.has_torch else None
-    return number if isinstance(number, int) else None
-
-
-def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> float | None:
-    """Seconds by the clock of this machine, None for a core; a recording keeps the time at which it was made."""
-    began = compilation_began(process.python.stack(tid))
-    now = session.target.files.clock(CLOCK_REALTIME) if began is not None else None
-    return now - began if now is not None and began is not None and now >= began else None
-
-
-def _recompilations(session: Session) -> int:
-    if not session.python:
-        return 0
-    return len(recompilations(DynamoReader(session.python).compilations()))
+                    yield f"{argument.name} of {step.qualified} ({tensor.short})", share
