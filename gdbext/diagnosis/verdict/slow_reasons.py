@@ -149,7 +149,8 @@ def _delays(inputs: SlownessInputs) -> Iterator[Explanation]:
     share = delayed / (delayed + ran) if delayed + ran else 0.0
     if not wanting or share < _SLOW_SHARE:
         return
-    facts = (f"threads that were ready: {len(wanting)}; {share:.0%} of that time went by before a processor was free",)
+    ready = f"threads that were ready: {len(wanting)}; {share:.0%} of that time went by before a processor was free"
+    facts: tuple[str, ...] = (ready,)
     allowed = len(machine.allowed)
     if allowed < machine.online:
         yield _pinned(inputs, machine, share, facts, crowded=len(wanting) > allowed)
