@@ -8,16 +8,8 @@ from typing import NoReturn
 
 from gdbext.errors import HelpRequested, UsageError
 
-_OF_ALL = {
-    "--json": "print one JSON document (schema gdbext/1) instead of text",
-    "--why": "also show the evidence for each statement",
-}
-"""The options that every command takes."""
 WIDTH = 100
-"""Columns of the help, fixed: the text is made before anybody knows the terminal, and gdb does not wrap it."""
-
-_ALL = ("*", "+")
-"""The word by which argparse says that all words up to the next option are values."""
+"""Columns of the help, fixed: the text is made before the terminal is known, and gdb does not wrap it."""
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -29,7 +21,7 @@ class CommandParser(argparse.ArgumentParser):
     """The parser of a command: it never prints or exits, but raises UsageError and HelpRequested."""
 
     def __init__(self, name: str, summary: str, shown: Collection[str] = ("--json", "--why")) -> None:
-        """``shown``: those of --json and --why that change something; the help does not show the others."""
+        """``shown``: those of --json and --why that have an effect; the help does not show the others."""
         super().__init__(
             prog=name,
             description=summary,
@@ -39,7 +31,10 @@ class CommandParser(argparse.ArgumentParser):
             conflict_handler="resolve",  # a command may say more about its --json
         )
         self.add_argument("--help", "-h", action="store_true", help="show this text")
-        for option, text in _OF_ALL.items():
+        for option, text in (
+            ("--json", "print one JSON document (schema gdbext/1) instead of text"),
+            ("--why", "also show the evidence for each statement"),
+        ):
             self.add_argument(option, action="store_true", help=text if option in shown else argparse.SUPPRESS)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -54,7 +49,7 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}", why=usage, help=f"{self.prog} --help")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:  # noqa: ARG002 - argparse's signature
-        """Called by argparse where it would end the process; no debugger must end for a typing error."""
+        """Called by argparse to end the process; a typing error must end no debugger."""
         raise UsageError(f"{self.prog}: {message or 'wrong usage'}", help=f"{self.prog} --help")
 
     def option_names(self) -> list[str]:
@@ -71,7 +66,7 @@ class CommandParser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def options(self) -> list[argparse.Action]:
-        """All that begin with a dash and that the help shows."""
+        """All arguments that begin with a dash and that the help shows."""
         return [action for action in self._actions if action.option_strings and action.help != argparse.SUPPRESS]
 
     def arguments(self) -> list[argparse.Action]:
@@ -79,16 +74,16 @@ class CommandParser(argparse.ArgumentParser):
         return [action for action in self._actions if not action.option_strings]
 
     def awaited(self, words: Sequence[str]) -> argparse.Action | None:
-        """The option or argument that a word behind these would be a value of."""
+        """The option or argument whose value a word after these would be."""
         arguments = self.arguments()
         option: argparse.Action | None = None
+        takes_all = ("*", "+")  # all words up to the next option are values
         for word in words:
             if word.startswith("-"):
-                option = next(
-                    (each for each in self.options() if word in each.option_strings and each.nargs != 0), None
-                )
+                options = (each for each in self.options() if word in each.option_strings and each.nargs != 0)
+                option = next(options, None)
             elif option:
-                option = option if option.nargs in _ALL else None
-            elif arguments and arguments[0].nargs not in _ALL:
+                option = option if option.nargs in takes_all else None
+            elif arguments and arguments[0].nargs not in takes_all:
                 del arguments[0]
         return option or next(iter(arguments), None)

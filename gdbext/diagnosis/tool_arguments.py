@@ -1,6 +1,4 @@
-"""Command lines of the commands: one parser each, the same for gdb, lldb and scripts/dispatch; addresses and threads as
-users write them.
-"""
+"""Values on the command lines of the commands: numbers, registers, addresses and threads as users write them."""
 
 from __future__ import annotations
 
@@ -19,8 +17,9 @@ if TYPE_CHECKING:
 
 NUMBER = r"(0x[0-9a-fA-F]{1,16}|\d{1,20})"
 """The pattern of an address or an offset; ``number`` takes it."""
+
+
 WORD = (1 << 64) - 1
-_REGISTER = re.compile(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?")
 
 
 def number(text: str) -> int:
@@ -29,15 +28,15 @@ def number(text: str) -> int:
 
 
 def register_value(session: Session, expression: str, instead: str) -> int | None:
-    """``$NAME``, ``*$NAME``, ``*$NAME+8``: a register of the selected thread, or the word that it points at.
+    """``$NAME``, ``*$NAME``, ``*$NAME+8``: a register of the selected thread, or the word to which it points.
 
-    None where the expression is none of these. ``instead`` is what the user can give where no thread is selected.
+    None if the expression is none of these. ``instead``: what the user can give if no thread is selected.
     Raises UsageError, MemoryFault.
     """
-    found = _REGISTER.fullmatch(expression)
-    if not found:
+    parts = re.fullmatch(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?", expression)
+    if not parts:
         return None
-    star, name, sign, offset = found.groups()
+    star, name, sign, offset = parts.groups()
     thread = session.target.selected_thread()
     if not thread:
         raise UsageError("no thread is selected, so there are no registers", help=f"give {instead} itself")
@@ -63,7 +62,7 @@ def find_thread(target: Target, word: str) -> TargetThread:
 
 
 def running_thread(process: RunningProcess, word: str) -> int:
-    """The tid of a thread of a process that nobody stops. Raises UsageError."""
+    """The tid of a thread of a process that is not stopped. Raises UsageError."""
     names = process.thread_names()
     tid = numbers.number(word)
     if tid is None or tid not in names:
@@ -103,14 +102,14 @@ def positive(word: str) -> int:
 
 
 def add_thread_choice(parser: argparse.ArgumentParser) -> None:
-    """``--thread`` and ``--all``, of which ``chosen_threads`` makes threads."""
+    """Add ``--thread`` and ``--all``; ``chosen_threads`` evaluates them."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--thread", metavar="TID|N", help="show this thread only (default: the selected one)")
     which.add_argument("--all", action="store_true", help="show every thread")
 
 
 def chosen_threads(target: Target, args: argparse.Namespace, command: str) -> list[TargetThread]:
-    """The threads that a command is about. Raises UsageError."""
+    """The threads that ``add_thread_choice``'s arguments select. Raises UsageError."""
 
     if args.all:
         return list(target.threads())

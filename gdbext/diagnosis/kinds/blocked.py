@@ -52,13 +52,12 @@ class Blocked(VerdictKind):
             alike.setdefault(likeness, []).append(chain)
         for chain, *more in alike.values():
             threads = [graph.threads[tid] for tid in chain.tids if tid in graph.threads]
-            steps = [thread.innermost for thread in threads if thread.innermost]
+            last_step = next((thread.innermost for thread in reversed(threads) if thread.innermost), None)
             evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
             expected = graph.wait_chain(chain.end, chain.tids) if not more else None
             text = self.sentence(chain, graph, len(more), expected)
             tids = (*dict.fromkeys((*chain.tids, *(expected.tids if expected else ()))), *(each.end for each in more))
-            step, wait = steps[-1] if steps else None, graph.threads[chain.end].wait
-            yield Finding(self, text, tids, evidence, step, wait=wait)
+            yield Finding(self, text, tids, evidence, last_step, wait=graph.threads[chain.end].wait)
 
     def _loops(self, seen: Observations) -> Iterator[Finding]:
         """Event loops that nothing will wake, and loops that sleep although they have callbacks to call: a loop checks

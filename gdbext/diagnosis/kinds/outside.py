@@ -56,7 +56,8 @@ class WaitingExternal(VerdictKind):
             crowds = at_one_line(seen.threads) if serves and is_io else []
             group = next((crowd for crowd in crowds if len(crowd) >= 4), [])
             groups = []
-            text, tids = f"{who_waits(thread, wait)}{loop_clause(thread)}.", (thread.tid,)
+            text = f"{who_waits(thread, wait)}{loop_clause(thread)}."
+            tids: tuple[int, ...] = (thread.tid,)
             if group:
                 text = f"{crowd(group)} {text}"
                 tids = (*(each.tid for each in group), thread.tid)
