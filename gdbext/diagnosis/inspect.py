@@ -13,9 +13,9 @@ from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.report.finding import ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.threads.repeated_arguments import have_same_arguments
 from gdbext.diagnosis.threads.thread_reporting import (
     all_frames,
+    have_same_arguments,
     missing_kernels,
     native_place,
     report_thread,

@@ -10,7 +10,6 @@ from gdbext.diagnosis.report.finding import Finding
 from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait_kind import Loss, WaitKind
-from gdbext.diagnosis.verdict.chains import blocked_chains, may_wake_others
 from gdbext.diagnosis.verdict.clauses import (
     TASKS,
     back_clause,
@@ -22,7 +21,7 @@ from gdbext.diagnosis.verdict.clauses import (
     wait_chain,
     who_waits,
 )
-from gdbext.diagnosis.verdict.graph import Chain, Observations, WaitGraph, task_cycles
+from gdbext.diagnosis.verdict.graph import Chain, Observations, WaitGraph, blocked_chains, may_wake_others, task_cycles
 from gdbext.engine.vocabulary import counted, of_many
 
 

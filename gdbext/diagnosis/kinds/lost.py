@@ -10,9 +10,8 @@ from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import ParentsThread, Wait
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread, WaitKind
-from gdbext.diagnosis.verdict.chains import nobody_goes_on
 from gdbext.diagnosis.verdict.clauses import listed, owner_clause, who_waits
-from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
+from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, nobody_goes_on
 
 _WITHOUT_FORK = (
     "Start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method), or fork before threads."

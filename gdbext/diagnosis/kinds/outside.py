@@ -12,9 +12,8 @@ from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.verdict.chains import at_one_line, bystanders, external_waits
 from gdbext.diagnosis.verdict.clauses import crowd, listed, loop_clause, meanwhile, wait_chain, who_waits
-from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
+from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, at_one_line, bystanders, external_waits
 
 
 class WaitingExternal(VerdictKind):

@@ -12,9 +12,8 @@ from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.verdict.chains import busy_threads, bystanders, nobody_goes_on
 from gdbext.diagnosis.verdict.clauses import all_run, listed, loop_clause, meanwhile, place, wait_chain
-from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
+from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, busy_threads, bystanders, nobody_goes_on
 
 _BACKGROUND = {"SIGTTIN": "read from", "SIGTTOU": "write to, or set up,"}
 """Signals of job control, and what the process wanted to do with its terminal (termios(3))."""

@@ -14,10 +14,8 @@ from gdbext.diagnosis.report.wait_detail import Owned, Unowned
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import (
     gil_waits,
-    kernel_waits,
-    mutex_waits,
+    glibc_waits,
     pool_workers,
-    pthread_waits,
     python_waits,
     syscall_waits,
     torch_waits,
@@ -58,19 +56,19 @@ GIL_RECOGNISERS: tuple[Recogniser, ...] = (
 RECOGNISERS: tuple[Recogniser, ...] = (
     *GIL_RECOGNISERS,
     pool_workers.openmp_wait,  # its runtime waits by its own system calls: the module of the innermost frame decides
-    mutex_waits.static_initializer_wait,  # by __cxa_guard_acquire, below which libc may be seen
-    mutex_waits.mutex_wait,  # a lock with an owner says more than "inside a collective" below …
-    mutex_waits.libc_lock_wait,  # locks that are no mutexes, by the functions of libc above them
-    mutex_waits.destroyed,  # a mutex by name that is none any more
-    mutex_waits.unidentified,
-    pthread_waits.rwlock_wait,
+    glibc_waits.static_initializer_wait,  # by __cxa_guard_acquire, below which libc may be seen
+    glibc_waits.mutex_wait,  # a lock with an owner says more than "inside a collective" below …
+    glibc_waits.libc_lock_wait,  # locks that are no mutexes, by the functions of libc above them
+    glibc_waits.destroyed,  # a mutex by name that is none any more
+    glibc_waits.unidentified,
+    glibc_waits.rwlock_wait,
     torch_waits.classify,  # … and that says more than the condition variable below it
     python_waits.classify,  # threading's objects, which are semaphores to glibc
-    pthread_waits.condvar_wait,  # what glibc's objects say by themselves
-    pthread_waits.semaphore_wait,
-    pthread_waits.join,
-    pthread_waits.barrier,
-    pthread_waits.once_wait,  # by its value alone where it has no name, so that the others come first
+    glibc_waits.condvar_wait,  # what glibc's objects say by themselves
+    glibc_waits.semaphore_wait,
+    glibc_waits.join,
+    glibc_waits.barrier,
+    glibc_waits.once_wait,  # by its value alone where it has no name, so that the others come first
     torch_waits.driver_without_name,  # the library alone tells, and more than the system call does
     syscall_waits.classify,  # anything but a futex: the system call says what for
     syscall_waits.unknown_futex,
@@ -113,7 +111,7 @@ def state_of(thread: ThreadSnapshot) -> State:
     state = _state_in_call(thread) if thread.syscall else _state_outside_calls(thread)
     if not thread.kernel_side:
         return state
-    return State(*kernel_waits.with_kernel_side(thread, state.state, state.wait), state.pool)
+    return State(*syscall_waits.with_kernel_side(thread, state.state, state.wait), state.pool)
 
 
 def _state_in_call(thread: ThreadSnapshot) -> State:

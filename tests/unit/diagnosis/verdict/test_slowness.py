@@ -12,8 +12,16 @@ from gdbext.diagnosis.report.thread_report import Frame, FrameKind, Progress, Th
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.diagnosis.verdict.progress import with_collections
-from gdbext.diagnosis.verdict.slow_reasons import Explanation, ExplanationKind, SlownessInputs, explanations
-from gdbext.diagnosis.verdict.slowness import MachineSection, Slowness, collects_again, over_samples
+from gdbext.diagnosis.verdict.slowness import (
+    Explanation,
+    ExplanationKind,
+    MachineSection,
+    Slowness,
+    SlownessInputs,
+    collects_again,
+    explanations,
+    over_samples,
+)
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 from gdbext.engine.targets.system.control_groups import Allowance, MemoryUse, Quota
 from gdbext.engine.targets.system.surroundings import Surroundings, Turns
