@@ -53,7 +53,6 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message or 'wrong usage'}", help=f"{self.prog} --help")
 
     def option_names(self) -> list[str]:
-        """All long options, for completion."""
         return sorted(name for action in self.options() for name in action.option_strings if name.startswith("--"))
 
     def format_arguments_help(self, summary: str) -> str:

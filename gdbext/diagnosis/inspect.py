@@ -86,7 +86,6 @@ def _signal_stop(snapshot: ThreadSnapshot) -> SignalStop | None:
 
 
 def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Observations:
-    """``threads`` are the reports of all of the process's snapshots."""
     target = session.target
     crashes: dict[int, Crash] = {}
     recursions: dict[int, Recursion] = {}

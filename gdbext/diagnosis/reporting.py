@@ -107,7 +107,6 @@ def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
 
 
 def report_target(session: Session) -> TargetReport:
-    """The process, with the torch and the Python in it."""
     target, layout, version = session.target, session.layout_if_known, torch_version(session)
     found = LayoutReport(layout.id, layout.match) if layout else LayoutReport(None, "none")
     return TargetReport(

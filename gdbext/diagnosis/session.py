@@ -65,7 +65,6 @@ class LazyResult(Generic[Made]):
         return self._error
 
     def get(self) -> Made:
-        """The result. Raises the error that ``make`` raised."""
         if self.error:
             raise self.error
         return self._made[0]
@@ -97,8 +96,6 @@ TORCH_LIBRARY = "libtorch_cpu.so"
 
 
 class CallCounter(Protocol):
-    """The number of calls of operators since it was made."""
-
     def total(self) -> int:
         """The number so far. Raises OSError."""
 
@@ -189,12 +186,10 @@ class Session:
 
     @cached_property
     def stacks(self) -> Stacks:
-        """The native stacks of all threads, unwound on demand."""
         return Stacks(self.unwinder, self.symbolizer, StackOwners(self.target, self.modules, self.memory), self.errors)
 
     @cached_property
     def threads(self) -> ThreadSnapshots:
-        """The snapshots of all threads."""
         process = ProcessSnapshot(
             self.memory,
             self.symbolizer,
@@ -332,7 +327,6 @@ class Session:
 
     @cached_property
     def tensors(self) -> TensorReader:
-        """Reads tensors. Raises NotTorch, LayoutError."""
         return TensorReader(self.memory, self.layout, self.symbolizer, self.dispatch_keys)
 
     @cached_property

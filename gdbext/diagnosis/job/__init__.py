@@ -61,6 +61,5 @@ def job_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def first_number(environ: Mapping[str, str], names: Iterable[str]) -> int | None:
-    """The first number among these variables."""
     values = (number(environ.get(name, "")) for name in names)
     return next((value for value in values if value is not None), None)

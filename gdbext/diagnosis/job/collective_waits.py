@@ -103,7 +103,6 @@ def _named(session: Session, thread: ThreadSnapshot, wait: Wait, section: Collec
 
 
 def _below(wait: Wait) -> WaitDetail:
-    """The wait by which a thread waits for other ranks."""
     return wait.detail.below if isinstance(wait.detail, OtherRanks) else wait.detail
 
 

@@ -158,8 +158,6 @@ def known_groups(session: Session) -> KnownGroups:
 
 
 class _Recorded:
-    """The contents of the recorders, by group."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
         self._now, self._steady = (

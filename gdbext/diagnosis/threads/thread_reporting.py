@@ -91,9 +91,7 @@ def report_thread(
 
 def native_place(snapshot: ThreadSnapshot, level: int) -> str:
     """The function with its library: ``sre_ucs1_match (libpython3.11.so.1.0)``."""
-    function = snapshot.stack.function(level)
-    name = function.demangled[0].split("(")[0] if function else "an unnamed function"
-    return f"{name} ({snapshot.module_name(level) or 'no library'})"
+    return f"{snapshot.function_name(level) or 'an unnamed function'} ({snapshot.module_name(level) or 'no library'})"
 
 
 def report_stack(session: Session, thread: TargetThread, native: bool, explained: bool) -> ThreadReport:
@@ -213,8 +211,6 @@ class Doubt(IntEnum):
 
 
 class ArgumentReporter:
-    """Finds and describes arguments in one session."""
-
     def __init__(self, session: Session, statistics: bool = False) -> None:
         """``statistics``: also of each tensor. Raises NotTorch, LayoutError."""
         self._tensors = session.tensors

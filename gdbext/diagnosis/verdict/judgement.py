@@ -11,8 +11,6 @@ from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
 
 
 class Judgement(NamedTuple):
-    """All findings, strongest first, and the verdict."""
-
     findings: tuple[Finding, ...]
     verdict: Verdict
 

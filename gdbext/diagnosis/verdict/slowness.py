@@ -64,7 +64,7 @@ class ProcessLimits(NamedTuple):
 
 
 class Pressure(NamedTuple):
-    """Pressure stall information of the control group."""
+    """Pressure stall information of the cgroup."""
 
     memory_full: float | None
 
@@ -127,7 +127,6 @@ class Slowness(NamedTuple):
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """The sections of a report."""
         return (self.machine, *((ExplanationsSection(self.explanations),) if self.explanations else ()))
 
 
@@ -290,8 +289,6 @@ class Explanation(NamedTuple):
 
 
 class SlownessInputs(NamedTuple):
-    """Everything that explanations are made from."""
-
     process: ProcessSnapshot
     threads: Sequence[ThreadReport]
     surroundings: Surroundings | None
@@ -363,7 +360,6 @@ def _quota(inputs: SlownessInputs) -> Iterator[Explanation]:
 
 
 def _delays(inputs: SlownessInputs) -> Iterator[Explanation]:
-    """Ready threads for which no CPU was free."""
     machine = inputs.surroundings
     if not machine or not machine.seconds:
         return
@@ -681,7 +677,6 @@ def _contended(inputs: SlownessInputs) -> Iterator[Explanation]:
 
 
 def _one_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
-    """One thread computes where many could."""
     computing = [thread for thread in inputs.running if thread.dispatch]
     machine, environ = inputs.surroundings, inputs.environ
     room = min(len(machine.allowed), int(machine.quota.processors) if machine.quota else 1 << 16) if machine else 0

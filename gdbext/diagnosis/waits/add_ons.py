@@ -32,7 +32,6 @@ class AddOns:
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
-        """The rows of pools that other packages add."""
         pools = []
         for point in entry_points(POOLS_GROUP):
             loaded = self._loaded(point)
@@ -47,7 +46,6 @@ class AddOns:
 
     @cached_property
     def recognisers(self) -> tuple[AddedRecogniser, ...]:
-        """The recognisers that other packages add."""
         loaded = ((point, self._loaded(point)) for point in entry_points(WAITS_GROUP))
         return tuple(AddedRecogniser(point, function, self) for point, function in loaded if function is not None)
 

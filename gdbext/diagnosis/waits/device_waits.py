@@ -56,7 +56,7 @@ def outermost_call(thread: ThreadSnapshot, level: int) -> int:
 def device_wait(thread: ThreadSnapshot, level: int, polls: bool = False) -> DeviceWait:
     """Facts that the stack shows of the call that frame ``level`` belongs to."""
     outer = outermost_call(thread, level)
-    name, inner = function_name(thread, outer), function_name(thread, level)
+    name, inner = thread.function_name(outer), thread.function_name(level)
     row = _CALLS.get(plain_name(name))
     return DeviceWait(
         name,
@@ -74,7 +74,7 @@ def nccl_call(thread: ThreadSnapshot, level: int = 0) -> str:
     """The function of NCCL that the program entered and that has not returned; "" if there is none."""
     levels = range(level, min(level + _DEPTH, len(thread.frames)))
     outermost = next((at for at in reversed(levels) if FunctionTag.NCCL in thread.tags(at)), None)
-    return function_name(thread, outermost) if outermost is not None else ""
+    return thread.function_name(outermost) if outermost is not None else ""
 
 
 def _purpose(thread: ThreadSnapshot, level: int) -> str:
@@ -99,15 +99,7 @@ def _names(thread: ThreadSnapshot, level: int) -> Sequence[str]:
     return function.names if function else ()
 
 
-def function_name(thread: ThreadSnapshot, level: int) -> str:
-    """The function of a frame without its arguments, "" if it has no name."""
-    function = thread.stack.function(level)
-    return function.demangled[0].split("(")[0] if function else ""
-
-
 class _Handle(NamedTuple):
-    """The stream or event of a call."""
-
     stream: int | None = None
     number: int | None = None
     """PyTorch's number of the stream."""

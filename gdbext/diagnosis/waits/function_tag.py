@@ -140,7 +140,6 @@ def _with_variants(names: str) -> Functions:
 
 
 def torch_functions(*families: TorchSymbol) -> Functions:
-    """Functions of torch whose names torch/assumed_symbols.py has."""
     return Functions(qualified=tuple(name for family in families for name in family.names))
 
 

@@ -45,9 +45,9 @@ def gil_wait(thread: ThreadSnapshot) -> Wait | None:
         changing = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
         if not isinstance(changing, OwnerThread):
             state = f"its holder's thread state {gil.last_holder or 0:#x} belongs to no thread"
-            return Wait(_gil_resource(gil), evidence=(evidence, state))
+            return Wait(gil_resource(gil), evidence=(evidence, state))
         why = f"thread {changing.tid} is just changing it"
-    return Wait(_gil_resource(gil), being_released=True, evidence=(evidence, why))
+    return Wait(gil_resource(gil), being_released=True, evidence=(evidence, why))
 
 
 def is_of_two_moments(thread: ThreadSnapshot, wait: Wait | None) -> bool:
@@ -96,14 +96,15 @@ def _holder(thread: ThreadSnapshot, gil: GilState) -> tuple[int, OwnerCertainty]
     return last, OwnerCertainty.INFERRED
 
 
-def _gil_resource(gil: GilState) -> Resource:
+def gil_resource(gil: GilState) -> Resource:
+    """The GIL, with its interpreter unless that is the main one."""
     return Resource(WaitKind.GIL, gil.address, f"interpreter {gil.interpreter}" if gil.interpreter else "")
 
 
 def _held_gil_wait(gil: GilState, holder: tuple[int, OwnerCertainty], evidence: str) -> Wait:
     tid, certainty = holder
     state = f"the GIL is locked, its last holder is the thread state {gil.last_holder or 0:#x} of thread {tid}"
-    return Wait(_gil_resource(gil), OwnerThread(tid), certainty, timed=True, evidence=(evidence, state))
+    return Wait(gil_resource(gil), OwnerThread(tid), certainty, timed=True, evidence=(evidence, state))
 
 
 def parking_wait(thread: ThreadSnapshot) -> Wait | None:

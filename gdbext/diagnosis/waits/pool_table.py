@@ -77,7 +77,6 @@ class Pool(NamedTuple):
 
 
 def _cpp(*qualified: str) -> Functions:
-    """Functions of C++ or Rust, by the beginnings of their qualified names."""
     return Functions(qualified=qualified)
 
 
@@ -293,8 +292,6 @@ BACKENDS = (GLOO_LOOP, GLOO_QUEUE, NCCL)
 
 
 class PoolPart(Enum):
-    """The part that a function plays in a pool."""
-
     WAITS = "a worker waits in it"
     MAIN = "the workers' main function"
     SPINS = "a worker looks for work in it"

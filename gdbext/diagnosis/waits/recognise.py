@@ -39,8 +39,7 @@ def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> di
     held: dict[int, dict[tuple[WaitKind, int], Resource]] = {}
     for gil in gils:
         if gil.holder_tid is not None:
-            name = f"interpreter {gil.interpreter}" if gil.interpreter else ""
-            held.setdefault(gil.holder_tid, {})[WaitKind.GIL, gil.address] = Resource(WaitKind.GIL, gil.address, name)
+            held.setdefault(gil.holder_tid, {})[WaitKind.GIL, gil.address] = gil_waits.gil_resource(gil)
     for wait in waits:
         if not wait or wait.being_released or not wait.kind.traits.relation.is_possession:
             continue
@@ -87,8 +86,7 @@ POOLS: tuple[PoolRecogniser, ...] = (
 SPINNING: tuple[Recogniser, ...] = (
     gil_waits.between_gil_waits,
     gil_waits.between_parkings,
-    torch_waits.spinning_device,
-    torch_waits.polling_store,
+    torch_waits.polling_wait,
     syscall_waits.between_sleeps,
     syscall_waits.uninterruptible,
 )
@@ -142,7 +140,6 @@ def _state_outside_calls(thread: ThreadSnapshot) -> State:
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread inside a system call."""
     wait = _first(GIL_RECOGNISERS, thread) or _first(thread.process.added_recognisers, thread)
     wait = wait or _first(RECOGNISERS[len(GIL_RECOGNISERS) :], thread)
     return _with_witness(thread, wait) if wait else None

@@ -81,7 +81,6 @@ class ProcessSnapshot:
 
     @property
     def added_recognisers(self) -> Sequence[Callable[[ThreadSnapshot], Wait | None]]:
-        """The recognisers of other packages."""
         return self.add_ons.recognisers if self.add_ons is not None else ()
 
     def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[Tag]:
@@ -291,7 +290,6 @@ class ThreadSnapshot:
 
     @cached_property
     def outer_tags(self) -> Mapping[Tag, int]:
-        """Tag → the outermost level that has it, over the outer frames."""
         outermost = len(self.frames) - 1
         return self.process.tags_along(self.stack, range(outermost, max(outermost - OUTER, -1), -1))
 
@@ -301,9 +299,13 @@ class ThreadSnapshot:
         return min((level for level in levels if level < within), default=None)
 
     def module_name(self, level: int) -> str:
-        """The file name of a frame's module, "" outside of all modules."""
         module = self.frames[level].module if level < len(self.frames) else None
         return module.name if module else ""
+
+    def function_name(self, level: int) -> str:
+        """The function of a frame without its arguments, "" if it has no name."""
+        function = self.stack.function(level)
+        return function.demangled[0].split("(")[0] if function else ""
 
     def in_libc(self, level: int) -> bool:
         """The frame is in the C library or, before glibc 2.34, in its thread library."""

@@ -80,7 +80,6 @@ _SHOWN = 4
 
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread inside a system call other than futex, None if it runs."""
     call, process = thread.syscall, thread.process
     if not call or call.name == "futex":
         return None
@@ -379,7 +378,6 @@ _DESCRIPTORS = frozenset(
 
 
 def with_kernel_side(thread: ThreadSnapshot, state: RunState, wait: Wait | None) -> tuple[RunState, Wait | None]:
-    """The state of a thread and its wait, with what its kernel side adds; unchanged without one."""
     side, process = thread.kernel_side, thread.process
     if not side or state is RunState.IDLE or process.frozen_group:
         return state, wait

@@ -173,8 +173,6 @@ _OUTSIDE: dict[Tag, WaitKind] = {
     FunctionTag.STORE: WaitKind.COLLECTIVE,
 }
 """Functions that wait for a device or another rank."""
-_SPINNING = 16
-"""Frames between the program counter and a function that polls."""
 
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
@@ -187,7 +185,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return None
     level = levels[tag]
     address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
-    name = _name_of(thread, level)
+    name = thread.function_name(level)
     frame = f"frame {level}: {name}"
     if isinstance(tag, PoolFunction):
         return _pool_wait(thread, tag.pool, address, frame)
@@ -230,14 +228,6 @@ def _context(thread: ThreadSnapshot, level: int) -> str:
     return ", during backward" if any(thread.inner_tags.get(tag, -1) > level for tag in backward) else ""
 
 
-def spinning_device(thread: ThreadSnapshot) -> Wait | None:
-    """A device synchronization that spins instead of sleeping: the thread runs, and still only waits."""
-    level = thread.first(FunctionTag.DEVICE, within=_SPINNING)
-    if level is None or _is_covered(thread, level):
-        return None
-    return _device_wait(thread, level, 0, polls=True)
-
-
 def _device_wait(thread: ThreadSnapshot, level: int, address: int, evidence: str = "", polls: bool = False) -> Wait:
     """The wait in a call of a device's runtime or driver, of which ``level`` is the innermost frame with a name.
     ``evidence``: what shows that, if no name does."""
@@ -259,14 +249,19 @@ def driver_without_name(thread: ThreadSnapshot) -> Wait | None:
     return _device_wait(thread, level, 0, f"a function of {thread.module_name(level)} without a name")
 
 
-def polling_store(thread: ThreadSnapshot) -> Wait | None:
-    """The store's server, which counts its clients in a loop: the thread runs, and still only waits."""
-    level = thread.first(FunctionTag.STORE, within=_SPINNING)
-    if level is None or _is_covered(thread, level):
-        return None
-    name = _name_of(thread, level)
-    resource, evidence = Resource(WaitKind.COLLECTIVE, 0, name), (f"frame {level}: {name} (it polls)",)
-    return Wait(resource, evidence=evidence, detail=OtherRanks(CollectiveWait(name, is_store=True)))
+def polling_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that runs and still only waits: a device synchronization that spins instead of sleeping, or
+    the store's server, which counts its clients in a loop."""
+    for tag in (FunctionTag.DEVICE, FunctionTag.STORE):
+        level = thread.first(tag, within=16)
+        if level is None or _is_covered(thread, level):
+            continue
+        if tag is FunctionTag.DEVICE:
+            return _device_wait(thread, level, 0, polls=True)
+        name = thread.function_name(level)
+        evidence, detail = f"frame {level}: {name} (it polls)", OtherRanks(CollectiveWait(name, is_store=True))
+        return Wait(Resource(WaitKind.COLLECTIVE, 0, name), evidence=(evidence,), detail=detail)
+    return None
 
 
 def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
@@ -275,11 +270,6 @@ def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
     if any(thread.inner_tags.get(tag, INNER) < level for tag in inside):
         return True
     return any(step.level < level for step in thread.dispatch)
-
-
-def _name_of(thread: ThreadSnapshot, level: int) -> str:
-    function = thread.stack.function(level)
-    return function.demangled[0].split("(")[0] if function else ""
 
 
 def _pool_wait(thread: ThreadSnapshot, pool: Pool, address: int, frame: str, is_future: bool = False) -> Wait:
