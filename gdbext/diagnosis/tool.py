@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.command_parser import CommandParser
+from gdbext.diagnosis.tool_arguments import CommandParser
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, write

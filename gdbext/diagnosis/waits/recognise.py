@@ -13,7 +13,6 @@ from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_detail import Owned, Unowned
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import (
-    gil_waits,
     glibc_waits,
     pool_workers,
     python_waits,
@@ -39,7 +38,7 @@ def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> di
     held: dict[int, dict[tuple[WaitKind, int], Resource]] = {}
     for gil in gils:
         if gil.holder_tid is not None:
-            held.setdefault(gil.holder_tid, {})[WaitKind.GIL, gil.address] = gil_waits.gil_resource(gil)
+            held.setdefault(gil.holder_tid, {})[WaitKind.GIL, gil.address] = python_waits.gil_resource(gil)
     for wait in waits:
         if not wait or wait.being_released or not wait.kind.traits.relation.is_possession:
             continue
@@ -49,8 +48,8 @@ def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> di
 
 
 GIL_RECOGNISERS: tuple[Recogniser, ...] = (
-    gil_waits.gil_wait,  # by the address of the futex, which no other recogniser would know for the GIL's
-    gil_waits.parking_wait,  # the same, of a build without a GIL
+    python_waits.gil_wait,  # by the address of the futex, which no other recogniser would know for the GIL's
+    python_waits.parking_wait,  # the same, of a build without a GIL
 )
 RECOGNISERS: tuple[Recogniser, ...] = (
     *GIL_RECOGNISERS,
@@ -84,8 +83,8 @@ POOLS: tuple[PoolRecogniser, ...] = (
 """The recognisers of idle workers inside a system call; they come before all recognisers of waits."""
 
 SPINNING: tuple[Recogniser, ...] = (
-    gil_waits.between_gil_waits,
-    gil_waits.between_parkings,
+    python_waits.between_gil_waits,
+    python_waits.between_parkings,
     torch_waits.polling_wait,
     syscall_waits.between_sleeps,
     syscall_waits.uninterruptible,
