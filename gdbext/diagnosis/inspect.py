@@ -180,7 +180,9 @@ def _place(thread: ThreadSnapshot) -> SamplePlace:
 
 def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
     """Find what may slow the process down. Nothing is imported or read if all threads wait."""
-    rests = all(map(_waits_for_others, threads))
+    # A thread rests if it neither runs nor retries by itself, nor lacks workers.
+    waits = (thread.wait for thread in threads if thread.state is not RunState.IDLE)
+    rests = all(wait and wait.kind is not WaitKind.SLEEP and wait.detail.missing_workers is None for wait in waits)
     if not session.procfs:  # a core of a process that ran on: what its memory shows
         stops = map(_signal_stop, process.threads)
         if rests or any(stop and stop.is_fatal for stop in stops):
@@ -199,14 +201,6 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
     from gdbext.diagnosis.verdict.slowness import slowness  # 11 ms, where something runs
 
     return slowness(session, process, threads)
-
-
-def _waits_for_others(thread: ThreadReport) -> bool:
-    """The thread neither runs nor retries by itself, nor lacks workers."""
-    wait = thread.wait
-    if thread.state is RunState.IDLE:
-        return True
-    return wait is not None and wait.kind is not WaitKind.SLEEP and wait.detail.missing_workers is None
 
 
 def with_known_bugs(session: Session, inspection: Inspection) -> Inspection:

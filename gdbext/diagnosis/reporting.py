@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import CutCall, LayoutReport, PythonReport, Report, TargetReport, TorchReport
@@ -22,15 +23,13 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report import Ending
     from gdbext.diagnosis.report.finding import Finding, Verdict
-    from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.diagnosis.report.wait import Wait
-    from gdbext.diagnosis.session import CallCounter, Session
+    from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import Tool
-    from gdbext.engine.targets.base_target import Target, TargetThread
+    from gdbext.engine.targets.base_target import Target
     from gdbext.engine.unwind import NativeStack
     from gdbext.engine.vocabulary import Section
     from gdbext.render.page import Origin
-    from gdbext.torch.values.value_text import Statistics
 
 
 _ORIGIN = "origin"
@@ -225,24 +224,11 @@ def with_arguments(
 
 
 class ToolExtras(Extras):
-    """Calls the function of the tool that has one; ``offered`` finds it by name."""
+    """Calls the functions of the tools that have them; ``offered`` finds one by its name."""
 
     def __init__(self, offered: Callable[[str], Callable[..., Any] | None]) -> None:
-        self._offered = offered
+        def call(name: str, *arguments: Any) -> Any:
+            return (offered(name) or getattr(NO_EXTRAS, name))(*arguments)
 
-    def backward_nodes(
-        self, session: Session, thread: TargetThread, stack: NativeStack, levels: Sequence[int]
-    ) -> tuple[BackwardNode, ...]:
-        nodes: tuple[BackwardNode, ...] = (self._offered("backward_nodes") or NO_EXTRAS.backward_nodes)(
-            session, thread, stack, levels
-        )
-        return nodes
-
-    def call_count(self, session: Session) -> CallCounter | None:
-        counter: CallCounter | None = (self._offered("call_count") or NO_EXTRAS.call_count)(session)
-        return counter
-
-    def tensor_statistics(self, session: Session) -> Callable[[int], Statistics | None]:
-        make = self._offered("tensor_statistics") or NO_EXTRAS.tensor_statistics
-        statistics: Callable[[int], Statistics | None] = make(session)
-        return statistics
+        for name in ("backward_nodes", "call_count", "tensor_statistics"):
+            setattr(self, name, partial(call, name))

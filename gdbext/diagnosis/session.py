@@ -145,7 +145,9 @@ class Session:
         self.unwinder = Unwinder(self.memory, self.modules, self.files.steps)
         self.errors = ErrorLog()
         self._layout = LazyResult((lambda: layout) if layout else self._choose_layout)
-        self._dispatcher = LazyResult(self._read_dispatcher)
+        self._dispatcher = LazyResult(
+            lambda: Dispatcher(self.memory, self.layout, self.symbolizer, lambda at: self.python_object(at).function)
+        )
         self.extras: Extras = NO_EXTRAS
         """The additions of tools to reports; set by the code that runs tools."""
 
@@ -277,10 +279,6 @@ class Session:
     def dispatcher_error(self) -> GdbextError | None:
         """The reason why the dispatcher cannot be read, None if it can."""
         return self._dispatcher.error
-
-    def _read_dispatcher(self) -> Dispatcher:
-        layout = self.layout  # without torch nothing of it is imported
-        return Dispatcher(self.memory, layout, self.symbolizer, lambda address: self.python_object(address).function)
 
     @cached_property
     def dispatch_stacks(self) -> DispatchStackReader:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from gdbext.engine import numbers
@@ -128,11 +129,6 @@ WIDTH = 100
 """Columns of the help, fixed: the text is made before the terminal is known, and gdb does not wrap it."""
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26, width=WIDTH)
-
-
 class CommandParser(argparse.ArgumentParser):
     """The parser of a command: it never prints or exits, but raises UsageError and HelpRequested."""
 
@@ -141,7 +137,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(
             prog=name,
             description=summary,
-            formatter_class=_Formatter,
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=26, width=WIDTH),
             add_help=False,
             allow_abbrev=False,
             conflict_handler="resolve",  # a command may say more about its --json

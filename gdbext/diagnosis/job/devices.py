@@ -226,14 +226,19 @@ def name_devices(
     devices)."""
     sites = session.dispatch_stacks.sites if session.has_torch else None
     reader = StreamsOfWaits(session.memory, session.symbolizer, sites)
-    callbacks = tuple(thread.tid for thread in process.threads if _runs_host_function(thread))
+    callbacks = []  # threads of the driver in whose frames a function of the program runs
+    for snapshot in process.threads:
+        levels = (level for level in range(len(snapshot.frames)) if not snapshot.in_libc(level))
+        modules = [snapshot.module_name(level) for level in levels]
+        if modules and modules[-1].startswith(DRIVER_LIBRARY) and modules[0] != modules[-1]:
+            callbacks.append(snapshot.tid)
     replayed: list[ReplayedGraph] = []
     waiting: list[ThreadSnapshot] = []
     named: list[ThreadReport] = []
     for snapshot, thread in zip(process.threads, threads):
         if thread.wait and thread.wait.detail.device:
             waiting.append(snapshot)
-            call = reader.completed(snapshot, thread.wait.detail.device, callbacks)
+            call = reader.completed(snapshot, thread.wait.detail.device, tuple(callbacks))
             graph = reader.graph(snapshot)
             replayed += [ReplayedGraph(thread.tid, graph)] if graph else []
             detail = thread.wait.detail.with_device(call)
@@ -280,9 +285,3 @@ def _reasons(wait: DeviceWait) -> Iterator[str]:
         yield f"PyTorch's pool of streams has it: number {wait.stream_id} of cuda:{wait.device}"
     elif wait.device is not None:
         yield f"cuda:{wait.device} is the only device that PyTorch sees"
-
-
-def _runs_host_function(thread: ThreadSnapshot) -> bool:
-    """A thread of the driver in whose frames a function of the program runs."""
-    modules = [thread.module_name(level) for level in range(len(thread.frames)) if not thread.in_libc(level)]
-    return bool(modules) and modules[-1].startswith(DRIVER_LIBRARY) and modules[0] != modules[-1]

@@ -372,7 +372,11 @@ def _is_blocked(
         return True
     if tail.reason is ChainEnd.TIMED:
         return tail.has_lock and (end.wait.detail.seconds or 0) >= 5
-    return tail.has_lock or (nobody_can_wake and not _a_signal_may_end_it(end, pid))
+    # Python runs signal handlers in the main thread, also while it waits for an event; in C, sem_post is the one of
+    # these functions that a handler may call (signal-safety(7)).
+    by_python = end.wait.detail.set_by_handlers and bool(end.python_frames)
+    may_be_handled = end.tid == pid and (traits.handler_may_end_it or by_python)
+    return tail.has_lock or (nobody_can_wake and not may_be_handled)
 
 
 def nobody_goes_on(threads: Sequence[ThreadReport]) -> bool:
@@ -388,15 +392,6 @@ def may_wake_others(thread: ThreadReport) -> bool:
     if thread.state is RunState.IDLE and not wait.resource.address:
         return True  # it waits for the system (a pipe, a socket), or spins
     return wait.being_released or wait.external or wait.ends_by_itself or not wait.kind.traits.needs_thread
-
-
-def _a_signal_may_end_it(thread: ThreadReport, pid: int) -> bool:
-    """The main thread waits for what a signal handler may give. Python runs handlers there, also while it waits for
-    an event; in C, sem_post is the one of these functions that a handler may call (signal-safety(7))."""
-    wait = thread.wait
-    if not wait or thread.tid != pid:
-        return False
-    return wait.kind.traits.handler_may_end_it or (wait.detail.set_by_handlers and bool(thread.python_frames))
 
 
 def external_waits(seen: Observations) -> list[tuple[ThreadReport, Wait]]:

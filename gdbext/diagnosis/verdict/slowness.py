@@ -137,9 +137,18 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         KernelSleeper(tid, side.state, side.channel, side.stack, side.is_page_fault, side.seconds)
         for tid, side in sides
     )
-    wants = not session.target.unreadable and (
-        _wants_something(process, threads) or session.procfs.machine.lacks_descriptors()
+    # A thread runs, is ready to, or sleeps between two attempts; or a worker is missing.
+    wants = (
+        any(thread.state is RunState.RUNNING for thread in threads)
+        or any(thread.kernel_state == "R" for thread in process.threads)
+        or len(process.threads) < len(process.tids)
+        or any(
+            thread.wait.kind is WaitKind.SLEEP or thread.wait.detail.missing_workers
+            for thread in threads
+            if thread.wait and thread.state is RunState.WAITING
+        )
     )
+    wants = not session.target.unreadable and (wants or session.procfs.machine.lacks_descriptors())
     if not (wants or sleepers):
         return None
     # Those that run now have to be known, besides those that ran at the stop.
@@ -224,16 +233,6 @@ def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness 
             for reason in last.explanations
         )
     )
-
-
-def _wants_something(process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> bool:
-    """A thread runs, is ready to, or sleeps between two attempts; or a worker is missing."""
-    if any(thread.state is RunState.RUNNING for thread in threads):
-        return True
-    if any(thread.kernel_state == "R" for thread in process.threads) or len(process.threads) < len(process.tids):
-        return True
-    waits = [thread.wait for thread in threads if thread.wait and thread.state is RunState.WAITING]
-    return any(wait.kind is WaitKind.SLEEP or wait.detail.missing_workers for wait in waits)
 
 
 def _subnormal_shares(

@@ -24,7 +24,6 @@ from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_workers import python_pool_of
 from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, process_list, wait_for_threads
 from gdbext.engine.glibc.pthread import was_thread
-from gdbext.engine.targets.system.peer import ChildProcess
 from gdbext.engine.vocabulary import counted
 
 if TYPE_CHECKING:
@@ -58,7 +57,9 @@ def _pool_result_wait(
     process = thread.process
     resource = Resource(WaitKind.CONDVAR, python_wait.address, name)
     workers = process.processes(python_wait.pids)
-    idle = all_idle(workers)
+    # No worker has a job if one reads from the pool's pipe, and the others wait for their turn to read.
+    has_reader = any(worker.reads_from_us for worker in workers)
+    idle = has_reader and all(worker.reads_from_us or worker.call == "futex" for worker in workers)
     at_work = bool(workers) and not idle
     exited = (helper for helper in python_wait.helpers if helper.thread.has_ended)
     lost = next((helper for helper in exited if not (helper.only_replaces and at_work)), None)
@@ -104,13 +105,6 @@ NO_WORKERS = LostThread(
     "nobody starts another",
     recorded=True,
 )
-
-
-def all_idle(workers: Sequence[ChildProcess]) -> bool:
-    """No worker process has a job: one reads from the pool's pipe, the others wait for their turn to read."""
-    return any(worker.reads_from_us for worker in workers) and all(
-        worker.reads_from_us or worker.call == "futex" for worker in workers
-    )
 
 
 class _Meaning(NamedTuple):

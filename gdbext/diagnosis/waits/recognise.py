@@ -20,7 +20,7 @@ from gdbext.diagnosis.waits import (
     torch_waits,
 )
 from gdbext.diagnosis.waits.polling import is_at_prompt, line_of_loop, polled_sleep, with_question
-from gdbext.diagnosis.waits.pool_table import OPENMP, Pool
+from gdbext.diagnosis.waits.pool_table import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -105,7 +105,14 @@ class State(NamedTuple):
 
 def state_of(thread: ThreadSnapshot) -> State:
     """The state of a thread: running, idle, or what it waits for."""
-    state = _state_in_call(thread) if thread.syscall else _state_outside_calls(thread)
+    if thread.syscall:
+        state = _state_in_call(thread)
+    elif pool := pool_workers.openmp_pool_of(thread) or pool_workers.spinning_pool_of(thread):
+        state = State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{pool.name} (spinning)")), pool)
+    elif wait := _first(SPINNING, thread) or _first(thread.process.added_recognisers, thread):
+        state = State(RunState.WAITING, _with_witness(thread, wait))
+    else:
+        state = State(RunState.RUNNING)
     if not thread.kernel_side:
         return state
     return State(*syscall_waits.with_kernel_side(thread, state.state, state.wait), state.pool)
@@ -128,14 +135,6 @@ def _state_in_call(thread: ThreadSnapshot) -> State:
             return State(RunState.IDLE, asked)
     wait = torch_waits.with_child_processes(thread, wait)
     return State(RunState.WAITING, pool_workers.add_lost_workers(thread, wait))
-
-
-def _state_outside_calls(thread: ThreadSnapshot) -> State:
-    pool = OPENMP if pool_workers.is_idle_worker(thread) else pool_workers.spinning_pool_of(thread)
-    if pool:
-        return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{pool.name} (spinning)")), pool)
-    wait = _first(SPINNING, thread) or _first(thread.process.added_recognisers, thread)
-    return State(RunState.WAITING, _with_witness(thread, wait)) if wait else State(RunState.RUNNING)
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
@@ -200,16 +199,13 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
     for thread, state, wait in timed[:_MOST_OFF_CHAIN]:
         result[thread.tid] = state.with_wait(_polled(thread, wait))
 
-    for thread, state, wait in [row for row in waiting if _may_miss_thread(row[2])][:_MOST_OFF_CHAIN]:
+    # No thread is known to end these waits: the one that should may be missing.
+    unowned = [row for row in waiting if not (row[2].timed or row[2].owners or row[2].detail.lost)]
+    for thread, state, wait in [row for row in unowned if row[2].kind in _ENDED_BY_USERS][:_MOST_OFF_CHAIN]:
         explained = _explained(thread, wait, result)
         if explained.detail.lost:
             result[thread.tid] = state.with_wait(explained)
     return result
-
-
-def _may_miss_thread(wait: Wait) -> bool:
-    """No thread is known to end the wait: the one that should may be missing."""
-    return not (wait.timed or wait.owners or wait.detail.lost) and wait.kind in _ENDED_BY_USERS
 
 
 def _polled(thread: ThreadSnapshot, wait: Wait) -> Wait:

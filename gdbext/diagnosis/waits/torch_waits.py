@@ -38,7 +38,7 @@ from gdbext.torch.torch_symbol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.cpython.threads.frame_reader import PythonFrame
@@ -53,28 +53,22 @@ _LOWEST = 0x10000
 
 def _store_key(thread: ThreadSnapshot, level: int) -> str:
     """The key for which the store's client waits: the text that frames ``level`` to ``level`` + 2 (doWait, doGet, get)
-    hold most often as a std::string; "" if there is none."""
-    counts: Counter[str] = Counter()
-    for at in range(level, min(level + 3, len(thread.frames))):
-        # c10/util/WaitCounter.h puts names of counters into these frames, too.
-        counts.update(text for text in _std_strings(thread, at) if not text.startswith("pytorch.wait_counter."))
-    return counts.most_common(1)[0][0] if counts else ""
-
-
-def _std_strings(thread: ThreadSnapshot, level: int) -> Iterator[str]:
-    """The texts of all std::string (up to 512 characters) that a frame has a pointer to: pointer and length, then up to
-    15 characters in place (basic_string.h of libstdc++, the ABI of C++11), with a 0 behind."""
+    hold most often as a std::string of up to 512 characters; "" if there is none."""
     memory, limit = thread.process.memory, thread.process.memory.architecture.user_limit
-    for value in thread.values(level):
-        head = memory.try_read(value, 16) if _LOWEST <= value < limit else b""
-        if not head:
-            continue
+    counts: Counter[str] = Counter()
+    frames = range(level, min(level + 3, len(thread.frames)))
+    for value in (value for at in frames for value in thread.values(at) if _LOWEST <= value < limit):
+        # Pointer and length, then up to 15 characters in place (basic_string.h of libstdc++, the ABI of C++11), 0
+        # after.
+        head = memory.try_read(value, 16)
         start, size = int.from_bytes(head[:8], "little"), int.from_bytes(head[8:], "little")
         if not 0 < size <= 512 or not _LOWEST <= start < limit or (size < 16) != (start == value + 16):
             continue
         raw = memory.try_read(start, size + 1)
         if raw and not raw[-1] and raw[:-1].isascii() and raw[:-1].decode("ascii").isprintable():
-            yield raw[:-1].decode("ascii")
+            counts[raw[:-1].decode("ascii")] += 1
+    # c10/util/WaitCounter.h puts names of counters into these frames, too.
+    return next((text for text, _ in counts.most_common() if not text.startswith("pytorch.wait_counter.")), "")
 
 
 _LOADER_DEPTH = 12
@@ -179,7 +173,12 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that is blocked inside such a function, None for any other."""
     if not thread.syscall:
         return None
-    levels = {tag: level for tag, level in thread.inner_tags.items() if _has_meaning(tag)}
+    meanings = {*_OUTSIDE, FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.STD_FUTURE, FunctionTag.FUTURE}
+    levels = {
+        tag: level
+        for tag, level in thread.inner_tags.items()
+        if (tag.part is PoolPart.AWAITED if isinstance(tag, PoolFunction) else tag in meanings)
+    }
     tag = min(levels, key=levels.__getitem__, default=None)
     if not tag or _is_covered(thread, levels[tag]):
         return None
@@ -213,13 +212,6 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return _workers_wait(resource, workers, evidence)
     none_seen = "no thread has Engine::thread_init on its stack"
     return _absent_workers_wait(thread, resource, AUTOGRAD, evidence, none_seen)
-
-
-def _has_meaning(tag: Tag) -> bool:
-    """A thread inside such a function waits for what the function is about."""
-    if isinstance(tag, PoolFunction):
-        return tag.part is PoolPart.AWAITED
-    return tag in _OUTSIDE or tag in (FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.STD_FUTURE, FunctionTag.FUTURE)
 
 
 def _context(thread: ThreadSnapshot, level: int) -> str:
