@@ -174,7 +174,7 @@ class Session:
             failure: GdbextError | None = None
             try:
                 made = read(session)
-            except (MemoryFault, BadData, UsageError) as error:  # of two moments, where something moved
+            except (MemoryFault, BadData, UsageError) as error:  # of two moments, if something moved
                 failure = error
             later = session.retake(in_doubt=failure is not None)
             if later:

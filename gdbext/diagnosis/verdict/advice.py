@@ -1,4 +1,4 @@
-"""Advice what to try next: that of the verdict's kind, and what all kinds have in common."""
+"""Advice what to try next: by the verdict's kind, and what all kinds have in common."""
 
 from __future__ import annotations
 

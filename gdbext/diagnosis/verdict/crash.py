@@ -29,8 +29,8 @@ _NULL_PAGE = 0x10000
 
 
 _SI_KERNEL = 128
-"""si_code (asm-generic/siginfo.h): a non-canonical address faults with general protection, of which the kernel knows
-no address."""
+"""si_code (asm-generic/siginfo.h): a non-canonical address faults with general protection, for which the
+kernel has no address."""
 
 
 class CrashKind(Enum):

@@ -166,17 +166,17 @@ class WaitGraph:
             self._tails[edge.tid] = ChainTail(rest.end, rest.reason, rest.length + 1, has_lock)
         return self._tails[tid]
 
-    def wait_chain(self, tid: int, told: Iterable[int] = ()) -> Chain:
+    def wait_chain(self, tid: int, named: Iterable[int] = ()) -> Chain:
         """As ``chain``, but also through timed waits and through threads that only might end a wait: it explains, and
         proves nothing. Of several candidates one that runs is followed, then one that is no idle worker; none of
-        ``told``, which are in the sentence already."""
+        ``named``, which are in the sentence already."""
 
         def unlikeliness(candidate: int) -> tuple[bool, bool]:
             thread = self.threads[candidate]
             return thread.wait is not None, thread.state is RunState.IDLE
 
         edges: list[WaitEdge] = []
-        visited = {tid, *told}
+        visited = {tid, *named}
         while True:
             wait = self.threads[tid].wait if tid in self.threads else None
             if not wait or wait.being_released:
@@ -289,7 +289,7 @@ class Observations(NamedTuple):
     has_run: Callable[[int], bool] = lambda _: False
     """True if a thread is known to have run, or begun, after it was seen."""
     moved: Callable[[], Sequence[int]] = tuple
-    """The threads that ran on while they were looked at, as the report names them."""
+    """The ids of threads that ran while they were examined."""
 
     @property
     def waits(self) -> list[tuple[ThreadReport, Wait]]:

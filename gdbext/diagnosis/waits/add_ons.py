@@ -1,6 +1,6 @@
 """Recognisers (entry point ``gdbext.waits``) and pools (``gdbext.pools``) that other packages add.
 
-A fault of theirs is recorded in the error log and costs what they would have added, never the report.
+A fault of an add-on is recorded in the error log; it costs only what the add-on would have added.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def _with_parent_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _calls_syscall(thread: ThreadSnapshot) -> bool:
-    """The thread has called syscall(2) of libc: the futex is that of its caller, and not libc's."""
+    """The thread has called syscall(2) of libc: the futex is its caller's, and not libc's."""
     function = thread.stack.function(0) if thread.frames else None
     return function is not None and "syscall" in function.names
 

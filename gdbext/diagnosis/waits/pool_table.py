@@ -98,7 +98,7 @@ class MissingWorkers(NamedTuple):
 
 
 OPENMP = Pool(
-    "OpenMP",  # its idle workers are told by diagnosis/waits/pool_workers.py: libgomp has no names for them
+    "OpenMP",  # diagnosis/waits/pool_workers.py recognises its idle workers: libgomp has no names for them
     workers="OpenMP worker threads",
     advice_when_missing="Or call torch.set_num_threads(1) before the fork (or set OMP_NUM_THREADS=1), so that no pool "
     "is needed.",

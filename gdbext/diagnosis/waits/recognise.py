@@ -127,7 +127,7 @@ def _state_in_call(thread: ThreadSnapshot) -> State:
     wait = wait_of(thread)
     if not wait:
         return State(RunState.RUNNING)
-    if wait.kind is WaitKind.IO:  # a thread that waits for somebody to type?
+    if wait.kind is WaitKind.IO:  # perhaps at a prompt
         asked, is_heard = with_question(thread, wait)
         if is_heard is False or (asked.detail.about_question and thread.dispatch):
             return State(RunState.WAITING, asked)

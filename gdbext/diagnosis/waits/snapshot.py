@@ -70,7 +70,6 @@ class ProcessSnapshot:
         self.procfs = procfs
         self.add_ons = add_ons
         self.threads: list[ThreadSnapshot] = []
-
         self._tags: dict[int, frozenset[Tag]] = {}
         self._tags_along: dict[tuple[tuple[int, ...], range], dict[Tag, int]] = {}
 
@@ -204,7 +203,7 @@ class ThreadSnapshot:
     ``python`` and ``dispatch`` are its frames, innermost first; the ``level`` of a Python frame is that of the native
     frame that evaluates it. ``unseen_dispatch`` is the reason why ``dispatch`` may lack frames, None where it is
     complete. ``number`` is the debugger's number of the thread, ``signal`` the fatal signal that it was stopped by.
-    ``notes`` say what could not be read of it. ``kernel_side`` is the kernel's word on it, where it sleeps as no
+    ``notes`` say what could not be read of it. ``kernel_side`` is what the kernel says of it, if it sleeps as no
     program can explain; ``stop_signal`` the signal that had stopped its process, 0 where none had or that is not known.
     """
 
