@@ -13,9 +13,9 @@ from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.report.finding import ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.threads.repeated_arguments import have_same_arguments
 from gdbext.diagnosis.threads.thread_reporting import (
     all_frames,
+    have_same_arguments,
     missing_kernels,
     native_place,
     report_thread,
@@ -30,7 +30,7 @@ from gdbext.diagnosis.verdict.recursion import detect
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.diagnosis.waits.event_loops import asks_itself, event_loops
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
+from gdbext.diagnosis.waits.python_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognise import State, follow_main_thread, held_resources, state_of
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError
@@ -86,7 +86,6 @@ def _signal_stop(snapshot: ThreadSnapshot) -> SignalStop | None:
 
 
 def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Observations:
-    """``threads`` are the reports of all of the process's snapshots."""
     target = session.target
     crashes: dict[int, Crash] = {}
     recursions: dict[int, Recursion] = {}
@@ -181,7 +180,9 @@ def _place(thread: ThreadSnapshot) -> SamplePlace:
 
 def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
     """Find what may slow the process down. Nothing is imported or read if all threads wait."""
-    rests = all(map(_waits_for_others, threads))
+    # A thread rests if it neither runs nor retries by itself, nor lacks workers.
+    waits = (thread.wait for thread in threads if thread.state is not RunState.IDLE)
+    rests = all(wait and wait.kind is not WaitKind.SLEEP and wait.detail.missing_workers is None for wait in waits)
     if not session.procfs:  # a core of a process that ran on: what its memory shows
         stops = map(_signal_stop, process.threads)
         if rests or any(stop and stop.is_fatal for stop in stops):
@@ -200,14 +201,6 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
     from gdbext.diagnosis.verdict.slowness import slowness  # 11 ms, where something runs
 
     return slowness(session, process, threads)
-
-
-def _waits_for_others(thread: ThreadReport) -> bool:
-    """The thread neither runs nor retries by itself, nor lacks workers."""
-    wait = thread.wait
-    if thread.state is RunState.IDLE:
-        return True
-    return wait is not None and wait.kind is not WaitKind.SLEEP and wait.detail.missing_workers is None
 
 
 def with_known_bugs(session: Session, inspection: Inspection) -> Inspection:

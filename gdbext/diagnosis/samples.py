@@ -1,12 +1,10 @@
-"""``dispatch-diagnose --samples``: several samples of a live process that runs on in between, to tell stuck from slow.
-
-This resumes the process; how it is let go and stopped again is the host's affair.
-"""
+"""``dispatch-diagnose --samples``: several samples of a live process that runs in between, to tell stuck from slow."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from gdbext.diagnosis.inspect import Inspection, inspect_threads
@@ -20,9 +18,8 @@ from gdbext.engine.vocabulary import Section
 from gdbext.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
-    from gdbext.diagnosis.verdict.slowness import Slowness
     from gdbext.engine.targets.base_target import Target
 
     Watch = Callable[[], None]
@@ -45,14 +42,10 @@ class SamplesSection(Section):
 
 
 class CanPause(Protocol):
-    """Lets a process run for a while: a debugger, or we ourselves (diagnosis/tool.py)."""
+    """Lets a process run for a while: a debugger, or this process (diagnosis/tool.py)."""
 
     def pause(self, target: Target) -> Pause:
-        """The way in which this process is let go for a while. Raises UsageError where it cannot be."""
-
-
-MAX_SAMPLES = 1000
-MAX_INTERVAL = 3600.0
+        """The function that lets this process run for a while. Raises UsageError if that is impossible."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,7 @@ class Sampled:
     section: SamplesSection
 
     def with_calls(self, calls: int) -> Sampled:
-        """And so many calls of operators were counted meanwhile."""
+        """The same, given that so many calls of operators were counted meanwhile."""
         judgement, threads, section = self.inspection.judgement, self.inspection.threads, self.section
         found = progress.with_calls(section.threads, threads, calls)
         summary = progress.summary(found, threads, section.count, section.seconds)
@@ -76,59 +69,42 @@ class Sampled:
 
 
 def sample(session: Session, host: CanPause, count: int, interval: float) -> tuple[Session, Sampled]:
-    """Look ``count`` times, ``interval`` seconds apart. The session of the last look is to be closed by the caller.
+    """Take ``count`` samples, ``interval`` seconds apart. The caller has to close the last sample's session.
 
-    Raises UsageError for a core, for senseless numbers, and where the process cannot be let go.
+    Raises UsageError for a core, for impossible numbers, and if the process cannot be resumed.
     """
     if session.target.origin.is_core or session.target.origin.recorded:
         raise UsageError("--samples needs a live process: a core or a recording shows one moment only")
-    if not 1 < count <= MAX_SAMPLES or not 0 < interval <= MAX_INTERVAL:
-        raise UsageError(f"--samples takes 2 to {MAX_SAMPLES} looks, --interval up to {MAX_INTERVAL:.0f} seconds")
+    if not 1 < count <= 1000 or not 0 < interval <= 3600:
+        raise UsageError("--samples takes 2 to 1000 looks, --interval up to 3600 seconds")
     pause = host.pause(session.target)
-    session, first = session.settled(_placed)
+    inspect = partial(inspect_threads, placed=True)
+    session, first = session.settled(inspect)
     looks: list[Inspection] = [first]
-    counted: list[dict[int, ThreadActivity]] = []
+    counters: list[dict[int, ThreadActivity]] = []
     started = time.monotonic()
     pid = session.target.pid
     while len(looks) < count:
         session.target.close()
-        session, look = Session(pause(interval, lambda: counted.append(activities(pid)))).settled(_placed)
+        session, look = Session(pause(interval, lambda: counters.append(activities(pid)))).settled(inspect)
         looks.append(look)
-    done = [_between(before, after) for before, after in zip(counted[::2], counted[1::2])]
-    return session, _sampled(looks, done, interval * (count - 1), time.monotonic() - started)
-
-
-def _placed(session: Session) -> Inspection:
-    return inspect_threads(session, placed=True)
-
-
-def _between(before: Mapping[int, ThreadActivity], after: Mapping[int, ThreadActivity]) -> dict[int, progress.Done]:
-    """The progress of each thread from one count to the next."""
-    return {
-        tid: tuple(None if one is None or two is None else two - one for one, two in zip(before[tid], activity))
-        for tid, activity in after.items()
-        if tid in before
-    }
-
-
-def _sampled(
-    looks: Sequence[Inspection], done: Sequence[Mapping[int, progress.Done]], ran: float, elapsed: float
-) -> Sampled:
+    elapsed, ran = time.monotonic() - started, interval * (count - 1)
+    done: list[dict[int, progress.Done]] = [
+        {
+            tid: tuple(None if one is None or two is None else two - one for one, two in zip(before[tid], activity))
+            for tid, activity in after.items()
+            if tid in before
+        }
+        for before, after in zip(counters[::2], counters[1::2])
+    ]
     last = looks[-1]
     waking = {thread.tid for thread in last.threads if thread.wait and thread.wait.wakes_by_itself}
     found = progress.compare([look.places for look in looks], done, ran, waking)
-    slowness, collector = _slowness(looks, ran / (len(looks) - 1))
-    found = progress.with_collections(found, collector)
+    slowness = [look.slowness for look in looks]
+    found = progress.with_collections(found, collects_again(slowness))
     note = progress.summary(found, last.threads, len(looks), elapsed)
     judgement = progress.agreeing(last.judgement, found, last.threads)
     judgement = Judgement((note, *judgement.findings), judgement.verdict)
     section = SamplesSection(len(looks), round(elapsed, 3), tuple(found))
-    return Sampled(last._replace(judgement=judgement, slowness=slowness), section)
-
-
-def _slowness(looks: Sequence[Inspection], interval: float) -> tuple[Slowness | None, int | None]:
-    """Find what slows the process down by all looks, and the thread that collects garbage again and again."""
-    if not looks[-1].slowness:
-        return None, None
-    seen = [each.slowness for each in looks]
-    return over_samples(seen, interval), collects_again(seen)
+    last = last._replace(judgement=judgement, slowness=over_samples(slowness, interval))
+    return session, Sampled(last, section)

@@ -1,7 +1,4 @@
-"""Session: one stopped target, and the readers of everything in it, each made once and when it is first needed.
-
-What depends on the mapped files alone, their names and unwind rows, is kept as long as none comes or goes.
-"""
+"""Session: one stopped target, and the readers of everything in it."""
 
 from __future__ import annotations
 
@@ -47,12 +44,10 @@ if TYPE_CHECKING:
     from gdbext.torch.values.value_text import Statistics
 
 Made = TypeVar("Made")
-_TRIES = 3
-"""Attempts to find the interpreter of a process that runs."""
 
 
 class LazyResult(Generic[Made]):
-    """Calls ``make`` when it is first asked for the result, and keeps that, or the error, for every later question."""
+    """The result of ``make``, which is called on the first question; kept, or its error, for every later one."""
 
     def __init__(self, make: Callable[[], Made]) -> None:
         self._make = make
@@ -61,7 +56,7 @@ class LazyResult(Generic[Made]):
 
     @property
     def error(self) -> GdbextError | None:
-        """The reason why there is no result, None where there is one."""
+        """The reason why there is no result, None if there is one."""
         if not self._made and not self._error:
             try:
                 self._made.append(self._make())
@@ -70,16 +65,16 @@ class LazyResult(Generic[Made]):
         return self._error
 
     def get(self) -> Made:
-        """The result. Raises the error that ``make`` raised."""
         if self.error:
             raise self.error
         return self._made[0]
 
 
 class LoadedFiles:
-    """Modules, their symbols, and the steps from frame to frame.
+    """Modules, their symbols, and the steps from frame to frame: they are kept as long as no file is mapped or
+    unmapped.
 
-    ``earlier`` are those of another look at the same process: what has not changed since is taken over.
+    ``earlier`` are those of another inspection of the same process: what has not changed since is taken over.
     """
 
     def __init__(self, target: Target, memory: Memory, earlier: LoadedFiles | None = None) -> None:
@@ -90,14 +85,10 @@ class LoadedFiles:
 
     @cached_property
     def symbolizer(self) -> Symbolizer:
-        """Names of addresses, addresses of names."""
-        if self._earlier:
-            return self._earlier.symbolizer
-        return Symbolizer(self.modules, self.modules.files.symbols)
+        return self._earlier.symbolizer if self._earlier else Symbolizer(self.modules, self.modules.files.symbols)
 
     @cached_property
     def steps(self) -> FrameSteps:
-        """The knowledge of code addresses."""
         return self._earlier.steps if self._earlier else FrameSteps(self._memory, self.modules)
 
 
@@ -105,8 +96,6 @@ TORCH_LIBRARY = "libtorch_cpu.so"
 
 
 class CallCounter(Protocol):
-    """The number of calls of operators since it was made."""
-
     def total(self) -> int:
         """The number so far. Raises OSError."""
 
@@ -115,7 +104,7 @@ class CallCounter(Protocol):
 
 
 class Extras:
-    """The additions of tools to the reports of this room; this adds nothing. reporting.py asks the tools."""
+    """The additions of tools to the reports of this package; here there are none. reporting.py asks the tools."""
 
     def backward_nodes(
         self,
@@ -128,11 +117,11 @@ class Extras:
         return ()
 
     def call_count(self, session: Session) -> CallCounter | None:  # noqa: ARG002
-        """Counts the calls of operators from now on; None where that is not permitted or not wanted."""
+        """Counts the calls of operators from now on; None if that is not permitted or not wanted."""
         return None
 
     def tensor_statistics(self, session: Session) -> Callable[[int], Statistics | None]:  # noqa: ARG002
-        """The statistics of the tensor at an address. Raises GdbextError where it cannot be read."""
+        """The statistics of the tensor at an address. Raises GdbextError if it cannot be read."""
         return lambda _: None
 
 
@@ -140,50 +129,52 @@ NO_EXTRAS = Extras()
 
 
 class Session:
-    """The input of a command. It only wires readers together: what they know is asked of them."""
+    """One stopped target, and the readers of everything in it, each made once and when it is first needed."""
 
     def __init__(self, target: Target, layout: Layout | None = None, files: LoadedFiles | None = None) -> None:
-        """``layout``: torch's, ``files``: what was mapped, where an earlier look at the process has found them out."""
+        """``layout``: torch's, ``files``: those that were mapped, if an earlier inspection of the process has found
+        them."""
         self.target = target
         self.memory = memory_of(target)
-        target.moment.on_change(self.memory.forget)
-        target.moment.before_stops(self._prepare_walk)
+        target.on_change(self.memory.forget)
+        # Questions that a process that runs must be asked while it is stopped.
+        target.before_stops(lambda: prepare_walk(target, self.modules, self.symbolizer))
         self.files = LoadedFiles(target, self.memory, files)
         self.modules = self.files.modules
         self.symbolizer = self.files.symbolizer
         self.unwinder = Unwinder(self.memory, self.modules, self.files.steps)
         self.errors = ErrorLog()
         self._layout = LazyResult((lambda: layout) if layout else self._choose_layout)
-        self._dispatcher = LazyResult(self._read_dispatcher)
+        self._dispatcher = LazyResult(
+            lambda: Dispatcher(self.memory, self.layout, self.symbolizer, lambda at: self.python_object(at).function)
+        )
         self.extras: Extras = NO_EXTRAS
-        """The additions of tools to reports; whoever runs tools sets them."""
+        """The additions of tools to reports; set by the code that runs tools."""
 
     def reopened(self, target: Target) -> Session:
         """A session of the same process at a later stop: its libtorch, and so the layout, is the same."""
         return Session(target, self.layout)
 
     def retake(self, in_doubt: bool = False) -> Session | None:
-        """A session of another look at the process, None where none is needed: nothing moved during this one.
+        """A session of another inspection of the process, None if none is needed: nothing moved during this one.
         ``in_doubt``: what was read contradicts itself."""
-        if not self.target.moment.retake(in_doubt):
+        if not self.target.retake(in_doubt):
             return None
         later = Session(self.target, self.layout_if_known, self.files)
         later.extras = self.extras
         return later
 
     def settled(self, read: Callable[[Session], Made]) -> tuple[Session, Made]:
-        """Call ``read`` with a session, and give its result with that session: read again of a later one where
-        something moved. What cannot be read there, or is not found, may be of two moments.
-
-        So ``read`` must change nothing: whatever writes a file or lets the process run comes afterwards, and once.
-        """
+        """Call ``read`` with a session: (the session, the result). Repeated with a later session while something moved:
+        what was read, or an error, may be of two moments. So ``read`` must change nothing: a caller that writes a file
+        or resumes the process does so afterwards, once."""
         session: Session = self
         while True:
             made: Made | None = None
             failure: GdbextError | None = None
             try:
                 made = read(session)
-            except (MemoryFault, BadData, UsageError) as error:  # of two moments, where something moved
+            except (MemoryFault, BadData, UsageError) as error:  # of two moments, if something moved
                 failure = error
             later = session.retake(in_doubt=failure is not None)
             if later:
@@ -193,54 +184,45 @@ class Session:
             else:
                 return session, cast("Made", made)
 
-    def _prepare_walk(self) -> Callable[[], None] | None:
-        """The questions that a process that runs must be asked while it stands still."""
-        return prepare_walk(self.target, self.modules, self.symbolizer)
-
     # --- threads ---------------------------------------------------------------------------------
 
     @cached_property
     def stacks(self) -> Stacks:
-        """The native stacks of all threads, unwound on demand."""
         return Stacks(self.unwinder, self.symbolizer, StackOwners(self.target, self.modules, self.memory), self.errors)
 
     @cached_property
     def threads(self) -> ThreadSnapshots:
-        """The snapshots of all threads."""
-        dispatch = self.dispatch_stacks if self.has_torch else None
-        return ThreadSnapshots(self.target, self._process, self.stacks, self.python_threads, dispatch, self.errors)
-
-    @cached_property
-    def _process(self) -> ProcessSnapshot:
-        tids = frozenset(thread.tid for thread in self.target.memory.threads())
-        return ProcessSnapshot(
+        process = ProcessSnapshot(
             self.memory,
             self.symbolizer,
             self.modules,
             self.target.pid,
-            tids,
+            frozenset(thread.tid for thread in self.target.threads()),
             python=self.python_waits,
             procfs=self.procfs,
             add_ons=AddOns(self.errors),
         )
+        dispatch = self.dispatch_stacks if self.has_torch else None
+        return ThreadSnapshots(self.target, process, self.stacks, self.python_threads, dispatch, self.errors)
 
     @cached_property
     def procfs(self) -> ProcFs:
-        """The system's knowledge of the process; NO_PROCFS for a core."""
-        if self.target.origin.is_core:
+        """The kernel's knowledge of the process; NO_PROCFS for a core."""
+        if self.target.is_core:
             return NO_PROCFS
-        return ProcFs(self.target.pid, self.target.origin.files, self.memory.architecture.syscall_names)
+        return ProcFs(self.target.pid, self.target.files, self.memory.architecture.syscall_names)
 
     # --- Python ----------------------------------------------------------------------------------
 
     @cached_property
     def python(self) -> PythonRuntime:
-        """The CPython of the process, NO_PYTHON without one or where it cannot be read (see ``errors``)."""
-        for attempt in range(_TRIES):  # where threads come and go its lists may be torn
+        """The CPython of the process, NO_PYTHON without one or if it cannot be read (see ``errors``)."""
+        tries = 3  # while threads start and exit, its lists may be torn
+        for attempt in range(1, tries + 1):
             try:
                 return PythonRuntime.detect(self.memory, self.modules, self.symbolizer)
             except GdbextError as error:
-                if attempt == _TRIES - 1 or self.target.origin.is_core:
+                if attempt == tries or self.target.is_core:
                     self.errors.note(error, "python")
                     break
                 self.memory.forget()
@@ -248,19 +230,16 @@ class Session:
 
     @cached_property
     def python_threads(self) -> ThreadTable:
-        """Thread states and names."""
         return ThreadTable(self.python, self.errors.note)
 
     @cached_property
     def python_waits(self) -> PythonWaitView:
-        """The waits of threads, as Python's objects tell them."""
         return PythonWaitView(self.python_threads, self.errors.note)
 
     # --- torch -----------------------------------------------------------------------------------
 
     @property
     def has_torch(self) -> bool:
-        """True where libtorch_cpu.so is mapped."""
         return self.modules.named(TORCH_LIBRARY) is not None
 
     @property
@@ -270,25 +249,26 @@ class Session:
 
     @property
     def layout_if_known(self) -> Layout | None:
-        """The torch layout, None where there is none that fits."""
+        """The torch layout, None if none fits."""
         return None if self._layout.error else self._layout.get()
 
     def _choose_layout(self) -> Layout:
-        """Once: before it is refused, a compiler may have run for a minute. Raises NotTorch, LayoutError."""
+        """Called once: before it is refused, a compiler may have run for a minute. Raises NotTorch, LayoutError."""
         if not self.has_torch:
             raise NotTorch("no PyTorch is loaded in this process")
+
+        def measure(library: str, build_id: str | None) -> Layout:
+            from gdbext.torch.measure.measurement import measure_torch  # 15 ms, for unknown builds of PyTorch
+
+            with lifted():  # it has limits of its own
+                return measure_torch(library, build_id, None if self.target.is_core else self.target.pid)
+
         find_dispatcher = partial(find_singleton, self.memory, self.symbolizer)
-        layout = torch_layout(self.modules, self.memory, self.symbolizer, find_dispatcher, measure=self._measure_torch)
+        layout = torch_layout(self.modules, self.memory, self.symbolizer, find_dispatcher, measure=measure)
         layout = layout.of_process(partial(renamed_backend, self.memory, self.symbolizer, layout))
         for error in layout.unsound:
             self.errors.note(error, "layout")
         return layout
-
-    def _measure_torch(self, library: str, build_id: str | None) -> Layout:
-        from gdbext.torch.measure.measurement import measure_torch  # 15 ms, for unknown builds of PyTorch
-
-        with lifted():
-            return measure_torch(library, build_id, None if self.target.origin.is_core else self.target.pid)
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -297,16 +277,12 @@ class Session:
 
     @property
     def dispatcher_error(self) -> GdbextError | None:
-        """The reason why the dispatcher cannot be read, None where it can."""
+        """The reason why the dispatcher cannot be read, None if it can."""
         return self._dispatcher.error
-
-    def _read_dispatcher(self) -> Dispatcher:
-        layout = self.layout  # without torch nothing of it is imported
-        return Dispatcher(self.memory, layout, self.symbolizer, lambda address: self.python_object(address).function)
 
     @cached_property
     def dispatch_stacks(self) -> DispatchStackReader:
-        """Reads the dispatcher's frames on stacks; by names alone where the dispatcher cannot be read."""
+        """Reads the dispatcher's frames on stacks; by names alone if the dispatcher cannot be read."""
         tables = None if self.dispatcher_error else self.tables
         return DispatchStackReader(self.memory, self.symbolizer, tables, self.errors.note)
 
@@ -349,7 +325,6 @@ class Session:
 
     @cached_property
     def tensors(self) -> TensorReader:
-        """Reads tensors. Raises NotTorch, LayoutError."""
         return TensorReader(self.memory, self.layout, self.symbolizer, self.dispatch_keys)
 
     @cached_property

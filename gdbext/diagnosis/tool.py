@@ -1,7 +1,4 @@
-"""A tool: one command with its name, its mode, its arguments, what it answers, and how the answer reads as text.
-
-tools/table.py has a row for each, so that listing and finding them imports none.
-"""
+"""A tool: one command with its name, its mode, its arguments, its answer, and how the answer reads as text."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.command_parser import CommandParser
+from gdbext.diagnosis.tool_arguments import CommandParser
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, write
@@ -27,17 +24,12 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target
     from gdbext.render import Style
 
-_SETTLING = 0.05
-"""Seconds until threads that were let go are where they were before."""
-
 
 class ToolHost(ABC):
-    """Whoever runs a tool: a debugger, or this very process without one.
-
+    """The runner of a tool: a debugger, or this very process without one.
     ``is_batch``: it runs this one command only, so that the process runs for as long as the command lets it. ``output``
-    is the descriptor that a trace goes to: standard output, in a debugger of ours that of scripts/dispatch.
-    ``called``: how it was called.
-    """
+    is the file descriptor of a trace: standard output, in a debugger that scripts/dispatch started the latter's
+    standard output. ``called``: how it was called."""
 
     name: str
     """The host's name: "gdb", "lldb" or "none"."""
@@ -49,14 +41,14 @@ class ToolHost(ABC):
 
     @abstractmethod
     def pause(self, target: Target) -> Pause:
-        """The way in which this process is let go for a while. Raises UsageError where it cannot be."""
+        """The function that lets this process run for a while. Raises UsageError if that is impossible."""
 
     @abstractmethod
     def show(self, text: str) -> None:
         """Show text at once, while the process runs. Raises OSError."""
 
-    def show_frames(self, shown: bool) -> None:  # noqa: ARG002 - there is nobody who could show them
-        """Add our frames to the debugger's own stacks, or take them back. Raises UsageError where that cannot be."""
+    def show_frames(self, shown: bool) -> None:  # noqa: ARG002 - without a debugger there are no stacks to show
+        """Add gdbext's frames to the debugger's own stacks, or remove them. Raises UsageError if that is impossible."""
         raise UsageError(
             "there is no bt that could show more frames",
             why="dispatch-frames is for the debugger that you work in",
@@ -65,9 +57,9 @@ class ToolHost(ABC):
 
 
 def run_for(seconds: float, watch: Watch, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Wait while the process runs; ``watch`` is called at the beginning and at the end, when nobody stops it: to stop
-    a thread and to let it go switches contexts and takes time, too."""
-    settling = min(_SETTLING, seconds / 4)
+    """Wait while the process runs. ``watch`` is called soon after the beginning, when resumed threads are where they
+    were before, and at the end, before the stop: stopping and resuming a thread switches contexts and takes time."""
+    settling = min(0.05, seconds / 4)
     sleep(settling)
     watch()
     sleep(seconds - settling)
@@ -75,7 +67,7 @@ def run_for(seconds: float, watch: Watch, sleep: Callable[[float], None] = time.
 
 
 class Alone(ToolHost):
-    """Nobody but this process: it can let a process go and stop it again, and nothing more."""
+    """This process without a debugger: it can resume a process and stop it again, and nothing more."""
 
     name = "none"
 
@@ -89,12 +81,11 @@ class Alone(ToolHost):
         return pause
 
     def show(self, text: str) -> None:
-        """Write it to standard output."""
         write(self.output, text)
 
 
 class BaseTool(ABC):
-    """The base of all tools: a name, a line about them, a mode, and arguments."""
+    """The base of all tools."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -102,7 +93,7 @@ class BaseTool(ABC):
     mode: ClassVar[Mode]
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the tool's own arguments to ``parser``, and what its help says besides; none unless overridden."""
+        """Add the tool's own arguments to ``parser``, and further text to its help; none unless overridden."""
 
     @abstractmethod
     def parser(self) -> ArgumentParser:
@@ -116,7 +107,6 @@ class Tool(BaseTool):
     """Values of arguments that argparse does not check, by their ``dest``."""
 
     def parser(self) -> CommandParser:
-        """The parser of its command line, which also makes its help."""
         parser = CommandParser(self.name, self.summary)
         self.arguments(parser)
         return parser
@@ -125,8 +115,8 @@ class Tool(BaseTool):
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Answer, once. Raises GdbextError.
 
-        What is read of a process that runs on meanwhile is read through ``session.settled``; files are written, and the
-        process let run, only afterwards.
+        A process that runs meanwhile is read through ``session.settled``; only afterwards files are written and the
+        process is resumed.
         """
 
     def run_alone(self, args: Namespace) -> Report:  # noqa: ARG002 - for tools that know something without a process
@@ -142,5 +132,5 @@ class Tool(BaseTool):
         """The lines of the report as text."""
 
     def modes(self, args: Namespace) -> Sequence[Mode]:  # noqa: ARG002 - most tools have one mode only
-        """The ways in which these arguments can be answered, the best one first. Raises UsageError."""
+        """The modes in which these arguments can be answered, the best one first. Raises UsageError."""
         return (self.mode,)

@@ -1,26 +1,29 @@
-"""Command lines of the commands: one parser each, the same for gdb, lldb and scripts/dispatch; addresses and threads as
-users write them.
-"""
+"""The parser of a command's arguments, the same in gdb, in LLDB and in scripts/dispatch; numbers, registers, addresses
+and threads as users write them."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from gdbext.engine import numbers
 from gdbext.engine.numbers import integer
-from gdbext.errors import UsageError
+from gdbext.errors import HelpRequested, UsageError
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target, TargetThread
     from gdbext.engine.targets.live.unstopped import RunningProcess
 
+
 NUMBER = r"(0x[0-9a-fA-F]{1,16}|\d{1,20})"
 """The pattern of an address or an offset; ``number`` takes it."""
+
+
 WORD = (1 << 64) - 1
-_REGISTER = re.compile(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?")
 
 
 def number(text: str) -> int:
@@ -29,16 +32,16 @@ def number(text: str) -> int:
 
 
 def register_value(session: Session, expression: str, instead: str) -> int | None:
-    """``$NAME``, ``*$NAME``, ``*$NAME+8``: a register of the selected thread, or the word that it points at.
+    """``$NAME``, ``*$NAME``, ``*$NAME+8``: a register of the selected thread, or the word to which it points.
 
-    None where the expression is none of these. ``instead`` is what the user can give where no thread is selected.
+    None if the expression is none of these. ``instead``: what the user can give if no thread is selected.
     Raises UsageError, MemoryFault.
     """
-    found = _REGISTER.fullmatch(expression)
-    if not found:
+    parts = re.fullmatch(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?", expression)
+    if not parts:
         return None
-    star, name, sign, offset = found.groups()
-    thread = session.target.memory.selected_thread()
+    star, name, sign, offset = parts.groups()
+    thread = session.target.selected_thread()
     if not thread:
         raise UsageError("no thread is selected, so there are no registers", help=f"give {instead} itself")
     registers = thread.registers()
@@ -50,7 +53,7 @@ def register_value(session: Session, expression: str, instead: str) -> int | Non
 
 def find_thread(target: Target, word: str) -> TargetThread:
     """The thread with that number in the debugger, or that tid. Raises UsageError."""
-    threads = target.memory.threads()
+    threads = target.threads()
     known = ", ".join(str(thread.tid) for thread in threads[:8]) + (" …" if len(threads) > 8 else "")
     try:
         number = integer(word, 0)
@@ -63,7 +66,7 @@ def find_thread(target: Target, word: str) -> TargetThread:
 
 
 def running_thread(process: RunningProcess, word: str) -> int:
-    """The tid of a thread of a process that nobody stops. Raises UsageError."""
+    """The tid of a thread of a process that is not stopped. Raises UsageError."""
     names = process.thread_names()
     tid = numbers.number(word)
     if tid is None or tid not in names:
@@ -103,20 +106,95 @@ def positive(word: str) -> int:
 
 
 def add_thread_choice(parser: argparse.ArgumentParser) -> None:
-    """``--thread`` and ``--all``, of which ``chosen_threads`` makes threads."""
+    """Add ``--thread`` and ``--all``; ``chosen_threads`` evaluates them."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--thread", metavar="TID|N", help="show this thread only (default: the selected one)")
     which.add_argument("--all", action="store_true", help="show every thread")
 
 
 def chosen_threads(target: Target, args: argparse.Namespace, command: str) -> list[TargetThread]:
-    """The threads that a command is about. Raises UsageError."""
+    """The threads that ``add_thread_choice``'s arguments select. Raises UsageError."""
 
     if args.all:
-        return list(target.memory.threads())
+        return list(target.threads())
     if args.thread is not None:
         return [find_thread(target, args.thread)]
-    selected = target.memory.selected_thread()
+    selected = target.selected_thread()
     if not selected:
         raise UsageError("no thread is selected", help=f"choose one with: {command} --thread TID, or use --all")
     return [selected]
+
+
+WIDTH = 100
+"""Columns of the help, fixed: the text is made before the terminal is known, and gdb does not wrap it."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a command: it never prints or exits, but raises UsageError and HelpRequested."""
+
+    def __init__(self, name: str, summary: str, shown: Collection[str] = ("--json", "--why")) -> None:
+        """``shown``: those of --json and --why that have an effect; the help does not show the others."""
+        super().__init__(
+            prog=name,
+            description=summary,
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=26, width=WIDTH),
+            add_help=False,
+            allow_abbrev=False,
+            conflict_handler="resolve",  # a command may say more about its --json
+        )
+        self.add_argument("--help", "-h", action="store_true", help="show this text")
+        for option, text in (
+            ("--json", "print one JSON document (schema gdbext/1) instead of text"),
+            ("--why", "also show the evidence for each statement"),
+        ):
+            self.add_argument(option, action="store_true", help=text if option in shown else argparse.SUPPRESS)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse a command's arguments. Raises UsageError, HelpRequested."""
+        if {"--help", "-h"} & set(argv):
+            raise HelpRequested(self.format_help())
+        return self.parse_intermixed_args(list(argv))  # dispatch-values print --json mm
+
+    def error(self, message: str) -> NoReturn:
+        """Called by argparse for every mistake."""
+        usage = " ".join(self.format_usage().split())
+        raise UsageError(f"{self.prog}: {message}", why=usage, help=f"{self.prog} --help")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:  # noqa: ARG002 - argparse's signature
+        """Called by argparse to end the process; a typing error must end no debugger."""
+        raise UsageError(f"{self.prog}: {message or 'wrong usage'}", help=f"{self.prog} --help")
+
+    def option_names(self) -> list[str]:
+        return sorted(name for action in self.options() for name in action.option_strings if name.startswith("--"))
+
+    def format_arguments_help(self, summary: str) -> str:
+        """The help without usage, options and ``summary``, for a debugger that shows those itself."""
+        formatter = self._get_formatter()
+        formatter.add_text((self.description or "").removeprefix(summary).strip())
+        formatter.start_section("arguments")
+        formatter.add_arguments(self.arguments())
+        formatter.end_section()
+        return formatter.format_help()
+
+    def options(self) -> list[argparse.Action]:
+        """All arguments that begin with a dash and that the help shows."""
+        return [action for action in self._actions if action.option_strings and action.help != argparse.SUPPRESS]
+
+    def arguments(self) -> list[argparse.Action]:
+        """All other arguments, in order."""
+        return [action for action in self._actions if not action.option_strings]
+
+    def awaited(self, words: Sequence[str]) -> argparse.Action | None:
+        """The option or argument whose value a word after these would be."""
+        arguments = self.arguments()
+        option: argparse.Action | None = None
+        takes_all = ("*", "+")  # all words up to the next option are values
+        for word in words:
+            if word.startswith("-"):
+                options = (each for each in self.options() if word in each.option_strings and each.nargs != 0)
+                option = next(options, None)
+            elif option:
+                option = option if option.nargs in takes_all else None
+            elif arguments and arguments[0].nargs not in takes_all:
+                del arguments[0]
+        return option or next(iter(arguments), None)

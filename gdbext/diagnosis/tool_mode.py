@@ -9,7 +9,7 @@ class Mode(Enum):
     """The treatment of the process by a tool. The values are those of the rows in tools/table.py."""
 
     STOPPED = "stopped"
-    """Reads a target that stands still: a stopped process, a core, a recording."""
+    """Reads a stopped target: a process, a core, a recording."""
     RESUMES = "resumes"
     """Lets the process run and observes it, which takes a debugger."""
     RUNNING = "running"

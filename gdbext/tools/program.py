@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.command_parser import CommandParser
 from gdbext.diagnosis.tool import BaseTool
+from gdbext.diagnosis.tool_arguments import CommandParser
 from gdbext.diagnosis.tool_mode import Mode
 
 if TYPE_CHECKING:

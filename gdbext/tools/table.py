@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal
 
-    from gdbext.diagnosis.command_parser import CommandParser
     from gdbext.diagnosis.tool import BaseTool, Tool
+    from gdbext.diagnosis.tool_arguments import CommandParser
     from gdbext.engine.entry_points import EntryPoint
 
     ModeName = Literal["stopped", "resumes", "running", "setting", "program"]

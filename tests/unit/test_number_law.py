@@ -18,8 +18,8 @@ pytestmark = pytest.mark.xdist_group("laws")
 DECLARED = {
     "the parser": ["engine/numbers.py"],
     "numbers already": [
-        *("cpython/", "diagnosis/verdict/slow_reasons.py", "engine/arch/__init__.py"),
-        *("tools/autograd/autograd_graph.py", "tools/tensor/contents.py"),
+        *("cpython/", "diagnosis/verdict/slowness.py", "engine/arch/__init__.py"),
+        *("engine/formats/elf_core.py", "tools/autograd/autograd_graph.py", "tools/tensor/contents.py"),
         *("tools/tensor/numpy_statistics.py", "tools/tensor/tensor_report.py", "tools/timeout/__init__.py"),
         *("tools/watch/__init__.py", "torch/values/value_text.py"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.command_parser import CommandParser
+from gdbext.diagnosis.tool_arguments import CommandParser
 from gdbext.errors import UsageError
 from gdbext.tools import table
 

@@ -1,4 +1,4 @@
-"""Tells of threads that wait for other ranks, or for a device, which operation of which group they wait in."""
+"""Adds to threads that wait for other ranks, or for a device, which operation of which group they wait in."""
 
 from __future__ import annotations
 
@@ -38,20 +38,16 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.torch.distributed.process_groups import Collective, ProcessGroup
 
-_ON_DEVICES = ("nccl", "xccl", "hccl")
-"""Beginnings of the names of backends whose operations run on a device, not in a thread."""
 _SHOWN = 8
-_FETCHES = "6toHere"
-"""The function of UserRRef and PyRRef that gets a remote reference's value (torch/csrc/distributed/rpc/rref_impl.h)."""
+"""Most names in a list."""
 _DEPTH = 12
-"""Innermost Python frames among which a send or recv is looked for."""
+"""Innermost Python frames that are searched for a call of torch.distributed."""
 
 
 def name_collectives(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> tuple[Sequence[ThreadReport], CollectivesSection | None]:
-    """The reports, in the snapshots' order, whose waits name the operation that they are for; and the process's
-    knowledge of its job."""
+    """(the reports, in the snapshots' order, whose waits name their operation; the process's knowledge of its job)."""
     if not session.has_torch:
         return threads, before_torch(session)
     try:
@@ -69,63 +65,58 @@ def name_collectives(
 def _named(session: Session, thread: ThreadSnapshot, wait: Wait, section: CollectivesSection) -> Wait:
     """The wait with the operation of the other ranks that it is for, and the exception that is handled meanwhile."""
     store = wait.detail.collective
-    kind, name, found = wait.kind, wait.name, _meeting_at_store(session, thread, wait) or store
-    is_meeting = found is not store
-    absent = _absent_workers(session, thread) if kind is WaitKind.CONDVAR and not found else ""
+    meeting = _meeting_at_store(session, thread, wait)
+    kind, name, collective = wait.kind, wait.name, meeting or store
+    absent = ""
+    if kind is WaitKind.CONDVAR and not collective:
+        # rpc.shutdown waits for the workers that have not called it.
+        in_rpc = any(frame.file.endswith(RPC_FILE) for frame in thread.python[:_DEPTH])
+        workers = absent_workers(session.python_threads.frames(thread.tid)) if in_rpc else ()
+        has = "has" if len(workers) == 1 else "have"
+        absent = f"rpc.shutdown, which {listed(workers, _SHOWN)} {has} not called" if workers else ""
     if absent:
         kind, name = WaitKind.COLLECTIVE, absent
-    elif not found:
-        found = _operation(session, thread, wait, section)
-    if found and (is_meeting or (not store and found.op in RPC_CALLS)):
-        kind, name = WaitKind.COLLECTIVE, found.op
-    if not found and kind is not WaitKind.COLLECTIVE:
+    elif not collective and kind is WaitKind.COLLECTIVE:
+        collective = _collective(session, thread, wait.name, section)
+    elif not collective and kind is WaitKind.DEVICE:
+        # The oldest operation that a device has to finish, whichever thread issued it: a backward pass has its own.
+        on_devices = ("nccl", "xccl", "hccl")
+        pending = [(group, each) for group in section.groups for each in group.pending]
+        collective = _wait_for_oldest(
+            [row for row in pending if (row[1].backend or row[0].backend or "").startswith(on_devices)], on_device=True
+        )
+    elif not collective and kind is WaitKind.CONDVAR:
+        collective = _remote_call(session, thread)
+    if collective and (meeting or (not store and collective.op in RPC_CALLS)):
+        kind, name = WaitKind.COLLECTIVE, collective.op
+    if not collective and kind is not WaitKind.COLLECTIVE:
         return wait
-    handling = _handling(thread) if kind is WaitKind.COLLECTIVE else NO_ERROR
+    error = thread.process.python.handled_error(thread.tid) if kind is WaitKind.COLLECTIVE else None
+    below = _below(wait)
+    if meeting and isinstance(below, Sleep):  # a sleep between two tries is not that of a loop of the program's own
+        below = Sleep(seconds=below.seconds)
     return wait._replace(
         resource=Resource(kind, wait.address, name, wait.resource.variable),
-        timed=wait.timed and not is_meeting,
-        detail=OtherRanks(found, _meeting(wait) if is_meeting else _below(wait), handling),
+        timed=wait.timed and not meeting,
+        detail=OtherRanks(collective, below, RaisedError(error.text) if error else NO_ERROR),
     )
 
 
 def _below(wait: Wait) -> WaitDetail:
-    """The wait by which a thread waits for other ranks."""
     return wait.detail.below if isinstance(wait.detail, OtherRanks) else wait.detail
 
 
-def _meeting(wait: Wait) -> WaitDetail:
-    """The wait below a meeting: a sleep between two tries is not that of a loop of the program's own."""
-    below = _below(wait)
-    return Sleep(seconds=below.seconds) if isinstance(below, Sleep) else below
-
-
-def _operation(
-    session: Session, thread: ThreadSnapshot, wait: Wait, section: CollectivesSection
-) -> CollectiveWait | None:
-    """The operation that a wait of this kind may be for."""
-    if wait.kind is WaitKind.COLLECTIVE:
-        found = _point_to_point(session, thread, section) or _unnumbered(thread, section)
-        return found or _one_end(session, thread, wait.name, section) or _oldest(thread, section)
-    if wait.kind is WaitKind.DEVICE:
-        return _on_device(section)
-    return _remote_call(session, thread) if wait.kind is WaitKind.CONDVAR else None
-
-
-_MEETS = (WaitKind.SLEEP, WaitKind.IO, WaitKind.COLLECTIVE)
-"""Waits of a thread that makes the store, or connects to it: between two tries it sleeps."""
-
-
 def _meeting_at_store(session: Session, thread: ThreadSnapshot, wait: Wait) -> CollectiveWait | None:
-    """The meeting of all ranks at the store that a thread is in, with who is missing; None for any other."""
-    if wait.kind not in _MEETS:
+    """The meeting of all ranks at the store that a thread is in, with the missing ranks; None for any other wait."""
+    # A thread that makes the store, or connects to it, sleeps between two tries.
+    if wait.kind not in (WaitKind.SLEEP, WaitKind.IO, WaitKind.COLLECTIVE):
         return None
-    found = store_meeting(session.python_threads.frames(thread.tid))
+    meeting = store_meeting(session.python_threads.frames(thread.tid))
     store = wait.detail.collective
-    is_waiting = store is not None and store.is_store
-    if not found or not (is_waiting or found.rank):
+    if not meeting or not ((store and store.is_store) or meeting.rank):
         return None
     op = store.op if store else ""
-    return CollectiveWait(op, is_store=True, server=found.server, rank=found.rank, size=found.size)
+    return CollectiveWait(op, is_store=True, server=meeting.server, rank=meeting.rank, size=meeting.size)
 
 
 def _with_shared_groups(
@@ -150,135 +141,91 @@ def _with_shared_groups(
     return [shared.get(thread.tid, thread) for thread in threads]
 
 
-def _handling(thread: ThreadSnapshot) -> RaisedError:
-    """The exception that the thread handles meanwhile."""
-    view = thread.process.python
-    found = view.handled_error(thread.tid) if view else None
-    return RaisedError(found.text) if found else NO_ERROR
+def _collective(
+    session: Session, thread: ThreadSnapshot, function: str, section: CollectivesSection
+) -> CollectiveWait | None:
+    """The operation that a thread in ``function`` of a backend waits for."""
+    found = _point_to_point(session, thread, section)
+    if found:
+        return found
+    for frame in thread.python[:_DEPTH]:  # an operation of all ranks that has no number
+        if frame.function in UNNUMBERED and frame.file.endswith(DISTRIBUTED_FILE):
+            group = section.groups[0].label if len(section.groups) == 1 else ""
+            return CollectiveWait(frame.function, group=group)
+    if not thread.python:
+        return None  # it runs no program
+    # The oldest operation that this thread issued and that is not completed. Threads are compared by their kernel's
+    # name, which is what the recorder keeps; if no name fits, or the groups do not know the issuer, any may be it.
+    pending = [(group, each) for group in section.groups for each in group.pending]
+    own = [row for row in pending if row[1].thread in ("", thread.name)]
+    return _transfer(session, thread, function, section) or _wait_for_oldest(own or pending)
 
 
-def _absent_workers(session: Session, thread: ThreadSnapshot) -> str:
-    """The wait in rpc.shutdown with the names of the workers that have not called it; "" for any other."""
-    if not any(frame.file.endswith(RPC_FILE) for frame in thread.python[:_DEPTH]):
-        return ""
-    names = absent_workers(session.python_threads.frames(thread.tid))
-    has = "has" if len(names) == 1 else "have"
-    return f"rpc.shutdown, which {listed(names, _SHOWN)} {has} not called" if names else ""
-
-
-def _on_device(section: CollectivesSection) -> CollectiveWait | None:
-    """The oldest operation that a device has to finish, whichever thread issued it: a backward pass has threads of its
-    own."""
-    pending = [(group, each) for group in section.groups for each in group.pending if _runs_on_device(group, each)]
-    return _wait_for(pending, on_device=True)
-
-
-def _runs_on_device(group: ProcessGroup, operation: Collective) -> bool:
-    backend = operation.backend or group.backend or ""
-    return backend.startswith(_ON_DEVICES)
-
-
-def _wait_for(pending: Sequence[tuple[ProcessGroup, Collective]], on_device: bool = False) -> CollectiveWait | None:
-    """The wait for the oldest of these."""
+def _wait_for_oldest(
+    pending: Sequence[tuple[ProcessGroup, Collective]], on_device: bool = False
+) -> CollectiveWait | None:
     if not pending:
         return None
-    group, first = max(pending, key=lambda each: each[1].age_ms or 0)
+    group, first = max(pending, key=lambda row: row[1].age_ms or 0)
     if first.peer is not None:
         return CollectiveWait(first.op, group=group.label, peer=first.peer, on_device=on_device)
     last = group.last_enqueued, group.last_completed
     return CollectiveWait(first.op, first.seq, group.label, *last, on_device=on_device)
 
 
-def _oldest(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
-    """The oldest operation that this thread issued and that has not ended.
-
-    Threads are compared by their kernel's name, which is what the recorder keeps for people; where no name fits or the
-    groups do not know who issued what, there is no telling them apart, and a thread without Python runs no program.
-    """
-    if not thread.python:
-        return None
-    pending = [(group, each) for group in section.groups for each in group.pending]
-    return _wait_for([each for each in pending if each[1].thread in ("", thread.name)] or pending)
-
-
 def _point_to_point(session: Session, thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
     """The send or recv whose Python function is on the stack: its arguments name the other end."""
     stack = session.python_threads.frames(thread.tid)
+    only = section.groups[0] if len(section.groups) == 1 else None
     for frame in stack[:_DEPTH]:
         names = POINT_TO_POINT.get(frame.function) if frame.file.endswith(DISTRIBUTED_FILE) else None
-        if not names:
+        arguments = stack.locals(frame) if names else None
+        if not names or arguments is None or arguments.fault:
             continue
-        given = stack.locals(frame)
-        if given.fault:
-            continue
-        rank, group_rank = (given[name].int() for name in names)
-        peer = rank if rank is not None else _in_job(group_rank, section.groups)
-        from_any = peer is None and all(not given[name] or given[name].is_none for name in names)
-        group = section.groups[0].label if from_any and len(section.groups) == 1 else ""
-        return CollectiveWait(frame.function, group=group, peer=peer, tag=given["tag"].int(), from_any=from_any)
+        peer, group_rank = (arguments[name].int() for name in names)
+        if peer is None and group_rank is not None and only and group_rank < len(only.ranks):
+            peer = only.ranks[group_rank]  # of several groups it is unknown which one is meant
+        from_any = peer is None and all(not arguments[name] or arguments[name].is_none for name in names)
+        group = only.label if from_any and only else ""
+        return CollectiveWait(frame.function, group=group, peer=peer, tag=arguments["tag"].int(), from_any=from_any)
     return None
 
 
 def _remote_call(session: Session, thread: ThreadSnapshot) -> CollectiveWait | None:
-    """The call of another rank's worker whose answer is waited for."""
+    """The call of another rank's worker whose answer is awaited, directly or by a future; None for any other wait."""
     stack = session.python_threads.frames(thread.tid).innermost(_DEPTH)
+    agent = RPC_AGENT.address(session.symbolizer)
     if any(frame.function == RPC_CALL and frame.file.endswith(RPC_FILE) for frame in stack):
-        return CollectiveWait(RPC_CALL, peer=_worker(session, stack.locals_of(RPC_CALL, RPC_FILE)[RPC_WORKER]))
-    return _owed_answer(session, thread)
-
-
-def _owed_answer(session: Session, thread: ThreadSnapshot) -> CollectiveWait | None:
-    """The wait for a future that another rank's answer ends; None for any other."""
-    agent, call = RPC_AGENT.address(session.symbolizer), thread.syscall
+        # A program names a worker by its rank, a string or an object; of an object the rank is unknown.
+        worker = stack.locals_of(RPC_CALL, RPC_FILE)[RPC_WORKER]
+        rank = worker.int()
+        if rank is None and agent and worker:
+            strings = string_reader(session.memory, session.layout)
+            rank = rank_of_worker(session.memory, strings, agent, worker.str())
+        return CollectiveWait(RPC_CALL, peer=rank)
+    call = thread.syscall
     if not agent or not call or call.name != "futex" or not thread.python:
         return None
-    reader = group_reader(session)
-    peer = worker_that_owes(session.memory, reader.class_of, agent, call.arguments[0])
+    peer = worker_that_owes(session.memory, group_reader(session).class_of, agent, call.arguments[0])
     functions = (thread.stack.function(level) for level in range(min(_DEPTH, len(thread.frames))))
-    fetches = any(function and _FETCHES in function.name for function in functions)
+    # UserRRef and PyRRef get a remote reference's value by toHere (torch/csrc/distributed/rpc/rref_impl.h).
+    fetches = any(function and "6toHere" in function.name for function in functions)
     return None if peer is None else CollectiveWait(RPC_FETCH if fetches else RPC_ASYNC, peer=peer)
 
 
-def _worker(session: Session, named: PyRef) -> int | None:
-    """The rank of a worker, which a program names by that or by a string; None where it does so by an object."""
-    rank, agent = named.int(), RPC_AGENT.address(session.symbolizer)
-    if rank is not None or not agent or not named:
-        return rank
-    strings = string_reader(session.memory, session.layout)
-    return rank_of_worker(session.memory, strings, agent, named.str())
-
-
-def _unnumbered(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
-    """An operation of all ranks that has no number. Its group is known where there is but one."""
-    for frame in thread.python[:_DEPTH]:
-        if frame.function in UNNUMBERED and frame.file.endswith(DISTRIBUTED_FILE):
-            group = section.groups[0].label if len(section.groups) == 1 else ""
-            return CollectiveWait(frame.function, group=group)
-    return None
-
-
-def _one_end(
-    session: Session, thread: ThreadSnapshot, function: str | None, section: CollectivesSection
+def _transfer(
+    session: Session, thread: ThreadSnapshot, function: str, section: CollectivesSection
 ) -> CollectiveWait | None:
-    """The wait for an isend or irecv of a program: what it waits for is in gloo's own tables."""
-    ends = {"waitRecv": "recv", "waitSend": "send"}
-    op = ends.get((function or "").rpartition("::")[2])
-    if op is None or not thread.python:
+    """The wait for an isend or irecv of a program, by gloo's own tables; None in any other function."""
+    op = {"waitRecv": "recv", "waitSend": "send"}.get(function.rpartition("::")[2])
+    if op is None:
         return None
     call = thread.syscall
-    if not call or call.name != "futex":
+    in_futex = call is not None and call.name == "futex"
+    reader = group_reader(session) if in_futex else None
+    transfer = waiting_transfer(session.memory, reader.class_of, call.arguments[0]) if call and reader else None
+    if not transfer:
         return CollectiveWait(op)
-    reader = group_reader(session)
-    found = waiting_transfer(session.memory, reader.class_of, call.arguments[0])
-    if not found:
-        return CollectiveWait(op)
-    alike = {group.ranks for group in section.groups if (group.rank, group.size) == (found.rank, found.size)}
-    peers = {ranks[found.peer] for ranks in alike if found.peer < len(ranks)}
-    return CollectiveWait(op, peer=peers.pop() if len(peers) == 1 else None, tag=found.tag)
-
-
-def _in_job(rank: int | None, groups: tuple[ProcessGroup, ...]) -> int | None:
-    """A rank of the only group as a rank of the job; of one among several groups nobody knows which it is."""
-    if rank is None or len(groups) != 1 or rank >= len(groups[0].ranks):
-        return None
-    return groups[0].ranks[rank]
+    alike = {group.ranks for group in section.groups if (group.rank, group.size) == (transfer.rank, transfer.size)}
+    peers = {ranks[transfer.peer] for ranks in alike if transfer.peer < len(ranks)}
+    return CollectiveWait(op, peer=peers.pop() if len(peers) == 1 else None, tag=transfer.tag)

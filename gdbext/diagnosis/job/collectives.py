@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.diagnosis.job import environment, from_environment
+from gdbext.diagnosis.job import RANK, SIZE, first_number, job_names
 from gdbext.diagnosis.job.collectives_section import (
     CollectivesSection,
     CollectivesSource,
@@ -28,24 +28,69 @@ from gdbext.torch.distributed.process_groups import (
     QueuedWork,
     store_address,
 )
-from gdbext.torch.distributed.python_calls import GivenRank, given_rank
+from gdbext.torch.distributed.python_calls import given_rank
 from gdbext.torch.torch_symbol import DISTRIBUTED, TORCH_FILES
 from gdbext.torch.values.containers import string_reader
 from gdbext.torch.values.value_text import python_name
 
 if TYPE_CHECKING:
+    from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.diagnosis.session import Session
 
 RECENT = 8
 """Operations of each group that are kept besides the pending ones, to match them over ranks."""
 PENDING_LIMIT = 256
-Issued = tuple[flight_recorder.FlightRecorder, flight_recorder.RecordedEntry]
+"""Most pending operations of each group."""
 _WORLD = "0"
 """The name that torch.distributed gives to the first group, which is the whole job."""
 
 
+def environment(session: Session) -> Mapping[str, str]:
+    """The environment as the program has it now: Python's os.environ, else the one with which it was started."""
+    variables = dict(session.target.environ())
+    # Lib/os.py: os.environ is an _Environ, which keeps a dict of bytes.
+    environ = session.python.globals_of("os")["environ"]["_data"]
+    entries = environ.items(4_000)
+
+    def decoded(value: PyRef) -> str:
+        return (value.bytes(4_096) or b"").decode("utf-8", "replace")
+
+    for key, value in entries:
+        name = decoded(key)
+        if name in _VARIABLES:
+            variables[name] = decoded(value)
+    recorded = session.target.recorded is not None  # perhaps before this was read
+    if entries.fault and not environ.is_absent and not recorded:
+        session.errors.note(entries.fault, "os.environ")
+    return variables
+
+
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+_LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_RESTART = ("TORCHELASTIC_RESTART_COUNT",)
+"""The count of torchrun's agent for its own machine (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+_JOB = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")
+_VARIABLES = frozenset((*RANK, *SIZE, *_LOCAL_RANK, *_LOCAL_SIZE, *_RESTART, *_JOB))
+
+
+def _identity_by_environment(session: Session) -> tuple[JobRank, str | None]:
+    """(the rank, all None for a process that no launcher started; where the ranks meet), by the environment."""
+    environ, target = environment(session), session.target
+    identity = JobRank(
+        rank=first_number(environ, RANK),
+        size=first_number(environ, SIZE),
+        local_rank=first_number(environ, _LOCAL_RANK),
+        local_size=first_number(environ, _LOCAL_SIZE),
+        host=None if target.is_core else target.files.host() or None,
+        job=next(iter(job_names(environ)), None),
+        restart=first_number(environ, _RESTART),
+    )
+    host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
+    return identity, f"tcp://{host}:{port}" if host and port else None
+
+
 def recorders_of(session: Session) -> list[flight_recorder.FlightRecorder]:
-    """The flight recorders that record. Raises NotTorch, LayoutError, MemoryFault."""
+    """The enabled flight recorders. Raises NotTorch, LayoutError, MemoryFault."""
     memory, symbolizer, layout = session.memory, session.symbolizer, session.layout
     found = flight_recorder.find_recorders(memory, symbolizer)
     try:
@@ -57,36 +102,35 @@ def recorders_of(session: Session) -> list[flight_recorder.FlightRecorder]:
 
 
 def read_collectives(session: Session) -> CollectivesSection:
-    """Everything; what cannot be read is in the session's errors. Raises NotTorch, LayoutError."""
+    """All groups of the process; errors of reading are in the session's errors. Raises NotTorch, LayoutError."""
     layout = session.layout
-    recorded, groups = _Recorded(session), known_groups(session)
-    names = _names(groups.objects, recorded)
-    found = [recorded.group(groups.objects.get(name) or recorded.unread(name), groups) for name in names]
-    store = next((group.store for group in found if group.store), None)
+    recorded, known = _Recorded(session), known_groups(session)
+    # Gloo describes its groups before they have their names.
+    names = filter(None, dict.fromkeys([*known.objects, *recorded.described, *recorded.entries]))
+    groups = [recorded.group(name, known) for name in sorted(names, key=lambda name: name != _WORLD)]
     source = None
-    if found:
+    if groups:
         source = CollectivesSource.FLIGHT_RECORDER if recorded.recorders else CollectivesSource.PROCESS_GROUP
     elif not layout.has_struct(ProcessGroupStruct.OF):
-        session.errors.note(_unknown_layout(layout.id), "collectives")
-    identity = _identity(session, found)
-    return CollectivesSection(source, identity, tuple(found), store or _rendezvous(session))
+        error = GdbextError(
+            f"layout {layout.id} does not have the structures of torch.distributed",
+            why="it was measured before they were, or the headers of this build lack them",
+            help="measure it again: scripts/dispatch measure /path/to/site-packages/torch",
+        )
+        session.errors.note(error, "collectives")
+    identity, meeting_place = _identity(session, groups)
+    store = next((group.store for group in groups if group.store), None)
+    return CollectivesSection(source, identity, tuple(groups), store or meeting_place)
 
 
 def before_torch(session: Session) -> CollectivesSection:
-    """The facts that the environment tells of a rank that has not loaded torch yet."""
-    return CollectivesSection(None, from_environment(session), (), _rendezvous(session))
-
-
-def _unknown_layout(layout: str) -> GdbextError:
-    return GdbextError(
-        f"layout {layout} does not have the structures of torch.distributed",
-        why="it was measured before they were, or the headers of this build lack them",
-        help="measure it again: scripts/dispatch measure /path/to/site-packages/torch",
-    )
+    """What the environment of a rank shows that has not loaded torch yet."""
+    identity, meeting_place = _identity_by_environment(session)
+    return CollectivesSection(None, identity, (), meeting_place)
 
 
 class KnownGroups(NamedTuple):
-    """Group objects by name, and what reads more of them."""
+    """Group objects by name, and their reader."""
 
     reader: ProcessGroupReader | None
     objects: dict[str, ProcessGroup]
@@ -113,20 +157,14 @@ def known_groups(session: Session) -> KnownGroups:
     return KnownGroups(reader, objects)
 
 
-def _names(objects: Iterable[str], recorded: _Recorded) -> list[str]:
-    """All groups that anybody knows, the job's own first. Gloo describes its groups before they have their names."""
-    names = dict.fromkeys([*objects, *recorded.described, *recorded.entries])
-    return sorted((name for name in names if name), key=lambda name: name != _WORLD)
-
-
 class _Recorded:
-    """The contents of the recorders, by group."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._now, self._steady = _clock(session, time.CLOCK_REALTIME), _clock(session, time.CLOCK_MONOTONIC)
+        self._now, self._steady = (
+            None if seconds is None else int(seconds * 1e9)  # None for a core
+            for seconds in map(session.procfs.clock, (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC))
+        )
         self._statuses: dict[str, flight_recorder.GroupStatus] = {}
-        self._nccl = _Communicators(session)
         self.recorders: list[flight_recorder.FlightRecorder] = []
         self.described: dict[str, tuple[str, tuple[int, ...]]] = {}
         self.entries: dict[str, list[tuple[flight_recorder.FlightRecorder, flight_recorder.RecordedEntry]]] = {}
@@ -151,41 +189,61 @@ class _Recorded:
         for problem in recorder.problems:
             self._session.errors.note(problem, "flight recorder")
 
-    def unread(self, name: str) -> ProcessGroup:
-        """A group that only the recorder knows."""
-        _, ranks = self.described.get(name, ("", ()))
-        backend = _backend(self.entries.get(name, []))
-        return ProcessGroup(name, "", backend, None, len(ranks) or None, ranks, None, None, None)
-
-    def group(self, known: ProcessGroup, groups: KnownGroups) -> ProcessGroup:
-        """The group with what the recorder has of it."""
-        description, ranks = self.described.get(known.name, ("", ()))
-        entries = self.entries.get(known.name, [])
-        status = self._statuses.get(known.name) or known.status
+    def group(self, name: str, groups: KnownGroups) -> ProcessGroup:
+        """The group, with what the recorder has of it; its object may be unknown."""
+        description, ranks = self.described.get(name, ("", ()))
+        entries = self.entries.get(name, [])
+        known = groups.objects.get(name)
+        if not known:
+            # Its operations are named gloo:all_reduce.
+            titles = (entry.profiling_name for _, entry in entries)
+            backend = next((title.partition(":")[0] for title in titles if ":" in title), None)
+            known = ProcessGroup(name, "", backend, None, len(ranks) or None, ranks, None, None, None)
+        status = self._statuses.get(name) or known.status
         ranks = ranks or known.ranks
+        if self.recorders:
+            issued = [self._collective(*each, ranks) for each in entries if each[1].is_pending]
+        else:
+            issued = [self._queued(work) for work in known.queued]
+        store = None
+        if known.store_address and groups.reader:
+            session = self._session
+            store = store_address(session.memory, session.layout, groups.reader, known.store_address)
+
+        def sequence(value: int) -> int | None:
+            return None if value < 0 else value
+
         return known._replace(
             description=description or known.description,
             ranks=tuple(ranks),
-            last_enqueued=_number(status.enqueued) if status else None,
-            last_started=_number(status.started) if status else None,
-            last_completed=_number(status.completed) if status else None,
-            pending=tuple(self._pending(entries, known, ranks)),
+            last_enqueued=sequence(status.enqueued) if status else None,
+            last_started=sequence(status.started) if status else None,
+            last_completed=sequence(status.completed) if status else None,
+            pending=tuple(issued[:PENDING_LIMIT] if self.recorders else issued),
             recent=tuple(self._collective(*each, ranks) for each in entries[-RECENT:]),
-            store=self._store(known, groups),
-            communicators=self._nccl.of(known),
+            store=store,
+            communicators=self._communicators(known),
         )
 
-    def _pending(self, entries: Sequence[Issued], known: ProcessGroup, ranks: Sequence[int]) -> Iterable[Collective]:
-        if self.recorders:
-            return [self._collective(*each, ranks) for each in entries if each[1].is_pending][:PENDING_LIMIT]
-        return [_queued(work, self._steady) for work in known.queued]
+    def _queued(self, work: QueuedWork) -> Collective:
+        """A piece of work in a group's own queue, which has neither sizes nor lines."""
+        backend, _, op = work.title.rpartition(":")
+        state = "started" if work.in_progress else "scheduled"
+        now = self._steady
+        age = None if now is None or work.began is None else max(0, (now - work.began) // 1_000_000)
+        return Collective(work.seq, op, state, timeout_ms=work.timeout_ms, age_ms=age, backend=backend)
 
     def _collective(
         self, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry, ranks: Sequence[int]
     ) -> Collective:
         """``ranks``: the members of its group, by their ranks in it."""
-        file, line = self._line(recorder, entry) if entry.is_pending else (None, None)
-        op, peer = transfer_of(entry.profiling_name.partition(":")[2] or entry.profiling_name)
+        file, line = None, None
+        if entry.is_pending:  # the user's line: the innermost frame outside of torch, else the innermost one
+            frames = traceback_lines(self._session, recorder, entry)
+            user = next((frame for frame in frames if TORCH_FILES not in frame[1]), None)
+            _, file, line = user or next(iter(frames), ("", None, None))
+
+        op, peer = _transfer_of(entry.profiling_name.partition(":")[2] or entry.profiling_name)
         return Collective(
             seq=entry.p2p_seq if entry.is_p2p else entry.collective_seq,
             op=op,
@@ -204,44 +262,24 @@ class _Recorded:
             line=line,
         )
 
-    def _line(
-        self, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry
-    ) -> tuple[str | None, int | None]:
-        """The user's line: the innermost frame outside of torch, else the innermost one."""
-        frames = traceback_lines(self._session, recorder, entry)
-        user = next((place for place in frames if TORCH_FILES not in place[1]), None)
-        found = user or next(iter(frames), None)
-        return (found[1], found[2]) if found else (None, None)
-
-    def _store(self, known: ProcessGroup, groups: KnownGroups) -> str | None:
-        if not known.store_address or not groups.reader:
-            return None
-        return store_address(self._session.memory, self._session.layout, groups.reader, known.store_address)
-
-
-class _Communicators:
-    """NCCL's communicators of a process's groups, where its release of NCCL was measured."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def of(self, group: ProcessGroup) -> tuple[Communicator, ...]:
-        """Those of that group; what cannot be read is in the session's errors."""
+    def _communicators(self, group: ProcessGroup) -> tuple[Communicator, ...]:
+        """NCCL's communicators of a group; errors of reading are in the session's errors."""
         if not group.nccl or group.rank is None or group.size is None:
             return ()
+        note = self._session.errors.note
         try:
-            reader = self._reader
-            found = reader.of_group(group.nccl, group.rank, group.size) if reader else ()
+            reader = self._communicator_reader
+            communicators = reader.of_group(group.nccl, group.rank, group.size) if reader else ()
         except GdbextError as error:
-            self._session.errors.note(error, "NCCL's communicators")
+            note(error, "NCCL's communicators")
             return ()
-        while reader and reader.problems:  # those of this group: each is said once
-            self._session.errors.note(reader.problems.pop(0), "NCCL's communicators")
-        return found
+        while reader and reader.problems:  # those of this group: each is noted once
+            note(reader.problems.pop(0), "NCCL's communicators")
+        return communicators
 
     @cached_property
-    def _reader(self) -> CommunicatorReader | None:
-        """None where this release was not measured, which is said once. Raises LayoutError."""
+    def _communicator_reader(self) -> CommunicatorReader | None:
+        """None if this release of NCCL was not measured, which is noted once. Raises LayoutError."""
         version = nccl_version(self._session.modules)
         if version is None:
             return None
@@ -257,56 +295,35 @@ class _Communicators:
 def traceback_lines(
     session: Session, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry
 ) -> list[tuple[str, str, int]]:
-    """(function, file, line) of the frames that issued an entry, innermost first. What cannot be read is left out."""
+    """(function, file, line) of the frames that issued an entry, innermost first. Unreadable frames are left out."""
+    lines: list[tuple[str, str, int]] = []
     if not session.python:
-        return []
-    found = []
+        return lines
     try:
         for frame in recorder.traceback(entry):
             code = session.python.codes.get(frame.code)
-            found.append((code.name, code.file, code.line(frame.offset) or code.first_line))
+            lines.append((code.name, code.file, code.line(frame.offset) or code.first_line))
     except GdbextError as error:
         session.errors.note(error, f"traceback of {entry.profiling_name} #{entry.collective_seq}")
-    return found
+    return lines
 
 
-def transfer_of(op: str) -> tuple[str, int | None]:
-    """``recv 0<-1`` of NCCL (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp): the operation and the other end's rank
-    in the group; None for any other."""
+def _transfer_of(op: str) -> tuple[str, int | None]:
+    """``recv 0<-1`` of NCCL (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp): (the operation, the other end's rank in
+    the group, None for any other operation)."""
     name, _, ends = op.partition(" ")
     other = number(ends.rpartition("->" if name == "send" else "<-")[2])
     return (name, other) if name in ("send", "recv") and other is not None else (op, None)
 
 
-def _queued(work: QueuedWork, now: int | None) -> Collective:
-    """A piece of work in a group's own queue, which knows neither sizes nor lines; ``now`` by the steady clock."""
-    backend, _, op = work.title.rpartition(":")
-    state = "started" if work.in_progress else "scheduled"
-    age = None if now is None or work.began is None else max(0, (now - work.began) // 1_000_000)
-    return Collective(work.seq, op, state, timeout_ms=work.timeout_ms, age_ms=age, backend=backend)
-
-
-def _backend(entries: Sequence[Issued]) -> str | None:
-    """The backend by the names of its operations: ``gloo:all_reduce``."""
-    return next((entry.profiling_name.partition(":")[0] for _, entry in entries if ":" in entry.profiling_name), None)
-
-
-def _number(sequence: int) -> int | None:
-    return None if sequence < 0 else sequence
-
-
-def _clock(session: Session, which: int) -> int | None:
-    """Nanoseconds by that clock of the process; None for a core."""
-    seconds = session.procfs.clock(which)
-    return None if seconds is None else int(seconds * 1e9)
-
-
-def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
-    """The whole job's group says it, where there is one; else the arguments of init_process_group, where a thread is in
-    it; else the environment; else the agent of torch.distributed.rpc, which may be all that a process has of it."""
-    known = from_environment(session)
-    rank, size, job = known.rank, known.size, known.job
-    given = _given(session)
+def _identity(session: Session, groups: Sequence[ProcessGroup]) -> tuple[JobRank, str | None]:
+    """(the process's rank, where the ranks meet by the environment). The rank is that of the whole job's group, if
+    there is one; else by the arguments of init_process_group, if a thread is in it; else by the environment; else by
+    the agent of torch.distributed.rpc, which may be all that a process has of the job."""
+    identity, meeting_place = _identity_by_environment(session)
+    rank, size, job = identity.rank, identity.size, identity.job
+    table = session.python_threads
+    given = next(filter(None, (given_rank(table.frames(tid)) for tid in table.states)), None)
     if given:
         rank, size, job = given.rank, given.size or size, job or given.method.partition("://")[2] or None
     world = next((group for group in groups if group.name == _WORLD and group.rank is not None), None)
@@ -318,18 +335,4 @@ def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
         strings = string_reader(session.memory, session.layout)
         own = own_worker(session.memory, strings, agent) if agent else None
         rank, size = own or (rank, size)
-    return known._replace(rank=rank, size=size, job=job)
-
-
-def _given(session: Session) -> GivenRank | None:
-    """The arguments of init_process_group, where a thread is in it."""
-    table = session.python_threads
-    found = (given_rank(table.frames(tid)) for tid in table.states)
-    return next((each for each in found if each), None)
-
-
-def _rendezvous(session: Session) -> str | None:
-    """The place where the ranks meet, as the environment says."""
-    environ = environment(session)
-    host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
-    return f"tcp://{host}:{port}" if host and port else None
+    return identity._replace(rank=rank, size=size, job=job), meeting_place

@@ -49,5 +49,4 @@ class CollectivesSection(Section):
     """The file that ``--output`` wrote, in the flight recorder's own format."""
 
     def with_output(self, path: str) -> CollectivesSection:
-        """The same, after a file was written."""
         return replace(self, output=path)

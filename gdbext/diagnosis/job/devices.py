@@ -1,9 +1,7 @@
-"""The device as the host knows it: which stream or event each thread waits for, the threads' current streams, and
-whether the process was started so that it can write a core of its device.
-
-What the device does is not known here: work is said to be launched, never to run. Reads nothing where no thread is in
-a call of CUDA. CUDA_… variables: cuda.h (CUcoredumpSettings) and the documentation of cuda-gdb.
-"""
+"""The device as the host sees it: which stream or event each thread waits for, the threads' current streams, and
+whether the process was started so that it can write a core of its device. What the device does is not known here: work
+is said to be launched, never to run. Nothing is read unless a thread is in a call of CUDA. CUDA_… variables: cuda.h
+(CUcoredumpSettings) and the documentation of cuda-gdb."""
 
 from __future__ import annotations
 
@@ -27,16 +25,8 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.engine.targets.base_target import Target
-    from gdbext.engine.targets.system.nvidia import NvidiaFigures
     from gdbext.engine.targets.system.procfs import ProcFs
     from gdbext.engine.vocabulary import Hexadecimal
-
-_SHOWN = 4
-"""Events of one stream that the text names."""
-_FILES = 8
-_MOST_FAILURES = 1 << 32
-_DEPTH = 24
-"""Python frames of a thread among which generated code is looked for."""
 
 
 class CurrentStream(NamedTuple):
@@ -49,8 +39,8 @@ class CurrentStream(NamedTuple):
 
 
 class LaunchedKernel(NamedTuple):
-    """A kernel that code of torch.compile has launched, by its text before the line at which it stands: inferred.
-    Whether it runs, or has run, is not known."""
+    """A kernel that code of torch.compile has launched, inferred from the lines before the current one. Whether it
+    runs, or has run, is not known."""
 
     tid: int
     kernel: str
@@ -105,7 +95,7 @@ class DeviceSection(Section):
             ),
             *(
                 f"thread {each.tid} replays a CUDA graph that was captured on stream {each.graph.stream_id} of "
-                f"cuda:{each.graph.device}, with memory of {_pool(each.graph)}"
+                f"cuda:{each.graph.device}, with memory of the private pool {each.graph.pool}"
                 for each in self.replayed
             ),
             *(line for each in self.memory for line in _memory_lines(each)),
@@ -130,21 +120,26 @@ class DeviceSection(Section):
 
 
 def _memory_lines(memory: PendingMemory) -> Iterator[str]:
-    """``cuda:0: 2 freed blocks (33 MB) wait for events of stream 35: …``"""
+    """``cuda:0: 2 freed blocks (33 MB) wait for events of stream 35: …``, with at most four events of a stream."""
     streams: dict[int, list[PendingEvent]] = {}
     for event in memory.events:
         streams.setdefault(event.stream_id, []).append(event)
     for number, events in streams.items():
-        blocks = {each.block: each.bytes for each in events}
+        blocks = {event.block: event.bytes for event in events}
         size, wait = byte_size(sum(blocks.values())), "waits" if len(blocks) == 1 else "wait"
-        first = ", ".join(map(_event_text, events[:_SHOWN]))
-        more = f", … {len(events) - _SHOWN} more" if len(events) > _SHOWN else ""
+        taken = "an event that a thread has taken to wait for it,"
+        first = ", ".join(
+            f"{taken if event.event is None else f'event {event.event:#x}'} for {event.block:#x}"
+            for event in events[:4]
+        )
+        more = f", … {len(events) - 4} more" if len(events) > 4 else ""
         yield (
             f"cuda:{memory.device}: {counted(len(blocks), 'freed block')} ({size}) of the allocator {wait} for "
             f"events of stream {number}, on which they were used: {first}{more}"
         )
     for graph in memory.graphs:
-        yield f"cuda:{memory.device}: a CUDA graph is being captured on stream {graph.stream_id}, into {_pool(graph)}"
+        pool = f"the private pool {graph.pool}"
+        yield f"cuda:{memory.device}: a CUDA graph is being captured on stream {graph.stream_id}, into {pool}"
     others = (memory.captures or 0) - len(memory.graphs)
     if others > 0:
         yield f"cuda:{memory.device}: a CUDA graph is captured, or a private pool is used ({others} at once)"
@@ -153,15 +148,6 @@ def _memory_lines(memory: PendingMemory) -> Iterator[str]:
             f"cuda:{memory.device}: cudaMalloc failed and was tried again {counted(memory.retries, 'time')}, "
             f"out of memory {counted(memory.ooms, 'time')}"
         )
-
-
-def _pool(graph: CudaGraph) -> str:
-    return f"the private pool {graph.pool}"
-
-
-def _event_text(event: PendingEvent) -> str:
-    what = f"event {event.event:#x}" if event.event is not None else "an event that a thread has taken to wait for it,"
-    return f"{what} for {event.block:#x}"
 
 
 def core_settings(environ: Mapping[str, str]) -> DeviceCore:
@@ -176,13 +162,11 @@ def core_settings(environ: Mapping[str, str]) -> DeviceCore:
 
 
 def _trigger(core: DeviceCore, target: Target) -> str:
-    """The command that writes into the pipe, which the driver has made by that name in the process's folder. The host's
+    """The command that writes into the pipe, which the driver has made by that name in the process's folder. The host
     name is the process's own, in its container, and so is its PID."""
-    if not core.user_triggered or target.origin.is_core:
+    if not core.user_triggered or target.is_core:
         return ""
-    own = target.pid
-    if not target.origin.recorded:
-        own = own_tid(target.pid, target.pid)
+    own = target.pid if target.recorded else own_tid(target.pid, target.pid)
     name = core.pipe.replace("%h", "*").replace("%p", str(own)).replace("%t", "*")
     place = f"/proc/{target.pid}/root" if name.startswith("/") else f"/proc/{target.pid}/cwd/"
     return f"echo 1 | tee {place}{name}"
@@ -190,18 +174,37 @@ def _trigger(core: DeviceCore, target: Target) -> str:
 
 @dataclass(frozen=True)
 class DeviceSystemSection(Section):
-    """The system's words on the NVIDIA devices of a live process (--device)."""
+    """What the driver and the kernel say of the NVIDIA devices of a live process (--device)."""
 
     name: ClassVar[str] = "device_system"
     facts: NvidiaFacts
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The figures, the errors of the kernel's log, the open files, and what could not be had, for people."""
+        """The figures, the errors of the kernel's log, the open files, and what could not be read, for people."""
         facts = self.facts
-        files = ", ".join(facts.files[:_FILES]) + (", …" if len(facts.files) > _FILES else "")
+        files = ", ".join(facts.files[:8]) + (", …" if len(facts.files) > 8 else "")
+        lines = []
+        for figures in facts.figures:
+            power = f"{figures.milliwatts / 1000:.0f}" if figures.milliwatts is not None else ""
+            limit = f" of {figures.limit_milliwatts / 1000:.0f}" if figures.limit_milliwatts else ""
+            used, total = figures.memory_used, figures.memory_total
+            parts = (
+                "MIG is on: what its parts do is not told" if figures.mig else "",
+                f"busy {figures.busy_percent} % of the time" if figures.busy_percent is not None else "",
+                f"{power}{limit} W" if power else "",
+                f"{figures.sm_mhz} MHz (memory {figures.memory_mhz})" if figures.sm_mhz is not None else "",
+                f"{byte_size(used)} of {byte_size(total)} used" if used is not None and total is not None else "",
+                f"{counted(figures.uncorrected_errors, 'uncorrected ECC error')}" if figures.uncorrected_errors else "",
+                "a kernel that spins, as a collective does that waits for others (inferred from busy time and power)"
+                if figures.spins
+                else "",
+            )
+            place = f", /dev/nvidia{figures.minor}" if figures.minor is not None else ""
+            told = ", ".join(filter(None, parts)) or "tells nothing"
+            lines.append(f"NVML's device {figures.number} ({figures.name}{place}): {told}")
         return (
-            *map(_figures_line, facts.figures),
+            *lines,
             *(f"kernel log: {each}" for each in facts.xids),
             f"open device files: {files}" if files else "the process has no file of an NVIDIA device open",
             *(f"unknown: {each}" for each in facts.problems),
@@ -209,87 +212,65 @@ class DeviceSystemSection(Section):
 
 
 def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
-    """Ask the driver and the kernel, within a time limit; of a core or a recording nobody can tell."""
-    if target.origin.recorded or not procfs:
+    """Ask the driver and the kernel, within a time limit. A core or a recording has no answer."""
+    if target.recorded or not procfs:
         problem = "the driver is asked of a live process only"
         return DeviceSystemSection(NvidiaFacts("", (), (), (), (problem,)))
     return DeviceSystemSection(read_nvidia(procfs.open_files(target.pid)))
 
 
-def _figures_line(found: NvidiaFigures) -> str:
-    """``NVML's device 0 (H100, /dev/nvidia3): busy 100 % of the time, 118 of 700 W``; what is not told is left out."""
-    power = f"{found.milliwatts / 1000:.0f}" if found.milliwatts is not None else ""
-    limit = f" of {found.limit_milliwatts / 1000:.0f}" if found.limit_milliwatts else ""
-    used, total = found.memory_used, found.memory_total
-    parts = (
-        "MIG is on: what its parts do is not told" if found.mig else "",
-        f"busy {found.busy_percent} % of the time" if found.busy_percent is not None else "",
-        f"{power}{limit} W" if power else "",
-        f"{found.sm_mhz} MHz (memory {found.memory_mhz})" if found.sm_mhz is not None else "",
-        f"{byte_size(used)} of {byte_size(total)} used" if used is not None and total is not None else "",
-        f"{counted(found.uncorrected_errors, 'uncorrected ECC error')}" if found.uncorrected_errors else "",
-        "a kernel that spins, as a collective does that waits for others (inferred from busy time and power)"
-        if found.spins
-        else "",
-    )
-    place = f", /dev/nvidia{found.minor}" if found.minor is not None else ""
-    return f"NVML's device {found.number} ({found.name}{place}): {', '.join(filter(None, parts)) or 'tells nothing'}"
-
-
 def name_devices(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> tuple[Sequence[ThreadReport], DeviceSection]:
-    """The reports, in the snapshots' order, whose waits for a device name its stream; and what is known of it."""
+    """(the reports, in the snapshots' order, whose waits for a device name its stream; what is known of the
+    devices)."""
     sites = session.dispatch_stacks.sites if session.has_torch else None
     reader = StreamsOfWaits(session.memory, session.symbolizer, sites)
-    callbacks = tuple(each.tid for each in process.threads if runs_host_function(each))
+    callbacks = []  # threads of the driver in whose frames a function of the program runs
+    for snapshot in process.threads:
+        levels = (level for level in range(len(snapshot.frames)) if not snapshot.in_libc(level))
+        modules = [snapshot.module_name(level) for level in levels]
+        if modules and modules[-1].startswith(DRIVER_LIBRARY) and modules[0] != modules[-1]:
+            callbacks.append(snapshot.tid)
     replayed: list[ReplayedGraph] = []
     waiting: list[ThreadSnapshot] = []
     named: list[ThreadReport] = []
     for snapshot, thread in zip(process.threads, threads):
         if thread.wait and thread.wait.detail.device:
             waiting.append(snapshot)
-            found = reader.completed(snapshot, thread.wait.detail.device, callbacks)
+            call = reader.completed(snapshot, thread.wait.detail.device, tuple(callbacks))
             graph = reader.graph(snapshot)
             replayed += [ReplayedGraph(thread.tid, graph)] if graph else []
-            detail = thread.wait.detail.with_device(found)
-            thread = thread.with_wait(thread.wait.with_detail(detail, *_reasons(found)))
+            detail = thread.wait.detail.with_device(call)
+            thread = thread.with_wait(thread.wait.with_detail(detail, *_reasons(call)))
         named.append(thread)
     current = tuple(
-        CurrentStream(thread.tid, each.device, each.number, each.handle)
+        CurrentStream(thread.tid, stream.device, stream.number, stream.handle)
         for thread in waiting
-        for each in reader.current(thread)
+        for stream in reader.current(thread)
     )
-    core = core_settings(session.target.origin.environ())
+    core = core_settings(session.target.environ())
     core = core._replace(trigger=_trigger(core, session.target))
-    memory = _pending_memory(session, reader)
-    launched = tuple(each for thread in waiting for each in _launched(session, thread))
-    problems = tuple(dict.fromkeys(reader.problems))
-    return named, DeviceSection(reader.devices, current, core, memory, problems, launched, tuple(replayed))
-
-
-def _pending_memory(session: Session, reader: StreamsOfWaits) -> tuple[PendingMemory, ...]:
-    """The memory of each device that waits; empty where it is not known, or where CUDA was not initialised."""
-    if not reader.devices:
-        return ()
-    try:
-        found = CudaAllocator(session.memory, session.symbolizer, session.layout).pending()
-        if any(not 0 <= count < _MOST_FAILURES for each in found for count in (each.retries, each.ooms)):
-            raise BadData("its counts of failures make no sense")
-        return found
-    except GdbextError as error:
-        reader.problems.append(f"the caching allocator: {error.what}")
-        return ()
-
-
-def _launched(session: Session, thread: ThreadSnapshot) -> Iterator[LaunchedKernel]:
-    """The kernels of the innermost function of the thread in which Inductor launches kernels."""
-    for frame in thread.python[:_DEPTH]:
-        if frame.line and frame.file and frame.function.rpartition(".")[2] == LAUNCHER:
+    memory: tuple[PendingMemory, ...] = ()
+    if reader.devices:  # CUDA was initialized
+        try:
+            pending = CudaAllocator(session.memory, session.symbolizer, session.layout).pending()
+            if any(not 0 <= count < 1 << 32 for each in pending for count in (each.retries, each.ooms)):
+                raise BadData("its counts of failures make no sense")
+            memory = pending
+        except GdbextError as error:
+            reader.problems.append(f"the caching allocator: {error.what}")
+    launched: list[LaunchedKernel] = []
+    for snapshot in waiting:
+        # The kernels of the innermost function in which Inductor launches kernels.
+        launchers = (frame for frame in snapshot.python[:24] if frame.function.rpartition(".")[2] == LAUNCHER)
+        frame = next((frame for frame in launchers if frame.line and frame.file), None)
+        if frame and frame.line:
             lines = SourceReader(session.target).texts(frame.file)
-            for kernel, line in launched_before(lines, frame.line):
-                yield LaunchedKernel(thread.tid, kernel, frame.file, line)
-            return
+            before = launched_before(lines, frame.line)
+            launched += (LaunchedKernel(snapshot.tid, kernel, frame.file, line) for kernel, line in before)
+    problems = tuple(dict.fromkeys(reader.problems))
+    return named, DeviceSection(reader.devices, current, core, memory, problems, tuple(launched), tuple(replayed))
 
 
 def _reasons(wait: DeviceWait) -> Iterator[str]:
@@ -304,9 +285,3 @@ def _reasons(wait: DeviceWait) -> Iterator[str]:
         yield f"PyTorch's pool of streams has it: number {wait.stream_id} of cuda:{wait.device}"
     elif wait.device is not None:
         yield f"cuda:{wait.device} is the only device that PyTorch sees"
-
-
-def runs_host_function(thread: ThreadSnapshot) -> bool:
-    """A thread of the driver in whose frames a function of the program runs."""
-    modules = [thread.module_name(level) for level in range(len(thread.frames)) if not thread.in_libc(level)]
-    return bool(modules) and modules[-1].startswith(DRIVER_LIBRARY) and modules[0] != modules[-1]

@@ -27,7 +27,6 @@ _RANKS = {kind.value: rank for rank, kind in enumerate(KINDS)}
 
 
 def kind_of(word: str) -> FindingKind:
-    """The kind with this JSON word."""
     if word in _RANKS:
         return KINDS[_RANKS[word]]
     return NOTE if word == NOTE.value else FindingKind.of_json_text(word)

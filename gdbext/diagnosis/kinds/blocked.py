@@ -10,7 +10,6 @@ from gdbext.diagnosis.report.finding import Finding
 from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait_kind import Loss, WaitKind
-from gdbext.diagnosis.verdict.chains import blocked_chains, may_wake_others
 from gdbext.diagnosis.verdict.clauses import (
     TASKS,
     back_clause,
@@ -22,13 +21,8 @@ from gdbext.diagnosis.verdict.clauses import (
     wait_chain,
     who_waits,
 )
-from gdbext.diagnosis.verdict.graph import Chain, Observations, WaitGraph, task_cycles
+from gdbext.diagnosis.verdict.graph import Chain, Observations, WaitGraph, blocked_chains, may_wake_others, task_cycles
 from gdbext.engine.vocabulary import counted, of_many
-
-_WAKE = (
-    "Other threads must hand their calls over with loop.call_soon_threadsafe(), or asyncio.run_coroutine_threadsafe(): "
-    "Event.set(), Queue.put_nowait() and Future.set_result() of asyncio wake nobody from there."
-)
 
 
 class Blocked(VerdictKind):
@@ -42,56 +36,63 @@ class Blocked(VerdictKind):
     is_defect = may_be_slow = movement_refutes_it = True
 
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        yield from self._stuck_loops(seen)
-        yield from self._unwoken_loops(seen)
+        yield from self._loops(seen)
         yield from waits_for_lost(self, (Loss.ENDED, Loss.NEVER_BEGAN), seen, graph)
-        yield from self._chains(seen, graph)
+        alike: dict[object, list[Chain]] = {}
+        for chain in blocked_chains(seen, graph):
+            end = graph.threads[chain.end]
+            likeness: object = chain.end
+            if not chain.edges and end.wait and end.dispatch and end.stack_key:
+                # Threads that wait by themselves for the same thing in the same operator are one finding. Python's
+                # locks, timers and file descriptors are one for each thread, and yet the threads are alike.
+                resource, step = end.wait.resource, end.dispatch[0]
+                address = resource.address if resource.kind.traits.told_apart_by_address else 0
+                likeness = (resource.kind, address, step.op, step.overload, step.key, end.stack_key)
+            alike.setdefault(likeness, []).append(chain)
+        for chain, *more in alike.values():
+            threads = [graph.threads[tid] for tid in chain.tids if tid in graph.threads]
+            last_step = next((thread.innermost for thread in reversed(threads) if thread.innermost), None)
+            evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
+            expected = graph.wait_chain(chain.end, chain.tids) if not more else None
+            text = self.sentence(chain, graph, len(more), expected)
+            tids = (*dict.fromkeys((*chain.tids, *(expected.tids if expected else ()))), *(each.end for each in more))
+            yield Finding(self, text, tids, evidence, last_step, wait=graph.threads[chain.end].wait)
 
-    def _stuck_loops(self, seen: Observations) -> Iterator[Finding]:
+    def _loops(self, seen: Observations) -> Iterator[Finding]:
+        """Event loops that nothing will wake, and loops that sleep although they have callbacks to call: a loop checks
+        these before it sleeps (Lib/asyncio/base_events.py, _run_once), so they came later, from a place that does not
+        wake it."""
         for thread in seen.threads:
-            if is_stuck(thread, seen) and not any(task_cycles(thread.loop) if thread.loop else ()):
-                nobody = "no other thread of the process will go on"
-                nobody = nobody if seen.threads[1:] else "the process has no other thread"
-                tasks, ended = (thread.loop.tasks, thread.loop.ended) if thread.loop else ((), ())
-                text = (
-                    f"The event loop of {thread.label} has neither a timer, nor a descriptor or a signal's handler "
-                    f"that could wake it, and {nobody}: none of its tasks will ever run again{loop_clause(thread)}"
-                    f"{'; ' if ended else ''}{listed(ended, TASKS)}."
-                )
-                evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in tasks if task.frames)
-                yield Finding(self, text, (thread.tid,), evidence, wait=thread.wait)
-
-    def _unwoken_loops(self, seen: Observations) -> Iterator[Finding]:
-        """Loops that sleep until something comes, though they have callbacks to call: a loop looks at those before it
-        sleeps (Lib/asyncio/base_events.py, _run_once), so that they came later, from where nobody wakes it."""
+            loop = thread.loop
+            if not loop or not is_stuck(thread, seen) or any(task_cycles(loop)):
+                continue
+            others = "no other thread of the process will go on"
+            others = others if seen.threads[1:] else "the process has no other thread"
+            text = (
+                f"The event loop of {thread.label} has neither a timer, nor a descriptor or a signal's handler "
+                f"that could wake it, and {others}: none of its tasks will ever run again{loop_clause(thread)}"
+                f"{'; ' if loop.ended else ''}{listed(loop.ended, TASKS)}."
+            )
+            evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in loop.tasks if task.frames)
+            yield Finding(self, text, (thread.tid,), evidence, wait=thread.wait)
         for thread in seen.threads:
-            if is_unwoken(thread):
-                count = (thread.loop.ready if thread.loop else None) or 0
+            if thread.loop and is_unwoken(thread):
+                count = thread.loop.ready or 0
                 due = f"{counted(count, 'callback')} {of_many(count, 'is', 'are')}"
                 text = (
                     f"The event loop of {thread.label} sleeps, although {due} due: another thread, or a signal's "
                     f"handler, has put that there without waking it{loop_clause(thread)}."
                 )
-                yield Finding(self, text, (thread.tid,), wait=thread.wait, cures=(_WAKE,))
-
-    def _chains(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        alike: dict[object, list[Chain]] = {}
-        for chain in blocked_chains(seen, graph):
-            alike.setdefault(_likeness(chain, graph), []).append(chain)
-        for chain, *more in alike.values():
-            threads = [graph.threads[tid] for tid in chain.tids if tid in graph.threads]
-            steps = [thread.innermost for thread in threads if thread.innermost]
-            evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
-            expected = graph.wait_chain(chain.end, chain.tids) if not more else None
-            text = self.sentence(chain, graph, len(more), expected)
-            tids = list(dict.fromkeys((*chain.tids, *(expected.tids if expected else ()))))
-            tids += [other.end for other in more]
-            step, wait = steps[-1] if steps else None, graph.threads[chain.end].wait
-            yield Finding(self, text, tuple(tids), evidence, step, wait=wait)
+                wake = (
+                    "Other threads must hand their calls over with loop.call_soon_threadsafe(), or "
+                    "asyncio.run_coroutine_threadsafe(): Event.set(), Queue.put_nowait() and Future.set_result() of "
+                    "asyncio wake nobody from there."
+                )
+                yield Finding(self, text, (thread.tid,), wait=thread.wait, cures=(wake,))
 
     def sentence(self, chain: Chain, graph: WaitGraph, alike: int, expected: Chain | None) -> str:
-        """The chain from its first thread to its end; ``alike`` more threads wait in the same way; ``expected``: those
-        from its end on that may be the ones to end its wait."""
+        """The chain from its first thread to its end; ``alike`` more threads wait in the same way; ``expected``: the
+        threads from its end on that may end its wait."""
         parts = [
             who_waits(graph.threads[edge.tid], edge.wait) + owner_clause(edge.wait, graph.threads)
             for edge in chain.edges
@@ -133,39 +134,26 @@ def is_stuck(thread: ThreadReport, seen: Observations) -> bool:
     """The thread runs an event loop that only other threads could wake, and none of them will."""
     if not thread.loop or not thread.loop.is_stuck or not seen.complete:
         return False
-    waits = thread.wait is not None and thread.wait.kind is WaitKind.IO
-    waits = waits and (thread.loop.always_timed or not (thread.wait and thread.wait.timed))
-    return waits and not any(may_wake_others(other) for other in seen.threads if other is not thread)
-
-
-def _likeness(chain: Chain, graph: WaitGraph) -> object:
-    """Equal for threads that wait by themselves for the same thing in the same operator: they are one finding."""
-    end = graph.threads[chain.end]
-    if chain.edges or not end.wait or not end.dispatch or not end.stack_key:
-        return chain.end
-    resource = end.wait.resource
-    step = end.dispatch[0]
-    # Python's locks, timers and descriptors are one for each thread, and yet the threads are alike.
-    address = resource.address if resource.kind.traits.told_apart_by_address else 0
-    return (resource.kind, address, step.op, step.overload, step.key, end.stack_key)
+    if not thread.wait or thread.wait.kind is not WaitKind.IO or (thread.wait.timed and not thread.loop.always_timed):
+        return False
+    return not any(may_wake_others(other) for other in seen.threads if other is not thread)
 
 
 def _wanted_of(chain: Chain, graph: WaitGraph) -> str:
     """``; meanwhile feeder (tid 3) waits for the mutex 0x7f00, which it holds``: what other threads want of those of
-    the chain, which may be the reason that nobody comes to end its last wait; "" where the chain says so already."""
+    the chain, which may be the reason that no thread ends its last wait; "" if the chain says so already."""
     if chain.edges and chain.edges[-1].wait.kind.traits.relation.is_possession:
         return ""
-    waiters = graph.waiters()
-    pairs = [(graph.threads[tid], owner) for owner in chain.tids[::-1] for tid in waiters.get(owner, ())]
-    held = [
-        (each, each.wait, owner)
-        for each, owner in pairs
-        if each.tid not in chain.tids and each.wait and each.wait.kind.traits.relation.is_possession
+    wanting = [
+        (waiter, waiter.wait, owner)
+        for owner in chain.tids[::-1]
+        for waiter in (graph.threads[tid] for tid in graph.waiters.get(owner, ()))
+        if waiter.tid not in chain.tids and waiter.wait and waiter.wait.kind.traits.relation.is_possession
     ]
-    if not held:
+    if not wanting:
         return ""
-    others = f" ({len(held) - 1} more wait for such things)" if held[1:] else ""
-    first, wait, owner = held[0]
+    others = f" ({len(wanting) - 1} more wait for such things)" if wanting[1:] else ""
+    first, wait, owner = wanting[0]
     return f"; meanwhile {first.label} {wait.phrase}, which {graph.threads[owner].label} {holds(wait)}{others}"
 
 

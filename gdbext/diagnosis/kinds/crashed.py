@@ -11,13 +11,11 @@ from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.verdict.clauses import PATH_LENGTH, listed, place, who
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
-from gdbext.diagnosis.verdict.recursion import Recursion, repeating
+from gdbext.diagnosis.verdict.recursion import repeating
 from gdbext.torch.stack import DispatchFrame
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.verdict.crash import Crash
-
-_ENDLESS = "Something calls itself without an end: look at what repeats in the stack above."
+    pass
 
 
 class Crashed(VerdictKind):
@@ -33,22 +31,15 @@ class Crashed(VerdictKind):
             if crash.is_stack_overflow and tid in seen.recursions:
                 continue
             thread, master = graph.threads[tid], graph.threads.get(seen.masters.get(tid, 0))
-            step = thread.innermost or (master.innermost if master else None)
-            involved = (tid, master.tid) if master else (tid,)
-            cures = (_ENDLESS,) if crash.is_stack_overflow else ()
-            yield Finding(self, self.sentence(thread, crash, master), involved, step=step, cures=cures)
-
-    def sentence(self, thread: ThreadReport, crash: Crash, master: ThreadReport | None) -> str:
-        """``worker (tid 2) crashed in my::f (CPU kernel), kernel my_kernel: SIGSEGV at 0x0: a null pointer.``
-
-        ``master`` is the thread whose operator a worker outside of the dispatcher works for.
-        """
-        step = thread.innermost
-        kernel = step.kernel.function if step and step.kernel else ""
-        inside = f", kernel {kernel}" if kernel else ""
-        if not step and master:
-            inside = f" at work for {who(master)}"
-        return f"{thread.label} crashed{place(step)}{inside}: {crash.sentence}."
+            step = thread.innermost
+            inside = f", kernel {step.kernel.function}" if step and step.kernel and step.kernel.function else ""
+            if not step and master:  # a worker outside of the dispatcher works for the master's operator
+                inside = f" at work for {who(master)}"
+            text = f"{thread.label} crashed{place(step)}{inside}: {crash.sentence}."
+            step = step or (master.innermost if master else None)
+            endless = "Something calls itself without an end: look at what repeats in the stack above."
+            cures = (endless,) if crash.is_stack_overflow else ()
+            yield Finding(self, text, (tid, master.tid) if master else (tid,), step=step, cures=cures)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         if involved:
@@ -68,45 +59,31 @@ class RunawayRecursion(VerdictKind):
 
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         for tid, recursion in seen.recursions.items():
-            thread = graph.threads[tid]
-            text = self.sentence(thread, recursion, seen.crashes.get(tid))
+            thread, overflow = graph.threads[tid], seen.crashes.get(tid)
+            names: dict[str, None] = {}
+            for step in reversed(recursion.group):
+                keyset = f" with DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset else ""
+                names[f"{step.qualified}{keyset}"] = None
+            path = "".join(names) if len(names) < 2 else " → ".join([*list(names)[:PATH_LENGTH], "…"])
+            end = f"; it ended in {overflow.sentence}" if overflow else ""
+            text = f"{thread.label} is in a runaway recursion: {path} repeated {recursion.depth} times{end}."
             repeats = f"repeat with period {len(recursion.group)}"
             evidence = (recursion.why, f"{recursion.steps} of {len(thread.dispatch)} dispatcher steps {repeats}")
             yield Finding(self, text, (tid,), evidence, recursion.innermost)
-
-    def sentence(self, thread: ThreadReport, recursion: Recursion, overflow: Crash | None) -> str:
-        """``MainThread (tid 1) is in a runaway recursion: my::op with DispatchKeySet(CPU) repeated 900 times.``"""
-        names = list(dict.fromkeys(map(_with_keyset, reversed(recursion.group))))
-        path = "".join(names) if len(names) < 2 else " → ".join([*names[:PATH_LENGTH], "…"])
-        end = f"; it ended in {overflow.sentence}" if overflow else ""
-        return f"{thread.label} is in a runaway recursion: {path} repeated {recursion.depth} times{end}."
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         thread = next((each for each in involved if each.dispatch), None)
         if not thread:
             return
         group, _ = repeating(thread.dispatch)
-        yield _out_of(group or thread.dispatch[:1])
+        yield _advice_to_break(group or thread.dispatch[:1])
         step = thread.dispatch[0]
         if step.op is not None and step.keyset:
             yield Suggestion("See where that keyset leads", f"dispatch-lookup {step.qualified} {step.keyset.bits:#x}")
 
 
-def _with_keyset(step: DispatchFrame) -> str:
-    keyset = f" with DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset else ""
-    return f"{step.qualified}{keyset}"
-
-
-_ABOVE_BACKENDS = (
-    *("Autograd", "Autocast", "ADInplaceOrView", "Python", "Functionalize", "FuncTorch", "Batched", "Conjugate"),
-    *("Negative", "ZeroTensor", "BackendSelect", "Tracer", "PreDispatch", "Vmap", "Named", "TESTING_ONLY"),
-    *("DeferredInit", "Fake"),
-)
-"""Beginnings of keys whose kernels can go on below their own key (c10/core/DispatchKey.h)."""
-
-
-def _out_of(group: Sequence[DispatchFrame]) -> str:
-    """The advice that breaks the circle, by what goes round in it."""
+def _advice_to_break(group: Sequence[DispatchFrame]) -> str:
+    """The advice that ends a recursion, by the steps that repeat."""
     if all(step.event and step.event.is_redispatch for step in group):
         return (
             "The kernel must redispatch below its own key: redispatch(ks & c10::after_autograd_keyset), or guard the "
@@ -114,7 +91,13 @@ def _out_of(group: Sequence[DispatchFrame]) -> str:
             "torch._C._AutoDispatchBelowAutograd)."
         )
     called = listed(sorted({step.qualified for step in group if step.op is not None})) or "the operator"
-    if any(step.key is not None and not step.key.startswith(_ABOVE_BACKENDS) for step in group):
+    # Beginnings of keys whose kernels can redispatch below their own key (c10/core/DispatchKey.h).
+    above_backends = (
+        *("Autograd", "Autocast", "ADInplaceOrView", "Python", "Functionalize", "FuncTorch", "Batched", "Conjugate"),
+        *("Negative", "ZeroTensor", "BackendSelect", "Tracer", "PreDispatch", "Vmap", "Named", "TESTING_ONLY"),
+        *("DeferredInit", "Fake"),
+    )
+    if any(step.key is not None and not step.key.startswith(above_backends) for step in group):
         return (
             f"The kernel of a backend calls {called} anew and comes back to itself: there is no key below its own, so "
             "let it call another operator, or the function that computes the result."

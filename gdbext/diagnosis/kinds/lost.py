@@ -1,4 +1,4 @@
-"""Waits for threads that are not there: owners of locks, workers of pools, threads that should act."""
+"""Waits for threads that do not exist: owners of locks, workers of pools, threads that should act."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import ParentsThread, Wait
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread, WaitKind
-from gdbext.diagnosis.verdict.chains import nobody_goes_on
 from gdbext.diagnosis.verdict.clauses import listed, owner_clause, who_waits
-from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
+from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, nobody_goes_on
 
 _WITHOUT_FORK = (
     "Start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method), or fork before threads."
@@ -74,25 +73,27 @@ def waits_for_lost(
     for thread, wait in seen.waits:
         lost = wait.detail.lost
         if lost and lost.loss in losses and _is_lost(thread, wait, lost, seen):
-            waiters = [graph.threads[tid] for tid in graph.waiters().get(thread.tid, ())]
+            waiters = [graph.threads[tid] for tid in graph.waiters.get(thread.tid, ())]
             text = f"{who_waits(thread, wait)}{wait.detail.absence}"
             if waiters:
-                wants = listed([each.label for each in waiters])
+                wants = listed([waiter.label for waiter in waiters])
                 text += f"; for this thread {wants} {'wait' if len(waiters) > 1 else 'waits'}"
-            tids = (thread.tid, *(each.tid for each in waiters))
+            tids = (thread.tid, *(waiter.tid for waiter in waiters))
             yield Finding(kind, f"{text}.", tids, wait.evidence, thread.innermost, wait=wait)
 
 
 def _is_lost(thread: ThreadReport, wait: Wait, lost: LostThread, seen: Observations) -> bool:
-    """Conclusions from functions and names alone count where nobody else goes on, or a thread's own name says that its
-    function was one of those. A timed wait counts where a loop repeats it."""
+    """The loss is proven, or no other thread (besides those that poll for this one) can wake any: conclusions from
+    functions and names count only then. A timed wait counts only if a loop repeats it."""
     if thread.state is RunState.IDLE or (wait.ends_by_itself and not wait.detail.looks_for):
         return False
-    looking = {
+    if lost.recorded or lost.is_proven:
+        return True
+    polling = {
         each.tid for each, other in seen.waits if other.detail.looks_for and other.detail.expects == (thread.tid,)
     }
-    others = [other for other in seen.threads if other is not thread and other.tid not in looking]
-    return lost.recorded or lost.is_proven or (seen.complete and nobody_goes_on(others))
+    others = [other for other in seen.threads if other is not thread and other.tid not in polling]
+    return seen.complete and nobody_goes_on(others)
 
 
 ORPHANED_LOCK = OrphanedLock()
@@ -100,8 +101,8 @@ MISSING_WORKERS = WorkersMissing()
 
 
 def of_child(kinds: Iterable[FindingKind]) -> tuple[str, ...]:
-    """Advice for a process that waits for a child whose verdict is of one of these kinds: what a fork has broken is
-    mended where the fork is."""
+    """Advice for a process that waits for a child whose verdict is of one of these kinds: damage by a fork is repaired
+    in the parent."""
     if any(kind in (ORPHANED_LOCK, MISSING_WORKERS) for kind in kinds):
         return (f"In this process, which made the child: {_WITHOUT_FORK}",)
     return ()

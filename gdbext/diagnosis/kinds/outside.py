@@ -12,13 +12,8 @@ from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.verdict.chains import at_one_line, bystanders, external_waits
 from gdbext.diagnosis.verdict.clauses import crowd, listed, loop_clause, meanwhile, wait_chain, who_waits
-from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
-from gdbext.engine.targets.base_target import KernelSide
-
-_CROWD = 4
-"""Threads that wait at one line, from which on they are what a server has no more of, rather than work on its way."""
+from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, at_one_line, bystanders, external_waits
 
 
 class WaitingExternal(VerdictKind):
@@ -37,7 +32,16 @@ class WaitingExternal(VerdictKind):
         return "the tasks of an event loop wait" if finding.in_loop else finding.wait.kind.traits.heading or self.words
 
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        yield from self._of_main(seen, graph)
+        main = seen.main
+        if main and main.wait and main.state is not RunState.IDLE:
+            # The main thread waits for another process, though a thread of this one, or a loop, is between them.
+            chain = graph.wait_chain(main.tid)
+            end = graph.threads[chain.end].wait
+            if end and end.leads_outside and (chain.edges or end.detail.looks_for or end.detail.handling.refused):
+                threads = [graph.threads[tid] for tid in chain.tids]
+                evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
+                step = next((thread.innermost for thread in threads if thread.dispatch), None)
+                yield Finding(self, f"{wait_chain(chain, graph)}.", chain.tids, evidence, step, wait=end)
         for thread, wait in external_waits(seen):
             if _want_gil_in_device_call(thread, wait, seen):
                 continue  # a finding of its own
@@ -45,42 +49,30 @@ class WaitingExternal(VerdictKind):
                 continue  # the stronger finding says it
             if is_stuck(thread, seen) or is_unwoken(thread):
                 continue  # so do those
+            is_io = wait.kind is WaitKind.IO
             serves = thread.loop is not None or (wait.detail.peer is not None and wait.detail.peer.is_listening)
-            crowds = at_one_line(seen.threads) if serves and wait.kind is WaitKind.IO else []
-            group = next((each for each in crowds if len(each) >= _CROWD), [])
+            # Four threads at one line are what a server has no more of, rather than work on its way.
+            crowds = at_one_line(seen.threads) if serves and is_io else []
+            group = next((crowd for crowd in crowds if len(crowd) >= 4), [])
+            groups = []
             text = f"{who_waits(thread, wait)}{loop_clause(thread)}."
-            text = f"{crowd(group)} {text}" if group else text
-            tids = (*(each.tid for each in group), thread.tid)
-            groups = bystanders(seen, tids) if not group and thread is seen.main and wait.kind is WaitKind.IO else []
+            tids: tuple[int, ...] = (thread.tid,)
+            if group:
+                text = f"{crowd(group)} {text}"
+                tids = (*(each.tid for each in group), thread.tid)
+            elif thread is seen.main and is_io:
+                groups = bystanders(seen, tids)
             text += meanwhile(groups, graph.threads)
             tids = (*tids, *(group[0].tid for group in groups))
-            in_loop = thread.loop is not None and thread.loop.awaits_nothing_outside and wait.kind is WaitKind.IO
+            in_loop = thread.loop is not None and thread.loop.awaits_nothing_outside and is_io
             yield Finding(self, text, tids, wait.evidence, thread.innermost, wait=wait, in_loop=in_loop)
-
-    def _of_main(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        """The main thread waits for another process, though only a thread of this one, or a loop, stands between
-        them."""
-        main = seen.main
-        if not main or not main.wait or main.state is RunState.IDLE:
-            return
-        chain = graph.wait_chain(main.tid)
-        end = graph.threads[chain.end].wait
-        if not end or not end.leads_outside:
-            return
-        if not (chain.edges or end.detail.looks_for or end.detail.handling.refused):
-            return
-        threads = [graph.threads[tid] for tid in chain.tids]
-        evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
-        step = next((thread.innermost for thread in threads if thread.dispatch), None)
-        yield Finding(self, f"{wait_chain(chain, graph)}.", chain.tids, evidence, step, wait=end)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         wait = finding.wait
         if wait and wait.detail.about_question:
             yield wait.detail.about_question
-        told = wait.advice_outside if wait else None
-        if told:
-            yield from told
+        if wait and wait.advice_outside:
+            yield from wait.advice_outside
         elif any(thread.loop and thread.loop.tasks for thread in involved):
             yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
         else:
@@ -98,24 +90,21 @@ class GilInDeviceCall(VerdictKind):
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         for thread, wait in seen.waits:
             waiters = _want_gil_in_device_call(thread, wait, seen)
-            if waiters:
-                tids = (thread.tid, *(each.tid for each in waiters))
-                evidence = (*wait.evidence, "the interpreter records it as the GIL's holder")
-                yield Finding(self, self.sentence(thread, wait, waiters), tids, evidence, thread.innermost, wait=wait)
-
-    def sentence(self, thread: ThreadReport, wait: Wait, waiters: Sequence[ThreadReport]) -> str:
-        """``… waits for the device (cudaStreamSynchronize …) while holding the GIL, which 2 threads want: …``"""
-        others = f"{len(waiters)} threads want" if len(waiters) > 1 else f"{waiters[0].label} wants"
-        callbacks = wait.detail.device.host_functions if wait.detail.device else ()
-        called = [each.label for each in waiters if each.tid in callbacks]
-        held = f"while holding the GIL, which {others}: no Python code runs until the call returns"
-        text = f"{who_waits(thread, wait)} {held}"
-        if called:
-            text += (
-                f"; {listed(called)} runs a host function that the program launched: if the device waits for that, "
-                "this is a deadlock"
-            )
-        return f"{text}."
+            if not waiters:
+                continue
+            others = f"{len(waiters)} threads want" if len(waiters) > 1 else f"{waiters[0].label} wants"
+            text = f"{who_waits(thread, wait)} while holding the GIL, which {others}"
+            text += ": no Python code runs until the call returns"
+            callbacks = wait.detail.device.host_functions if wait.detail.device else ()
+            called = [waiter.label for waiter in waiters if waiter.tid in callbacks]
+            if called:
+                text += (
+                    f"; {listed(called)} runs a host function that the program launched: if the device waits for that, "
+                    "this is a deadlock"
+                )
+            tids = (thread.tid, *(waiter.tid for waiter in waiters))
+            evidence = (*wait.evidence, "the interpreter records it as the GIL's holder")
+            yield Finding(self, f"{text}.", tids, evidence, thread.innermost, wait=wait)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         yield (
@@ -129,11 +118,11 @@ class GilInDeviceCall(VerdictKind):
 
 
 def _want_gil_in_device_call(holder: ThreadReport, wait: Wait, seen: Observations) -> list[ThreadReport]:
-    """The threads that wait for the GIL, where ``holder`` has it while it waits for a device."""
+    """The threads that wait for the GIL, if ``holder`` has it while it waits for a device."""
     if not wait.detail.device or not wait.detail.device.holds_gil:
         return []
-    wanting = [(each, other) for each, other in seen.waits if other.kind is WaitKind.GIL and not other.being_released]
-    return [each for each, other in wanting if holder.tid in other.owner_tids]
+    waits = ((each, other) for each, other in seen.waits if other.kind is WaitKind.GIL and not other.being_released)
+    return [each for each, other in waits if holder.tid in other.owner_tids]
 
 
 class KernelWait(VerdictKind):
@@ -146,55 +135,46 @@ class KernelWait(VerdictKind):
     can_be_dumped = False
 
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        """Threads that others need, or that the user came for, and that sleep in the kernel for no lock of the
+        """Threads that others need, or that the user asked for, and that sleep in the kernel for no lock of the
         process."""
-        waiters = graph.waiters()
         for thread, wait in seen.waits:
-            if not wait.kernel or not wait.kernel.stands:
+            side = wait.kernel
+            if not side or not side.stands:
                 continue
-            wanting = [graph.threads[tid] for tid in waiters.get(thread.tid, ())]
-            if wanting or thread.dispatch or thread.tid == seen.pid:
-                tids = (thread.tid, *(each.tid for each in wanting))
-                text = self.sentence(thread, wait, wait.kernel, wanting)
-                yield Finding(self, text, tids, wait.evidence, thread.innermost, wait=wait)
+            waiters = [graph.threads[tid] for tid in graph.waiters.get(thread.tid, ())]
+            if not (waiters or thread.dispatch or thread.tid == seen.pid):
+                continue
+            how = "uninterruptibly " if side.is_uninterruptible else ""
+            where = f" ({side.channel})" if side.channel else ""
+            since = ""
+            if side.seconds is not None:  # 34 s, 12 min, 3.5 h
+                seconds = f"{side.seconds:.2g} s" if side.seconds < 10 else f"{side.seconds:.0f} s"
+                longer = f"{side.seconds / 60:.0f} min" if side.seconds < 7200 else f"{side.seconds / 3600:.1f} h"
+                since = f" for {seconds if side.seconds < 120 else longer}"
+            text = f"{who_waits(thread, wait)}: it has slept {how}in the kernel{where}{since}"
+            if waiters:
+                wants = [f"{waiter.label} {waiter.wait.phrase if waiter.wait else ''}" for waiter in waiters]
+                text += f"; meanwhile {listed(wants)}"
+            tids = (thread.tid, *(waiter.tid for waiter in waiters))
+            yield Finding(self, f"{text}.", tids, wait.evidence, thread.innermost, wait=wait)
 
     def is_refuted(self, finding: Finding, seen: Observations, graph: WaitGraph) -> bool:
         return seen.has_run(finding.threads[0])  # the one that sleeps there
-
-    def sentence(self, thread: ThreadReport, wait: Wait, side: KernelSide, waiters: Sequence[ThreadReport]) -> str:
-        """``MainThread (tid 1) waits for a page …: it has slept in the kernel (handle_userfault) for 34 s.``"""
-        how = "uninterruptibly " if side.is_uninterruptible else ""
-        where = f" ({side.channel})" if side.channel else ""
-        since = f" for {_span(side.seconds)}" if side.seconds is not None else ""
-        text = f"{who_waits(thread, wait)}: it has slept {how}in the kernel{where}{since}"
-        if waiters:
-            wants = listed([f"{each.label} {each.wait.phrase if each.wait else ''}" for each in waiters])
-            text += f"; meanwhile {wants}"
-        return f"{text}."
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         wait = finding.wait
         if not wait:
             return
         yield from wait.detail.about_other_end(wait.kind) or ()
-        is_out_of_memory = wait.kernel is not None and wait.kernel.is_out_of_memory
-        in_kernel = _RAISE_LIMIT if is_out_of_memory else wait.kind.traits.advice_in_kernel
-        if in_kernel:
-            yield in_kernel
+        if wait.kernel and wait.kernel.is_out_of_memory:
+            yield (
+                "Raise that group's memory.limit_in_bytes, or let the kernel kill one of it: echo 0 > "
+                "memory.oom_control."
+            )
+        elif wait.kind.traits.advice_in_kernel:
+            yield wait.kind.traits.advice_in_kernel
         if wait.kernel and not wait.kernel.stack and os.geteuid() != 0:
             yield "As root, this report names the kernel's own stack."
-
-
-_RAISE_LIMIT = (
-    "Raise that group's memory.limit_in_bytes, or let the kernel kill one of it: echo 0 > memory.oom_control."
-)
-
-
-def _span(seconds: float) -> str:
-    """``34 s``, ``12 min``, ``3.5 h``."""
-    if seconds < 120:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 KERNEL_WAIT = KernelWait()

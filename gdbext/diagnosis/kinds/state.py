@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gdbext.diagnosis.kinds.outside import WAITING_EXTERNAL
 from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
-from gdbext.diagnosis.report.finding import NOTE, Finding, ProcessStop
+from gdbext.diagnosis.report.finding import NOTE, Finding
 from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.verdict.chains import busy_threads, bystanders, nobody_goes_on
 from gdbext.diagnosis.verdict.clauses import all_run, listed, loop_clause, meanwhile, place, wait_chain
-from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
-from gdbext.torch.stack import DispatchFrame
+from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, busy_threads, bystanders, nobody_goes_on
 
 _BACKGROUND = {"SIGTTIN": "read from", "SIGTTOU": "write to, or set up,"}
 """Signals of job control, and what the process wanted to do with its terminal (termios(3))."""
@@ -27,25 +26,23 @@ class Stopped(VerdictKind):
     what_to_do = "the report says what lets it go on"
 
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        main = seen.main
-        if seen.stop and main:
-            text = self.sentence(seen.pid, seen.stop)
-            yield Finding(self, text, (main.tid,), step=main.innermost, stop=seen.stop)
-
-    def sentence(self, pid: int, stop: ProcessStop) -> str:
-        """A process that a signal, its control group or a tracer has stopped."""
-        if stop.tracer:
-            return f"The process is stopped by process {stop.tracer}, which traces it: no thread runs until it lets go."
-        if stop.group:
-            name = f"The control group {stop.group} of the process" if stop.group != "?" else "Its control group"
-            return f"{name} is frozen: no thread of process {pid} runs until it is thawed."
+        main, stop, pid = seen.main, seen.stop, seen.pid
+        if not stop or not main:
+            return
         doing = _BACKGROUND.get(stop.signal)
-        if doing is not None:
+        if stop.tracer:
+            text = f"The process is stopped by process {stop.tracer}, which traces it: no thread runs until it lets go."
+        elif stop.group:
+            name = f"The control group {stop.group} of the process" if stop.group != "?" else "Its control group"
+            text = f"{name} is frozen: no thread of process {pid} runs until it is thawed."
+        elif doing is not None:
             terminal = f" {stop.terminal}" if stop.terminal else ""
             why = f"it is in the background, and wanted to {doing} its terminal{terminal}"
-            return f"The process is stopped by {stop.signal}: {why}."
-        by = {"": "by a signal", "SIGTSTP": "by SIGTSTP (Ctrl+Z)"}.get(stop.signal, f"by {stop.signal}")
-        return f"The process is stopped {by}, and goes on with: kill -CONT {pid}."
+            text = f"The process is stopped by {stop.signal}: {why}."
+        else:
+            by = {"": "by a signal", "SIGTSTP": "by SIGTSTP (Ctrl+Z)"}.get(stop.signal, f"by {stop.signal}")
+            text = f"The process is stopped {by}, and goes on with: kill -CONT {pid}."
+        yield Finding(self, text, (main.tid,), step=main.innermost, stop=stop)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         stop = finding.stop
@@ -78,30 +75,26 @@ class Slow(VerdictKind):
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         """The finding that proven explanations make, the weightiest of them first."""
         slowness = seen.slowness
-        found = [each for each in slowness.explanations if each.proven] if slowness else []
-        found = [each for each in found if each.starves == self.starves]
-        if not slowness or not found or seen.stop:
+        reasons = [each for each in slowness.explanations if each.proven] if slowness else []
+        reasons = [reason for reason in reasons if reason.starves == self.starves]
+        if not slowness or not reasons or seen.stop:
             return
         running = [thread for thread in seen.threads if thread.state is RunState.RUNNING]
         thread = min(running, key=lambda each: not each.dispatch, default=seen.main)
-        around = slowness.machine.found
+        text = f"The process {self.how}: {'; and '.join(reason.summary for reason in reasons)}."
+        if thread and thread.dispatch:
+            text += f" {thread.label} is{place(thread.innermost)}."
+        elif thread and thread.state is RunState.RUNNING:
+            text += f" {all_run([thread])}."
+        machine = slowness.machine.found
         yield Finding(
             self,
-            self.sentence([each.summary for each in found], thread),
+            text,
             (thread.tid,) if thread else (),
-            (*(text for each in found for text in each.for_), *(around.files if around else ())),
+            (*(text for reason in reasons for text in reason.for_), *(machine.files if machine else ())),
             thread.innermost if thread else None,
-            cures=tuple(each.cure for each in found if each.cure),
+            cures=tuple(reason.cure for reason in reasons if reason.cure),
         )
-
-    def sentence(self, reasons: Sequence[str], thread: ThreadReport | None) -> str:
-        """``The process runs slowly: the control group …. MainThread (tid 1) runs train.py:8 (step).``"""
-        text = f"The process {self.how}: {'; and '.join(reasons)}."
-        if not thread:
-            return text
-        if thread.state is not RunState.RUNNING or thread.dispatch:
-            return f"{text} {thread.label} is{place(thread.innermost)}." if thread.dispatch else text
-        return f"{text} {all_run([thread])}."
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         yield from finding.cures
@@ -131,15 +124,12 @@ class Busy(VerdictKind):
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         for thread in busy_threads(seen, graph):
             step = thread.dispatch[0]
-            yield Finding(self, self.sentence(thread, step), (thread.tid,), step=step)
-
-    def sentence(self, thread: ThreadReport, step: DispatchFrame) -> str:
-        """``MainThread (tid 1) runs in aten::mm (CPU kernel), kernel …, stage in-kernel.``"""
-        if step.unread_inside:
-            return f"{thread.label} runs{place(step)}."
-        kernel = f", kernel {step.kernel.function}" if step.kernel else ""
-        verb = "runs" if thread.state is RunState.RUNNING else "waits for threads that run,"
-        return f"{thread.label} {verb}{place(step)}{kernel}, stage {step.stage.value}."
+            text = f"{thread.label} runs{place(step)}."
+            if not step.unread_inside:
+                kernel = f", kernel {step.kernel.function}" if step.kernel else ""
+                verb = "runs" if thread.state is RunState.RUNNING else "waits for threads that run,"
+                text = f"{thread.label} {verb}{place(step)}{kernel}, stage {step.stage.value}."
+            yield Finding(self, text, (thread.tid,), step=step)
 
 
 class Idle(VerdictKind):
@@ -169,47 +159,66 @@ IDLE = Idle()
 
 
 def at_rest(seen: Observations, graph: WaitGraph, notes: Sequence[Finding]) -> Finding:
-    """The verdict where nothing was found: the process is idle, or busy outside of the dispatcher."""
+    """The verdict if there is no finding: the process is idle, or busy outside of the dispatcher."""
     doubt = notes[0].summary if notes else ""
-    running = _running(seen)
+    # The holder of a GIL first, because the others wait for it, then threads of which a line is known.
+    running = [thread for thread in seen.threads if thread.state is RunState.RUNNING]
+    with_gil = {thread.tid for thread in running if any(held.kind is WaitKind.GIL for held in thread.holds)}
+    running.sort(key=lambda each: (each.tid not in with_gil, not each.python_frames, each.tid != seen.pid))
+
+    def healthy(text: str, threads: Sequence[ThreadReport], wait: Wait | None = None) -> Finding:
+        tids = tuple(thread.tid for thread in threads)
+        return Finding(BUSY if running else IDLE, text, tids, wait=wait if not running else None)
+
     unclear = [thread for thread in seen.threads if thread.dispatch_doubt is not None and not thread.pool]
     if unclear:
         names = listed([thread.label for thread in unclear])
-        reason = unclear[0].dispatch_doubt if unclear[0].dispatch_doubt is not None else ""
-        text = f"Whether {names} is in the dispatcher cannot be told ({reason})"
+        text = f"Whether {names} is in the dispatcher cannot be told ({unclear[0].dispatch_doubt or ''})"
         text += f"; and: {doubt}" if doubt else ", and no hang is proven."
-        return _healthy(text, unclear, running)
+        return healthy(text, unclear)
     if seen.main and seen.main.state is RunState.WAITING:
-        return _main_waits(seen, seen.main, graph, notes)
+        text, involved, wait = _main_waits(seen, seen.main, graph, notes, running)
+        return healthy(text, involved, wait)
     if running:
-        text = _runs_elsewhere(running, seen)
-        return _healthy(f"{text} {doubt}".rstrip(), running, running)
+        # One moment does not show whether the only thread that runs, with the GIL, will soon release it.
+        first, text = running[0], all_run(running)
+        holder = first.tid if len(running) == 1 else None
+        want = [each for each, wait in seen.waits if wait.kind is WaitKind.GIL and holder in wait.owner_tids]
+        if want:
+            waits = f"{len(want)} threads wait" if len(want) > 1 else f"{want[0].label} waits"
+            text += f", with the GIL, for which {waits}"
+        blocks = first.loop is not None and first.loop.current is not None and len(first.loop.tasks) > 1
+        text += f"{', outside of the dispatcher' if seen.has_torch else ''}{loop_clause(first) if blocks else ''}."
+        return healthy(f"{text} {doubt}".rstrip(), running)
+    text = "no hang is proven" if notes else "no wait is suspicious"
+    text = f"No thread is in the dispatcher, and {text}" if seen.has_torch else f"{text[:1].upper()}{text[1:]}"
     if notes:
-        text = _outside("no hang is proven", seen.has_torch)
         return Finding(IDLE, f"{text}; but: {doubt}", notes[0].threads)
-    text = _outside("no wait is suspicious", seen.has_torch)
     if seen.main and seen.main.wait:  # at a prompt, say
         text = f"{seen.main.label} {seen.main.wait.phrase}; {text[:1].lower()}{text[1:]}"
     return Finding(IDLE, f"{text}.")
 
 
-def _running(seen: Observations) -> list[ThreadReport]:
-    """The threads that run: the holder of a GIL first, for the others wait for it, then those of which a line is
-    known."""
-    running = [thread for thread in seen.threads if thread.state is RunState.RUNNING]
-    with_gil = {each.tid for each in running if any(held.kind is WaitKind.GIL for held in each.holds)}
-    return sorted(running, key=lambda each: (each.tid not in with_gil, not each.python_frames, each.tid != seen.pid))
+def _main_waits(
+    seen: Observations,
+    main: ThreadReport,
+    graph: WaitGraph,
+    notes: Sequence[Finding],
+    running: Sequence[ThreadReport],
+) -> tuple[str, Sequence[ThreadReport], Wait | None]:
+    """(the sentence, the threads in it, the wait that it is about). The main thread's wait is what a user asks about,
+    also if it is no finding."""
 
+    def is_asleep(wait: Wait) -> bool:
+        """It sleeps, and tests nothing in between."""
+        return wait.kind.traits.may_poll and not wait.polls
 
-def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes: Sequence[Finding]) -> Finding:
-    """The main thread's wait is what a user came for, also where it is no finding."""
     chain = graph.wait_chain(main.tid)
     involved = [graph.threads[tid] for tid in chain.tids]
     from_outside = seen.complete and not notes and nobody_goes_on(seen.threads)
-    running = _running(seen)
-    others = [each for each in running if each not in involved]
+    others = [thread for thread in running if thread not in involved]
     text = wait_chain(chain, graph, with_end=not from_outside)
-    if not chain.edges and main.user_line and main.wait and _is_asleep(main.wait):
+    if not chain.edges and main.user_line and main.wait and is_asleep(main.wait):
         text += f", called from {main.user_line}"
     if from_outside:
         text += ", and no thread of this process will end that: only a signal or another process can; no hang is proven"
@@ -217,57 +226,50 @@ def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes:
         text += f"{', and' if from_outside else ';'} no thread is in the dispatcher"
     if others:
         text += f". {all_run(others)}"
-    doubt = f"but: {notes[0].summary}" if notes else ""
-    if notes and notes[0].wait and notes[0].wait is involved[-1].wait and len(notes[0].threads) == 1:
-        doubt = f"but {_NOT_RECORDED}"  # the sentence has begun with that very wait
-    text = f"{text}. No hang is proven; {doubt}" if doubt else f"{text}."
+    if notes:
+        doubt = f": {notes[0].summary}"
+        if notes[0].wait and notes[0].wait is involved[-1].wait and len(notes[0].threads) == 1:
+            doubt = f" {_NOT_RECORDED}"  # the sentence has begun with that very wait
+        text += f". No hang is proven; but{doubt}"
+    else:
+        text += "."
     doubted = [graph.threads[tid] for note in notes[:1] for tid in note.threads]
-    told = {thread.tid: thread for thread in (*involved, *doubted, *others[:1])}
+    named = {thread.tid: thread for thread in (*involved, *doubted, *others[:1])}
     end = involved[-1].wait
-    groups = bystanders(seen, [*told]) if end and not running and not _is_asleep(end) else []
-    text += meanwhile(groups, graph.threads)
-    told.update((group[0].tid, group[0]) for group in groups)
-    return _healthy(text, list(told.values()), running, main.wait if not chain.edges else end)
-
-
-def _is_asleep(wait: Wait) -> bool:
-    """It sleeps, and looks at nothing in between."""
-    return wait.kind.traits.may_poll and not wait.polls
-
-
-def _healthy(
-    text: str, threads: Sequence[ThreadReport], running: Sequence[ThreadReport], wait: Wait | None = None
-) -> Finding:
-    """Nothing hangs: the process is busy where a thread of it runs, wherever it runs."""
-    tids = tuple(thread.tid for thread in threads)
-    return Finding(BUSY if running else IDLE, text, tids, wait=wait if not running else None)
-
-
-def _outside(text: str, has_torch: bool) -> str:
-    """The sentence about a process of which no thread is in the dispatcher, if it has one."""
-    return f"No thread is in the dispatcher, and {text}" if has_torch else f"{text[:1].upper()}{text[1:]}"
-
-
-def _runs_elsewhere(running: Sequence[ThreadReport], seen: Observations) -> str:
-    """Threads run outside of the dispatcher. One moment does not tell whether the only one, with the GIL that others
-    wait for, will soon give it away."""
-    holder = running[0].tid if len(running) == 1 else None
-    want = [each for each, wait in seen.waits if wait.kind is WaitKind.GIL and holder in wait.owner_tids]
-    others = f"{len(want)} threads wait" if len(want) > 1 else "".join(f"{each.label} waits" for each in want)
-    with_gil = f", with the GIL, for which {others}" if others else ""
-    blocks = running[0].loop is not None and running[0].loop.current is not None and len(running[0].loop.tasks) > 1
-    loop = loop_clause(running[0]) if blocks else ""
-    return f"{all_run(running)}{with_gil}{', outside of the dispatcher' if seen.has_torch else ''}{loop}."
+    groups = bystanders(seen, [*named]) if end and not running and not is_asleep(end) else []
+    named.update((group[0].tid, group[0]) for group in groups)
+    wait = end if chain.edges else main.wait
+    return f"{text}{meanwhile(groups, graph.threads)}", list(named.values()), wait
 
 
 _NOT_RECORDED = "its owner is not recorded in memory: a deadlock through it cannot be excluded."
 
 
 def doubts(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-    """Notes on what forbids to say "no deadlock", those about single threads first: locks whose owner nobody records,
-    futexes of unknown meaning, a thread that sleeps with the GIL, circles that the timed wait of a thread ends."""
-    yield from _unknown_owners(seen)
-    yield from _sleeping_holders(seen, graph)
+    """Notes on what forbids the statement "no deadlock", those about single threads first: locks without a recorded
+    owner, futexes of unknown meaning, a thread that sleeps with the GIL, cycles that a timed wait ends."""
+    alike: dict[object, list[tuple[ThreadReport, Wait]]] = {}  # threads that wait for one lock at one place
+    for thread, wait in seen.waits:
+        if wait.being_released or thread.state is RunState.IDLE or wait.ends_by_itself:
+            continue
+        if wait.owners or wait.detail.missing_workers or not wait.kind.traits.may_be_lock:
+            continue
+        if thread.tid not in seen.moved():  # else it has got what it waited for: it runs
+            place = (wait.address, thread.stack_key) if wait.address and thread.stack_key else thread.tid
+            alike.setdefault(place, []).append((thread, wait))
+    for (first, wait), *others in alike.values():
+        more = f", as {len(others)} more thread{'s do' if len(others) > 1 else ' does'}" if others else ""
+        text = f"{first.label} {wait.phrase}{more}, and {_NOT_RECORDED}"
+        yield Finding(NOTE, text, (first.tid, *(thread.tid for thread, _ in others)), wait=wait)
+    waiters = Counter(tid for _, wait in seen.waits if wait.kind is WaitKind.GIL for tid in wait.owner_tids)
+    for tid, count in waiters.items():
+        holder = graph.threads.get(tid)
+        sleep = holder.wait if holder else None
+        # The seconds of a sleep are unknown in a core.
+        if holder and sleep and sleep.kind is WaitKind.SLEEP and sleep.detail.seconds is None:
+            waits = "a thread waits" if count == 1 else f"{count} threads wait"
+            text = f"{holder.label} {sleep.phrase} with the GIL in hand, for which {waits}."
+            yield Finding(NOTE, text, (tid,), wait=sleep)
     for cycle in graph.cycles(with_timed=True):
         timed = next((edge for edge in cycle if edge.wait.ends_by_itself), None)
         if timed:
@@ -275,34 +277,3 @@ def doubts(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
             breaker = graph.threads[timed.tid].label
             text = f"{names} wait for each other, but the wait of {breaker} is timed and ends by itself."
             yield Finding(NOTE, text, tuple(edge.tid for edge in cycle), cycle=cycle)
-
-
-def _unknown_owners(seen: Observations) -> Iterator[Finding]:
-    """One note for all threads that wait for the same lock at the same place."""
-    alike: dict[object, list[tuple[ThreadReport, Wait]]] = {}
-    for thread, wait in seen.waits:
-        if wait.being_released or thread.state is RunState.IDLE or wait.ends_by_itself:
-            continue
-        if wait.owners or wait.detail.missing_workers or not wait.kind.traits.may_be_lock:
-            continue
-        if thread.tid not in seen.moved():  # else what it waited for has come: it runs
-            place = (wait.address, thread.stack_key) if wait.address and thread.stack_key else thread.tid
-            alike.setdefault(place, []).append((thread, wait))
-    for (first, wait), *others in alike.values():
-        more = f", as {len(others)} more thread{'s do' if len(others) > 1 else ' does'}" if others else ""
-        text = f"{first.label} {wait.phrase}{more}, and {_NOT_RECORDED}"
-        yield Finding(NOTE, text, (first.tid, *(each.tid for each, _ in others)), wait=wait)
-
-
-def _sleeping_holders(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-    """Threads that sleep, for a time that a core does not tell, with the GIL in hand and others waiting for it."""
-    waiters: dict[int, int] = {}
-    for tid in (tid for _, wait in seen.waits if wait.kind is WaitKind.GIL for tid in wait.owner_tids):
-        waiters[tid] = waiters.get(tid, 0) + 1
-    for tid, count in waiters.items():
-        holder = graph.threads.get(tid)
-        wait = holder.wait if holder else None
-        if holder and wait and wait.kind is WaitKind.SLEEP and wait.detail.seconds is None:
-            others = "a thread waits" if count == 1 else f"{count} threads wait"
-            text = f"{holder.label} {wait.phrase} with the GIL in hand, for which {others}."
-            yield Finding(NOTE, text, (tid,), wait=wait)

@@ -16,15 +16,15 @@ class VerdictKind(FindingKind):
     """The words of docs/guide.md."""
 
     def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        """The findings of this kind."""
         yield from ()
 
     def is_refuted(self, finding: Finding, seen: Observations, graph: WaitGraph) -> bool:
-        """A thread that is said to wait for ever, or the one that it is said to wait for in vain, has run since. A
-        timed wait that begins again says nothing."""
+        """A thread that waits forever by this finding, or one whose owner is gone by it, has run since. Timed waits
+        prove nothing: they begin again."""
         if not (self.is_defect and self.movement_refutes_it):
             return False
         owners = finding.wait.owners if finding.wait else ()
-        gone = [owner.tid for owner in owners if isinstance(owner, VanishedThread) and owner.tid]
-        waits = {tid: graph.threads[tid].wait for tid in finding.threads if tid in graph.threads}
-        return any(seen.has_run(tid) for tid in (*(t for t, wait in waits.items() if wait and not wait.timed), *gone))
+        tids = [owner.tid for owner in owners if isinstance(owner, VanishedThread) and owner.tid]
+        threads = [graph.threads[tid] for tid in finding.threads if tid in graph.threads]
+        tids += [thread.tid for thread in threads if thread.wait and not thread.wait.timed]
+        return any(map(seen.has_run, tids))

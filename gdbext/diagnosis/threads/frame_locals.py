@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 
 class FrameLocals:
-    """Reads the variables of one session's Python frames."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
         self._stack = PyStack(session.python)

@@ -110,7 +110,6 @@ class StackOwners:
             yield from self._lost - {place.tid, self._target.pid}
 
     def _claims(self, around: MemoryMapping) -> Sequence[_Claim]:
-        """The claims to stacks in a mapping, by address."""
         if around.start not in self._claimed:
             claims = set()
             for place in self._places:

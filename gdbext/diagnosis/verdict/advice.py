@@ -1,9 +1,9 @@
-"""Advice what to try next: that of the verdict's kind, and what all kinds have in common."""
+"""Advice what to try next: by the verdict's kind, and what all kinds have in common."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from gdbext.diagnosis.kinds.state import IDLE
 from gdbext.diagnosis.report.finding import Finding, ProcessStop
@@ -12,8 +12,8 @@ from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.engine.terminal import IN_A_DEBUGGER, PROGRAM, CommandLine
 
 _SAVES = {"gdb": "generate-core-file core.{0}", "lldb": f"{PROGRAM} -p {{0}} --record hang.{{0}}.rec"}
-"""The command that keeps what is there while a debugger has the process: gcore would be a second tracer of it. LLDB on
-Linux writes no ELF cores (16: none, 22: minidumps)."""
+"""Debugger that has the process → the command that keeps the evidence: gcore would be a second tracer. LLDB on Linux
+writes no ELF cores (16: none, 22: minidumps)."""
 
 
 def advice(
@@ -28,15 +28,15 @@ def advice(
 ) -> tuple[str, ...]:
     """Lines of advice, the most useful first; ``debugger``: the one that has the process; ``stop``: what has stopped
     it as a whole; ``used``: options of dispatch-diagnose that are in use, which are not recommended."""
-    known = {thread.tid: thread for thread in threads}
-    involved = [known[tid] for tid in finding.threads if tid in known]
+    reports = {thread.tid: thread for thread in threads}
+    involved = [reports[tid] for tid in finding.threads if tid in reports]
     lines = [*finding.kind.advice(finding, involved)]
     if called.may_run and any(thread.wait and thread.wait.detail.collective for thread in involved):
-        lines.insert(0, of_ranks(pid, called))  # one rank never tells why the others do not come
+        lines.insert(0, of_ranks(pid, called))  # one rank never shows why the others do not come
     inside = [thread for thread in involved if thread.dispatch]
     if finding.step and finding.step.op is not None and inside:
         lines.append(Suggestion("The whole path through the dispatcher", f"dispatch-bt --thread {inside[0].tid}"))
-    backward = next((each for each in involved if each.backward), None)
+    backward = next((thread for thread in involved if thread.backward), None)
     if backward:  # a node is explained by the forward pass that made it
         shows = "The node that runs in backward, and its forward line"
         lines.append(Suggestion(shows, f"dispatch-autograd --thread {backward.tid}"))
@@ -47,7 +47,14 @@ def advice(
     if can_run and kind.may_be_slow:
         lines.append(MORE_SAMPLES)
     if can_run and kind.is_hang and kind.can_be_dumped:
-        lines += _keeping(pid, stop, "" if called.source else debugger)
+        shows = "Keep the evidence before you kill it"
+        tracer = stop.tracer if stop else ""
+        if tracer:  # no second tracer can attach
+            saves = next((text for name, text in _SAVES.items() if f"({name}" in tracer), "gcore {}, once it let go")
+            lines.append(f"{shows}, in process {tracer}: {saves.format(pid)}")
+        elif not stop or not stop.group:  # a process in a frozen group cannot be stopped
+            saves = _SAVES.get("" if called.source else debugger, "gcore {}")
+            lines.append(Suggestion(shows, "", shell=saves.format(pid)))
     return tuple(
         line if isinstance(line, str) else line.text(called)
         for line in lines
@@ -55,18 +62,8 @@ def advice(
     )
 
 
-def _keeping(pid: int, stop: ProcessStop | None, debugger: str) -> Iterator[str | Suggestion]:
-    """Suggest how a core is kept: nobody can attach where another one traces, nor stop what is in a frozen group."""
-    shows = "Keep the evidence before you kill it"
-    if not stop or not (stop.tracer or stop.group):
-        yield Suggestion(shows, "", shell=_SAVES.get(debugger, "gcore {}").format(pid))
-    elif stop.tracer:
-        saves = next((words for name, words in _SAVES.items() if f"({name}" in stop.tracer), "gcore {}, once it let go")
-        yield f"{shows}, in process {stop.tracer}: {saves.format(pid)}"
-
-
 def of_parent(finding: Finding, called: CommandLine, used: Collection[str] = ()) -> tuple[str, ...]:
-    """Advice for a process that has children and nothing to do itself: what hangs may be one of them."""
+    """Advice for an idle process that has children: one of them may be what hangs."""
     if finding.kind is not IDLE or not called.may_run or ALL_CHILDREN.option in used:
         return ()
     return (ALL_CHILDREN.text(called),)

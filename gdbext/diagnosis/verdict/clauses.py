@@ -1,4 +1,4 @@
-"""Clauses that the sentences of several kinds of findings are made of: about threads in jstack's manner. Pure text."""
+"""Clauses of which the sentences of several kinds of findings are made: about threads in jstack's manner. Pure text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATH_LENGTH = 6
 
 
 def place(step: DispatchFrame | None) -> str:
-    """`` in aten::mm (Meta, in-kernel)``, or nothing outside the dispatcher."""
+    """`` in aten::mm (Meta, in-kernel)``; "" outside the dispatcher."""
     if not step:
         return ""
     if step.unread_inside:
@@ -43,24 +43,24 @@ def who_waits(thread: ThreadReport, wait: Wait) -> str:
 
 
 def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
-    """``, which MainThread (tid 1) holds``; says when that is only inferred, gone or unknown."""
+    """``, which MainThread (tid 1) holds``; says if that is only inferred, gone or unknown."""
     if wait.being_released:
         return ", which is free: it is about to go on"
-    if not wait.owners:
-        return ""
     gone = wait.gone_owner
+    if isinstance(gone, ParentsThread):
+        return (
+            ", which another thread of the parent process held at the moment of the fork: it can never be released "
+            "in this process"
+        )
     if gone:
-        if isinstance(gone, ParentsThread):
-            return (
-                ", which another thread of the parent process held at the moment of the fork: it can never be released "
-                "in this process"
-            )
         gives_up = "; this wait is timed and gives up by itself" if wait.ends_by_itself else ""
         return f", which {gone.phrase} holds, and that thread does not exist in this process{gives_up}"
-    names = listed([threads[tid].label if tid in threads else f"thread {tid}" for tid in wait.owner_tids])
     relation = wait.kind.traits.relation
-    if relation in (Relation.IS, Relation.OWES):
-        return "" if relation is Relation.IS else f", still to come from {names}"
+    if not wait.owners or relation is Relation.IS:
+        return ""
+    names = listed([threads[tid].label if tid in threads else f"thread {tid}" for tid in wait.owner_tids])
+    if relation is Relation.OWES:
+        return f", still to come from {names}"
     seems = "" if wait.certainty.is_proven else "seems to "
     if relation is Relation.RUNS:
         return f", which {names} {seems}{'run' if seems else 'runs'}"
@@ -69,23 +69,23 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
 
 
 def loop_clause(thread: ThreadReport) -> str:
-    """``; its event loop is blocked by the task client, and 3 other tasks wait``; nothing without a loop."""
+    """``; its event loop is blocked by the task client, and 3 other tasks wait``; "" without a loop."""
     loop = thread.loop
     if not loop or not loop.tasks:
         return ""
     current, others = loop.current, [task for task in loop.tasks if task.state is not TaskState.RUNNING]
-    count = f"{len(others)} other task{'s' if len(others) != 1 else ''}"
+    plural = "s" if len(others) != 1 else ""
     if current:
+        count = f"{len(others)} other task{plural}"
         return f"; the task {current.called} runs in its event loop; until it awaits, {count} cannot run"
     waiting = [task for task in others if task.state is TaskState.WAITING]
-    told = listed([f"{task.called} {task.awaits}" for task in waiting], TASKS, "; ")
+    texts = listed([f"{task.called} {task.awaits}" for task in waiting], TASKS, "; ")
     ready = f", {len(others) - len(waiting)} of them ready" if len(waiting) < len(others) else ""
-    tasks = f"{len(others)} task{'s' if len(others) != 1 else ''}"
-    return f"; its event loop has {tasks}{ready}{': ' if told else ''}{told}"
+    return f"; its event loop has {len(others)} task{plural}{ready}{': ' if texts else ''}{texts}"
 
 
 def listed(names: Sequence[str], limit: int = 3, between: str = ", ") -> str:
-    """``a, b and 5 more``; ``between``: a semicolon where the names are clauses that may have commas."""
+    """``a, b and 5 more``; ``between``: a semicolon if the names are clauses that may have commas."""
     if len(names) <= 1:
         return "".join(names)
     last = " and " if between == ", " else f"{between}and "
@@ -95,12 +95,11 @@ def listed(names: Sequence[str], limit: int = 3, between: str = ", ") -> str:
 
 
 def holds(wait: Wait) -> str:
-    """``holds``, or ``seems to hold``."""
     return "holds" if wait.certainty.is_proven else "seems to hold"
 
 
 def end_clause(wait: Wait) -> str:
-    """What is known of who ends the last wait of a chain."""
+    """What is known of the thread that ends the last wait of a chain."""
     if wait.detail.absence:
         return wait.detail.absence
     if wait.ends_by_itself:
@@ -111,9 +110,8 @@ def end_clause(wait: Wait) -> str:
 
 
 def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
-    """``with_end``: also what is known of who ends the last wait.
-
-    ``MainThread (tid 1) waits for the queue 0x7f00 (queue.Queue), which loader (tid 2) uses, too; loader …``"""
+    """``MainThread (tid 1) waits for the queue 0x7f00 (queue.Queue), which loader (tid 2) uses, too; loader …``;
+    ``with_end``: also what is known of the thread that ends the last wait."""
     parts = []
     for edge in chain.edges:
         text = who_waits(graph.threads[edge.tid], edge.wait)
@@ -127,41 +125,38 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
         parts.append(f"{who(end)} runs{f' {end.doing}' if end.doing else ''}")
     else:
         clause = owner_clause(end.wait, graph.threads) or back_clause(chain, graph) or end_clause(end.wait)
-        told = with_end and (not end.wait.ends_by_itself or end.wait.detail.repeated_at)
-        parts.append(f"{who_waits(end, end.wait)}{clause if told else ''}")
+        shows_end = with_end and (not end.wait.ends_by_itself or end.wait.detail.repeated_at)
+        parts.append(f"{who_waits(end, end.wait)}{clause if shows_end else ''}")
     first = graph.threads[chain.edges[0].tid] if chain.edges else end
-    return "; ".join(parts) + _called_at(first) + loop_clause(first)
+    loop_line, user_line, called = first.wait.detail.repeated_at if first.wait else "", first.user_line, ""
+    if loop_line and user_line and user_line != loop_line:
+        # The loop is a library's, called by the user's line, or is around that line.
+        places = [frame.place for frame in first.python_frames]
+        is_outer = loop_line in places and places.index(loop_line) > places.index(user_line)
+        called = f", {'which calls' if is_outer else 'called at'} {user_line}"
+    return "; ".join(parts) + called + loop_clause(first)
 
 
 def back_clause(chain: Chain, graph: WaitGraph) -> str:
-    """The last thread of the chain waits for what may come from one that the chain has come through."""
+    """``, which MainThread (tid 1) also uses: possibly a deadlock``, if the last thread of the chain waits for what a
+    thread of the chain may give."""
     wait = graph.threads[chain.end].wait
     if not wait or wait.ends_by_itself or wait.detail.looks_for or wait.detail.lost:
         return ""
     first = next((tid for tid in wait.detail.expects if tid in chain.tids), None)
     if first is None:
         return ""
-    goes_on = any(edge.wait.ends_by_itself for edge in chain.edges)
-    may = "it may end this wait" if goes_on else "possibly a deadlock"
+    resumes = any(edge.wait.ends_by_itself for edge in chain.edges)
+    may = "it may end this wait" if resumes else "possibly a deadlock"
     return f", which {graph.threads[first].label} also uses: {may}"
-
-
-def _called_at(thread: ThreadReport) -> str:
-    """``, called at train.py:8 (step)``: the user's line, of a library's loop; ``, which calls …`` of one around it."""
-    place = thread.wait.detail.repeated_at if thread.wait else ""
-    if not place or not thread.user_line or thread.user_line == place:
-        return ""
-    places = [frame.place for frame in thread.python_frames]
-    is_outer = place in places and places.index(place) > places.index(thread.user_line)
-    return f", {'which calls' if is_outer else 'called at'} {thread.user_line}"
 
 
 def crowd(threads: Sequence[ThreadReport], known: Mapping[int, ThreadReport] = MappingProxyType({})) -> str:
     """``40 threads stand at train.py:5 (handle): worker-0 (tid 2) waits for the Python lock 0x7f00.``; of one thread
-    its line."""
+    its line. ``known``: all threads by id, to name the owner."""
     first = threads[0]
-    owned = owner_clause(first.wait, known) if first.wait and known else ""
-    what = f"{first.wait.phrase}{owned}" if first.wait else "waits"
+    owner = owner_clause(first.wait, known) if first.wait and known else ""
+    what = f"{first.wait.phrase}{owner}" if first.wait else "waits"
     if len(threads) == 1:
         return f"{first.label} is at {first.user_line}: it {what}."
     return f"{len(threads)} threads stand at {first.user_line}: {first.label} {what}."

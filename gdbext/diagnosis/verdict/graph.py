@@ -1,16 +1,19 @@
-"""The observations that a verdict is made from, and their wait-for graph: which thread waits for which, cycles, ends of
-chains; cycles among the tasks of an event loop.
-"""
+"""The observations of which a verdict is made, their wait-for graph, and the questions that several rules ask of them.
+Pure."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import islice
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
-from gdbext.diagnosis.report.wait import WaitEdge
+from gdbext.diagnosis.report.wait import Wait, WaitEdge
+from gdbext.diagnosis.report.wait_kind import WaitKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,10 +25,12 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.verdict.recursion import Recursion
     from gdbext.diagnosis.verdict.slowness import Slowness
 
+
 MAX_CYCLES = 64
 """More cycles than this are not listed: a reader needs one."""
 _MOST_STEPS = 300_000
-"""Steps to look for shorter cycles in knots of waits; behind them each knot has the one through its lowest tid."""
+"""Steps that are spent on shorter cycles in components of many waits; after them only the cycle through the lowest tid
+of each component is found."""
 
 
 class ChainEnd(Enum):
@@ -55,18 +60,13 @@ class Chain(NamedTuple):
 
 
 class ChainTail(NamedTuple):
-    """A chain of waits without its edges: their number, whether one is for a lock, and where they end; in a circle any
-    thread of it is the end."""
+    """A chain of waits without its edges: their number, whether one is for a lock, and the end; of a circle any thread
+    is the end."""
 
     end: int
     reason: ChainEnd
     length: int
     has_lock: bool
-
-    def behind(self, edge: WaitEdge) -> ChainTail:
-        """The chain that begins with one more edge."""
-        has_lock = self.has_lock or edge.wait.kind.traits.is_lock
-        return ChainTail(self.end, self.reason, self.length + 1, has_lock)
 
 
 class WaitGraph:
@@ -74,14 +74,16 @@ class WaitGraph:
 
     def __init__(self, threads: Iterable[ThreadReport]) -> None:
         self.threads: dict[int, ThreadReport] = {thread.tid: thread for thread in threads}
+        self.waiters: dict[int, list[int]] = {}
+        """Thread id → the threads that wait directly for something that it holds."""
         self._edges: dict[int, tuple[WaitEdge, ...]] = {}
         self._tails: dict[int, ChainTail] = {}
-        self._waiters: dict[int, list[int]] = {}
-        for thread in self.threads.values():
-            self._edges[thread.tid] = tuple(_edges(thread))
-            for edge in self._edges[thread.tid]:
-                if edge.held_by != edge.tid:
-                    self._waiters.setdefault(edge.held_by, []).append(edge.tid)
+        for tid, thread in self.threads.items():
+            wait = thread.wait if thread.wait and not thread.wait.being_released else None
+            self._edges[tid] = tuple(WaitEdge(tid, owner, wait) for owner in wait.owner_tids) if wait else ()
+            for edge in self._edges[tid]:
+                if edge.held_by != tid:
+                    self.waiters.setdefault(edge.held_by, []).append(tid)
 
     def edges_of(self, tid: int) -> tuple[WaitEdge, ...]:
         """The waits of this thread, one edge for each owner that is alive."""
@@ -97,7 +99,7 @@ class WaitGraph:
         ]
 
     def cycles(self, with_timed: bool = False) -> list[tuple[WaitEdge, ...]]:
-        """Cycles of two and more threads, shortest first within each knot, each starting at its lowest tid.
+        """Cycles of two and more threads, each from its lowest tid on, the shortest first.
 
         Timed waits end by themselves and are left out unless ``with_timed``. Cycles over the same set of
         threads are given once; at most MAX_CYCLES are given.
@@ -106,7 +108,7 @@ class WaitGraph:
             tid: [edge for edge in edges if with_timed or not edge.wait.ends_by_itself]
             for tid, edges in self._edges.items()
         }
-        found: dict[frozenset[int], tuple[WaitEdge, ...]] = {}
+        cycles: dict[frozenset[int], tuple[WaitEdge, ...]] = {}
         steps = 0
         for component in _components(successors):
             inside = sum(edge.held_by in component for tid in component for edge in successors[tid])
@@ -117,107 +119,94 @@ class WaitGraph:
                     break
                 cycle = _shortest_cycle(tid, component, successors)
                 if cycle:
-                    found.setdefault(frozenset(edge.tid for edge in cycle), cycle)
-                if len(found) >= MAX_CYCLES:
-                    return list(found.values())
-        return sorted(found.values(), key=len)
+                    cycles.setdefault(frozenset(edge.tid for edge in cycle), cycle)
+                if len(cycles) >= MAX_CYCLES:
+                    return list(cycles.values())
+        return sorted(cycles.values(), key=len)
 
     def chain(self, tid: int) -> Chain:
-        """The waits from ``tid`` to where they end; of several owners one that waits itself is followed."""
+        """The waits from ``tid`` to the end; of several owners one that is in the chain, else one that waits itself, is
+        followed."""
         edges: list[WaitEdge] = []
-        seen = {tid}
+        visited = {tid}
         while True:
             reason = self._reason(tid)
             if reason:
                 return Chain(tuple(edges), tid, reason)
-            step = self._next(tid, seen)
-            edges.append(step)
-            if step.held_by in seen:
-                return Chain(tuple(edges), step.held_by, ChainEnd.CYCLE)
-            tid = step.held_by
-            seen.add(tid)
+            choices = self.edges_of(tid)
+            owners = [self.threads.get(edge.held_by) for edge in choices]
+            waits = [owner.wait if owner else None for owner in owners]
+            waiting = (edge for edge, wait in zip(choices, waits) if wait and not wait.being_released)
+            edge = next((edge for edge in choices if edge.held_by in visited), None) or next(waiting, choices[0])
+            edges.append(edge)
+            tid = edge.held_by
+            if tid in visited:
+                return Chain(tuple(edges), tid, ChainEnd.CYCLE)
+            visited.add(tid)
 
     def tail(self, tid: int) -> ChainTail:
-        """The chain from ``tid`` without its edges: of all threads together in linear time, where each waits for one
+        """The chain from ``tid`` without its edges: of all threads together in linear time if each waits for one
         other."""
-        way: dict[int, WaitEdge] = {}
+        path: dict[int, WaitEdge] = {}
         at = tid
         while at not in self._tails:
             reason, edges = self._reason(at), self.edges_of(at)
-            if reason or at in way:
+            if reason or at in path:
                 self._tails[at] = ChainTail(at, reason or ChainEnd.CYCLE, 0, False)
-            elif len(edges) > 1:  # which one is followed depends on the whole way there
+            elif len(edges) > 1:  # which one is followed depends on the whole path there
                 chain = self.chain(tid)
                 has_lock = any(edge.wait.kind.traits.is_lock for edge in chain.edges)
                 return ChainTail(chain.end, chain.reason, len(chain.edges), has_lock)
             else:
-                way[at] = edges[0]
+                path[at] = edges[0]
                 at = edges[0].held_by
-        for edge in reversed(way.values()):
-            self._tails[edge.tid] = self._tails[edge.held_by].behind(edge)
+        for edge in reversed(path.values()):
+            rest = self._tails[edge.held_by]
+            has_lock = rest.has_lock or edge.wait.kind.traits.is_lock
+            self._tails[edge.tid] = ChainTail(rest.end, rest.reason, rest.length + 1, has_lock)
         return self._tails[tid]
 
-    def wait_chain(self, tid: int, told: Iterable[int] = ()) -> Chain:
-        """The chain as ``chain`` has it, but through timed waits and past what only might end a wait, too: it explains,
-        and proves nothing. Of several threads that may act one that runs is followed, then one that is no idle
-        worker; none of those that were ``told``."""
+    def wait_chain(self, tid: int, named: Iterable[int] = ()) -> Chain:
+        """As ``chain``, but also through timed waits and through threads that only might end a wait: it explains, and
+        proves nothing. Of several candidates one that runs is followed, then one that is no idle worker; none of
+        ``named``, which are in the sentence already."""
+
+        def unlikeliness(candidate: int) -> tuple[bool, bool]:
+            thread = self.threads[candidate]
+            return thread.wait is not None, thread.state is RunState.IDLE
+
         edges: list[WaitEdge] = []
-        seen = {tid, *told}
+        visited = {tid, *named}
         while True:
             wait = self.threads[tid].wait if tid in self.threads else None
             if not wait or wait.being_released:
                 return Chain(tuple(edges), tid, ChainEnd.HANDOVER if wait else ChainEnd.RUNNING)
             candidates = wait.owner_tids or wait.detail.expects
-            following = [each for each in candidates if each in self.threads and each not in seen]
+            following = [each for each in candidates if each in self.threads and each not in visited]
             if not following:
                 return Chain(tuple(edges), tid, ChainEnd.UNKNOWN)
-            owner = min(following, key=self._unlikely)
+            owner = min(following, key=unlikeliness)
             edges.append(WaitEdge(tid, owner, wait))
-            seen.add(owner)
+            visited.add(owner)
             tid = owner
 
-    def _unlikely(self, tid: int) -> tuple[bool, bool]:
-        return self.threads[tid].wait is not None, self.threads[tid].state is RunState.IDLE
-
-    def waiters(self) -> Mapping[int, Sequence[int]]:
-        """The threads that wait directly for something that a thread holds, for each thread."""
-        return self._waiters
-
     def _reason(self, tid: int) -> ChainEnd | None:
+        """Why a chain ends at this thread; None if it leads on."""
         thread = self.threads.get(tid)
         if not thread:
             return ChainEnd.ABSENT
         wait = thread.wait
         if not wait:
             return ChainEnd.RUNNING
-        for reason, holds in (
-            (ChainEnd.MISSING, wait.is_abandoned),
-            (ChainEnd.GONE, wait.gone_owner is not None),
-            (ChainEnd.HANDOVER, wait.being_released),
-            (ChainEnd.TIMED, wait.ends_by_itself),
-            (ChainEnd.UNKNOWN, not self.edges_of(tid)),
-        ):
-            if holds:
-                return reason
-        return None
-
-    def _next(self, tid: int, seen: set[int]) -> WaitEdge:
-        edges = self.edges_of(tid)
-        for edge in edges:
-            if edge.held_by in seen:
-                return edge
-        for edge in edges:
-            owner = self.threads.get(edge.held_by)
-            if owner and owner.wait and not owner.wait.being_released:
-                return edge
-        return edges[0]
-
-
-def _edges(thread: ThreadReport) -> Iterator[WaitEdge]:
-    if not thread.wait or thread.wait.being_released:
-        return
-    for tid in thread.wait.owner_tids:
-        yield WaitEdge(thread.tid, tid, thread.wait)
+        if wait.is_abandoned:
+            return ChainEnd.MISSING
+        if wait.gone_owner is not None:
+            return ChainEnd.GONE
+        if wait.being_released:
+            return ChainEnd.HANDOVER
+        if wait.ends_by_itself:
+            return ChainEnd.TIMED
+        return None if self.edges_of(tid) else ChainEnd.UNKNOWN
 
 
 def _components(successors: Mapping[int, Sequence[WaitEdge]]) -> Iterator[set[int]]:
@@ -279,7 +268,7 @@ def _shortest_cycle(
 
 
 class Observations(NamedTuple):
-    """The knowledge of a process that stands still; mappings are by thread id."""
+    """What was read of a stopped process; mappings are by thread id."""
 
     threads: Sequence[ThreadReport]
     pid: int
@@ -300,11 +289,10 @@ class Observations(NamedTuple):
     has_run: Callable[[int], bool] = lambda _: False
     """True if a thread is known to have run, or begun, after it was seen."""
     moved: Callable[[], Sequence[int]] = tuple
-    """The threads that ran on while they were looked at, as the report names them."""
+    """The ids of threads that ran while they were examined."""
 
     @property
     def waits(self) -> list[tuple[ThreadReport, Wait]]:
-        """The threads that wait, with their waits."""
         return [(thread, thread.wait) for thread in self.threads if thread.wait]
 
     @property
@@ -319,21 +307,15 @@ MAX_TASK_CYCLES = 8
 
 
 def task_cycles(loop: EventLoop) -> Iterator[list[AsyncTask]]:
-    """The cycles, each once. A task that gives up after some time ends a cycle by itself, and is in none."""
-    known = {task.address: task for task in loop.tasks if not task.timed}
+    """The cycles, each once. A task with a timeout ends a cycle by itself, and is in none."""
+    tasks = {task.address: task for task in loop.tasks if not task.timed}
     done: set[int] = set()
-    found = 0
-    for start in known:
-        cycle = _cycle_from(start, known, done)
-        if cycle:
-            yield cycle
-            found += 1
-        if found >= MAX_TASK_CYCLES:
-            return
+    cycles = filter(None, (_cycle_from(start, tasks, done) for start in tasks))
+    yield from islice(cycles, MAX_TASK_CYCLES)
 
 
-def _cycle_from(start: int, known: dict[int, AsyncTask], done: set[int]) -> list[AsyncTask]:
-    """The first cycle that a walk from ``start`` finds; ``done`` are tasks from which all was walked already."""
+def _cycle_from(start: int, tasks: dict[int, AsyncTask], done: set[int]) -> list[AsyncTask]:
+    """The first cycle that a walk from ``start`` finds; ``done``: tasks from which every path has been walked."""
     path: list[int] = []
     on_path: set[int] = set()
     work: list[tuple[int, bool]] = [(start, False)]
@@ -345,11 +327,122 @@ def _cycle_from(start: int, known: dict[int, AsyncTask], done: set[int]) -> list
             continue
         if address in on_path:
             done.update(path)
-            return [known[each] for each in path[path.index(address) :]]
-        if address in done or address not in known:
+            return [tasks[each] for each in path[path.index(address) :]]
+        if address in done or address not in tasks:
             continue
         path.append(address)
         on_path.add(address)
         work.append((address, True))
-        work += [(each, False) for each in known[address].needs]
+        work += [(each, False) for each in tasks[address].needs]
     return []
+
+
+def blocked_chains(seen: Observations, graph: WaitGraph) -> Iterator[Chain]:
+    """Chains that lead to a wait which no thread of the process is known to end; the most significant one first, and
+    one for each end: chains that share their end are one finding."""
+    anybody_runs = any(thread.state is RunState.RUNNING for thread in seen.threads)
+    nobody_can_wake = seen.complete and nobody_goes_on(seen.threads)
+    starts: dict[int, tuple[tuple[int, ...], int]] = {}
+    for thread, _ in seen.waits:
+        if thread.state is RunState.IDLE:
+            continue
+        tail = graph.tail(thread.tid)
+        if _is_blocked(thread, tail, graph, seen.pid, anybody_runs, nobody_can_wake):
+            rank = (not thread.dispatch, thread.tid != seen.pid, -tail.length)
+            starts[tail.end] = min(starts.get(tail.end, (rank, thread.tid)), (rank, thread.tid), key=itemgetter(0))
+    for _, tid in sorted(starts.values(), key=itemgetter(0)):
+        yield graph.chain(tid)
+
+
+def _is_blocked(
+    thread: ThreadReport, tail: ChainTail, graph: WaitGraph, pid: int, anybody_runs: bool, nobody_can_wake: bool
+) -> bool:
+    """The chain's last wait has no known owner (or is timed), nothing outside of the process ends it, and the thread is
+    inside an operator or a node of autograd, or a lock is in the chain, or no thread can wake it. The end of a chain
+    with a lock may be a sleep of at least 5 s: a shorter one is a pause between two steps of work."""
+    end = graph.threads.get(tail.end)
+    if not end or not end.wait or end.state is RunState.IDLE:
+        return False
+    traits = end.wait.kind.traits
+    if tail.reason not in (ChainEnd.UNKNOWN, ChainEnd.TIMED) or traits.is_outside:
+        return False
+    if tail.reason is ChainEnd.UNKNOWN and traits.needs_thread and anybody_runs:
+        return False
+    if thread.dispatch or thread.backward:
+        return True
+    if tail.reason is ChainEnd.TIMED:
+        return tail.has_lock and (end.wait.detail.seconds or 0) >= 5
+    # Python runs signal handlers in the main thread, also while it waits for an event; in C, sem_post is the one of
+    # these functions that a handler may call (signal-safety(7)).
+    by_python = end.wait.detail.set_by_handlers and bool(end.python_frames)
+    may_be_handled = end.tid == pid and (traits.handler_may_end_it or by_python)
+    return tail.has_lock or (nobody_can_wake and not may_be_handled)
+
+
+def nobody_goes_on(threads: Sequence[ThreadReport]) -> bool:
+    """Every thread waits for another thread of this process: none will ever wake any."""
+    return not any(map(may_wake_others, threads))
+
+
+def may_wake_others(thread: ThreadReport) -> bool:
+    """The thread will resume without any thread of this process, and may then wake others."""
+    wait = thread.wait
+    if not wait:
+        return True
+    if thread.state is RunState.IDLE and not wait.resource.address:
+        return True  # it waits for the system (a pipe, a socket), or spins
+    return wait.being_released or wait.external or wait.ends_by_itself or not wait.kind.traits.needs_thread
+
+
+def external_waits(seen: Observations) -> list[tuple[ThreadReport, Wait]]:
+    """Threads that wait for a peer, a device, a child or (the main thread) for input; the most significant wait
+    first."""
+    rows = []
+    for thread, wait in seen.waits:
+        if thread.state is RunState.IDLE or wait.being_released:
+            continue
+        if wait.timed and thread.loop and thread.loop.only_sleeps:
+            continue  # as a thread in time.sleep()
+        is_main, shared = thread.tid == seen.pid, wait.external and not wait.ends_by_itself
+        if wait.kind.traits.is_outside or (is_main and (wait.kind is WaitKind.IO or shared)):
+            rows.append((wait.kind.priority, not is_main, thread, wait))
+    rows.sort(key=itemgetter(0, 1))
+    return [(thread, wait) for _, _, thread, wait in rows]
+
+
+def busy_threads(seen: Observations, graph: WaitGraph) -> Iterator[ThreadReport]:
+    """Threads inside the dispatcher that run, then those that wait for something that runs."""
+    inside = [thread for thread in seen.threads if thread.dispatch]
+    runs = any(thread.state is RunState.RUNNING for thread in seen.threads)
+    ends = (ChainEnd.RUNNING, ChainEnd.HANDOVER, *((ChainEnd.UNKNOWN,) if runs else ()))
+    running = [thread for thread in inside if thread.state is RunState.RUNNING]
+    waiting = [each for each in inside if each.state is RunState.WAITING and graph.tail(each.tid).reason in ends]
+    for group in (running, waiting):
+        yield from sorted(group, key=lambda thread: (thread.tid != seen.pid, thread.tid))
+
+
+def at_one_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
+    """The threads that wait at lines of the program's own files, grouped by line and kind of wait: first those that
+    hold what others want, then those that a thread of the process must wake, then the largest groups; timed waits
+    last."""
+    groups: dict[object, list[ThreadReport]] = {}
+    for thread in threads:
+        wait = thread.wait
+        if not wait or (wait.kind is WaitKind.IO and wait.detail.peer and wait.detail.peer.own):
+            continue  # it waits for an answer of its own process: others are the reason
+        at_line = thread.state is RunState.WAITING and bool(thread.user_line) and not wait.being_released
+        if thread.stands or (at_line and wait.kind.traits.needs_thread):  # for a connection of a pool, say
+            groups.setdefault((thread.user_line, wait.kind), []).append(thread)
+
+    def rank(group: Sequence[ThreadReport]) -> tuple[bool, bool, bool, int]:
+        held = [resource for thread in group for resource in thread.holds if resource.kind is not WaitKind.GIL]
+        needs_thread = group[0].wait is not None and group[0].wait.kind.traits.needs_thread
+        return not held, not group[0].stands, not needs_thread, -len(group)
+
+    return sorted(groups.values(), key=rank)
+
+
+def bystanders(seen: Observations, involved: Sequence[int]) -> list[list[ThreadReport]]:
+    """Up to two groups of threads besides the ``involved`` ones that wait in the program's own files, by line."""
+    others = [thread for thread in seen.threads if thread.tid not in involved and thread is not seen.main]
+    return at_one_line(others)[:2]

@@ -11,14 +11,12 @@ from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
 
 
 class Judgement(NamedTuple):
-    """All findings, strongest first, and the verdict."""
-
     findings: tuple[Finding, ...]
     verdict: Verdict
 
 
 def judge(seen: Observations) -> Judgement:
-    """The findings and the verdict on a process that stands still."""
+    """The findings and the verdict on a stopped process."""
     graph = WaitGraph(seen.threads)
     found = [
         finding for kind in KINDS for finding in kind.find(seen, graph) if not kind.is_refuted(finding, seen, graph)

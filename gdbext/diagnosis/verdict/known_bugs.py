@@ -1,5 +1,5 @@
 """Compares a process with the known bugs: threads by their reports and snapshots, versions, variables and relations
-where an entry asks for them. Imported only where a thread waits, or the program crashed."""
+if an entry asks for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, c
 from gdbext.torch.layout_choice import torch_version
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from gdbext.diagnosis.report.finding import Finding
     from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
@@ -22,56 +22,46 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.known.signatures import NativeName
 
-_INNER = 200
-"""Native frames of a thread that may be named, where an entry asks for some."""
-
 
 def known_bugs(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], findings: Sequence[Finding]
 ) -> tuple[KnownBugReport, ...]:
-    """The bugs because of which the process may hang. What of other packages cannot be used is noted as an error."""
+    """The bugs because of which the process may hang. Unusable entries of other packages are noted as errors."""
     crashed = {tid for finding in findings if finding.kind is CRASH for tid in finding.threads}
-    native = _NativeFrames()
-    facts = [_facts(process, native, thread, crashed) for thread in threads]
-    bugs = catalogue(lambda error: session.errors.note(error, "known bugs"))
-    return tuple(matches(bugs, _process_facts(session, process, facts)))
-
-
-def _process_facts(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadFacts]) -> ProcessFacts:
-    return ProcessFacts(
-        threads,
-        _Versions(session, threads).version,
+    native = _native_frames_reader()
+    facts = [_thread_facts(process, native, thread, crashed) for thread in threads]
+    process_facts = ProcessFacts(
+        facts,
+        _version_reader(session, facts),
         partial(_variable, session),
         partial(_relation, session, process),
         session.target.architecture.name,
         [module.name for module in session.modules.modules],
     )
+    return tuple(matches(catalogue(lambda error: session.errors.note(error, "known bugs")), process_facts))
 
 
-class _Versions:
-    """Versions of packages, read when an entry whose stacks fit asks for one."""
+def _version_reader(session: Session, threads: Sequence[ThreadFacts]) -> Callable[[str], str | None]:
+    """A function: package → its version, None if unknown. Nothing is read before the first question."""
+    packages: list[PackageVersions] = []
 
-    def __init__(self, session: Session, threads: Sequence[ThreadFacts]) -> None:
-        self._session = session
-        self._threads = threads
-        self._packages: PackageVersions | None = None
-
-    def version(self, package: str) -> str | None:
-        """The version of a package; None where it cannot be known."""
-        session = self._session
+    def version(package: str) -> str | None:
         if package == "python":
             return session.python.version or None
-        if not self._packages:
-            paths = {file for thread in self._threads for file, _ in thread.python}
+        if not packages:
+            paths = {file for thread in threads for file, _ in thread.python}
             known = {"torch": torch_version(session.modules) or None if session.has_torch else None}
-            self._packages = PackageVersions(session.modules, session.target.origin.files, paths, known)
-        return self._packages.version(package)
+            packages.append(PackageVersions(session.modules, session.target.files, paths, known))
+        return packages[0].version(package)
+
+    return version
 
 
 def _variable(session: Session, name: str) -> tuple[bool, str] | None:
-    """The variable as the process was started with it; a recording has not all, and hides the values of some."""
-    environ = session.target.origin.environ()
-    if not environ or (name not in environ and session.target.origin.recorded) or environ.get(name) == HIDDEN:
+    """(is it set, its value) in the environment with which the process was started; None if unknown: a recording has
+    not all, and hides the values of some."""
+    environ = session.target.environ()
+    if not environ or (name not in environ and session.target.recorded) or environ.get(name) == HIDDEN:
         return None
     return name in environ, environ.get(name, "")
 
@@ -83,57 +73,57 @@ def _relation(session: Session, process: ProcessSnapshot, word: str) -> bool | N
         return True if process.fork_evidence else None
     if not session.procfs:
         return None
-    children = list(session.procfs.children().values())
-    family = [*children, *(each for theirs in session.procfs.grandchildren().values() for each in theirs)]
-    return child_relation(word, [each.command or each.name for each in family])
+    family = list(session.procfs.children().values())
+    family += (child for children in session.procfs.grandchildren().values() for child in children)
+    return child_relation(word, [child.command or child.name for child in family])
 
 
-def _facts(
-    process: ProcessSnapshot, native: _NativeFrames, thread: ThreadReport, crashed: Collection[int]
+def _thread_facts(
+    process: ProcessSnapshot,
+    native: Callable[[ThreadSnapshot], list[tuple[NativeName, str]]],
+    thread: ThreadReport,
+    crashed: Collection[int],
 ) -> ThreadFacts:
+    def lines(frames: Sequence[Frame]) -> list[tuple[str, str]]:
+        return [(frame.file, frame.function) for frame in frames]
+
     wait, snapshot = thread.wait, process.thread(thread.tid)
     missing = wait.detail.missing_workers if wait else None
     collective = wait.detail.collective if wait else None
-    owners = wait.owner_tids[:1] if wait else ()
     return ThreadFacts(
         thread.label,
-        _lines(thread.python_frames),
+        lines(thread.python_frames),
         wait.kind.value if wait else "",
         missing.pool.name if missing and missing.forked else "",
-        partial(native.of, snapshot) if snapshot else tuple,
+        partial(native, snapshot) if snapshot else tuple,
         tid=thread.tid,
         roles=["main" if thread.tid == process.pid else "other", *(["crashed"] if thread.tid in crashed else [])],
         names=list(filter(None, (thread.python_name, thread.name))),
         state=thread.state.value,
-        holds=[held.kind.value for held in thread.holds],
-        owner=owners[0] if owners else None,
+        holds=[resource.kind.value for resource in thread.holds],
+        owner=next(iter(wait.owner_tids), None) if wait else None,
         owner_gone=wait is not None and wait.gone_owner is not None,
         group=collective.group if collective else "",
         lost_signal=wait is not None and wait.detail.lost_signal,
-        tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop else (),
+        tasks=[lines(task.frames) for task in thread.loop.tasks] if thread.loop else (),
     )
 
 
-def _lines(frames: Sequence[Frame]) -> list[tuple[str, str]]:
-    return [(frame.file, frame.function) for frame in frames]
+def _native_frames_reader() -> Callable[[ThreadSnapshot], list[tuple[NativeName, str]]]:
+    """A function: thread → (names, file name of the library) of its frames, the innermost first. Threads with the same
+    200 innermost frames get the same list."""
+    frames_of_path: dict[tuple[int, ...], list[tuple[NativeName, str]]] = {}
 
+    def names(thread: ThreadSnapshot, level: int) -> tuple[str, ...]:
+        function = thread.stack.function(level)
+        return function.demangled if function else ()
 
-class _NativeFrames:
-    """The native frames of threads; those that have the same get the same list."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, ...], list[tuple[NativeName, str]]] = {}
-
-    def of(self, thread: ThreadSnapshot) -> list[tuple[NativeName, str]]:
-        """(names, file name of the library) of each frame, the innermost first."""
-        path = tuple(frame.lookup_pc for frame in thread.frames[:_INNER])
-        if path not in self._known:
-            self._known[path] = [
-                (partial(_names, thread, level), thread.module_name(level)) for level in range(len(path))
+    def native_frames(thread: ThreadSnapshot) -> list[tuple[NativeName, str]]:
+        path = tuple(frame.lookup_pc for frame in thread.frames[:200])
+        if path not in frames_of_path:
+            frames_of_path[path] = [
+                (partial(names, thread, level), thread.module_name(level)) for level in range(len(path))
             ]
-        return self._known[path]
+        return frames_of_path[path]
 
-
-def _names(thread: ThreadSnapshot, level: int) -> tuple[str, ...]:
-    function = thread.stack.function(level)
-    return function.demangled if function else ()
+    return native_frames

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.kinds.state import BUSY, IDLE
@@ -15,13 +16,11 @@ if TYPE_CHECKING:
     from typing import Optional
 
     Done = tuple[Optional[int], ...]
-    """The work of a thread between two samples while nobody stopped it: nanoseconds on a processor, context switches,
-    bytes, page faults; None for what is not known."""
+    """The work of a thread between two samples while no debugger stopped it: nanoseconds on a CPU, context switches,
+    bytes, page faults; None if unknown."""
 
-INNER = 7
+_INNER = 7
 """Innermost frames that may differ in a thread that does not move: a wait that wakes up and begins again."""
-BUSY_SHARE = 0.2
-"""Share of the time that the process ran from which a thread on a processor counts as working."""
 
 
 _TEXTS = {
@@ -33,11 +32,8 @@ _TEXTS = {
     Progress.ENDED: "ended",
 }
 _COUNTERS = ("processor time", "context switches", "bytes read or written", "page faults")
-"""The counters of a thread, in the order of Done."""
-_MAY_HAVE_CALLED = (Progress.MOVED, Progress.NEW, Progress.SAME_PLACE)
-_CALLS = "calls of operators"
-_EFFECTS = 2
-"""The first counters also change in a wait that wakes up and begins again."""
+"""The counters of a thread, in the order of Done; the first two also change in a wait that wakes up and begins
+again."""
 
 
 class SamplePlace(NamedTuple):
@@ -58,82 +54,69 @@ def compare(
 ) -> list[ThreadProgress]:
     """The progress of every thread that was seen; the process ran for at least ``ran`` seconds between the samples.
 
-    ``waking``: threads whose wait wakes up and begins again by itself, as that for the GIL does.
+    ``done``: of each interval, thread id → its work; ``waking``: threads whose wait wakes up and begins again by
+    itself, as that for the GIL does.
     """
-    tids = dict.fromkeys(tid for sample in samples for tid in sample)
-    return [
-        _progress(tid, [each.get(tid) for each in samples], [each.get(tid, ()) for each in done], ran, tid in waking)
-        for tid in tids
-    ]
+    progress = []
+    for tid in dict.fromkeys(tid for sample in samples for tid in sample):
+        places = [sample[tid] for sample in samples if tid in sample]
+        if tid not in samples[-1]:
+            progress.append(ThreadProgress(tid, Progress.ENDED))
+        elif len(places) < len(samples):
+            progress.append(ThreadProgress(tid, Progress.NEW))
+        else:
+            progress.append(_progress(tid, places, [each.get(tid, ()) for each in done], ran, tid in waking))
+    return progress
 
 
-def _progress(
-    tid: int, places: Sequence[SamplePlace | None], done: Sequence[Done], ran: float, wakes: bool
-) -> ThreadProgress:
-    if not places[-1]:
-        return ThreadProgress(tid, Progress.ENDED)
-    seen = [place for place in places if place]
-    if len(seen) < len(places):
-        return ThreadProgress(tid, Progress.NEW)
-    if any(_moved(one, other) for one, other in zip(seen, seen[1:])):
-        return ThreadProgress(tid, Progress.MOVED, ("its frames", *_changed(done)))
-    worked = sum((each[0] or 0) for each in done if each)
-    if worked > ran * BUSY_SHARE * 1e9 or (worked and all(place.functions for place in seen)):
-        return ThreadProgress(tid, Progress.SPINNING, _changed(done), _common_function(seen))
-    if any(one.instruction != other.instruction for one, other in zip(seen, seen[1:])):
-        return ThreadProgress(tid, Progress.MOVED, ("its Python instruction", *_changed(done)))
-    changed = _changed(done, _EFFECTS if wakes else 0)
-    return ThreadProgress(tid, Progress.SAME_PLACE if changed else Progress.STUCK, changed)
+def _progress(tid: int, places: Sequence[SamplePlace], done: Sequence[Done], ran: float, wakes: bool) -> ThreadProgress:
+    pairs = list(zip(places, places[1:]))
+    counters = [name for at, name in enumerate(_COUNTERS) if any(len(work) > at and work[at] for work in done)]
+    common = [_common_frames(before.addresses, after.addresses) for before, after in pairs]
+    for (before, after), count in zip(pairs, common):
+        deepest = max(len(before.addresses), len(after.addresses))
+        if before.python != after.python or count + _INNER < deepest:
+            return ThreadProgress(tid, Progress.MOVED, ("its frames", *counters))
+    worked = sum((work[0] or 0) for work in done if work)
+    # A thread that had the CPU for a fifth of the time counts as working.
+    if worked > ran * 0.2 * 1e9 or (worked and all(place.functions for place in places)):
+        # The innermost function that it was in each time is the one that the last common frame called.
+        last = places[-1]
+        level = max(len(last.addresses) - min(common, default=0) - 1, 0)
+        place = last.functions[level] if level < len(last.functions) else ""
+        return ThreadProgress(tid, Progress.SPINNING, tuple(counters), place)
+    if any(before.instruction != after.instruction for before, after in pairs):
+        return ThreadProgress(tid, Progress.MOVED, ("its Python instruction", *counters))
+    effects = tuple(name for name in counters if not wakes or name not in _COUNTERS[:2])
+    return ThreadProgress(tid, Progress.SAME_PLACE if effects else Progress.STUCK, effects)
 
 
-def _changed(done: Sequence[Done], first: int = 0) -> tuple[str, ...]:
-    """The names of the counters that changed, from the ``first`` one on."""
-    names = enumerate(_COUNTERS)
-    return tuple(name for at, name in names if at >= first and any(len(each) > at and each[at] for each in done))
-
-
-def _common_function(seen: Sequence[SamplePlace]) -> str:
-    """The innermost function that the thread was in, in all samples: the one that the last common frame called."""
-    common = min((_common(one, other) for one, other in zip(seen, seen[1:])), default=0)
-    last = seen[-1]
-    level = max(len(last.addresses) - common - 1, 0)
-    return last.functions[level] if level < len(last.functions) else ""
-
-
-def _common(one: SamplePlace, other: SamplePlace) -> int:
-    """Number of outermost frames that two samples have in common."""
-    common = 0
-    for mine, theirs in zip(one.addresses, other.addresses):
-        if mine != theirs:
-            break
-        common += 1
-    return common
-
-
-def _moved(one: SamplePlace, other: SamplePlace) -> bool:
-    return one.python != other.python or _common(one, other) + INNER < max(len(one.addresses), len(other.addresses))
+def _common_frames(before: Sequence[int], after: Sequence[int]) -> int:
+    """The number of outermost frames that two stacks have in common."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after))
+    return sum(1 for _ in same)
 
 
 def with_calls(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], calls: int) -> list[ThreadProgress]:
-    """The progress in the light of so many calls of operators meanwhile: a thread that calls operators leaves its
-    place, though it was found there each time. Who called them is known where one thread alone can have."""
-    known = {thread.tid: thread for thread in threads}
-    callers = [each.tid for each in found if each.progress is Progress.SPINNING and each.tid in known]
-    others = [each.tid for each in found if each.progress in _MAY_HAVE_CALLED and each.tid in known]
+    """The progress given that operators were called ``calls`` times meanwhile: a thread that calls operators leaves its
+    place, though it was found there each time. Its caller is known if only one thread can have called them."""
+    tids = {thread.tid for thread in threads}
+    may_have_called = (Progress.MOVED, Progress.NEW, Progress.SAME_PLACE)
+    callers = [each.tid for each in found if each.progress is Progress.SPINNING and each.tid in tids]
     if not calls or not callers:
         return list(found)
-    proven = len(callers) == 1 and not others
+    proven = len(callers) == 1 and not any(each.progress in may_have_called and each.tid in tids for each in found)
     became = Progress.MOVED if proven else Progress.SAME_PLACE
+    moved = ("calls of operators",) if proven else ()
     return [
-        each._replace(progress=became, moved=(*each.moved, *((_CALLS,) if proven else ())), place="")
-        if each.tid in callers
-        else each
+        each._replace(progress=became, moved=(*each.moved, *moved), place="") if each.tid in callers else each
         for each in found
     ]
 
 
 def with_collections(found: Sequence[ThreadProgress], collector: int | None) -> list[ThreadProgress]:
-    """The progress where that thread collected garbage each time, and not in the same run: it went on in between."""
+    """The progress if thread ``collector`` collected garbage each time, and not in the same run: it moved in
+    between."""
     return [
         each._replace(progress=Progress.MOVED, moved=(*each.moved, "collections of garbage"), place="")
         if each.tid == collector and each.progress is Progress.SPINNING
@@ -143,17 +126,17 @@ def with_collections(found: Sequence[ThreadProgress], collector: int | None) -> 
 
 
 def agreeing(judgement: Judgement, found: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Judgement:
-    """The judgement on the last sample in the light of all: what is refuted by movement is not listed either."""
+    """The judgement on the last sample in the light of all: without the findings that movement refutes."""
     verdict = revised(judgement.verdict, found, threads)
-    kept = tuple(each for each in judgement.findings if not _is_refuted(each, found))
-    next_one = next((each for each in kept if each.kind is not NOTE), None)
-    if verdict is not judgement.verdict and next_one:
-        verdict = Verdict.of(next_one)
-    return Judgement(kept, verdict)
+    findings = tuple(finding for finding in judgement.findings if not _is_refuted(finding, found))
+    strongest = next((finding for finding in findings if finding.kind is not NOTE), None)
+    if verdict is not judgement.verdict and strongest:
+        verdict = Verdict.of(strongest)
+    return Judgement(findings, verdict)
 
 
 def goes_on(verdict: Verdict, calls: int, seconds: float) -> Verdict:
-    """An idle process in which operators are called is busy."""
+    """The verdict; an idle process in which operators are called is busy."""
     if not calls or verdict.kind is not IDLE:
         return verdict
     text = f"Operators are called ({_rate(calls, seconds)} a second); in the last look no thread was inside of one."
@@ -174,28 +157,30 @@ def dispatches(calls: int, seconds: float) -> Finding:
 
 def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], samples: int, elapsed: float) -> Finding:
     """One sentence about all threads that are not idle workers."""
-    known = {thread.tid: thread for thread in threads}
+    reports = {thread.tid: thread for thread in threads}
     idle = {thread.tid for thread in threads if thread.state is RunState.IDLE}
     parts = []
     for progress, text in _TEXTS.items():
         tids = [each.tid for each in found if each.progress is progress and each.tid not in idle]
         if progress is Progress.STUCK:
-            ready = [tid for tid in tids if tid in known and known[tid].state is RunState.RUNNING]
+            ready = [tid for tid in tids if tid in reports and reports[tid].state is RunState.RUNNING]
             tids = [tid for tid in tids if tid not in ready]
             if ready:
-                names = listed([known[tid].label for tid in ready], 4)
+                names = listed([reports[tid].label for tid in ready], 4)
                 parts.append(f"{names} {'was' if len(ready) == 1 else 'were'} ready to run, and had no turn")
-        labels = [known[tid].label if tid in known else f"thread {tid}" for tid in tids]
-        if labels:
+        if tids:
+            labels = [reports[tid].label if tid in reports else f"thread {tid}" for tid in tids]
             parts.append(f"{listed(labels, 4)} {text}")
-    parts += [f"{known[each.tid].label} spins in {each.place}" for each in found if each.place and each.tid in known]
+    parts += [
+        f"{reports[each.tid].label} spins in {each.place}" for each in found if each.place and each.tid in reports
+    ]
     text = f"In {samples} samples over {elapsed:.1f} s: {'; '.join(parts) or 'all threads are idle'}."
     stuck = tuple(each.tid for each in found if each.progress is Progress.STUCK)
     return Finding(NOTE, text, stuck, id="samples")
 
 
 def revised(verdict: Verdict, found: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Verdict:
-    """The verdict on the last sample in the light of all: what moved on is slow, not stuck."""
+    """The verdict on the last sample in the light of all: a wait whose threads moved is slow, not stuck."""
     finding = verdict.finding
     if not _is_refuted(finding, found):
         return verdict

@@ -1,16 +1,14 @@
 """Runaway redispatch: the same operator, or a group of operators, that enters itself again without end.
-
 A repeated operator alone proves nothing: Autograd → CPU is the same operator with another keyset, nested vmap
-levels and Python code may call one operator at many depths and come back. What shows that it has no end is, from the
+levels and Python code may call one operator at many depths and return. Proofs that it has no end are, from the
 strongest to the weakest:
 
 * a *redispatch* with the identical keyset: the table gives the very kernel that just did this, again;
 * a *call* with identical keysets and identical arguments, very often;
-* any of it when the stack has already run over.
+* any of it when the stack has overflown.
 
 Levels whose arguments differ or cannot be read, or between which passes may be missing, prove nothing: a recursion that
-ends may be thousands of levels deep.
-"""
+ends may be thousands of levels deep."""
 
 from __future__ import annotations
 
@@ -22,7 +20,6 @@ from gdbext.engine.repetitions import longest
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from gdbext.engine.repetitions import Repetition
     from gdbext.torch.stack import DispatchFrame
 
     SameArguments = Callable[[Sequence[int], int], bool]
@@ -32,14 +29,7 @@ if TYPE_CHECKING:
 MAX_PERIOD = 64
 """Longest group of steps that is tried."""
 REDISPATCHES = 8
-"""Identical redispatches: a kernel that goes back into itself this often does not look at anything that changes."""
-NATIVE_CALLS = 100
-"""Identical calls with no Python in between."""
-PYTHON_FRAMES = 290
-"""Python frames of a repetition through Python, however many operators share them: of a stack of 300 a few are before
-it and behind it. A call takes two frames at least, OpOverload.__call__ (torch/_ops.py) and the kernel's own."""
-OVERFLOWN = 50
-"""The repetitions that suffice when the stack has run over, provided that they make up most of the stack."""
+"""Identical redispatches: a kernel that redispatches to itself this often depends on nothing that changes."""
 
 
 class Recursion(NamedTuple):
@@ -54,108 +44,73 @@ class Recursion(NamedTuple):
 
     @property
     def innermost(self) -> DispatchFrame:
-        """The innermost step of one period."""
         return self.group[0]
-
-
-def never_the_same(_positions: Sequence[int], _period: int) -> bool:
-    """The comparison for threads of which no argument can be read."""
-    return False
 
 
 def detect(
     steps: Sequence[DispatchFrame],
     python_levels: Sequence[int] = (),
     overflown: bool = False,
-    same_arguments: SameArguments = never_the_same,
+    same_arguments: SameArguments = lambda _positions, _period: False,
     complete: bool = True,
 ) -> Recursion | None:
     """The runaway recursion in a thread's steps (innermost first), or None.
 
-    ``python_levels`` are the levels of the thread's Python frames, ascending, one for each frame; ``overflown`` says
-    that the thread was stopped by a stack overflow, ``complete`` that no steps may be missing.
+    ``python_levels`` are the levels of the thread's Python frames, ascending, one for each frame; ``overflown``: the
+    thread was stopped by a stack overflow, ``complete``: no steps may be missing.
     """
-    if len(steps) < REDISPATCHES:
+    block = longest(_items(steps), MAX_PERIOD) if len(steps) >= REDISPATCHES else None
+    if not block:
         return None
-    found = longest(_items(steps), MAX_PERIOD)
-    if not found:
+    part = steps[block.start : block.start + block.length]
+    # Python frames between the innermost and the outermost step of the repetition, and those of one turn beside it that
+    # may be at either end, where it has only begun.
+    first, last = bisect_left(python_levels, part[0].level), bisect_left(python_levels, part[-1].level)
+    turn = (last - first) // block.times
+    python_frames = last - first + min(turn, first) + min(turn, len(python_levels) - last)
+    redispatches = all(step.event and step.event.is_redispatch for step in part) and any(step.keyset for step in part)
+    # 290 of the 300 Python frames of a stack: a few are before the repetition and after it. A call takes two frames at
+    # least, OpOverload.__call__ (torch/_ops.py) and the kernel's own.
+    is_long = python_frames >= 290 or (not python_frames and block.times >= 100)
+    if block.times >= REDISPATCHES and not python_frames and redispatches:
+        why = "each redispatch has the keyset of the one before, so the table leads to the same kernel again"
+    elif overflown and block.times >= 50 and block.length * 2 >= len(steps):
+        why = "the repetition filled the stack until it ran over"
+    elif complete and is_long and same_arguments(range(block.start, block.start + block.length), block.period):
+        through = f" through {python_frames} Python frames" if python_frames else ""
+        why = f"{block.times} repetitions{through} with the same keysets and the same arguments"
+    else:
         return None
-    part = steps[found.start : found.start + found.length]
-    frames = _python_frames(part, python_levels, found.times)
-    why = _endless(part, found, len(steps), frames, overflown)
-    if why is None and complete:
-        why = _goes_in_circles(found, frames, same_arguments)
-    if why is None:
-        return None
-    group = tuple(_with_known_keyset(part, at, found.period) for at in range(found.period))
-    return Recursion(group, found.times, found.length, why)
-
-
-def _endless(
-    part: Sequence[DispatchFrame], found: Repetition, total: int, python_frames: int, overflown: bool
-) -> str | None:
-    redispatches = all(step.event and step.event.is_redispatch for step in part)
-    if found.times >= REDISPATCHES and not python_frames and redispatches and any(step.keyset for step in part):
-        return "each redispatch has the keyset of the one before, so the table leads to the same kernel again"
-    if overflown and found.times >= OVERFLOWN and found.length * 2 >= total:
-        return "the repetition filled the stack until it ran over"
-    return None
-
-
-def _goes_in_circles(found: Repetition, python_frames: int, same_arguments: SameArguments) -> str | None:
-    """Calls that repeat with the same keysets and the same arguments. A recursion that ends gets other ones."""
-    if python_frames < PYTHON_FRAMES and (python_frames or found.times < NATIVE_CALLS):
-        return None
-    if not same_arguments(range(found.start, found.start + found.length), found.period):
-        return None
-    through = f" through {python_frames} Python frames" if python_frames else ""
-    return f"{found.times} repetitions{through} with the same keysets and the same arguments"
+    group = []
+    for at in range(block.period):  # each step from a turn that knows its keyset and its kernel
+        best = max(part[at :: block.period][:64], key=lambda step: (step.keyset is not None, step.kernel is not None))
+        group.append(best._replace(level=part[at].level))
+    return Recursion(tuple(group), block.times, block.length, why)
 
 
 def repeating(steps: Sequence[DispatchFrame]) -> tuple[Sequence[DispatchFrame], int]:
-    """(one period of the longest repetition of a stack, how often it stands there); ((), 0) without one."""
-    found = longest(_items(steps), MAX_PERIOD) if len(steps) >= REDISPATCHES else None
-    if not found or found.times < REDISPATCHES:
+    """(one period of the longest repetition of a stack, its number of turns); ((), 0) without one."""
+    block = longest(_items(steps), MAX_PERIOD) if len(steps) >= REDISPATCHES else None
+    if not block or block.times < REDISPATCHES:
         return (), 0
-    return steps[found.start : found.start + found.period], found.times
-
-
-def _python_frames(part: Sequence[DispatchFrame], python_levels: Sequence[int], times: int) -> int:
-    """Python frames between the innermost and the outermost step of the repetition, and those beside it that one turn
-    may have at either end, which has only begun there."""
-    first, last = bisect_left(python_levels, part[0].level), bisect_left(python_levels, part[-1].level)
-    turn = (last - first) // times
-    return last - first + min(turn, first) + min(turn, len(python_levels) - last)
+    return steps[block.start : block.start + block.period], block.times
 
 
 def _items(steps: Sequence[DispatchFrame]) -> list[Hashable]:
     """The items that must repeat: operator, overload and keyset bits.
 
-    A keyset that could not be recovered in one frame stands for the only one known for the same operator,
-    event and kernel, where there is exactly one.
+    A keyset that could not be recovered in one frame is taken from the same operator, event and kernel, if only one is
+    known there.
     """
-    known: dict[Hashable, set[int]] = {}
+    bits_of_place: dict[Hashable, set[int]] = {}
+    places = []
     for step in steps:
+        place = (step.op, step.overload, step.event, step.kernel.function if step.kernel else None)
+        places.append(place)
         if step.keyset:
-            known.setdefault(_place(step), set()).add(step.keyset.bits)
+            bits_of_place.setdefault(place, set()).add(step.keyset.bits)
     items: list[Hashable] = []
-    for step in steps:
-        bits = {step.keyset.bits} if step.keyset else known.get(_place(step), set())
-        name = (step.op, step.overload, step.event)
-        items.append((*name, min(bits)) if len(bits) == 1 else (*name, "?", _kernel(step)))
+    for step, place in zip(steps, places):
+        bits = {step.keyset.bits} if step.keyset else bits_of_place.get(place, set())
+        items.append((*place[:3], min(bits)) if len(bits) == 1 else (*place[:3], "?", place[3]))
     return items
-
-
-def _place(step: DispatchFrame) -> Hashable:
-    return (step.op, step.overload, step.event, _kernel(step))
-
-
-def _kernel(step: DispatchFrame) -> str | None:
-    return step.kernel.function if step.kernel else None
-
-
-def _with_known_keyset(part: Sequence[DispatchFrame], at: int, period: int) -> DispatchFrame:
-    """The period's step number ``at``, taken from a repetition that knows its keyset and its kernel."""
-    same = part[at::period]
-    best = max(same[:64], key=lambda step: (step.keyset is not None, step.kernel is not None))
-    return best._replace(level=part[at].level)

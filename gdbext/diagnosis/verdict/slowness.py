@@ -1,37 +1,42 @@
-"""The look at a process that runs, and is slow or hardly runs: its surroundings, and the facts that slow_reasons.py
-explains.
-"""
+"""Reasons why a process that runs is slow, or hardly runs, or lacks something, with what speaks for and against each,
+ranked."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from enum import Enum
 from time import CLOCK_REALTIME
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.threads.garbage_collector import running_collection
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
+from gdbext.diagnosis.report.wait_detail import NO_ERROR, Refused
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
-from gdbext.diagnosis.verdict.shortages import Explanation, ExplanationKind, Facts
-from gdbext.diagnosis.verdict.slow_reasons import explanations, is_collecting
+from gdbext.diagnosis.waits import pool_workers
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.system.control_groups import descriptor_kinds
 from gdbext.engine.targets.system.surroundings import Surroundings, Turns, surroundings
-from gdbext.engine.vocabulary import Section, counted
+from gdbext.engine.vocabulary import Section, byte_size, counted, of_many
 from gdbext.errors import GdbextError
 from gdbext.torch.compile.compile_section import recompilations
+from gdbext.torch.compile.dynamo_names import COMPILER, PASSES, STAGES
 from gdbext.torch.compile.dynamo_reader import DynamoReader, compilation_began, expression_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import ClassVar
 
-    from gdbext.cpython.threads.garbage_collector import GcRun
+    from gdbext.cpython.threads.garbage_collector import Collection
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.system import control_groups as groups
+    from gdbext.engine.targets.system.surroundings import Surroundings, Turns
+    from gdbext.engine.vocabulary import Internal
 
 
 class KernelSleeper(NamedTuple):
-    """A thread that sleeps in the kernel as no program can explain (base_target.KernelSide)."""
+    """A thread that sleeps in the kernel for no reason that its program shows (base_target.KernelSide)."""
 
     tid: int
     state: str
@@ -42,7 +47,7 @@ class KernelSleeper(NamedTuple):
 
 
 class GroupLimits(NamedTuple):
-    """The limits of a process's control group; None where it has none."""
+    """The limits of a process's cgroup; None without a limit."""
 
     quota: groups.Quota | None
     memory: groups.MemoryUse | None
@@ -59,13 +64,13 @@ class ProcessLimits(NamedTuple):
 
 
 class Pressure(NamedTuple):
-    """Pressure stall information of the control group."""
+    """Pressure stall information of the cgroup."""
 
     memory_full: float | None
 
 
 class MachineSection(Section):
-    """The surroundings of the process, as far as a look needed them."""
+    """The surroundings of the process, as far as they were needed."""
 
     name: ClassVar[str] = "machine"
     cgroup: GroupLimits
@@ -81,8 +86,8 @@ class MachineSection(Section):
     def __init__(
         self, found: Surroundings | None, kernel: tuple[KernelSleeper, ...] = (), unread: tuple[str, ...] = ()
     ) -> None:
-        """``unread``: what cannot be known where nothing was ``found``."""
-        self._surroundings = found
+        """``found``: everything that was read; ``unread``: what cannot be known without it."""
+        self._found = found
         if found:
             self.cgroup = GroupLimits(found.quota, found.memory, found.tasks, found.cpuset)
             self.limits = ProcessLimits(found.descriptors, found.user_tasks, found.address_space)
@@ -96,8 +101,7 @@ class MachineSection(Section):
 
     @property
     def found(self) -> Surroundings | None:
-        """Everything that was read."""
-        return self._surroundings
+        return self._found
 
 
 class ExplanationsSection(Section):
@@ -116,68 +120,87 @@ class Slowness(NamedTuple):
 
     machine: MachineSection
     explanations: tuple[Explanation, ...]
-    collection: GcRun | None = None
+    collection: Collection | None = None
     """The run of Python's garbage collector that a thread is in."""
     collector: int | None = None
     """The tid of that thread."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """The sections of a report."""
-        listed = (ExplanationsSection(self.explanations),) if self.explanations else ()
-        return (self.machine, *listed)
+        return (self.machine, *((ExplanationsSection(self.explanations),) if self.explanations else ()))
 
 
 def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
-    """Read what surrounds a process that wants to run, or to have something; None where nothing has to be known."""
-    sides = tuple(_sleepers(process))
-    wants = not session.target.origin.unreadable and (
-        wants_something(process, threads) or session.procfs.machine.lacks_descriptors()
+    """Read the surroundings of a process that wants to run, or to have something; None if nothing has to be known."""
+    sides = [(thread.tid, thread.kernel_side) for thread in process.threads if thread.kernel_side]
+    sleepers = tuple(
+        KernelSleeper(tid, side.state, side.channel, side.stack, side.is_page_fault, side.seconds)
+        for tid, side in sides
     )
-    if not (wants or sides):
+    # A thread runs, is ready to, or sleeps between two attempts; or a worker is missing.
+    wants = (
+        any(thread.state is RunState.RUNNING for thread in threads)
+        or any(thread.kernel_state == "R" for thread in process.threads)
+        or len(process.threads) < len(process.tids)
+        or any(
+            thread.wait.kind is WaitKind.SLEEP or thread.wait.detail.missing_workers
+            for thread in threads
+            if thread.wait and thread.state is RunState.WAITING
+        )
+    )
+    wants = not session.target.unreadable and (wants or session.procfs.machine.lacks_descriptors())
+    if not (wants or sleepers):
         return None
-    found = None
-    if wants:
-        # Those that run now have to be known, besides those that ran at the stop.
-        tids = sorted(process.tids)
-        found = surroundings(session.target, tids, session.procfs.machine)
+    # Those that run now have to be known, besides those that ran at the stop.
+    found = surroundings(session.target, sorted(process.tids), session.procfs.machine) if wants else None
     if found and found.descriptors and found.descriptors.is_used_up:
-        kinds = descriptor_kinds(process.pid, session.target.origin.files)
+        kinds = descriptor_kinds(process.pid, session.target.files)
         found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
-    return _explained(session, process, threads, MachineSection(found, sides))
+    return _explained(session, process, threads, MachineSection(found, sleepers))
 
 
 def slowness_of_core(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness:
-    """Find the same of a core: what its threads do, and nothing of the machine."""
-    return _explained(session, process, threads, MachineSection(None, (), (_NOT_IN_CORES,)))
-
-
-_NOT_IN_CORES = "a core has no control groups, limits, or times of the scheduler"
+    """The same of a core: what its threads do, and nothing of the machine."""
+    unread = "a core has no control groups, limits, or times of the scheduler"
+    return _explained(session, process, threads, MachineSection(None, (), (unread,)))
 
 
 def _explained(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], machine: MachineSection
 ) -> Slowness:
-    facts = Facts(
+    def recompiled() -> int:
+        return len(recompilations(DynamoReader(session.python).compilations())) if session.python else 0
+
+    def set_num_threads() -> int | None:
+        number = session.settings.value("num_threads") if session.has_torch else None
+        return number if isinstance(number, int) else None
+
+    def compiling_since(tid: int) -> float | None:
+        """Seconds by this machine's clock, None for a core; a recording keeps the time at which it was made."""
+        began = compilation_began(process.python.stack(tid))
+        now = session.target.files.clock(CLOCK_REALTIME) if began is not None else None
+        return now - began if now is not None and began is not None and now >= began else None
+
+    inputs = SlownessInputs(
         process,
         threads,
         machine.found,
-        session.target.origin.environ(),
-        lambda: _recompilations(session),
+        session.target.environ(),
+        recompiled,
         session.procfs.machine.full_file_systems,
         lambda: list(_subnormal_shares(session, process, threads)),
-        lambda: _own_threads(session),
+        set_num_threads,
         lambda: running_collection(session.python),
-        lambda tid: _compiling_since(session, process, tid),
+        compiling_since,
         lambda tid: expression_size(process.python.stack(tid)),
     )
-    found = explanations(facts)
-    collector = next((each.tid for each in facts.running if is_collecting(facts, each)), None)
-    return Slowness(machine, found, facts.collection() if collector is not None else None, collector)
+    reasons = explanations(inputs)
+    collector = next((thread.tid for thread in inputs.running if is_collecting(inputs, thread)), None)
+    return Slowness(machine, reasons, inputs.collection() if collector is not None else None, collector)
 
 
 def collects_again(looks: Sequence[Slowness | None]) -> int | None:
-    """The thread that collected garbage in the first and in the last look, and began anew in between; None for none."""
+    """The thread that collected garbage in the first and in the last sample, in different runs; None without one."""
     first, last = looks[0], looks[-1]
     if not first or not last or not first.collection or not last.collection:
         return None
@@ -186,46 +209,30 @@ def collects_again(looks: Sequence[Slowness | None]) -> int | None:
 
 
 def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness | None:
-    """The last of several looks, with what all of them tell of collections of garbage: how many there were, and how
-    long the one that is not over yet has taken at the least. ``interval``: seconds that the process ran between two."""
-    last, seen = looks[-1], [each for each in looks if each and each.collection]
+    """The last of several samples, with what all of them show of collections of garbage: their number, and the least
+    duration of the one that is not over yet. ``interval``: seconds that the process ran between two samples."""
+    last = looks[-1]
     if not last or not last.collection:
         return last
     now = last.collection
-    ages = [each is not None and each.collection is not None and each.collection.is_same(now) for each in looks]
-    same = next((number for number, is_same in enumerate(reversed(ages)) if not is_same), len(ages))
-    runs = [each.collection.done for each in seen if each.collection and each.collection.generation == now.generation]
-    told = [f"the collector was at work in {len(seen)} of {counted(len(looks), 'sample')}"]
+    runs = [look.collection if look else None for look in looks]
+    is_same = [run is not None and run.is_same(now) for run in runs]
+    same = is_same[::-1].index(False) if False in is_same else len(looks)
+    done = [run.done for run in runs if run and run.generation == now.generation]
+    at_work = sum(1 for run in runs if run)
+    facts = [f"the collector was at work in {at_work} of {counted(len(looks), 'sample')}"]
     if same > 1:
-        told.append(f"this collection has taken longer than {(same - 1) * interval:.1f} s")
-    if runs[-1] > runs[0]:
-        told.append(f"{counted(runs[-1] - runs[0], 'collection')} of generation {now.generation} ended between them")
+        facts.append(f"this collection has taken longer than {(same - 1) * interval:.1f} s")
+    if done[-1] > done[0]:
+        facts.append(f"{counted(done[-1] - done[0], 'collection')} of generation {now.generation} ended between them")
     return last._replace(
         explanations=tuple(
-            each._replace(for_=(*each.for_, *told), against=())
-            if each.kind is ExplanationKind.GARBAGE_COLLECTION
-            else each
-            for each in last.explanations
+            reason._replace(for_=(*reason.for_, *facts), against=())
+            if reason.kind is ExplanationKind.GARBAGE_COLLECTION
+            else reason
+            for reason in last.explanations
         )
     )
-
-
-def wants_something(process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> bool:
-    """A thread runs, is ready to, or sleeps between two attempts; or a worker is missing."""
-    if any(each.state is RunState.RUNNING for each in threads) or any(t.kernel_state == "R" for t in process.threads):
-        return True
-    if len(process.threads) < len(process.tids):
-        return True
-    waits = [each.wait for each in threads if each.wait and each.state is RunState.WAITING]
-    return any(wait.kind is WaitKind.SLEEP or wait.detail.missing_workers for wait in waits)
-
-
-def _sleepers(process: ProcessSnapshot) -> Iterator[KernelSleeper]:
-    for thread in process.threads:
-        side = thread.kernel_side
-        if side:
-            fault = side.is_page_fault
-            yield KernelSleeper(thread.tid, side.state, side.channel, side.stack, fault, side.seconds)
 
 
 def _subnormal_shares(
@@ -236,31 +243,469 @@ def _subnormal_shares(
     thread = next(inside, None)
     if not thread or session.dispatcher_error:
         return
-    try:
-        found = ArgumentReporter(session).frames(thread.stack, 1)[0]
-        for argument in found.arguments:
+    with suppress(GdbextError):  # it runs on: what it had in hand may be gone
+        step = ArgumentReporter(session).frames(thread.stack, 1)[0]
+        for argument in step.arguments:
             for tensor in argument.tensors if argument.confidence.is_proven else ():
                 if tensor.address:
                     share = session.tensors.subnormal_share(tensor.address)
-                    yield f"{argument.name} of {found.qualified} ({tensor.short})", share
-    except GdbextError:
-        return  # it runs on: what it had in hand may be gone
+                    yield f"{argument.name} of {step.qualified} ({tensor.short})", share
 
 
-def _own_threads(session: Session) -> int | None:
-    """The number that torch.set_num_threads() was given; None where nobody has called it, or it cannot be read."""
-    number = session.settings.value("num_threads") if session.has_torch else None
-    return number if isinstance(number, int) else None
+class ExplanationKind(Enum):
+    """The value is the word of the JSON report."""
+
+    QUOTA = "quota"
+    AFFINITY = "affinity"
+    TASKS = "tasks"
+    DESCRIPTORS = "descriptors"
+    MEMORY = "memory"
+    SPACE = "space"
+    OVERSUBSCRIPTION = "oversubscription"
+    OTHER_PROCESSES = "other-processes"
+    GARBAGE_COLLECTION = "garbage-collection"
+    RECOMPILATION = "recompilation"
+    COMPILING = "compiling"
+    SUBNORMALS = "subnormals"
+    GIL = WaitKind.GIL.value
+    LOCK_CONVOY = "lock-convoy"
+    ONE_THREAD = "one-thread"
 
 
-def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> float | None:
-    """Seconds by the clock of this machine, None for a core; a recording keeps the time at which it was made."""
-    began = compilation_began(process.python.stack(tid))
-    now = session.target.origin.files.clock(CLOCK_REALTIME) if began is not None else None
-    return now - began if now is not None and began is not None and now >= began else None
+class Explanation(NamedTuple):
+    """A reason why the process may be slow, what speaks for it and against it. ``summary`` is a clause, ``weight`` from
+    0 to 1."""
+
+    kind: ExplanationKind
+    summary: str
+    for_: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    weight: float = 0.3
+    proven: bool = False
+    starves: Internal[bool] = False
+    """The process hardly runs because of it, or cannot get what it requests."""
+    cure: Internal[str] = ""
 
 
-def _recompilations(session: Session) -> int:
-    if not session.python:
-        return 0
-    return len(recompilations(DynamoReader(session.python).compilations()))
+class SlownessInputs(NamedTuple):
+    process: ProcessSnapshot
+    threads: Sequence[ThreadReport]
+    surroundings: Surroundings | None
+    environ: Mapping[str, str]
+    recompiled: Callable[[], int]
+    full_file_systems: Callable[[], Sequence[str]] = tuple
+    """The full file systems, of those on which the process has files open."""
+    subnormals: Callable[[], Sequence[tuple[str, float]]] = tuple
+    """The tensors of running operators, with the share of subnormal numbers in each."""
+    set_num_threads: Callable[[], int | None] = lambda: None
+    """The argument of torch.set_num_threads(), if it was called."""
+    collection: Callable[[], Collection | None] = lambda: None
+    """The run of Python's garbage collector."""
+    compiling_since: Callable[[int], float | None] = lambda _: None
+    """Seconds for which the thread with this id has compiled."""
+    expression_size: Callable[[int], int | None] = lambda _: None
+    """Parts of the expression that the thread with this id simplifies with SymPy."""
+
+    @property
+    def running(self) -> list[ThreadReport]:
+        return [thread for thread in self.threads if thread.state is RunState.RUNNING]
+
+    def variables(self, names: Sequence[str]) -> list[str]:
+        """``OMP_NUM_THREADS=1``, of those that are set."""
+        return [f"{name}={self.environ[name]}" for name in names if name in self.environ]
+
+
+def explanations(inputs: SlownessInputs) -> tuple[Explanation, ...]:
+    """All explanations that something speaks for, the proven and weightiest first."""
+    reasons = [reason for find in _FINDERS for reason in find(inputs)]
+    return tuple(sorted(reasons, key=lambda reason: (not reason.starves, not reason.proven, -reason.weight)))
+
+
+# --- the machine -------------------------------------------------------------------------------------
+
+_STARVED_SHARE, _SLOW_SHARE = 0.5, 0.25
+"""Shares of the periods in which a quota was used up, or of the time in which ready threads waited for a CPU."""
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def _quota(inputs: SlownessInputs) -> Iterator[Explanation]:
+    quota = inputs.surroundings.quota if inputs.surroundings else None
+    if not quota or not quota.throttled or quota.share < _SLOW_SHARE / 2:
+        return
+    measured = quota.seconds is not None and quota.periods >= 2
+    throttled = quota.stood_ms / 1e3 / quota.seconds if quota.seconds else 0.0  # share of the time
+    when = f"during a look of {quota.seconds:.2f} s" if quota.seconds is not None else "since the group was made"
+    text = (
+        f"the control group {quota.group} may use {quota.processors:g} "
+        f"{of_many(quota.processors, 'processor', 'processors')} "
+        f"(quota of each {quota.period_ms:g} ms), and was throttled in {quota.throttled} of "
+        f"{counted(quota.periods, 'period')} {when}"
+    )
+    facts = [f"it stood still for {quota.stood_ms:g} ms"]
+    online = inputs.surroundings.online if inputs.surroundings else 0
+    if online > quota.processors:
+        facts.append(f"the machine has {counted(online, 'processor')}, which is what libraries count")
+    yield Explanation(
+        ExplanationKind.QUOTA,
+        text,
+        tuple(facts),
+        () if measured else ("measured since the group was made, not now",),
+        round(max(quota.share, 0.2), 2),
+        measured and quota.share >= _SLOW_SHARE and throttled >= 0.1,
+        measured and quota.share >= _STARVED_SHARE and throttled >= 0.25,
+        f"Raise the quota (cpu.max, cpu.cfs_quota_us; docker --cpus, limits.cpu), or let fewer threads run: "
+        f"OMP_NUM_THREADS={max(1, round(quota.processors))}, torch.set_num_threads().",
+    )
+
+
+def _delays(inputs: SlownessInputs) -> Iterator[Explanation]:
+    machine = inputs.surroundings
+    if not machine or not machine.seconds:
+        return
+    if machine.quota and machine.quota.seconds is not None and machine.quota.throttled:
+        return  # its own explanation: a throttled group counts as waiting for a CPU
+    # A thread counts if it ran, or was ready to, in a fifth of the time.
+    least = 0.2 * 1e3 * machine.seconds
+    wanting = [turns for turns in machine.threads if (turns.running_ms or 0) + (turns.delayed_ms or 0) >= least]
+    delayed = sum(turns.delayed_ms or 0 for turns in wanting)
+    ran = sum(turns.running_ms or 0 for turns in wanting)
+    share = delayed / (delayed + ran) if delayed + ran else 0.0
+    if not wanting or share < _SLOW_SHARE:
+        return
+    ready = f"threads that were ready: {len(wanting)}; {share:.0%} of that time went by before a processor was free"
+    facts: tuple[str, ...] = (ready,)
+    allowed = len(machine.allowed)
+    if allowed < machine.online:
+        yield _pinned(inputs, machine, share, facts, crowded=len(wanting) > allowed)
+        return
+    # An OpenMP team, if all teams are equally large. Each thread that is no worker may have a team of its own, so that
+    # many small ones are not taken for a large one.
+    snapshots = [snapshot for turns in wanting if (snapshot := inputs.process.thread(turns.tid))]
+    workers = sum(map(pool_workers.is_worker, snapshots))
+    has_team = workers and any(map(pool_workers.is_in_a_team, snapshots))
+    team = workers // max(1, len(snapshots) - workers) + 1 if has_team else 0
+    room = counted(allowed, "processor")
+    if team > allowed:
+        text = f"{counted(team, 'thread')} of an OpenMP team run on {room}, and each waits for the last"
+        facts = (*facts, *inputs.variables(_THREAD_VARIABLES))
+        cure = f"As many threads as processors: torch.set_num_threads({allowed})."
+        yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, facts, (), round(share, 2), True, cure=cure)
+    elif len(wanting) <= allowed:
+        yield _crowded_out(machine, wanting, share, facts)
+    else:
+        wants = of_many(len(wanting), "wants", "want")
+        text = f"{counted(len(wanting), 'thread')} {wants} to run on {room}"
+        why = "threads that do not wait for each other lose nothing by that"
+        yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, facts, (why,), round(share / 2, 2))
+
+
+def _crowded_out(machine: Surroundings, wanting: Sequence[Turns], share: float, facts: tuple[str, ...]) -> Explanation:
+    """Other processes use the CPUs; ``share``: of the time in which threads were ready, that they waited.
+
+    On a crowded machine all wait for nine tenths of the time that they want, and each makes progress. So a thread of
+    ordinary priority starves only if it waited all the time, and one of low priority only if it gets at most half of
+    what an ordinary one gets.
+    """
+    low = next((turns.priority for turns in wanting if turns.priority), "")
+    fair = machine.ordinary_share
+    behind = bool(low) and share >= _STARVED_SHARE and fair is not None and 1 - share <= fair / 2
+    longest = max((turns.delayed_ms or 0) / 1e3 / (machine.seconds or 1) for turns in wanting)
+    starves = behind or min(share, longest) >= 0.99
+    why = f", and come before it, for it runs with {low}" if low else ""
+    text = f"other processes of this machine use its processors{why}: {share:.0%} of the time in which it was ready "
+    if low and fair is not None:
+        ordinary = f"with an ordinary priority it would be about {1 - fair:.0%}"
+        facts += (f"{ordinary}: {machine.ready:.0f} threads want to run on {counted(machine.online, 'processor')}",)
+    weight = round(share if starves else share / 2, 2)
+    cure = "Run fewer processes beside it, or put it before them: renice, chrt --other, a larger cpu.weight."
+    text += "it waited for one"
+    return Explanation(ExplanationKind.OTHER_PROCESSES, text, facts, (), weight, starves, starves, cure)
+
+
+def _pinned(
+    inputs: SlownessInputs, machine: Surroundings, share: float, facts: tuple[str, ...], crowded: bool
+) -> Explanation:
+    """The process may not use all CPUs; ``crowded``: its own threads are more than those that it may use."""
+    count = len(machine.allowed)
+    names = ",".join(map(str, machine.allowed[:8]))
+    variables = inputs.variables(("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES"))
+    if variables:
+        by = f"by {', '.join(variables)}"
+    elif machine.cpuset is not None and machine.cpuset == count:
+        by = "by the cpuset of its control group"
+    elif machine.pinned_parent:
+        by = f"as its parent process {machine.pinned_parent} is: taskset, numactl or the launcher"
+    else:
+        by = "by the program itself, or by taskset"
+    # The other CPUs must be idle for pinning to be what delays the process.
+    is_idle = machine.idle is not None and machine.idle >= 0.3
+    idle = f"the processors on which it may not run were idle for {machine.idle or 0:.0%} of the time"
+    matters = is_idle or crowded
+    return Explanation(
+        ExplanationKind.AFFINITY,
+        f"it may run on {'processor' if count == 1 else 'processors'} {names} alone, of {machine.online}, pinned {by}",
+        (*facts, idle) if is_idle else facts,
+        () if is_idle else (idle,),
+        round(share, 2),
+        matters and share >= _SLOW_SHARE,
+        matters and share >= _STARVED_SHARE,
+        f"Let it run everywhere: taskset -apc 0-999 {inputs.process.pid}; then look for what has pinned it.",
+    )
+
+
+# --- what the process lacks --------------------------------------------------------------------------
+
+_STALLED = 20.0
+"""Percent of time in which all threads of a cgroup waited for memory."""
+
+
+def _short_of_memory(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """The cgroup slows the process down, reclaims its pages, or waits for memory."""
+    machine = inputs.surroundings
+    use = machine.memory if machine else None
+    if not machine or not use or machine.seconds is None:
+        return
+    faults = sum(turns.major_faults or 0 for turns in machine.threads)
+    stalled = use.stalled or 0
+    used = byte_size(use.used)
+    if use.slowed and use.high is not None:
+        text = (
+            f"its memory is above memory.high ({used} of {byte_size(use.high)}), for which the kernel slows "
+            f"it down ({counted(use.slowed, 'time')} during the look)"
+        )
+    elif use.full and use.limit is not None and (faults or stalled >= 5):
+        text = (
+            f"its memory is at its limit ({used} of {byte_size(use.limit)}, met {counted(use.full, 'time')} during the "
+            "look): the kernel takes pages away that are needed again"
+        )
+    elif stalled >= _STALLED:
+        text = f"its control group waits for memory ({used} used)"
+    else:
+        return
+    facts = (
+        *((f"all threads waited for memory {use.stalled:g} % of the last 10 s",) if use.stalled else ()),
+        *((f"{counted(faults, 'page')} had to be read from a disk again",) if faults else ()),
+    )
+    starves = bool(use.slowed) or stalled >= 2 * _STALLED
+    cure = f"Raise the limit of {use.group}, or use less memory (batch size, workers, page cache)."
+    yield Explanation(ExplanationKind.MEMORY, f"{text} ({use.group})", facts, (), 0.8, True, starves, cure)
+
+
+def _used_up(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """Limits of processes, threads and file descriptors that are reached."""
+    machine = inputs.surroundings
+    if not machine:
+        return
+    tasks, descriptors = machine.tasks, machine.descriptors
+    if tasks and tasks.is_used_up and tasks.refused:
+        text = (
+            f"its control group may have {tasks.limit:,} processes and threads, and has {tasks.used:,}: no other one "
+            f"can be started ({tasks.refused} were refused)"
+        )
+        cure = "Raise pids.max (docker --pids-limit, TasksMax), or start fewer workers and threads."
+        yield Explanation(ExplanationKind.TASKS, text, (tasks.source,), (), 0.9, True, True, cure)
+    if descriptors and descriptors.is_used_up:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in list((descriptors.kinds or {}).items())[:4])
+        text = (
+            f"it has {descriptors.used:,} descriptors open, and may have {descriptors.limit:,}: no file, "
+            f"socket or pipe can be opened{f' ({kinds})' if kinds else ''}"
+        )
+        cure = "Close what is not needed; ulimit -n; torch.multiprocessing.set_sharing_strategy('file_system')."
+        yield Explanation(ExplanationKind.DESCRIPTORS, text, (descriptors.source,), (), 0.9, True, True, cure)
+
+
+_REFUSALS = {
+    Refused.SPACE: (ExplanationKind.SPACE, "Free some space there (df, du), or write elsewhere (TMPDIR, --shm-size)."),
+    Refused.DESCRIPTORS: (ExplanationKind.DESCRIPTORS, "Close what is not needed; ulimit -n."),
+    Refused.TASKS: (ExplanationKind.TASKS, "Raise pids.max, TasksMax or ulimit -u, or start fewer threads."),
+    Refused.MEMORY: (ExplanationKind.MEMORY, "Use less memory, or raise its limit (ulimit -v, memory.max)."),
+}
+
+
+def _refused_again(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """Threads that repeatedly try to get what they are refused."""
+    for thread in inputs.threads:
+        handling = thread.wait.detail.handling if thread.wait else NO_ERROR
+        error = handling or (thread.wait.detail.caught if thread.wait else NO_ERROR)
+        if error.refused not in _REFUSALS:
+            continue
+        kind, usual_cure = _REFUSALS[error.refused]
+        cause, cure = _reached_limit(inputs, error.refused)
+        files = inputs.surroundings.descriptors if inputs.surroundings else None
+        if handling and not cause and error.refused is Refused.DESCRIPTORS and files:
+            # inotify, for one, has limits of its own.
+            cause = f"; it has {files.used:,} of {files.limit:,} descriptors, so another limit may be reached"
+            limits = "fs.inotify.max_user_instances, fs.file-max; ulimit -n."
+            cure = f"Look at the limits of the user and of the machine: {limits}"
+        if not handling and not cause:
+            continue  # it may have got it by now
+        text = f"{thread.label} is refused what it asks for ({error.text}), and sleeps before it tries again"
+        at = (f"at {thread.python_line}",) if thread.python_line else ()
+        yield Explanation(kind, f"{text}{cause}", at, (), 0.9, True, True, cure or usual_cure)
+
+
+def _reached_limit(inputs: SlownessInputs, what: Refused) -> tuple[str, str]:
+    """(the limit that is reached now, as a clause; its own cure, or ""); ("", "") if none is known."""
+    if what is Refused.SPACE:
+        full = inputs.full_file_systems()
+        return (f"; {' and '.join(full[:3])} {of_many(len(full), 'is', 'are')} full" if full else ""), ""
+    machine = inputs.surroundings
+    if not machine:
+        return "", ""
+    space, files, users = machine.address_space, machine.descriptors, machine.user_tasks
+    if what is Refused.DESCRIPTORS and files and files.is_used_up:
+        return f"; it has {files.used:,} of {files.limit:,} descriptors", ""
+    if what is Refused.TASKS and machine.tasks and machine.tasks.is_used_up:
+        return f"; its control group has {machine.tasks.used:,} of {machine.tasks.limit:,} processes and threads", ""
+    if what is Refused.TASKS and users:
+        return f"; its user may have {users.limit:,} processes and threads in all", (
+            "Raise ulimit -u (RLIMIT_NPROC) of that user, or start fewer threads and processes."
+        )
+    # A thread's stack, or a library's block, may need 256 MB at once.
+    if what in (Refused.TASKS, Refused.MEMORY) and space and space.limit - space.used < 256 << 20:
+        return f"; it has {byte_size(space.used)} of the {byte_size(space.limit)} of address space that it may have", (
+            "Raise ulimit -v (RLIMIT_AS): a thread's stack and a library's block count, used or not."
+        )
+    return "", ""
+
+
+# --- what the process does ---------------------------------------------------------------------------
+
+
+def is_collecting(inputs: SlownessInputs, thread: ThreadReport) -> bool:
+    """The thread is in CPython's garbage collector (one of its 12 innermost frames)."""
+    # Modules/gcmodule.c; from 3.13 on Python/gc.c and gc_free_threading.c.
+    collector = (
+        *("gc_collect", "_PyGC_Collect", "subtract_refs", "deduce_unreachable", "move_unreachable"),
+        *("visit_decref", "visit_reachable", "_Py_RunGC", "PyGC_Collect"),
+    )
+    snapshot = inputs.process.thread(thread.tid)
+    levels = range(min(12, len(snapshot.frames))) if snapshot else ()
+    functions = (snapshot.stack.function(level) for level in levels if snapshot)
+    return any(
+        function and function.demangled and function.demangled[0].startswith(collector) for function in functions
+    )
+
+
+def _collecting(inputs: SlownessInputs) -> Iterator[Explanation]:
+    for thread in inputs.running:
+        if not is_collecting(inputs, thread):
+            continue
+        run = inputs.collection()
+        what = "all of Python's objects for garbage" if run and run.is_full else "Python's garbage"
+        text = f"{thread.label} collects {what}"
+        facts: tuple[str, ...] = ()
+        if run:
+            text += f" (generation {run.generation})"
+            facts = (
+                f"the last full collection left {counted(run.survivors, 'object')}",
+                f"{counted(run.done, 'such collection')} ended before",
+            )
+        against = ("one look does not tell how often",)
+        cure = "gc.freeze() after the start, gc.set_threshold(), or gc.disable() and gc.collect() between steps."
+        yield Explanation(ExplanationKind.GARBAGE_COLLECTION, text, facts, against, 0.5, cure=cure)
+
+
+def _compiling(inputs: SlownessInputs) -> Iterator[Explanation]:
+    for thread in inputs.threads:
+        frames = thread.python_frames
+        if not any(frame.file.endswith(COMPILER[0]) and frame.function == COMPILER[1] for frame in frames):
+            continue
+        stage = next((name for frame in frames for part, name in STAGES if part in frame.file), "torch.compile")
+        facts = [f"{stage} is at work{f', for {thread.user_line}' if thread.user_line else ''}"]
+        passes = (
+            f"it is {words} ({frame.function})"
+            for frame in frames
+            for part, words in PASSES
+            if part in frame.file or part in frame.function
+        )
+        facts += [*list(passes)[:1], f"at {thread.python_line}"]
+        times = inputs.recompiled()
+        seconds, size = inputs.compiling_since(thread.tid), inputs.expression_size(thread.tid)
+        if seconds is not None:
+            facts.append(f"this function has been compiled for {seconds:.0f} s")
+        if size:
+            facts.append(f"SymPy works on an expression of {counted(size, 'part')}")
+        if (
+            times >= 8
+        ):  # torch._dynamo.config.recompile_limit: a function that was compiled so often is no more compiled
+            text = f"torch.compile compiles again and again ({counted(times, 'recompilation')}), now in {thread.label}"
+            cure = "dispatch-compile names what fails the guards; mark shapes as dynamic (torch.compile(dynamic=True))."
+            yield Explanation(ExplanationKind.RECOMPILATION, text, tuple(facts), (), 0.8, True, cure=cure)
+        else:
+            against = ("a program compiles once, at its start",)
+            yield Explanation(ExplanationKind.COMPILING, f"{thread.label} compiles", tuple(facts), against, 0.5)
+
+
+def _subnormals(inputs: SlownessInputs) -> Iterator[Explanation]:
+    # A tenth of subnormal numbers in a tensor slows its operator down.
+    many = [(name, share) for name, share in inputs.subnormals() if share >= 0.1]
+    if many:
+        name, share = max(many, key=lambda row: row[1])
+        text = f"{share:.0%} of the numbers in {name} are subnormal: a processor takes many times longer for each"
+        facts = tuple(f"{tensor}: {part:.0%} of the elements looked at" for tensor, part in many)
+        cure = "torch.set_flush_denormal(True) in each thread that computes, or keep the numbers away from zero."
+        why = "where flush_denormal is on they cost nothing: a register of the thread has that, which was not read"
+        yield Explanation(ExplanationKind.SUBNORMALS, text, facts, (why,), 0.7, True, cure=cure)
+
+
+def _contended(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """Four or more threads that wait for one lock, whose owner runs, or which is being handed over."""
+    running = {thread.tid: thread for thread in inputs.running}
+    waiting: dict[tuple[WaitKind, int], list[ThreadReport]] = {}
+    for thread in inputs.threads:
+        if thread.wait and thread.wait.kind.traits.is_lock:
+            waiting.setdefault((thread.wait.kind, thread.wait.address), []).append(thread)
+    for (kind, _), threads in waiting.items():
+        waits = [thread.wait for thread in threads if thread.wait]
+        owner = next((running[tid] for wait in waits for tid in wait.owner_tids if tid in running), None)
+        if len(waits) < 4 or (not owner and not any(wait.being_released for wait in waits)):
+            continue
+        goes_on = f"with which {owner.label} runs" if owner else "which is handed on just now"
+        waits_for = f"{of_many(len(threads), 'waits', 'wait')} for {waits[0].resource.phrase}"
+        text = f"{counted(len(threads), 'thread')} {waits_for}, {goes_on}"
+        tids = {thread.tid for thread in threads}
+        turns = inputs.surroundings.threads if inputs.surroundings else ()
+        ran = sum(1 for each in turns if each.tid in tids and (each.running_ms or 0) > 0)
+        is_gil = kind is WaitKind.GIL
+        facts: tuple[str, ...] = ("Python code runs in one thread at a time",) if is_gil else ()
+        facts += (f"{ran} of them ran for a moment during the look: it goes from hand to hand",) if ran else ()
+        against = () if ran else ("one look does not tell whether it goes from hand to hand",)
+        which = ExplanationKind.GIL if is_gil else ExplanationKind.LOCK_CONVOY
+        yield Explanation(which, text, facts, against, round(min(0.6, len(threads) / 20), 2))
+
+
+def _one_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
+    computing = [thread for thread in inputs.running if thread.dispatch]
+    machine, environ = inputs.surroundings, inputs.environ
+    room = min(len(machine.allowed), int(machine.quota.processors) if machine.quota else 1 << 16) if machine else 0
+    if len(computing) != 1 or len(inputs.running) != 1 or room < 2:
+        return
+    ones = [text for text in inputs.variables(_THREAD_VARIABLES) if text.endswith("=1")]
+    called = not ones and inputs.set_num_threads() == 1
+    if not ones and not called:
+        return
+    setting = "torch.set_num_threads(1)" if called else ", ".join(ones)
+    launchers = {"TORCHELASTIC_RUN_ID": "torchrun", "SLURM_PROCID": "srun", "OMPI_COMM_WORLD_RANK": "mpirun"}
+    launcher = next((name for variable, name in launchers.items() if variable in environ), "")
+    by = f", which {launcher} sets where nobody else does" if launcher == "torchrun" else ""
+    text = f"{computing[0].label} computes alone, with {setting}{by}; it may run on {counted(room, 'processor')}"
+    sharing = number(environ.get("LOCAL_WORLD_SIZE", "")) or 1
+    against = (f"{sharing} processes of the job share this machine",) if sharing > 1 else ()
+    most = max(1, room // max(1, sharing))
+    cure = f"torch.set_num_threads({most})." if called else f"OMP_NUM_THREADS={most} for each process."
+    yield Explanation(ExplanationKind.ONE_THREAD, text, (), against, 0.3 if most > 1 else 0.1, cure=cure)
+
+
+_FINDERS: tuple[Callable[[SlownessInputs], Iterator[Explanation]], ...] = (
+    _quota,
+    _delays,
+    _short_of_memory,
+    _used_up,
+    _refused_again,
+    _collecting,
+    _compiling,
+    _subnormals,
+    _contended,
+    _one_thread,
+)

@@ -1,6 +1,6 @@
 """Recognisers (entry point ``gdbext.waits``) and pools (``gdbext.pools``) that other packages add.
 
-A fault of theirs is recorded in the error log and costs what they would have added, never the report.
+A fault of an add-on is recorded in the error log; it costs only what the add-on would have added.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class AddOns:
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
-        """The rows of pools that other packages add."""
         pools = []
         for point in entry_points(POOLS_GROUP):
             loaded = self._loaded(point)
@@ -47,7 +46,6 @@ class AddOns:
 
     @cached_property
     def recognisers(self) -> tuple[AddedRecogniser, ...]:
-        """The recognisers that other packages add."""
         loaded = ((point, self._loaded(point)) for point in entry_points(WAITS_GROUP))
         return tuple(AddedRecogniser(point, function, self) for point, function in loaded if function is not None)
 

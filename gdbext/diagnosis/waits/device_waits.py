@@ -1,15 +1,14 @@
-"""Calls of CUDA's runtime and driver: what each function waits for, one row each, and what a stack shows of them.
-Functions and the numbers of their arguments: cuda_runtime_api.h and cuda.h of CUDA 12 and 13. The names by which a
-thread is found to be in such a call are FunctionTag.DEVICE and DEVICE_QUEUE; this file is loaded if there is one."""
+"""Calls of CUDA's runtime and driver: what each function waits for, and what a stack shows of them. Loaded if there is
+one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report.device_wait import DeviceWait, DeviceWork
-from gdbext.diagnosis.waits.function_tag import VARIANTS, FunctionTag
+from gdbext.diagnosis.waits.function_tag import DEVICE_CALLS, VARIANTS, DeviceCalls, FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import Certainty
@@ -30,85 +29,10 @@ _SPECIAL = (0, 1, 2)
 """Handles of streams that have names: the default one, cudaStreamLegacy and cudaStreamPerThread (driver_types.h)."""
 
 
-class DeviceFunction(NamedTuple):
-    """What a function waits for, and which of its arguments (from 0, those in registers) are the stream and the
-    event."""
-
-    work: DeviceWork
-    stream: int | None = None
-    event: int | None = None
-
-
-def _rows(
-    work: DeviceWork, names: str, stream: int | None = None, event: int | None = None
-) -> Iterator[tuple[str, DeviceFunction]]:
-    for name in names.split():
-        yield name, DeviceFunction(work, stream, event)
-
-
-FUNCTIONS = dict(
-    [
-        *_rows(DeviceWork.STREAM, "cudaStreamSynchronize cuStreamSynchronize", stream=0),
-        *_rows(DeviceWork.EVENT, "cudaEventSynchronize cuEventSynchronize", event=0),
-        *_rows(DeviceWork.DEVICE, "cudaDeviceSynchronize cuCtxSynchronize cudaDeviceReset"),
-        *_rows(
-            DeviceWork.COPY,
-            "cudaMemcpy cudaMemcpy2D cudaMemset cudaMemcpyPeer cudaMemcpyToSymbol cudaMemcpyFromSymbol "
-            "cuMemcpy cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 cuMemcpyDtoD_v2 cudaMemcpy2DAsync",
-        ),
-        *_rows(DeviceWork.COPY, "cudaMemcpyAsync", stream=4),
-        *_rows(
-            DeviceWork.COPY,
-            "cudaMemsetAsync cuMemcpyAsync cuMemcpyDtoHAsync_v2 cuMemcpyHtoDAsync_v2 "
-            "cuMemcpyDtoDAsync_v2 cuMemsetD8Async cuMemsetD32Async",
-            stream=3,
-        ),
-        *_rows(
-            DeviceWork.MEMORY,
-            "cudaMalloc cudaFree cudaHostAlloc cudaMallocHost cudaFreeHost cudaMallocManaged "
-            "cudaHostRegister cudaHostUnregister cuMemAlloc_v2 cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemCreate "
-            "cuMemMap cuMemUnmap cuMemRelease cuMemSetAccess cudaMemGetInfo cuMemGetInfo_v2 cudaIpcOpenMemHandle",
-        ),
-        *_rows(DeviceWork.MEMORY, "cudaMallocAsync cuMemAllocAsync", stream=2),
-        *_rows(DeviceWork.MEMORY, "cudaFreeAsync cuMemFreeAsync", stream=1),
-        *_rows(
-            DeviceWork.LAUNCH,
-            "cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel cuLaunchKernel "
-            "cuLaunchKernelEx cuLaunchCooperativeKernel",
-        ),
-        *_rows(
-            DeviceWork.LAUNCH,
-            "cudaLaunchHostFunc cuLaunchHostFunc cudaStreamAddCallback cuStreamAddCallback "
-            "cudaStreamDestroy cuStreamDestroy_v2",
-            stream=0,
-        ),
-        *_rows(DeviceWork.LAUNCH, "cudaStreamWaitEvent cuStreamWaitEvent", stream=0, event=1),
-        *_rows(
-            DeviceWork.LAUNCH,
-            "cudaEventRecord cuEventRecord cudaEventRecordWithFlags cuEventRecordWithFlags",
-            stream=1,
-            event=0,
-        ),
-        *_rows(DeviceWork.GRAPH, "cudaGraphLaunch cuGraphLaunch", stream=1),
-        *_rows(
-            DeviceWork.GRAPH,
-            "cudaGraphInstantiate cudaGraphInstantiateWithFlags cuGraphInstantiateWithFlags "
-            "cudaGraphUpload cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy",
-        ),
-        *_rows(
-            DeviceWork.GRAPH,
-            "cudaStreamEndCapture cuStreamEndCapture cudaStreamBeginCapture cuStreamBeginCapture_v2",
-            stream=0,
-        ),
-        *_rows(
-            DeviceWork.SETUP,
-            "cuInit cudaGetDeviceCount cudaSetDevice cudaInitDevice cuDevicePrimaryCtxRetain "
-            "cuDevicePrimaryCtxRelease_v2 cuCtxCreate_v2 cuCtxDestroy_v2 cuModuleLoad cuModuleLoadData "
-            "cuModuleLoadDataEx cuModuleUnload cuLibraryLoadData cuLibraryUnload cuLinkComplete",
-        ),
-    ]
-)
-"""All functions by name, without the endings of VARIANTS."""
+_CALLS = {
+    name: row for row in DEVICE_CALLS if row.work for names in (row.waiting, row.queueing) for name in names.split()
+}
+"""Function of CUDA, without the endings of VARIANTS → its row."""
 
 
 def plain_name(function: str) -> str:
@@ -132,11 +56,11 @@ def outermost_call(thread: ThreadSnapshot, level: int) -> int:
 def device_wait(thread: ThreadSnapshot, level: int, polls: bool = False) -> DeviceWait:
     """Facts that the stack shows of the call that frame ``level`` belongs to."""
     outer = outermost_call(thread, level)
-    name, inner = function_name(thread, outer), function_name(thread, level)
-    row = FUNCTIONS.get(plain_name(name))
+    name, inner = thread.function_name(outer), thread.function_name(level)
+    row = _CALLS.get(plain_name(name))
     return DeviceWait(
         name,
-        row.work if row else DeviceWork.UNKNOWN,
+        DeviceWork[row.work] if row else DeviceWork.UNKNOWN,
         driver_call=inner if outer != level and inner.startswith("cu") and not inner.startswith("cuda") else "",
         caller=thread.module_name(outer + 1),
         purpose=_purpose(thread, outer),
@@ -150,7 +74,7 @@ def nccl_call(thread: ThreadSnapshot, level: int = 0) -> str:
     """The function of NCCL that the program entered and that has not returned; "" if there is none."""
     levels = range(level, min(level + _DEPTH, len(thread.frames)))
     outermost = next((at for at in reversed(levels) if FunctionTag.NCCL in thread.tags(at)), None)
-    return function_name(thread, outermost) if outermost is not None else ""
+    return thread.function_name(outermost) if outermost is not None else ""
 
 
 def _purpose(thread: ThreadSnapshot, level: int) -> str:
@@ -175,15 +99,7 @@ def _names(thread: ThreadSnapshot, level: int) -> Sequence[str]:
     return function.names if function else ()
 
 
-def function_name(thread: ThreadSnapshot, level: int) -> str:
-    """The function of a frame without its arguments, "" if it has no name."""
-    function = thread.stack.function(level)
-    return function.demangled[0].split("(")[0] if function else ""
-
-
 class _Handle(NamedTuple):
-    """The stream or event of a call."""
-
     stream: int | None = None
     number: int | None = None
     """PyTorch's number of the stream."""
@@ -233,7 +149,7 @@ class StreamsOfWaits:
         level = _call_level(thread)
         only = 0 if self.devices == 1 else None
         call, work, passed = self._called(thread, wait, level)
-        row = FUNCTIONS.get(plain_name(call))
+        row = _CALLS.get(plain_name(call))
         handle = _Handle(device=only)
         if row and level is not None and passed:
             handle = self._passed(thread, level, row, only) or self._current(thread, wait.purpose, call, only)
@@ -248,7 +164,7 @@ class StreamsOfWaits:
             host_functions=callbacks,
         )
 
-    def _passed(self, thread: ThreadSnapshot, level: int, row: DeviceFunction, only: int | None) -> _Handle | None:
+    def _passed(self, thread: ThreadSnapshot, level: int, row: DeviceCalls, only: int | None) -> _Handle | None:
         """The event or stream that the caller passed, None if neither is known. ``only``: the only device, if there is
         one."""
         event = self._argument(thread, level, row.event)
@@ -301,8 +217,8 @@ class StreamsOfWaits:
             return wait.call, wait.work, True
         function = self._sites.function_at(target)
         name = function.demangled[0].split("(")[0] if function and function.start == target else ""
-        row = FUNCTIONS.get(plain_name(name))
-        return (name, row.work, True) if row else (wait.call, wait.work, False)
+        row = _CALLS.get(plain_name(name))
+        return (name, DeviceWork[row.work], True) if row else (wait.call, wait.work, False)
 
     def _argument(self, thread: ThreadSnapshot, level: int, number: int | None) -> int | None:
         if number is not None and self._sites and level + 1 < len(thread.frames):

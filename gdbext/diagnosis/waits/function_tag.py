@@ -45,12 +45,101 @@ VARIANTS = ("_ptsz", "_ptds")
 """Endings of functions of CUDA for programs with a default stream of each thread (cuda_runtime_api.h, cuda.h)."""
 
 
-def _device_functions(names: str) -> Functions:
+class DeviceCalls(NamedTuple):
+    """Functions of a device's runtime or driver for one kind of work, and the numbers of their arguments (from 0, those
+    in registers) that are the stream and the event. cuda_runtime_api.h and cuda.h of CUDA 12 and 13."""
+
+    work: str
+    """The name of a DeviceWork; "" if it is not known."""
+    waiting: str
+    """Functions that wait for the device, with spaces between."""
+    queueing: str = ""
+    """Functions that wait only while the device's queue is full, or that may take long."""
+    stream: int | None = None
+    event: int | None = None
+
+
+DEVICE_CALLS = (
+    DeviceCalls("STREAM", "cudaStreamSynchronize cuStreamSynchronize", stream=0),
+    DeviceCalls("EVENT", "cudaEventSynchronize cuEventSynchronize", event=0),
+    DeviceCalls("DEVICE", "cudaDeviceSynchronize cuCtxSynchronize cudaDeviceReset"),
+    DeviceCalls(
+        "COPY",
+        "cudaMemcpy cudaMemcpy2D cudaMemset cudaMemcpyPeer cudaMemcpyToSymbol cudaMemcpyFromSymbol "
+        "cuMemcpy cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 cuMemcpyDtoD_v2",
+        "cudaMemcpy2DAsync",
+    ),
+    DeviceCalls("COPY", "cudaMemcpyAsync", stream=4),
+    DeviceCalls(
+        "COPY",
+        "",
+        "cudaMemsetAsync cuMemcpyAsync cuMemcpyDtoHAsync_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoDAsync_v2 cuMemsetD8Async "
+        "cuMemsetD32Async",
+        stream=3,
+    ),
+    DeviceCalls(
+        "MEMORY",
+        "cudaMalloc cudaFree cudaHostAlloc cudaMallocHost cudaFreeHost cudaHostRegister cudaHostUnregister "
+        "cuMemAlloc_v2 cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemUnmap",
+        "cudaMallocManaged cuMemCreate cuMemMap cuMemRelease cuMemSetAccess cudaMemGetInfo cuMemGetInfo_v2 "
+        "cudaIpcOpenMemHandle",
+    ),
+    DeviceCalls("MEMORY", "", "cudaMallocAsync cuMemAllocAsync", stream=2),
+    DeviceCalls("MEMORY", "", "cudaFreeAsync cuMemFreeAsync", stream=1),
+    DeviceCalls(
+        "LAUNCH",
+        "",
+        "cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel cuLaunchKernel cuLaunchKernelEx "
+        "cuLaunchCooperativeKernel",
+    ),
+    DeviceCalls(
+        "LAUNCH",
+        "",
+        "cudaLaunchHostFunc cuLaunchHostFunc cudaStreamAddCallback cuStreamAddCallback cudaStreamDestroy "
+        "cuStreamDestroy_v2",
+        stream=0,
+    ),
+    DeviceCalls("LAUNCH", "", "cudaStreamWaitEvent cuStreamWaitEvent", stream=0, event=1),
+    DeviceCalls(
+        "LAUNCH",
+        "",
+        "cudaEventRecord cuEventRecord cudaEventRecordWithFlags cuEventRecordWithFlags",
+        stream=1,
+        event=0,
+    ),
+    DeviceCalls("GRAPH", "", "cudaGraphLaunch cuGraphLaunch", stream=1),
+    DeviceCalls(
+        "GRAPH",
+        "",
+        "cudaGraphInstantiate cudaGraphInstantiateWithFlags cuGraphInstantiateWithFlags cudaGraphUpload "
+        "cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy",
+    ),
+    DeviceCalls(
+        "GRAPH",
+        "",
+        "cudaStreamEndCapture cuStreamEndCapture cudaStreamBeginCapture cuStreamBeginCapture_v2",
+        stream=0,
+    ),
+    DeviceCalls(
+        "SETUP",
+        "",
+        "cuInit cudaGetDeviceCount cudaSetDevice cudaInitDevice cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease_v2 "
+        "cuCtxCreate_v2 cuCtxDestroy_v2 cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleUnload "
+        "cuLibraryLoadData cuLibraryUnload cuLinkComplete",
+    ),
+    DeviceCalls(
+        "",
+        "hipStreamSynchronize hipDeviceSynchronize hipEventSynchronize hipMemcpy zeEventHostSynchronize "
+        "zeFenceHostSynchronize zeCommandQueueSynchronize",
+    ),
+)
+
+
+def _with_variants(names: str) -> Functions:
     return Functions(c=tuple(name + ending for name in names.split() for ending in ("", *VARIANTS)))
 
 
 def torch_functions(*families: TorchSymbol) -> Functions:
-    """Functions of torch whose names torch/assumed_symbols.py has."""
     return Functions(qualified=tuple(name for family in families for name in family.names))
 
 
@@ -116,28 +205,8 @@ class FunctionTag(Enum):
     OPENMP_LOCK = c_functions(
         "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock omp_set_nest_lock"
     )
-    DEVICE = _device_functions(
-        "cudaStreamSynchronize cudaDeviceSynchronize cudaEventSynchronize cudaMemcpy cudaMemcpyAsync cudaFree "
-        "cudaHostAlloc cudaMalloc cudaMemcpy2D cudaMemset cudaMemcpyPeer cudaMemcpyToSymbol cudaMemcpyFromSymbol "
-        "cudaMallocHost cudaFreeHost cudaHostRegister cudaHostUnregister cudaDeviceReset cuStreamSynchronize "
-        "cuCtxSynchronize cuEventSynchronize cuMemcpy cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 cuMemcpyDtoD_v2 cuMemAlloc_v2 "
-        "cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemUnmap hipStreamSynchronize hipDeviceSynchronize "
-        "hipEventSynchronize hipMemcpy zeEventHostSynchronize zeFenceHostSynchronize zeCommandQueueSynchronize"
-    )
-    DEVICE_QUEUE = _device_functions(
-        "cudaMemcpy2DAsync cudaMemsetAsync cuMemcpyAsync cuMemcpyDtoHAsync_v2 cuMemcpyHtoDAsync_v2 "
-        "cuMemcpyDtoDAsync_v2 cuMemsetD8Async cuMemsetD32Async cudaMallocManaged cuMemCreate cuMemMap cuMemRelease "
-        "cuMemSetAccess cudaMemGetInfo cuMemGetInfo_v2 cudaIpcOpenMemHandle cudaMallocAsync cuMemAllocAsync "
-        "cudaFreeAsync cuMemFreeAsync cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel cuLaunchKernel "
-        "cuLaunchKernelEx cuLaunchCooperativeKernel cudaLaunchHostFunc cuLaunchHostFunc cudaStreamAddCallback "
-        "cuStreamAddCallback cudaStreamDestroy cuStreamDestroy_v2 cudaStreamWaitEvent cuStreamWaitEvent "
-        "cudaEventRecord cuEventRecord cudaEventRecordWithFlags cuEventRecordWithFlags cudaGraphLaunch cuGraphLaunch "
-        "cudaGraphInstantiate cudaGraphInstantiateWithFlags cuGraphInstantiateWithFlags cudaGraphUpload "
-        "cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy cudaStreamEndCapture cuStreamEndCapture "
-        "cudaStreamBeginCapture cuStreamBeginCapture_v2 cuInit cudaGetDeviceCount cudaSetDevice cudaInitDevice "
-        "cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease_v2 cuCtxCreate_v2 cuCtxDestroy_v2 cuModuleLoad "
-        "cuModuleLoadData cuModuleLoadDataEx cuModuleUnload cuLibraryLoadData cuLibraryUnload cuLinkComplete"
-    )
+    DEVICE = _with_variants(" ".join(row.waiting for row in DEVICE_CALLS))
+    DEVICE_QUEUE = _with_variants(" ".join(row.queueing for row in DEVICE_CALLS))
     NCCL = c_functions(
         "ncclCommInitRank ncclCommInitRankConfig ncclCommInitAll ncclCommDestroy ncclCommFinalize ncclCommAbort "
         "ncclGroupEnd ncclAllReduce ncclBroadcast ncclBcast ncclReduce ncclAllGather ncclReduceScatter ncclSend "

@@ -106,7 +106,7 @@ def _polled(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Po
 
 
 def _polled_files(process: ProcessSnapshot, paths: Sequence[str]) -> PolledFile:
-    """The files that a loop tests, with who has locked them."""
+    """The files that a loop tests, with the processes that have locked them."""
     procfs, holder, texts = process.procfs, None, []
     for path in paths:
         text, lock = f"the file {procfs.absolute(path)}", procfs.file_lock(path)
@@ -154,7 +154,7 @@ _REFUSED = {
     errno.ENETUNREACH: Refused.PEER,
     errno.ETIMEDOUT: Refused.PEER,
 }
-"""Errors of system calls (errno(3)). EAGAIN is none of them: it is that of a socket which has nothing yet, too."""
+"""Errors of system calls (errno(3)). Not EAGAIN: a socket without data gives it, too."""
 
 
 def raised(error: HandledError | None) -> RaisedError:

@@ -77,7 +77,6 @@ class Pool(NamedTuple):
 
 
 def _cpp(*qualified: str) -> Functions:
-    """Functions of C++ or Rust, by the beginnings of their qualified names."""
     return Functions(qualified=qualified)
 
 
@@ -99,7 +98,7 @@ class MissingWorkers(NamedTuple):
 
 
 OPENMP = Pool(
-    "OpenMP",  # its idle workers are told by diagnosis/waits/pool_workers.py: libgomp has no names for them
+    "OpenMP",  # diagnosis/waits/pool_workers.py recognises its idle workers: libgomp has no names for them
     workers="OpenMP worker threads",
     advice_when_missing="Or call torch.set_num_threads(1) before the fork (or set OMP_NUM_THREADS=1), so that no pool "
     "is needed.",
@@ -162,6 +161,11 @@ JEMALLOC = Pool(
     named=("jemalloc_bg_thd",),
     within=6,
 )
+POLARS = Pool(
+    "polars",
+    library=("_polars_runtime", "polars.abi3"),
+    named=("async-executor-", "polars-ooc-clea"),
+)
 RAYON = Pool(
     "rayon",
     native=_cpp("rayon_core::sleep::Sleep::sleep", "rayon_core::registry::WorkerThread::wait_until_cold"),
@@ -173,11 +177,6 @@ RAYON = Pool(
     workers="rayon worker threads",
     advice_when_missing="Or set what forbids the library to use threads, before it is first used "
     "(TOKENIZERS_PARALLELISM=false); polars has no such thing: start its processes by 'spawn'.",
-)
-POLARS = Pool(
-    "polars",
-    library=("_polars_runtime", "polars.abi3"),
-    named=("async-executor-", "polars-ooc-clea"),
 )
 TOKIO = Pool(
     "tokio",
@@ -237,6 +236,12 @@ TENSORFLOW = Pool(
     workers="TensorFlow worker threads",
     advice_when_missing="TensorFlow must not be used before a fork: use 'spawn'.",
 )
+RAY = Pool(
+    "Ray",
+    library="_raylet",
+    named=("worker.io", "client.poll", "server.poll", "task_events", "gcs_client_io"),
+    workers="Ray threads",
+)
 GRPC = Pool(
     "gRPC",
     (("_server.py", "_serve"), ("_channel.py", "channel_spin")),
@@ -244,12 +249,6 @@ GRPC = Pool(
     named=("grpc_global_tim", "default-executo", "resolver-execut", "event_engine", "grpcpp_sync_ser", "lifeguard"),
     workers="gRPC threads",
     advice_when_missing="Set GRPC_ENABLE_FORK_SUPPORT=1, or make channels after the fork.",
-)
-RAY = Pool(
-    "Ray",
-    library="_raylet",
-    named=("worker.io", "client.poll", "server.poll", "task_events", "gcs_client_io"),
-    workers="Ray threads",
 )
 TENSORPIPE = Pool(
     "tensorpipe",
@@ -260,12 +259,12 @@ TENSORPIPE = Pool(
     spins=_cpp("tensorpipe::BusyPollingLoop::eventLoop"),
     workers="tensorpipe threads",
 )
-_ANYIO_WORKER = (("_asyncio.py", "run"),)
-ANYIO = Pool("AnyIO", _ANYIO_WORKER, works_in=_ANYIO_WORKER)
-TRIO = Pool("trio", (("_thread_cache.py", "_work"),), works_in=(("_thread_cache.py", "_handle_job"),))
 _LOKY_WORKER = (("process_executor.py", "_process_worker"),)
 LOKY = Pool("loky", _LOKY_WORKER, works_in=_LOKY_WORKER)
 LOKY_MANAGER = Pool("loky manager", (("process_executor.py", "wait_result_broken_or_wakeup"),))
+_ANYIO_WORKER = (("_asyncio.py", "run"),)
+ANYIO = Pool("AnyIO", _ANYIO_WORKER, works_in=_ANYIO_WORKER)
+TRIO = Pool("trio", (("_thread_cache.py", "_work"),), works_in=(("_thread_cache.py", "_handle_job"),))
 BILLIARD = Pool(
     "billiard",
     (("pool.py", "workloop"), ("pool.py", "body")),
@@ -274,28 +273,13 @@ BILLIARD = Pool(
 )
 FORK_SERVER = Pool("forkserver", (("forkserver.py", "main"),))
 RESOURCE_TRACKER = Pool("resource tracker", (("resource_tracker.py", "main"),))
-STRANGERS = (
-    JEMALLOC,
-    POLARS,
-    RAYON,
-    TOKIO,
-    ONNXRUNTIME,
-    OPENCV,
-    EIGEN,
-    XLA,
-    TENSORFLOW,
-    RAY,
-    GRPC,
-    TENSORPIPE,
-    LOKY,
-    LOKY_MANAGER,
-    ANYIO,
-    TRIO,
-    BILLIARD,
-    FORK_SERVER,
-    RESOURCE_TRACKER,
-)
-"""Sources: jemalloc src/background_thread.c; rayon-core src/sleep/mod.rs, registry.rs, latch.rs; polars
+POOLS = tuple(each for each in list(globals().values()) if isinstance(each, Pool))
+"""All pools above, in this order.
+
+Sources of the functions in Python, 3.8 to 3.15: Lib/concurrent/futures/thread.py and process.py,
+Lib/multiprocessing/pool.py and queues.py; tqdm/_monitor.py.
+
+Sources of the others: jemalloc src/background_thread.c; rayon-core src/sleep/mod.rs, registry.rs, latch.rs; polars
 crates/polars-stream/src/async_executor, polars-core/src/lib.rs; tokio src/runtime/scheduler/multi_thread/park.rs,
 worker.rs, blocking/pool.rs; onnxruntime include/onnxruntime/core/platform/EigenNonBlockingThreadPool.h; OpenCV
 modules/core/src/parallel_impl.cpp; Eigen unsupported/Eigen/CXX11/src/ThreadPool; gRPC
@@ -303,38 +287,11 @@ src/core/lib/iomgr/timer_manager.cc, executor.cc and its Python server and chann
 src/ray/core_worker/core_worker_process.cc; tensorpipe tensorpipe/common/deferred_executor.h, epoll_loop.cc; the process
 executor of loky and the pool of billiard; CPython's multiprocessing: forkserver, resource_tracker;
 the worker threads of AnyIO (its backend for asyncio) and the thread cache of trio."""
-
-POOLS = (
-    OPENMP,
-    AUTOGRAD,
-    C10,
-    PTHREADPOOL,
-    OPENBLAS,
-    GLOO_LOOP,
-    GLOO_QUEUE,
-    STORE,
-    NCCL,
-    CUDA_DRIVER,
-    RPC,
-    FUTURES,
-    QUEUE_FEEDER,
-    MULTIPROCESSING,
-    EXECUTOR_MANAGER,
-    PROCESS_WORKER,
-    DATA_LOADER,
-    PIN_MEMORY,
-    TQDM,
-    *STRANGERS,
-)
-"""Sources of the functions in Python, 3.8 to 3.15: Lib/concurrent/futures/thread.py and process.py,
-Lib/multiprocessing/pool.py and queues.py; tqdm/_monitor.py."""
 BACKENDS = (GLOO_LOOP, GLOO_QUEUE, NCCL)
 """Pools that serve a process group."""
 
 
 class PoolPart(Enum):
-    """The part that a function plays in a pool."""
-
     WAITS = "a worker waits in it"
     MAIN = "the workers' main function"
     SPINS = "a worker looks for work in it"

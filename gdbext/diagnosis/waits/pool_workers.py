@@ -199,7 +199,6 @@ def openmp_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def openmp_pool_of(thread: ThreadSnapshot) -> Pool | None:
-    """OPENMP for an idle worker of the runtime, None for any other thread."""
     return OPENMP if is_idle_worker(thread) else None
 
 

@@ -1,17 +1,21 @@
-"""Waits for Python's own locks, and for what ``threading``, ``queue`` and ``concurrent.futures`` build on them.
-All of them sleep in PyThread_acquire_lock_timed, on a semaphore without an owner. Its meaning, and the thread that has
-to act, follow from the Python frames and objects (cpython/sync/python_wait.py).
+"""Waits for Python's own locks, what ``threading``, ``queue`` and ``concurrent.futures`` build on them, and the GIL.
+
+Locks and what is built on them sleep in PyThread_acquire_lock_timed, on a semaphore without an owner. Its meaning, and
+the thread that has to act, follow from the Python frames and objects (cpython/sync/python_wait.py).
 
 A thread that should act may be missing: it has exited, was left behind by a fork, or was never started. That is
 recorded if the objects name it: the helpers of a pool, the workers of an executor, the thread that Thread.start() waits
-for. Otherwise it is concluded: functions of the program could end the wait, no thread is in one of them, and
-threads have exited (cpython/sync/waker_search.py)."""
+for. Otherwise it is concluded: functions of the program could end the wait, no thread is in one of them, and threads
+have exited (cpython/sync/debtors.py).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.assumed_names import Waitable
+from gdbext.cpython.sync.locks import GilPart, GilState
+from gdbext.cpython.sync.parking import ParkedOn
 from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_detail import OtherEnd, Owned, Polled, Unowned
@@ -20,15 +24,16 @@ from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_workers import python_pool_of
 from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, process_list, wait_for_threads
 from gdbext.engine.glibc.pthread import was_thread
-from gdbext.engine.targets.system.peer import ChildProcess
 from gdbext.engine.vocabulary import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gdbext.cpython.sync.debtors import Debtors
     from gdbext.cpython.sync.helper_threads import ThreadObject
+    from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.python_wait import PythonWait
-    from gdbext.cpython.sync.waker_search import PossibleWakers
+    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 
 
 def _self_wait(thread: ThreadSnapshot) -> SelfWait | None:
@@ -52,7 +57,9 @@ def _pool_result_wait(
     process = thread.process
     resource = Resource(WaitKind.CONDVAR, python_wait.address, name)
     workers = process.processes(python_wait.pids)
-    idle = all_idle(workers)
+    # No worker has a job if one reads from the pool's pipe, and the others wait for their turn to read.
+    has_reader = any(worker.reads_from_us for worker in workers)
+    idle = has_reader and all(worker.reads_from_us or worker.call == "futex" for worker in workers)
     at_work = bool(workers) and not idle
     exited = (helper for helper in python_wait.helpers if helper.thread.has_ended)
     lost = next((helper for helper in exited if not (helper.only_replaces and at_work)), None)
@@ -98,13 +105,6 @@ NO_WORKERS = LostThread(
     "nobody starts another",
     recorded=True,
 )
-
-
-def all_idle(workers: Sequence[ChildProcess]) -> bool:
-    """No worker process has a job: one reads from the pool's pipe, the others wait for their turn to read."""
-    return any(worker.reads_from_us for worker in workers) and all(
-        worker.reads_from_us or worker.call == "futex" for worker in workers
-    )
 
 
 class _Meaning(NamedTuple):
@@ -245,7 +245,7 @@ def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, nam
     holder, reason = None, ""
     for tids, how in (
         (process.python.inside_with(futex.address), "is inside a with statement of this lock"),
-        (process.python.likely_holders(futex.address, tid), "has this lock at hand in a try block that may release it"),
+        (process.python.inside_try(futex.address, tid), "has this lock at hand in a try block that may release it"),
     ):
         # A thread that sleeps on the lock does not hold it; itself it holds it only if no other thread can.
         holders = set(tids) - {tid} - process.sleepers.get(futex.address, set()) or set(tids) & {tid}
@@ -307,8 +307,8 @@ def _concluded_loss(
 ) -> tuple[LostThread | None, tuple[int, ...]]:
     """The missing thread, and the threads that may end the wait."""
     process, python = thread.process, thread.process.python
-    wakers = python.possible_wakers(thread.tid, python_wait)
-    if not wakers or (expects and not any(function.is_proven for function in wakers.functions)):
+    debtors = python.debtors(thread.tid, python_wait)
+    if not debtors or (expects and not any(function.by_name for function in debtors.functions)):
         return None, expects  # those that have it at hand may do anything with it
 
     def waits_alike(tid: int) -> bool:
@@ -317,21 +317,21 @@ def _concluded_loss(
         other_wait = python.wait(tid, other.futex.address) if other and other.futex else None
         return other_wait is not None and other_wait.address == python_wait.address
 
-    candidates = [tid for ident in wakers.idents if (tid := python.tid_of_ident(ident)) is not None]
+    candidates = [tid for ident in debtors.idents if (tid := python.tid_of_ident(ident)) is not None]
     alive = tuple(tid for tid in candidates if not waits_alike(tid))
-    if alive or (wakers.takes_jobs and not wakers.ended):
+    if alive or (debtors.takes_jobs and not debtors.ended):
         return None, alive or expects
     handled = wait.detail.set_by_handlers or wait.kind.traits.handler_may_end_it
     absent = "other thread" if candidates else "thread"
-    lost = _lost_waker(thread, wakers, may_be_handled=handled, absent=absent)
+    lost = _lost_debtor(thread, debtors, may_be_handled=handled, absent=absent)
     if (lost and lost.threads) or (wait.detail.set_by_handlers and _may_be_set_by_handler(thread)):
         return lost, () if lost else expects
     # Threads that were to call a method which ends the wait, or the parent's threads that had the object at hand.
-    callers = python.dead_threads_calling(python_wait)
+    callers = python.lost_callers(python_wait)
     if callers:
         names = tuple(caller.name for caller in callers)
         return LostThread(names, loss_of(thread, callers), does="was to end this wait"), ()
-    users = python.dead_threads_reaching(python_wait.address) if process.fork_evidence else ()
+    users = python.lost_users(python_wait.address) if process.fork_evidence else ()
     users = [user for user in users if loss_of(thread, (user,)) is Loss.LEFT_BEHIND]
     if users:
         source = users[0].target.function
@@ -356,26 +356,26 @@ def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | No
     if _may_be_set_by_handler(thread):
         return None
     for name in flags:
-        wakers = thread.process.python.possible_setters(thread.tid, name)
-        if wakers and wakers.functions and not wakers.idents and wakers.ended:
-            return _lost_waker(thread, wakers, may_be_handled=False, sets=name)
+        debtors = thread.process.python.flag_debtors(thread.tid, name)
+        if debtors and debtors.functions and not debtors.idents and debtors.ended:
+            return _lost_debtor(thread, debtors, may_be_handled=False, sets=name)
     return None
 
 
-def _lost_waker(
-    thread: ThreadSnapshot, wakers: PossibleWakers, may_be_handled: bool, sets: str = "", absent: str = "thread"
+def _lost_debtor(
+    thread: ThreadSnapshot, debtors: Debtors, may_be_handled: bool, sets: str = "", absent: str = "thread"
 ) -> LostThread | None:
     """The exited threads and the functions that could end the wait, if no thread (no ``absent``) is in these.
     ``sets``: the variable that they should set; ``may_be_handled``: a signal handler may end the wait as well."""
-    functions = wakers.functions
-    named = tuple(ended for ended in wakers.ended if ended.function)
-    ended = named or wakers.ended
+    functions = debtors.functions
+    named = tuple(ended for ended in debtors.ended if ended.function)
+    ended = named or debtors.ended
     if any(function.hands_on for function in functions):
         return None  # a thread that was given the object may act, in whatever function
     if not functions or (may_be_handled and not named and _may_be_set_by_handler(thread)):
         return None
     # The clause names functions that are proven to act on the very object, else that of a thread that has exited.
-    proven = [function for function in functions if function.is_proven]
+    proven = [function for function in functions if function.by_name]
     last_names = {thread_object.function.rpartition(".")[2] for thread_object in named}
     of_ended = [acting for acting in functions if acting.function.qualname.rpartition(".")[2] in last_names]
     places = []
@@ -404,3 +404,128 @@ def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:
     """Python runs signal handlers in the main thread, also while it waits."""
     handled = thread.process.procfs.handled_signals()
     return thread.tid == thread.process.pid and (handled is None or bool(handled))
+
+
+_NEAR_TAKE_GIL = 8
+"""Frames between the kernel and PyEval_RestoreThread and its like."""
+
+
+def gil_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that wants the GIL (or has just offered it to another thread).
+
+    A waiter waits 5 ms at a time and begins again, so its timeout means nothing. The address decides: take_gil has no
+    name in a stripped Python, and a thread may as well wait for something else under PyEval_RestoreThread.
+    """
+    futex = thread.futex
+    if not futex:
+        return None
+    gil, part = next(((gil, part) for gil in thread.process.gils if (part := gil.part_at(futex.address))), (None, None))
+    if not gil or not part:
+        if thread.process.gils or thread.first(FunctionTag.TAKES_GIL, within=_NEAR_TAKE_GIL) is None:
+            return None
+        return Wait(Resource(WaitKind.GIL, 0), evidence=("by the functions on its stack; the GIL could not be read",))
+    evidence = f"futex {futex.address:#x} is in the GIL's {part.value} (GIL at {gil.address:#x})"
+    holder = _holder(thread, gil)
+    if part in (GilPart.SWITCH_COND, GilPart.SWITCH_MUTEX):
+        # It has dropped the GIL on request and lets another thread take it first (FORCE_SWITCHING).
+        why = "it has just offered the GIL to another thread"
+    elif not gil.locked:
+        why = "the GIL is free"
+    elif holder:
+        return _held_gil_wait(gil, holder, evidence)
+    else:
+        changing = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
+        if not isinstance(changing, OwnerThread):
+            state = f"its holder's thread state {gil.last_holder or 0:#x} belongs to no thread"
+            return Wait(gil_resource(gil), evidence=(evidence, state))
+        why = f"thread {changing.tid} is just changing it"
+    return Wait(gil_resource(gil), being_released=True, evidence=(evidence, why))
+
+
+def is_of_two_moments(thread: ThreadSnapshot, wait: Wait | None) -> bool:
+    """The thread sleeps in the wait for the GIL, and yet has its mutex: it woke up while memory was read."""
+    if not wait or wait.kind is not WaitKind.GIL or not thread.syscall or not thread.own_tid:
+        return False
+    return any(gil.mutex_owner == thread.own_tid for gil in thread.process.gils)
+
+
+def between_gil_waits(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that runs, but only to begin its next 5 ms: it is inside take_gil or below it."""
+    level = thread.first(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR_TAKE_GIL - 2)
+    if level is None:
+        # The evaluation loop calls take_gil, which has no name in a stripped Python and calls only libc and vdso.
+        loop = thread.first(FunctionTag.EVALUATES, within=5)
+        below_take_gil = {FunctionTag.CONDVAR, FunctionTag.MUTEX, FunctionTag.OFFERS_GIL}
+        if not loop or FunctionTag.CONDVAR not in thread.inner_tags:
+            return None
+        if not all(not thread.stack.function(at) or thread.tags(at) <= below_take_gil for at in range(loop)):
+            return None
+    # Inside a wait for the GIL's condition: a GIL that the thread holds then, it has held before.
+    on_condition = thread.first(FunctionTag.CONDVAR, within=_NEAR_TAKE_GIL if level is None else level) is not None
+    gils = thread.process.gils
+    for gil in gils:
+        holder = _holder(thread, gil)
+        has_just_taken_it = holder is not None and holder[0] == thread.tid and not on_condition
+        is_wanted = len(gils) == 1 or gil.mutex_owner == thread.own_tid  # several: only an address tells
+        if holder and is_wanted and not has_just_taken_it:
+            return _held_gil_wait(
+                gil, holder, "it runs inside the function that takes the GIL, between two timed waits"
+            )
+    return None
+
+
+def _holder(thread: ThreadSnapshot, gil: GilState) -> tuple[int, OwnerCertainty] | None:
+    """(the holder's tid, the certainty): RECORDED while the GIL's fields are at rest. While a thread has the GIL's
+    mutex it may be changing them, so the last holder is INFERRED, unless that very thread has the mutex."""
+    if not gil.locked:
+        return None
+    if gil.holder_tid is not None:
+        return gil.holder_tid, OwnerCertainty.RECORDED
+    last = thread.process.python.tid_of_state(gil.last_holder) if gil.last_holder is not None else None
+    mutex_holder = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
+    if last is None or not mutex_holder or mutex_holder == OwnerThread(last):
+        return None
+    return last, OwnerCertainty.INFERRED
+
+
+def gil_resource(gil: GilState) -> Resource:
+    """The GIL, with its interpreter unless that is the main one."""
+    return Resource(WaitKind.GIL, gil.address, f"interpreter {gil.interpreter}" if gil.interpreter else "")
+
+
+def _held_gil_wait(gil: GilState, holder: tuple[int, OwnerCertainty], evidence: str) -> Wait:
+    tid, certainty = holder
+    state = f"the GIL is locked, its last holder is the thread state {gil.last_holder or 0:#x} of thread {tid}"
+    return Wait(gil_resource(gil), OwnerThread(tid), certainty, timed=True, evidence=(evidence, state))
+
+
+def parking_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread of a free-threaded Python that is parked on anything but a lock object."""
+    futex = thread.futex
+    parked = thread.process.python.parked(thread.tid, futex.address) if futex else None
+    if not futex or not parked:
+        return None
+    evidence = f"futex {futex.address:#x} is the semaphore of a thread that is parked on {parked.kind.value}"
+    if parked.kind is not ParkedOn.OBJECT:
+        return _world_wait(parked, evidence)
+    why = "no thread is in a critical section of it"
+    if parked.owners:
+        why = f"thread {parked.owners[0]} is in a critical section of it"
+    resource = Resource(WaitKind.OBJECT_LOCK, parked.address, parked.type_name)
+    return wait_for_threads(resource, parked.owners[:1], OwnerCertainty.RECORDED, evidence, why)
+
+
+def between_parkings(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that stops the world: it checks every millisecond whether the others have stopped."""
+    parked = thread.process.python.stopping(thread.tid)
+    return _world_wait(parked, "it has asked all other threads to stop") if parked else None
+
+
+def _world_wait(parked: Parked, evidence: str) -> Wait:
+    owners = parked.owners
+    if parked.kind is ParkedOn.PAUSE:
+        name, why = "all other threads, to stop the world", f"not stopped: {', '.join(map(str, owners))}"
+    else:
+        name, why = "the thread that stops the world", f"thread {owners[0]} has asked for it" if owners else ""
+    resource = Resource(WaitKind.STOP_THE_WORLD, parked.address, name)
+    return wait_for_threads(resource, owners, OwnerCertainty.RECORDED, evidence, *((why,) if owners else ()))

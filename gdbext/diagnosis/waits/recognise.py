@@ -13,17 +13,14 @@ from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_detail import Owned, Unowned
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import (
-    gil_waits,
-    kernel_waits,
-    mutex_waits,
+    glibc_waits,
     pool_workers,
-    pthread_waits,
     python_waits,
     syscall_waits,
     torch_waits,
 )
 from gdbext.diagnosis.waits.polling import is_at_prompt, line_of_loop, polled_sleep, with_question
-from gdbext.diagnosis.waits.pool_table import OPENMP, Pool
+from gdbext.diagnosis.waits.pool_table import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,8 +38,7 @@ def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> di
     held: dict[int, dict[tuple[WaitKind, int], Resource]] = {}
     for gil in gils:
         if gil.holder_tid is not None:
-            name = f"interpreter {gil.interpreter}" if gil.interpreter else ""
-            held.setdefault(gil.holder_tid, {})[WaitKind.GIL, gil.address] = Resource(WaitKind.GIL, gil.address, name)
+            held.setdefault(gil.holder_tid, {})[WaitKind.GIL, gil.address] = python_waits.gil_resource(gil)
     for wait in waits:
         if not wait or wait.being_released or not wait.kind.traits.relation.is_possession:
             continue
@@ -52,25 +48,25 @@ def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> di
 
 
 GIL_RECOGNISERS: tuple[Recogniser, ...] = (
-    gil_waits.gil_wait,  # by the address of the futex, which no other recogniser would know for the GIL's
-    gil_waits.parking_wait,  # the same, of a build without a GIL
+    python_waits.gil_wait,  # by the address of the futex, which no other recogniser would know for the GIL's
+    python_waits.parking_wait,  # the same, of a build without a GIL
 )
 RECOGNISERS: tuple[Recogniser, ...] = (
     *GIL_RECOGNISERS,
     pool_workers.openmp_wait,  # its runtime waits by its own system calls: the module of the innermost frame decides
-    mutex_waits.static_initializer_wait,  # by __cxa_guard_acquire, below which libc may be seen
-    mutex_waits.mutex_wait,  # a lock with an owner says more than "inside a collective" below …
-    mutex_waits.libc_lock_wait,  # locks that are no mutexes, by the functions of libc above them
-    mutex_waits.destroyed,  # a mutex by name that is none any more
-    mutex_waits.unidentified,
-    pthread_waits.rwlock_wait,
+    glibc_waits.static_initializer_wait,  # by __cxa_guard_acquire, below which libc may be seen
+    glibc_waits.mutex_wait,  # a lock with an owner says more than "inside a collective" below …
+    glibc_waits.libc_lock_wait,  # locks that are no mutexes, by the functions of libc above them
+    glibc_waits.destroyed,  # a mutex by name that is none any more
+    glibc_waits.unidentified,
+    glibc_waits.rwlock_wait,
     torch_waits.classify,  # … and that says more than the condition variable below it
     python_waits.classify,  # threading's objects, which are semaphores to glibc
-    pthread_waits.condvar_wait,  # what glibc's objects say by themselves
-    pthread_waits.semaphore_wait,
-    pthread_waits.join,
-    pthread_waits.barrier,
-    pthread_waits.once_wait,  # by its value alone where it has no name, so that the others come first
+    glibc_waits.condvar_wait,  # what glibc's objects say by themselves
+    glibc_waits.semaphore_wait,
+    glibc_waits.join,
+    glibc_waits.barrier,
+    glibc_waits.once_wait,  # by its value alone where it has no name, so that the others come first
     torch_waits.driver_without_name,  # the library alone tells, and more than the system call does
     syscall_waits.classify,  # anything but a futex: the system call says what for
     syscall_waits.unknown_futex,
@@ -87,10 +83,9 @@ POOLS: tuple[PoolRecogniser, ...] = (
 """The recognisers of idle workers inside a system call; they come before all recognisers of waits."""
 
 SPINNING: tuple[Recogniser, ...] = (
-    gil_waits.between_gil_waits,
-    gil_waits.between_parkings,
-    torch_waits.spinning_device,
-    torch_waits.polling_store,
+    python_waits.between_gil_waits,
+    python_waits.between_parkings,
+    torch_waits.polling_wait,
     syscall_waits.between_sleeps,
     syscall_waits.uninterruptible,
 )
@@ -110,10 +105,17 @@ class State(NamedTuple):
 
 def state_of(thread: ThreadSnapshot) -> State:
     """The state of a thread: running, idle, or what it waits for."""
-    state = _state_in_call(thread) if thread.syscall else _state_outside_calls(thread)
+    if thread.syscall:
+        state = _state_in_call(thread)
+    elif pool := pool_workers.openmp_pool_of(thread) or pool_workers.spinning_pool_of(thread):
+        state = State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{pool.name} (spinning)")), pool)
+    elif wait := _first(SPINNING, thread) or _first(thread.process.added_recognisers, thread):
+        state = State(RunState.WAITING, _with_witness(thread, wait))
+    else:
+        state = State(RunState.RUNNING)
     if not thread.kernel_side:
         return state
-    return State(*kernel_waits.with_kernel_side(thread, state.state, state.wait), state.pool)
+    return State(*syscall_waits.with_kernel_side(thread, state.state, state.wait), state.pool)
 
 
 def _state_in_call(thread: ThreadSnapshot) -> State:
@@ -125,7 +127,7 @@ def _state_in_call(thread: ThreadSnapshot) -> State:
     wait = wait_of(thread)
     if not wait:
         return State(RunState.RUNNING)
-    if wait.kind is WaitKind.IO:  # a thread that waits for somebody to type?
+    if wait.kind is WaitKind.IO:  # perhaps at a prompt
         asked, is_heard = with_question(thread, wait)
         if is_heard is False or (asked.detail.about_question and thread.dispatch):
             return State(RunState.WAITING, asked)
@@ -135,16 +137,7 @@ def _state_in_call(thread: ThreadSnapshot) -> State:
     return State(RunState.WAITING, pool_workers.add_lost_workers(thread, wait))
 
 
-def _state_outside_calls(thread: ThreadSnapshot) -> State:
-    pool = OPENMP if pool_workers.is_idle_worker(thread) else pool_workers.spinning_pool_of(thread)
-    if pool:
-        return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{pool.name} (spinning)")), pool)
-    wait = _first(SPINNING, thread) or _first(thread.process.added_recognisers, thread)
-    return State(RunState.WAITING, _with_witness(thread, wait)) if wait else State(RunState.RUNNING)
-
-
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread inside a system call."""
     wait = _first(GIL_RECOGNISERS, thread) or _first(thread.process.added_recognisers, thread)
     wait = wait or _first(RECOGNISERS[len(GIL_RECOGNISERS) :], thread)
     return _with_witness(thread, wait) if wait else None
@@ -206,16 +199,13 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
     for thread, state, wait in timed[:_MOST_OFF_CHAIN]:
         result[thread.tid] = state.with_wait(_polled(thread, wait))
 
-    for thread, state, wait in [row for row in waiting if _may_miss_thread(row[2])][:_MOST_OFF_CHAIN]:
+    # No thread is known to end these waits: the one that should may be missing.
+    unowned = [row for row in waiting if not (row[2].timed or row[2].owners or row[2].detail.lost)]
+    for thread, state, wait in [row for row in unowned if row[2].kind in _ENDED_BY_USERS][:_MOST_OFF_CHAIN]:
         explained = _explained(thread, wait, result)
         if explained.detail.lost:
             result[thread.tid] = state.with_wait(explained)
     return result
-
-
-def _may_miss_thread(wait: Wait) -> bool:
-    """No thread is known to end the wait: the one that should may be missing."""
-    return not (wait.timed or wait.owners or wait.detail.lost) and wait.kind in _ENDED_BY_USERS
 
 
 def _polled(thread: ThreadSnapshot, wait: Wait) -> Wait:

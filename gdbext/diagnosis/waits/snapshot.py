@@ -70,7 +70,6 @@ class ProcessSnapshot:
         self.procfs = procfs
         self.add_ons = add_ons
         self.threads: list[ThreadSnapshot] = []
-
         self._tags: dict[int, frozenset[Tag]] = {}
         self._tags_along: dict[tuple[tuple[int, ...], range], dict[Tag, int]] = {}
 
@@ -81,7 +80,6 @@ class ProcessSnapshot:
 
     @property
     def added_recognisers(self) -> Sequence[Callable[[ThreadSnapshot], Wait | None]]:
-        """The recognisers of other packages."""
         return self.add_ons.recognisers if self.add_ons is not None else ()
 
     def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[Tag]:
@@ -205,7 +203,7 @@ class ThreadSnapshot:
     ``python`` and ``dispatch`` are its frames, innermost first; the ``level`` of a Python frame is that of the native
     frame that evaluates it. ``unseen_dispatch`` is the reason why ``dispatch`` may lack frames, None where it is
     complete. ``number`` is the debugger's number of the thread, ``signal`` the fatal signal that it was stopped by.
-    ``notes`` say what could not be read of it. ``kernel_side`` is the kernel's word on it, where it sleeps as no
+    ``notes`` say what could not be read of it. ``kernel_side`` is what the kernel says of it, if it sleeps as no
     program can explain; ``stop_signal`` the signal that had stopped its process, 0 where none had or that is not known.
     """
 
@@ -291,7 +289,6 @@ class ThreadSnapshot:
 
     @cached_property
     def outer_tags(self) -> Mapping[Tag, int]:
-        """Tag → the outermost level that has it, over the outer frames."""
         outermost = len(self.frames) - 1
         return self.process.tags_along(self.stack, range(outermost, max(outermost - OUTER, -1), -1))
 
@@ -301,9 +298,13 @@ class ThreadSnapshot:
         return min((level for level in levels if level < within), default=None)
 
     def module_name(self, level: int) -> str:
-        """The file name of a frame's module, "" outside of all modules."""
         module = self.frames[level].module if level < len(self.frames) else None
         return module.name if module else ""
+
+    def function_name(self, level: int) -> str:
+        """The function of a frame without its arguments, "" if it has no name."""
+        function = self.stack.function(level)
+        return function.demangled[0].split("(")[0] if function else ""
 
     def in_libc(self, level: int) -> bool:
         """The frame is in the C library or, before glibc 2.34, in its thread library."""

@@ -38,7 +38,7 @@ from gdbext.torch.torch_symbol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.cpython.threads.frame_reader import PythonFrame
@@ -53,28 +53,22 @@ _LOWEST = 0x10000
 
 def _store_key(thread: ThreadSnapshot, level: int) -> str:
     """The key for which the store's client waits: the text that frames ``level`` to ``level`` + 2 (doWait, doGet, get)
-    hold most often as a std::string; "" if there is none."""
-    counts: Counter[str] = Counter()
-    for at in range(level, min(level + 3, len(thread.frames))):
-        # c10/util/WaitCounter.h puts names of counters into these frames, too.
-        counts.update(text for text in _std_strings(thread, at) if not text.startswith("pytorch.wait_counter."))
-    return counts.most_common(1)[0][0] if counts else ""
-
-
-def _std_strings(thread: ThreadSnapshot, level: int) -> Iterator[str]:
-    """The texts of all std::string (up to 512 characters) that a frame has a pointer to: pointer and length, then up to
-    15 characters in place (basic_string.h of libstdc++, the ABI of C++11), with a 0 behind."""
+    hold most often as a std::string of up to 512 characters; "" if there is none."""
     memory, limit = thread.process.memory, thread.process.memory.architecture.user_limit
-    for value in thread.values(level):
-        head = memory.try_read(value, 16) if _LOWEST <= value < limit else b""
-        if not head:
-            continue
+    counts: Counter[str] = Counter()
+    frames = range(level, min(level + 3, len(thread.frames)))
+    for value in (value for at in frames for value in thread.values(at) if _LOWEST <= value < limit):
+        # Pointer and length, then up to 15 characters in place (basic_string.h of libstdc++, the ABI of C++11), 0
+        # after.
+        head = memory.try_read(value, 16)
         start, size = int.from_bytes(head[:8], "little"), int.from_bytes(head[8:], "little")
         if not 0 < size <= 512 or not _LOWEST <= start < limit or (size < 16) != (start == value + 16):
             continue
         raw = memory.try_read(start, size + 1)
         if raw and not raw[-1] and raw[:-1].isascii() and raw[:-1].decode("ascii").isprintable():
-            yield raw[:-1].decode("ascii")
+            counts[raw[:-1].decode("ascii")] += 1
+    # c10/util/WaitCounter.h puts names of counters into these frames, too.
+    return next((text for text, _ in counts.most_common() if not text.startswith("pytorch.wait_counter.")), "")
 
 
 _LOADER_DEPTH = 12
@@ -173,21 +167,24 @@ _OUTSIDE: dict[Tag, WaitKind] = {
     FunctionTag.STORE: WaitKind.COLLECTIVE,
 }
 """Functions that wait for a device or another rank."""
-_SPINNING = 16
-"""Frames between the program counter and a function that polls."""
 
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that is blocked inside such a function, None for any other."""
     if not thread.syscall:
         return None
-    levels = {tag: level for tag, level in thread.inner_tags.items() if _has_meaning(tag)}
+    meanings = {*_OUTSIDE, FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.STD_FUTURE, FunctionTag.FUTURE}
+    levels = {
+        tag: level
+        for tag, level in thread.inner_tags.items()
+        if (tag.part is PoolPart.AWAITED if isinstance(tag, PoolFunction) else tag in meanings)
+    }
     tag = min(levels, key=levels.__getitem__, default=None)
     if not tag or _is_covered(thread, levels[tag]):
         return None
     level = levels[tag]
     address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
-    name = _name_of(thread, level)
+    name = thread.function_name(level)
     frame = f"frame {level}: {name}"
     if isinstance(tag, PoolFunction):
         return _pool_wait(thread, tag.pool, address, frame)
@@ -217,25 +214,10 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     return _absent_workers_wait(thread, resource, AUTOGRAD, evidence, none_seen)
 
 
-def _has_meaning(tag: Tag) -> bool:
-    """A thread inside such a function waits for what the function is about."""
-    if isinstance(tag, PoolFunction):
-        return tag.part is PoolPart.AWAITED
-    return tag in _OUTSIDE or tag in (FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.STD_FUTURE, FunctionTag.FUTURE)
-
-
 def _context(thread: ThreadSnapshot, level: int) -> str:
     """``, during backward`` if the thread is in autograd further out; this does not change what is waited for."""
     backward = (FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.AUTOGRAD_MAIN, FunctionTag.AUTOGRAD_EVALUATE)
     return ", during backward" if any(thread.inner_tags.get(tag, -1) > level for tag in backward) else ""
-
-
-def spinning_device(thread: ThreadSnapshot) -> Wait | None:
-    """A device synchronization that spins instead of sleeping: the thread runs, and still only waits."""
-    level = thread.first(FunctionTag.DEVICE, within=_SPINNING)
-    if level is None or _is_covered(thread, level):
-        return None
-    return _device_wait(thread, level, 0, polls=True)
 
 
 def _device_wait(thread: ThreadSnapshot, level: int, address: int, evidence: str = "", polls: bool = False) -> Wait:
@@ -259,27 +241,27 @@ def driver_without_name(thread: ThreadSnapshot) -> Wait | None:
     return _device_wait(thread, level, 0, f"a function of {thread.module_name(level)} without a name")
 
 
-def polling_store(thread: ThreadSnapshot) -> Wait | None:
-    """The store's server, which counts its clients in a loop: the thread runs, and still only waits."""
-    level = thread.first(FunctionTag.STORE, within=_SPINNING)
-    if level is None or _is_covered(thread, level):
-        return None
-    name = _name_of(thread, level)
-    resource, evidence = Resource(WaitKind.COLLECTIVE, 0, name), (f"frame {level}: {name} (it polls)",)
-    return Wait(resource, evidence=evidence, detail=OtherRanks(CollectiveWait(name, is_store=True)))
+def polling_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that runs and still only waits: a device synchronization that spins instead of sleeping, or
+    the store's server, which counts its clients in a loop."""
+    for tag in (FunctionTag.DEVICE, FunctionTag.STORE):
+        level = thread.first(tag, within=16)
+        if level is None or _is_covered(thread, level):
+            continue
+        if tag is FunctionTag.DEVICE:
+            return _device_wait(thread, level, 0, polls=True)
+        name = thread.function_name(level)
+        evidence, detail = f"frame {level}: {name} (it polls)", OtherRanks(CollectiveWait(name, is_store=True))
+        return Wait(Resource(WaitKind.COLLECTIVE, 0, name), evidence=(evidence,), detail=detail)
+    return None
 
 
 def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
-    """Python or an operator runs inside the function of frame ``level``: the wait is theirs."""
-    inside = (FunctionTag.EVAL_FUNCTIONS, FunctionTag.AUTOGRAD_EVALUATE)
+    """Python or an operator runs inside the function of frame ``level``: the wait is its own."""
+    inside = (FunctionTag.EVALUATES, FunctionTag.AUTOGRAD_EVALUATE)
     if any(thread.inner_tags.get(tag, INNER) < level for tag in inside):
         return True
     return any(step.level < level for step in thread.dispatch)
-
-
-def _name_of(thread: ThreadSnapshot, level: int) -> str:
-    function = thread.stack.function(level)
-    return function.demangled[0].split("(")[0] if function else ""
 
 
 def _pool_wait(thread: ThreadSnapshot, pool: Pool, address: int, frame: str, is_future: bool = False) -> Wait:

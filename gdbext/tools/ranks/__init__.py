@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.command_parser import CommandParser
+from gdbext.diagnosis.tool_arguments import CommandParser
 from gdbext.engine.formats.whole_file import write
 from gdbext.engine.numbers import integer, number
 from gdbext.engine.targets.budget import (

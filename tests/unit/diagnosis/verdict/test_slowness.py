@@ -12,9 +12,16 @@ from gdbext.diagnosis.report.thread_report import Frame, FrameKind, Progress, Th
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.diagnosis.verdict.progress import with_collections
-from gdbext.diagnosis.verdict.shortages import Explanation, ExplanationKind, Facts
-from gdbext.diagnosis.verdict.slow_reasons import explanations
-from gdbext.diagnosis.verdict.slowness import MachineSection, Slowness, collects_again, over_samples
+from gdbext.diagnosis.verdict.slowness import (
+    Explanation,
+    ExplanationKind,
+    MachineSection,
+    Slowness,
+    SlownessInputs,
+    collects_again,
+    explanations,
+    over_samples,
+)
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 from gdbext.engine.targets.system.control_groups import Allowance, MemoryUse, Quota
 from gdbext.engine.targets.system.surroundings import Surroundings, Turns
@@ -28,7 +35,7 @@ BUSY = thread(1, dispatch=[step("aten::mm")])
 
 def facts(around, *threads, environ=None, recompiled=0):
     process = ProcessSnapshot(None, None, None, 1, frozenset((1,)), NO_PYTHON_WAITS)  # type: ignore[arg-type]
-    return Facts(process, threads or (BUSY,), around, environ or {}, lambda: recompiled)
+    return SlownessInputs(process, threads or (BUSY,), around, environ or {}, lambda: recompiled)
 
 
 def kinds(around, *threads, **more):
@@ -102,10 +109,10 @@ def test_one_thread_where_many_could_run():
     assert "torchrun" in found.summary
     assert found.against
     assert kinds(NOTHING._replace(allowed=(0,)), environ=environ) == []
-    asked = facts(NOTHING)._replace(own_threads=lambda: 1)
+    asked = facts(NOTHING)._replace(set_num_threads=lambda: 1)
     (found,) = explanations(asked)
     assert "torch.set_num_threads(1)" in found.summary
-    assert explanations(asked._replace(own_threads=lambda: 4)) == ()
+    assert explanations(asked._replace(set_num_threads=lambda: 4)) == ()
 
 
 def test_many_that_wait_for_the_gil_and_a_lock_that_is_on_its_way():

@@ -12,7 +12,7 @@ from gdbext.cpython.tasks.library_tasks import has_greenlets
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.waits.event_loops import job_clause
-from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
+from gdbext.diagnosis.waits.python_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognise import state_of
 from support.programs.wait_processes import BITSET, DATA, STACK, Process, Python, gil, wait_of
 
