@@ -23,7 +23,7 @@ from gdbext.hosts.gdb.gdb_batch import stopped_target
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
 from gdbext.hosts.gdb.gdb_target import execute
-from gdbext.live.breakpoint_setter import Told, condition_text, holds
+from gdbext.live.breakpoint_setter import PythonCondition, condition_text, holds
 from gdbext.live.host import HookSpec
 from gdbext.tools.probes.thread_stopper import ProbeHooks
 
@@ -101,7 +101,7 @@ class GdbStop(GdbBreakpoint):
 class GdbToldStop(GdbBreakpoint):
     """One that stops where a function of ours says so. gdb takes no condition beside that."""
 
-    def __init__(self, address: int, told: Told, reached: Reached) -> None:
+    def __init__(self, address: int, told: PythonCondition, reached: Reached) -> None:
         super().__init__(f"*{address:#x}")
         self._told = told
         self._reached = reached
@@ -181,7 +181,7 @@ class GdbBreakpointSetter:
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
         """One that stops where the condition holds. Raises TargetError, as all others do."""
         with _refusals():
-            if isinstance(condition, Told):
+            if isinstance(condition, PythonCondition):
                 return self._keep(GdbToldStop(address, condition, reached), address)
             return self._keep(GdbStop(address, condition_text(condition), reached), address)
 

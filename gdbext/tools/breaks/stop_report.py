@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 class StopReports:
     """Reports of one request's stops. What does not change between two stops is read once: symbols, layout, operators;
-    and what an operator's table says, as long as its bytes are the same."""
+    and an operator's table, as long as its bytes are the same."""
 
     def __init__(self, open_session: Callable[[], Session], why: bool = False) -> None:
         """``open_session`` gives a fresh session of the stopped process. ``why``: also what the key was found by, what
@@ -33,8 +33,8 @@ class StopReports:
         self._tables: dict[int, bytes] = {}
         self._lookups: dict[tuple[int, int], list[str]] = {}
         self._holders: dict[int, dict[str, SavedArgument]] = {}
-        self._knows_tables = True
-        """No kernel was registered since the session was opened: one may be in a library that came with it."""
+        self.knows_tables = True
+        """No kernel was registered since the session was opened: one may be in a library that was loaded with it."""
 
     def forget(self) -> None:
         """The process is another one, or has other operators."""
@@ -42,10 +42,6 @@ class StopReports:
         self._tables.clear()
         self._lookups.clear()
         self._holders.clear()
-
-    def forget_tables(self) -> None:
-        """Forget the dispatch tables, since kernels were registered."""
-        self._knows_tables = False
 
     def lines(self, site: BreakSite, thread: StoppedThread) -> list[str]:
         """Operator, place, arguments, the line of Python, key and kernel.
@@ -55,47 +51,45 @@ class StopReports:
         lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
         bits = value_of(site.keyset, thread) if site.keyset else None
         try:
-            session, operator = self._current(site)
+            session = self._current_session(site)
+            operator = session.dispatcher.by_def(site.operator)
             if operator:
                 lines += self._arguments(session, site, operator, thread)
-            lines += _python_line(session, thread.tid)
+            # The innermost line of the program's own code, else of any. The session's frames are of an earlier stop.
+            frames = ThreadTable(session.python, session.errors.note).frames(thread.tid)
+            for frame in [frame for frame in frames if is_users_file(frame.file)][:1] or frames[:1]:
+                lines.append(f"  at {frame.file}:{frame.line or '?'} ({frame.function})")
             if operator and bits is not None:
-                lines += self._lookup(session, operator, bits)
+                key = operator.address, bits
+                if key not in self._lookups:
+                    operator.forget_table()
+                    self._lookups[key] = list((_lookup if self._why else _choice)(session, operator, bits))
+                lines += self._lookups[key]
             if self._why:
-                lines += _state(session, thread.tid, thread.register(session.memory.architecture.thread_register))
+                thread_pointer = thread.register(session.memory.architecture.thread_register)
+                included, excluded = map(session.dispatcher.keys.text, session.dispatch_states.keysets(thread_pointer))
+                lines.append(f"  thread {thread.tid} includes {included}, excludes {excluded}")
         except GdbextError as error:
             lines.append(f"  cannot be read: {error.what}")
         return lines
 
-    def _current(self, site: BreakSite) -> tuple[Session, Operator | None]:
-        """A session that is right for this stop, and the site's operator."""
+    def _current_session(self, site: BreakSite) -> Session:
+        """A session that is right for this stop: the operator was there already, and its table is unchanged, where that
+        is reported; else a new one."""
         session = self._session
         if session:
             session.memory.forget()
-            if self._is_current(session, site):
-                return session, session.dispatcher.by_def(site.operator)
+            if session.dispatcher.by_def(site.operator):
+                if not site.keyset:
+                    return session
+                if self.knows_tables:
+                    table = session.dispatcher.read_table(site.operator)
+                    if self._tables.setdefault(site.operator, table) == table:
+                        return session
         self.forget()
         session = self._session = self._open()
-        self._knows_tables = True
-        return session, session.dispatcher.by_def(site.operator)
-
-    def _is_current(self, session: Session, site: BreakSite) -> bool:
-        """The operator was there already, and its table is what it was, where that is reported."""
-        if not session.dispatcher.by_def(site.operator):
-            return False
-        if not site.keyset:
-            return True
-        if not self._knows_tables:
-            return False
-        table = session.dispatcher.read_table(site.operator)
-        return self._tables.setdefault(site.operator, table) == table
-
-    def _lookup(self, session: Session, operator: Operator, bits: int) -> list[str]:
-        key = operator.address, bits
-        if key not in self._lookups:
-            operator.forget_table()
-            self._lookups[key] = list((_lookup if self._why else _choice)(session, operator, bits))
-        return self._lookups[key]
+        self.knows_tables = True
+        return session
 
     def _arguments(self, session: Session, site: BreakSite, operator: Operator, thread: StoppedThread) -> list[str]:
         """The arguments that are in registers, or whose registers survived in the function."""
@@ -106,20 +100,14 @@ class StopReports:
             names = architecture.argument_registers
             values: list[KeptWord | None] = [KeptWord(thread.register(name)) for name in names]
         else:
-            where = self._holders.get(site.address)
-            if where is None:
-                where = self._holders[site.address] = _holders(session, place.function, site.address)
-            values = register_values(architecture, where, thread.register, session.memory.try_u64)
+            holders = self._holders.get(site.address)
+            if holders is None:
+                start, end = place.function
+                code = list(architecture.decode(session.memory.read(start, end - start), start))
+                holders = self._holders[site.address] = saved_arguments(architecture, code, site.address)
+            values = register_values(architecture, holders, thread.register, session.memory.try_u64)
         texts = argument_texts(session, operator, values, place.skipped)
         return [f"  arguments {', '.join(texts)}"] if texts else []
-
-
-def _python_line(session: Session, tid: int) -> Iterator[str]:
-    """The innermost line of the program's own Python code, else of any."""
-    frames = ThreadTable(session.python, session.errors.note).frames(tid)  # the session's own is of an earlier stop
-    found = next((each for each in frames if is_users_file(each.file)), frames[0] if frames else None)
-    if found:
-        yield f"  at {found.file}:{found.line or '?'} ({found.function})"
 
 
 def _choice(session: Session, operator: Operator, bits: int) -> Iterator[str]:
@@ -138,30 +126,16 @@ def _function(link: ExpectedLookup) -> str:
 
 
 def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
+    """With --why: keyset, key, the kernel and those that are expected to follow."""
     keys = session.dispatcher.keys
     index, kernel = operator.kernel_for(bits)
     yield f"  keyset {keys.text(bits)} {bits:#x}"
     kinds = f"valid={kernel.valid:d} boxed={kernel.valid:d} unboxed={bool(kernel.unboxed or kernel.sym_unboxed):d}"
     yield f"  key {keys.highest_key(bits)}, table index {index}, {kinds}"
     links = session.chains.chain(operator, bits)
-    for number, link in enumerate(links):
-        function = _function(link)
-        if number == 0:
-            yield f"  kernel {function}" + (f", {link.kernel.registered_at}" if link.kernel.registered_at else "")
-        else:
-            yield f"  expected then: {link.key}: {function}"
+    for link in links[:1]:
+        yield f"  kernel {_function(link)}" + (f", {link.kernel.registered_at}" if link.kernel.registered_at else "")
+    for link in links[1:]:
+        yield f"  expected then: {link.key}: {_function(link)}"
     if links and links[-1].certainty == "unknown":
         yield f"  further on: {links[-1].why}"
-
-
-def _holders(session: Session, function: tuple[int, int], site: int) -> dict[str, SavedArgument]:
-    start, end = function
-    architecture = session.memory.architecture
-    code = list(architecture.decode(session.memory.read(start, end - start), start))
-    return saved_arguments(architecture, code, site)
-
-
-def _state(session: Session, tid: int, thread_pointer: int) -> Iterator[str]:
-    included, excluded = session.dispatch_states.keysets(thread_pointer)
-    keys = session.dispatcher.keys
-    yield f"  thread {tid} includes {keys.text(included)}, excludes {keys.text(excluded)}"

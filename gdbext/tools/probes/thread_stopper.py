@@ -5,9 +5,9 @@ else SIGWINCH). A tracer is told of ignored signals, too (sig_ignored, kernel/si
 instruction behind the probe: the kernel delivers a signal when the probed instruction is done (uprobe_deny_signal,
 kernel/events/uprobes.c).
 
-Nothing of the debugger's is in the code. When it is killed, a signal that is under way is ignored, and the probes go
-with the process that keeps them (probe_keeper.py). A breakpoint's SIGTRAP ends the process instead: the kernel lets a
-traced thread go on with the signal that its tracer has not fetched yet (ptrace_signal, kernel/signal.c).
+Nothing of the debugger's is in the code. When it is killed, a signal that is under way is ignored, and the probes are
+removed with the process that keeps them (probe_keeper.py). A breakpoint's SIGTRAP ends the process instead: the kernel
+resumes a traced thread with the signal that its tracer has not fetched yet (ptrace_signal, kernel/signal.c).
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.arch import Architecture
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
-from gdbext.engine.targets.system.linux import signals_held, signals_in
+from gdbext.engine.targets.system.linux import signals_in
 from gdbext.errors import ProbesRefused, TargetError
 from gdbext.tools.probes.bpf import bpf_program as bpf
-from gdbext.tools.probes.bpf.bpf_kernel import HASH, Bpf, ProbePlace, refused
-from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS, ProbeKeeper
+from gdbext.tools.probes.bpf.bpf_kernel import HASH, ProbePlace, refused
+from gdbext.tools.probes.bpf.place_program import saved_registers
+from gdbext.tools.probes.bpf.probe_keeper import ProbeRun
 
 if TYPE_CHECKING:
     from gdbext.live.host import HookSpec
@@ -49,39 +50,30 @@ class ProbeHit(NamedTuple):
     registers: Mapping[str, int]
 
 
-class ThreadStopper:
+class ThreadStopper(ProbeRun):
     """The probes of one process, until close() or the end of this process."""
 
     def __init__(self, architecture: Architecture, pid: int) -> None:
         """Load the program. Raises ProbesRefused."""
-        self._architecture = architecture
-        self._pid = pid
         self.signal = harmless_signal(pid)
         """The signal by which a thread stops."""
-        self._keeper: ProbeKeeper | None = None
+        super().__init__(architecture, pid)
         self._added: dict[str, list[ProbePlace]] = {}
         self._unarmed: set[int] = set()
-        self._descriptors: list[int] = []
-        self._kernel = kernel = Bpf.of(architecture)
-        probing = architecture.probing
-        assert probing  # Bpf.of has refused
-        self._registers = sorted(probing.saved, key=lambda name: probing.saved[name])
-        self._size = 8 * (1 + len(self._registers))
+        saved = saved_registers(architecture)
+        self._registers = sorted(saved, key=saved.__getitem__)
+        self._hit_size = 8 * (1 + len(self._registers))
         try:
-            self._hits = self._own(kernel.memory(HASH, 8, self._size, _MAX_THREADS))
-            self._wanted = self._own(kernel.memory(HASH, 8, 8, _MAX_HOOKS))
-            self._program = self._own(kernel.program(self._code(probing.saved)))
+            self._hits = self.own(self.kernel.memory(HASH, 8, self._hit_size, _MAX_THREADS))
+            self._wanted = self.own(self.kernel.memory(HASH, 8, 8, _MAX_HOOKS))
+            self._program = self.own(self.kernel.program(self._code(saved)))
         except BaseException:
             self.close()
             raise
 
-    def _own(self, descriptor: int) -> int:
-        self._descriptors.append(descriptor)
-        return descriptor
-
     def _code(self, saved: Mapping[str, int]) -> bytes:
         """Note the registers of a thread at a probe that is wanted, and send it the signal."""
-        at = _NUMBER - self._size
+        at = _NUMBER - self._hit_size
         stores = [
             (bpf.load(bpf.B1, bpf.B6, saved[name]), bpf.store(bpf.FRAME, at + 8 * number, bpf.B1))
             for number, name in enumerate(self._registers, start=1)
@@ -115,54 +107,46 @@ class ThreadStopper:
     def arm(self) -> None:
         """Switch on what was added. Raises ProbesRefused."""
         while self._unarmed:
-            self.want(self._unarmed.pop(), True)
+            self.switch(self._unarmed.pop(), True)
 
     def place_added(self) -> None:
         """Place what was added, together: the kernel takes 0.1 s to take a link away. Raises ProbesRefused."""
         added, self._added = self._added, {}
-        if added and not self._keeper:
-            with signals_held(INTERRUPTS):
-                self._keeper = ProbeKeeper(self._kernel, self._architecture, self._program, self._pid, added)
-        elif self._keeper:
+        if added and not self.keepers:
+            self.attach(self._program, added)
+        elif self.keepers:
             for path, places in added.items():
-                self._keeper.add(path, places)
+                self.keepers[0].add(path, places)
 
-    def want(self, number: int, wanted: bool) -> None:
+    def switch(self, number: int, on: bool) -> None:
         """Switch a place on or off; one that is off costs the thread a microsecond. Raises ProbesRefused."""
         self._unarmed.discard(number)
         key = struct.pack("<Q", number)
         try:
-            if wanted:
-                self._kernel.put(self._wanted, key, bytes(8))
+            if on:
+                self.kernel.put(self._wanted, key, bytes(8))
             else:
-                self._kernel.take(self._wanted, key, 8)
+                self.kernel.get(self._wanted, key, 8, is_taken=True)
         except OSError as error:
             raise refused("a probe cannot be switched", error) from error
 
     def waiting(self) -> list[int]:
         """The threads that have got to a probe, and whose hits were not taken. Raises ProbesRefused."""
         try:
-            return [int.from_bytes(key.raw, "little") for key in self._kernel.keys(self._hits, 8)]
+            return [int.from_bytes(key.raw, "little") for key in self.kernel.keys(self._hits, 8)]
         except OSError as error:
             raise refused("stops cannot be read", error) from error
 
     def hit(self, tid: int) -> ProbeHit | None:
         """Take the hit that a thread stopped for; None where it stopped for something else. Raises ProbesRefused."""
         try:
-            data = self._kernel.take(self._hits, struct.pack("<Q", tid), self._size)
+            data = self.kernel.get(self._hits, struct.pack("<Q", tid), self._hit_size, is_taken=True)
         except OSError as error:
             raise refused("a stop cannot be read", error) from error
         if data is None:
             return None
-        number, *values = struct.unpack(f"<{self._size // 8}Q", data)
+        number, *values = struct.unpack(f"<{self._hit_size // 8}Q", data)
         return ProbeHit(number, dict(zip(self._registers, values)))
-
-    def close(self) -> None:
-        """Take all probes away; idempotent."""
-        if self._keeper:
-            self._keeper.close()
-        while self._descriptors:
-            os.close(self._descriptors.pop())
 
 
 def harmless_signal(pid: int) -> int:
@@ -177,9 +161,9 @@ def harmless_signal(pid: int) -> int:
     taken = signals_in(status_fields(f"/proc/{pid}/status"), "SigCgt") or 0
     for thread in living_threads(pid):
         taken |= signals_in(status_fields(f"/proc/{pid}/task/{thread}/status"), "SigBlk") or 0
-    for number in _SIGNALS:
-        if not taken >> number - 1 & 1:
-            return int(number)
+    number = next((number for number in _SIGNALS if not taken >> number - 1 & 1), None)
+    if number is not None:
+        return int(number)
     raise ProbesRefused(
         "the program handles or blocks both signals by which a probe could stop a thread",
         why="SIGURG and SIGWINCH are those that do nothing to a process by default",
@@ -187,33 +171,32 @@ def harmless_signal(pid: int) -> int:
     )
 
 
-class ProbedHook:
+class ProbedHook(NamedTuple):
     """An address that is watched by a probe."""
 
-    def __init__(self, owner: ProbeHooks, number: int, spec: HookSpec) -> None:
-        self._owner = owner
-        self._number = number
-        self.spec = spec
+    owner: ProbeHooks
+    number: int
+    spec: HookSpec
 
     def remove(self) -> None:
-        """Nobody stops there any more; the probe is taken away with all others. Raises ProbesRefused."""
-        self._owner.drop(self._number)
+        """Have no thread stop there; the probe is taken away with all others. Raises ProbesRefused."""
+        self.owner.drop(self.number)
 
 
 class ProbeHooks:
     """The hooks of one command, in a process that a debugger holds."""
 
     def __init__(self, open_target: Callable[[], Target], read: Callable[[int, int], bytes]) -> None:
-        """Probe the process of the target, which is opened anew when libraries have come; ``read`` reads its memory.
-        Raises ProbesRefused, TargetError."""
+        """Probe the process of the target, which is opened anew when libraries have been loaded; ``read`` reads its
+        memory. Raises ProbesRefused, TargetError."""
         self._open = open_target
         self._target = target = open_target()
         self._read = read
         self._stopper = ThreadStopper(target.architecture, target.pid)
         self._hooks: dict[int, ProbedHook] = {}
-        self._given = 0
+        self._number = 0
+        """The number of hooks that this stopper has had."""
         self._hit: ProbeHit | None = None
-
         self.stack_pointer = target.architecture.stack_pointer
         """The name of that register."""
 
@@ -226,9 +209,16 @@ class ProbeHooks:
         """Watch an address in all threads, from the next begin() on or the end of the handler that is running. Raises
         ProbesRefused, TargetError."""
         if self.is_spent:
-            self._stopper, self._given = ThreadStopper(self._target.architecture, self._target.pid), 0
-        number, self._given = self._given, self._given + 1
-        self._stopper.add(number, *self._place_of(spec.address))
+            self._stopper, self._number = ThreadStopper(self._target.architecture, self._target.pid), 0
+        number, self._number = self._number, self._number + 1
+        code = _code_in_file(self._target, spec.address)
+        if not code:
+            self._target = self._open()
+            code = _code_in_file(self._target, spec.address)
+        if not code:
+            why = "the code there is in no file"
+            raise ProbesRefused(f"no probe can be placed at {spec.address:#x}", why=why, help=_HELP)
+        self._stopper.add(number, *code)
         hook = self._hooks[number] = ProbedHook(self, number, spec)
         return hook
 
@@ -239,25 +229,15 @@ class ProbeHooks:
         if self.is_spent:
             self.close()
         else:
-            self._stopper.want(number, False)
+            self._stopper.switch(number, False)
 
     @property
     def is_spent(self) -> bool:
         """There were hooks, and all were removed, the probes too."""
-        return self._given > 0 and not self._hooks
-
-    def _place_of(self, address: int) -> tuple[str, int]:
-        found = _in_file(self._target, address)
-        if not found:
-            self._target = self._open()
-            found = _in_file(self._target, address)
-        if not found:
-            why = "the code there is in no file"
-            raise ProbesRefused(f"no probe can be placed at {address:#x}", why=why, help=_HELP)
-        return found
+        return self._number > 0 and not self._hooks
 
     def begin(self, arms: bool = True) -> None:
-        """Place the probes: the process is about to run. Nobody stops there before arm(); ``arms``: it is called now.
+        """Place the probes: the process is about to run. No thread stops there before arm(), which ``arms`` calls now.
         Raises ProbesRefused."""
         self._stopper.place_added()
         if arms:
@@ -286,8 +266,8 @@ class ProbeHooks:
             raise TargetError("the thread has done an instruction since, which may have changed vector registers")
 
     def handle(self, tid: int) -> bool:
-        """Call the handler of the probe that the thread has got to, if that is why it stopped. Raises what it
-        raises."""
+        """Call the handler of the probe that the thread has got to, if that is why it stopped, and return its answer.
+        Raises what it raises."""
         hit = self._hit = None if self.is_spent else self._stopper.hit(tid)
         if not hit or hit.number not in self._hooks:
             return False
@@ -297,10 +277,10 @@ class ProbeHooks:
             value = hit.registers[spec.register] if spec.register else 0
             if spec.load is not None:
                 value = int.from_bytes(self._read((value + spec.load) & _WORD, 8), "little")
-            over = spec.handler(tid, cfa, value)
+            stays_stopped = spec.handler(tid, cfa, value)
             if not self.is_spent:
                 self.begin()
-            return over
+            return stays_stopped
         finally:
             self._hit = None
 
@@ -309,9 +289,9 @@ class ProbeHooks:
         self._stopper.close()
 
 
-def _in_file(target: Target, address: int) -> tuple[str, int] | None:
+def _code_in_file(target: Target, address: int) -> tuple[str, int] | None:
     """The file that is mapped at an address, and the offset in it."""
-    for each in target.maps():
-        if each.start <= address < each.end and each.path.startswith("/") and not each.deleted:
-            return each.path, address - each.start + each.offset
+    for mapping in target.maps():
+        if mapping.start <= address < mapping.end and mapping.path.startswith("/") and not mapping.deleted:
+            return mapping.path, address - mapping.start + mapping.offset
     return None

@@ -18,7 +18,7 @@ from gdbext.tools.values.first_nan import FirstBad, find_lines, notes_on_stacks,
 from gdbext.tools.values.launch import LaunchPrinter, find_document, json_lines, kernel_line, launch_lines
 from gdbext.tools.values.value_watch import ValueRequest
 from gdbext.tools.values.values_section import ValueFiles, ValuesSection, render
-from gdbext.tools.values.watching import Watching, WatchResult
+from gdbext.tools.values.watching import WatchResult, watch_values
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gdbext.tools.values.value_watch import ValueSink
 
 SEEKS = ("nan", "inf")
-MODES = ("off", "save", "print", "names", "nan", "inf")
 
 DESCRIPTION = """
 Resumes the process, and shows what the named operators are called with and what they return:
@@ -79,10 +78,12 @@ class ValuesTool(LiveTool):
     summary = "Show or save what operators get and return. Resumes the process."
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments of this tool."""
         parser.description = f"{parser.description}\n{DESCRIPTION}"
         parser.add_argument(
-            "mode", choices=MODES, metavar="off|save|print|names|nan|inf", help="what to do with values"
+            "mode",
+            choices=("off", "save", "print", "names", *SEEKS),
+            metavar="off|save|print|names|nan|inf",
+            help="what to do with values",
         )
         operators = "operators: mm, aten::mm, aten::mm.out, '*mm*'; compiled code: 'cpp_fused*', 'aoti_torch_*'"
         parser.add_argument("op", nargs="*", metavar="OP", help=operators)
@@ -111,24 +112,29 @@ class ValuesTool(LiveTool):
         )
 
     def modes(self, args: Namespace) -> Sequence[Mode]:
-        """The modes: for NaNs and infinities the operators on stacks can be asked, too."""
+        """For NaNs and infinities the operators on stacks can be examined, too."""
         return (Mode.RESUMES, Mode.STOPPED) if args.mode in SEEKS else (Mode.RESUMES,)
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
         """Watch, and report at the end. Raises UsageError, TargetError."""
+        target = None
         if args.mode == "off":
-            return self._report(session, args, ValuesSection("off", 0, Ending(EndingKind.ASKED, "nothing is watched")))
-        seeks = args.mode in SEEKS
-        if not args.op and not seeks:
+            section = ValuesSection("off", 0, Ending(EndingKind.ASKED, "nothing is watched"))
+        elif not args.op and args.mode not in SEEKS:
             raise UsageError("name the operators", help=f"dispatch-values {args.mode} mm")
-        if seeks and (session.target.is_core or host.name == "none"):
-            return self._on_stacks(session, args)
-        watched, sink = self._watch(session, args, host)
-        host.lets_finish = watched.ending.kind.is_by_command
-        files = getattr(sink, "count", 0)
-        folder = args.dir if args.mode == "save" else None
-        section = ValuesSection(args.mode, watched.count, watched.ending, watched.notes, folder, files)
-        return self._report(session, args, section, watched)
+        elif args.mode in SEEKS and (session.target.is_core or host.name == "none"):
+            # The operators on the stacks that have such numbers among their arguments.
+            reporter = ArgumentReporter(session, statistics=True)
+            notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), _what(args))
+            ending = Ending(EndingKind.ASKED, "only the operators on the stacks can be asked: nothing was resumed")
+            section = ValuesSection(args.mode, 0, ending, tuple(notes))
+        else:
+            watched, sink = self._watch(session, args, host)
+            target = watched.target
+            host.lets_finish = watched.ending.kind.is_by_command
+            files, folder = getattr(sink, "count", 0), args.dir if args.mode == "save" else None
+            section = ValuesSection(args.mode, watched.calls, watched.ending, watched.notes, folder, files)
+        return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
 
     def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[WatchResult, ValueSink]:
         """Watch by the first engine that can. Raises UsageError, TargetError."""
@@ -150,30 +156,17 @@ class ValuesTool(LiveTool):
             if not args.json:
                 host.show(f"note: {text}\n")
 
-        sink = _seeker(args, control, host.show) if args.mode in SEEKS else _sink(args, host.show)
-        watching = Watching(session, control, _request(session, args), notify)
+        sink = _sink(args, control, host.show)
+        request = _request(session, args)
+        warnings: tuple[str, ...] = ()
         if engine == PROBES:
             control.use_probes()
         else:
-            watching.note(*host.note_on_breakpoints(session, refused))
+            warnings = host.note_on_breakpoints(session, refused)
         with host.running(self.name):
-            return watching.run(lambda _: sink), sink
-
-    def _on_stacks(self, session: Session, args: Namespace) -> Report:
-        """The operators on the stacks that have such numbers among their arguments."""
-        reporter = ArgumentReporter(session, statistics=True)
-        notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), _what(args))
-        ending = Ending(EndingKind.ASKED, "only the operators on the stacks can be asked: nothing was resumed")
-        return self._report(session, args, ValuesSection(args.mode, 0, ending, tuple(notes)))
-
-    def _report(
-        self, session: Session, args: Namespace, section: ValuesSection, watched: WatchResult | None = None
-    ) -> Report:
-        target = watched.target if watched else None
-        return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
+            return watch_values(session, control, request, sink, warnings, notify), sink
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
 
 
@@ -193,14 +186,23 @@ def _request(session: Session, args: Namespace) -> ValueRequest:
     )
 
 
-def _sink(args: Namespace, show: Callable[[str], None]) -> ValueSink:
+def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
+    if args.mode in SEEKS:
+
+        def found(find: Find) -> None:
+            file, line = python_place(control, find.launch.tid)
+            find = find._replace(file=file, line=line)
+            if args.json:
+                show(shown_json(json.dumps(find_document(find))) + "\n")
+            else:
+                show("".join(f"{line}\n" for line in find_lines(find, _what(args))))
+
+        return FirstBad(_is_bad(args), found, not args.goes_on)
     if args.mode == "save":
         return ValueFiles(args.dir, args.max_bytes, lambda text: None if args.json else show(f"{text}\n"))
     if args.mode == "names":
         return LaunchPrinter(show, lambda launch: iter((kernel_line(launch),)))
-    if args.json:
-        return LaunchPrinter(show, json_lines)
-    return LaunchPrinter(show, launch_lines)
+    return LaunchPrinter(show, json_lines if args.json else launch_lines)
 
 
 def _what(args: Namespace) -> str:
@@ -213,17 +215,3 @@ def _is_bad(args: Namespace) -> IsBad:
     if args.above is not None:
         return first_nan.above(args.above)
     return first_nan.has_nan if args.mode == "nan" else first_nan.has_infinity
-
-
-def _seeker(args: Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
-    def found(find: Find) -> None:
-        file, line = python_place(control, find.launch.tid)
-        show(_find_text(args, find._replace(file=file, line=line)))
-
-    return FirstBad(_is_bad(args), found, not args.goes_on)
-
-
-def _find_text(args: Namespace, find: Find) -> str:
-    if args.json:
-        return shown_json(json.dumps(find_document(find))) + "\n"
-    return "".join(f"{line}\n" for line in find_lines(find, _what(args)))

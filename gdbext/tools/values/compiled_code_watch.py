@@ -7,7 +7,8 @@ elements are where the pointer points. Functions of AOTInductor take handles of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Optional
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gdbext.tools.values.value_watch import ValueRequest, ValueSink
 
 _HEADER_LIMIT = 4 << 20
-"""Bytes of one of them."""
+"""Bytes of a header."""
 _SHIM_HEADERS = "include/torch/csrc/inductor/aoti_torch"
 _LONGEST_LIST = 256
 Entered = Callable[[int, int], bool]
@@ -42,6 +43,7 @@ Entered = Callable[[int, int], bool]
 NamedValue = tuple[str, str, Optional[Value]]
 """Name, type, and what it is; None where that is not known."""
 _INTEGERS = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}
+"""Type → bytes."""
 
 
 def is_compiled(pattern: str) -> bool:
@@ -75,7 +77,7 @@ class CompiledCodeWatch:
         self._returns: ReturnWatch[_Call] = ReturnWatch(control, self._architecture, self._returned)
         self._hooked: set[int] = set()
         self._searched: set[tuple[int, str]] = set()
-        """Libraries, by where they are and their path."""
+        """Libraries, by their address and their path."""
         self._patterns: list[str] = []
         self.count = 0
         """Number of calls that were seen."""
@@ -89,26 +91,28 @@ class CompiledCodeWatch:
         self._patterns = list(patterns)
         if any(pattern.startswith(generated_kernels.PREFIX) for pattern in patterns):
             self._place_shims()
+
+        def loaded(_tid: int, _cfa: int, _value: int) -> bool:
+            self._place_kernels(self._control.session())
+            return False
+
         if any(pattern.startswith(generated_kernels.CPP) for pattern in patterns):
             self._place_kernels(self._session)
-            self._control.place(HookSpec(loader_state(self._session), at_entry(self._architecture), self._loaded))
-
-    def _loaded(self, _tid: int, _cfa: int, _value: int) -> bool:
-        """The dynamic loader has mapped libraries, or taken some away."""
-        self._place_kernels(self._control.session())
-        return False
+            self._control.place(HookSpec(loader_state(self._session), at_entry(self._architecture), loaded))
 
     def _place_kernels(self, session: Session) -> None:
+        """Watch the kernels of libraries that were not searched yet."""
         for module in session.modules.modules:
             if (module.base, module.path) in self._searched:
                 continue
             self._searched.add((module.base, module.path))
             library: CppLibrary | None = None
             for name, address in self._kernels_of(session, module):
-                if address not in self._hooked:
-                    self._hooked.add(address)
+                if name:
                     library = library or CppLibrary(session, module)
-                    self._hook(address, self._cpp_kernel(name, library) if name else self._python_kernel)
+                    self._hook(address, self._cpp_kernel(name, library))
+                else:
+                    self._hook(address, self._python_kernel)
 
     def _kernels_of(self, session: Session, module: Module) -> Iterator[tuple[str, int]]:
         """(name, address) of a library's kernels; "" where only the Python code that calls it knows the name."""
@@ -127,24 +131,20 @@ class CompiledCodeWatch:
             return
 
     def _place_shims(self) -> None:
+        """Watch the functions of AOTInductor."""
         module = self._session.modules.named(TORCH_LIBRARY)
         index = self._session.symbolizer.index(module) if module else None
         if not module or not index:
             return
-        signatures = generated_kernels.shim_signatures(self._headers(module))
-        for symbol in index.matching(generated_kernels.PREFIX.encode()):
-            address = module.base + symbol.vaddr
-            if self._is_wanted(symbol.name) and address not in self._hooked:
-                self._hooked.add(address)
-                self._hook(address, self._shim(symbol.name, signatures.get(symbol.name, ())))
-
-    def _headers(self, module: Module) -> Iterator[str]:
-        folder = PurePosixPath(module.path).parent.parent / _SHIM_HEADERS
+        folder, headers = PurePosixPath(module.path).parent.parent / _SHIM_HEADERS, []
         for name in generated_kernels.HEADERS:
-            try:
-                yield self._session.target.foreign.read(str(folder / name), _HEADER_LIMIT)[0].decode("utf-8", "replace")
-            except OSError:
-                continue
+            with suppress(OSError):
+                header = self._session.target.foreign.read(str(folder / name), _HEADER_LIMIT)[0]
+                headers.append(header.decode("utf-8", "replace"))
+        signatures = generated_kernels.shim_signatures(headers)
+        for symbol in index.matching(generated_kernels.PREFIX.encode()):
+            if self._is_wanted(symbol.name):
+                self._hook(module.base + symbol.vaddr, self._shim(symbol.name, signatures.get(symbol.name, ())))
 
     def _is_wanted(self, name: str) -> bool:
         return not self._request.key and any(
@@ -152,13 +152,17 @@ class CompiledCodeWatch:
         )
 
     def _hook(self, address: int, entered: Entered) -> None:
+        """Watch a function, once."""
+
         def handler(tid: int, cfa: int, _value: int) -> bool:
             if self._request.tid not in (None, tid):
                 return False
             self._session.memory.forget()
             return entered(tid, cfa)
 
-        self._control.place(HookSpec(address, at_entry(self._architecture), handler))
+        if address not in self._hooked:
+            self._hooked.add(address)
+            self._control.place(HookSpec(address, at_entry(self._architecture), handler))
 
     def _shim(self, name: str, signature: Sequence[generated_kernels.Parameter]) -> Entered:
         return lambda tid, cfa: self._called(tid, cfa, name, *self._shim_values(signature, cfa))
@@ -170,17 +174,17 @@ class CompiledCodeWatch:
         call = self._python.of(self._control.session(), tid)
         if not call or not self._is_wanted(call.kernel):
             return False
-        return self._called(tid, cfa, call.kernel, list(self._kernel_values(call.arguments, cfa)), ())
+        words = self._words([argument.parameter for argument in call.arguments], cfa)
+        values = [
+            (argument.name, argument.parameter, self._kernel_value(argument, word))
+            for argument, word in zip(call.arguments, words)
+        ]
+        return self._called(tid, cfa, call.kernel, values, ())
 
     # --- a call ----------------------------------------------------------------------------------
 
     def _called(
-        self,
-        tid: int,
-        cfa: int,
-        name: str,
-        values: Sequence[NamedValue],
-        results: Sequence[tuple[str, int]],
+        self, tid: int, cfa: int, name: str, values: Sequence[NamedValue], results: Sequence[tuple[str, int]]
     ) -> bool:
         number = self._calls[name] = self._calls.get(name, -1) + 1
         self.count += 1
@@ -194,40 +198,34 @@ class CompiledCodeWatch:
 
     def _returned(self, tid: int, call: _Call) -> bool:
         self._session.memory.forget()
-        stays = self._sink.launch(self._launch(AFTER, tid, call, tuple(self._results(call))), self._reporter)
+        memory = self._session.memory
+        results = [(name, "", self._tensor(memory.try_u64(address))) for name, address in call.results]
+        stays = self._sink.launch(self._launch(AFTER, tid, call, results), self._reporter)
         self.over = self._request.is_last(self.count) and not self._returns.is_inside(tid)
         return stays or self.over
-
-    def _results(self, call: _Call) -> Iterator[NamedValue]:
-        for name, address in call.results:
-            handle = self._session.memory.try_u64(address)
-            yield name, "", self._tensor(handle)
 
     def _launch(self, when: str, tid: int, call: _Call, results: Sequence[NamedValue]) -> KernelLaunch:
         values = [self._described.described(name, value, kind) for name, kind, value in (*call.values, *results)]
         return KernelLaunch(when, call.name, "", call.number, call.name, "", tid, tuple(values), len(results))
 
-    def _words(self, passings: Sequence[Passing], cfa: int) -> list[int | None]:
-        """The first word of each argument."""
-        slots = self._architecture.place_arguments(passings)
-        return [self._word(slots[at][0], cfa) if at < len(slots) else None for at in range(len(passings))]
+    def _words(self, kinds: Sequence[str], cfa: int) -> list[int | None]:
+        """The first word of each argument of these types, at the function's first instruction."""
+        architecture = self._architecture
 
-    def _word(self, slot: Slot, cfa: int) -> int | None:
-        if slot.register is not None:
-            return self._control.register(self._architecture.argument_registers[slot.register])
-        if slot.float_register is not None:
-            return self._control.float_register(self._architecture.float_argument_registers[slot.float_register])
-        return None if slot.offset is None else self._session.memory.try_u64(cfa + slot.offset)
+        def word(slot: Slot) -> int | None:
+            if slot.register is not None:
+                return self._control.register(architecture.argument_registers[slot.register])
+            if slot.float_register is not None:
+                return self._control.float_register(architecture.float_argument_registers[slot.float_register])
+            return None if slot.offset is None else self._session.memory.try_u64(cfa + slot.offset)
 
-    # --- kernels that Python calls ---------------------------------------------------------------
-
-    def _kernel_values(self, arguments: Sequence[KernelArgument], cfa: int) -> Iterator[NamedValue]:
-        """Tensors whose elements are where the kernel was pointed to."""
-        words = self._words([_passing(each.parameter) for each in arguments], cfa)
-        for each, word in zip(arguments, words):
-            yield each.name, each.parameter, self._kernel_value(each, word)
+        is_float = ["*" not in kind and _plain(kind) in FLOATS for kind in kinds]
+        slots = architecture.place_arguments([Passing.FLOAT if each else Passing.WORD for each in is_float])
+        return [word(slots[number][0]) if number < len(slots) else None for number in range(len(kinds))]
 
     def _kernel_value(self, argument: KernelArgument, word: int | None) -> Value | None:
+        """The value of a kernel that Python calls: a tensor whose elements are where the kernel was pointed to, or a
+        number."""
         if word is None:
             return None
         if "*" not in argument.parameter and argument.parameter:
@@ -240,48 +238,47 @@ class CompiledCodeWatch:
         except GdbextError:
             return None
 
-    # --- kernels that C++ calls ------------------------------------------------------------------
-
     def _cpp_values(self, name: str, library: CppLibrary, cfa: int) -> list[NamedValue]:
+        """The values of a kernel that C++ calls."""
         parameters = library.parameters(name)
-        words = self._words([_passing(each.parameter) for each in parameters], cfa)
-        pairs = list(zip(parameters, words))
+        pairs = list(zip(parameters, self._words([each.parameter for each in parameters], cfa)))
         pointers = {word: each.parameter for each, word in pairs if word is not None and "*" in each.parameter}
-        tensors = library.tensors(self._registers(), pointers) if pointers else {}
-        found: list[NamedValue] = []
+        tensors: Mapping[int, int] = {}
+        if pointers:
+            registers = {name: self._control.register(name) for name in self._architecture.general_registers}
+            tensors = library.tensors(registers, pointers)
+        values: list[NamedValue] = []
         for each, word in pairs:
-            if word is None or "*" not in each.parameter:
-                value = None if word is None else _number(_plain(each.parameter), word)
-            else:
-                value = self._tensor_at(tensors.get(word, 0))
-            found.append((each.name, each.parameter, value))
-        return found
-
-    def _registers(self) -> dict[str, int]:
-        return {name: self._control.register(name) for name in self._architecture.general_registers}
+            value = None
+            if word is not None:
+                is_pointer = "*" in each.parameter
+                value = self._tensor_at(tensors.get(word, 0)) if is_pointer else _number(_plain(each.parameter), word)
+            values.append((each.name, each.parameter, value))
+        return values
 
     # --- functions of AOTInductor ----------------------------------------------------------------
 
     def _shim_values(
         self, signature: Sequence[generated_kernels.Parameter], cfa: int
     ) -> tuple[list[NamedValue], list[tuple[str, int]]]:
-        """The arguments, and where results go."""
-        words = self._words([_passing(each.type) for each in signature], cfa)
+        """(the arguments, name and address of each result)."""
+        words = self._words([parameter.type for parameter in signature], cfa)
         values: list[NamedValue] = []
         results: list[tuple[str, int]] = []
-        for number, (each, word) in enumerate(zip(signature, words)):
-            if each.is_result:
+        for number, (parameter, word) in enumerate(zip(signature, words)):
+            if parameter.is_result:
                 results.append((f"result{len(results)}", word or 0))
-            elif not each.name.endswith("_len_"):
-                following = words[number + 1] if number + 1 < len(words) else None
-                is_list = number + 1 < len(signature) and signature[number + 1].name == f"{each.name}_len_"
-                values.append((each.name, each.type, self._shim_value(each.type, word, following if is_list else None)))
+            elif not parameter.name.endswith("_len_"):
+                is_list = number + 1 < len(signature) and signature[number + 1].name == f"{parameter.name}_len_"
+                length = words[number + 1] if is_list else None
+                values.append((parameter.name, parameter.type, self._shim_value(parameter.type, word, length)))
         return values, results
 
     def _shim_value(self, kind: str, word: int | None, length: int | None) -> Value | None:
+        """The value of an argument; ``length`` of a list, None where it is none."""
         if word is None:
             return None
-        plain = kind.removeprefix("const ").strip()
+        plain, memory = kind.removeprefix("const ").strip(), self._session.memory
         try:
             if plain == generated_kernels.TENSOR:
                 return self._tensor(word)
@@ -292,8 +289,8 @@ class CompiledCodeWatch:
             if not word:
                 return Value("None")
             if plain == f"{generated_kernels.TENSOR}*":
-                return self._tensor(self._session.memory.u64(word))
-            return _number(plain[:-1].strip(), self._session.memory.u64(word)) if "const" not in kind else None
+                return self._tensor(memory.u64(word))
+            return _number(plain[:-1].strip(), memory.u64(word)) if "const" not in kind else None
         except GdbextError:
             return None
 
@@ -302,10 +299,10 @@ class CompiledCodeWatch:
             return None
         words = self._session.memory.words(first, length)
         items = [self._tensor(word) if kind == generated_kernels.TENSOR else _number(kind, word) for word in words]
-        known = [each for each in items if each]
+        known = [item for item in items if item]
         if len(known) < len(items):
             return None
-        return Value(f"[{', '.join(each.text for each in known)}]", tuple(at for each in known for at in each.tensors))
+        return Value(f"[{', '.join(item.text for item in known)}]", tuple(at for item in known for at in item.tensors))
 
     def _tensor(self, handle: int | None) -> Value | None:
         """The tensor of an AtenTensorHandle."""
@@ -316,10 +313,6 @@ class CompiledCodeWatch:
             return self._values.tensor(implementation) if implementation else None
         except GdbextError:
             return None
-
-
-def _passing(kind: str) -> Passing:
-    return Passing.FLOAT if "*" not in kind and _plain(kind) in FLOATS else Passing.WORD
 
 
 def _plain(kind: str) -> str:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.live.dispatch_description import Describer
-from gdbext.live.host import HookSpec, RunControl
-from gdbext.live.operator_functions import BoxedEntry, OperatorFunction, OperatorFunctions
+from gdbext.live.host import Handler, HookSpec, RunControl
+from gdbext.live.operator_functions import OperatorFunction, OperatorFunctions
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
 from gdbext.tools.values.value_site import (
-    AwaitedCall,
-    AwaitedKernels,
-    Passed,
+    ArgumentRegisters,
+    PendingCall,
+    PendingKernelEntries,
     ReturnWatch,
     ValueSite,
-    passed_at,
-    passed_at_entry,
+    registers_at,
+    registers_at_entry,
     result_pointer,
     value_site,
 )
@@ -68,15 +69,16 @@ class ValueSink(Protocol):
 
 
 class _OpenCall(NamedTuple):
-    """A call that has not come back."""
+    """A call that has not returned."""
 
     cfa: int
     operator: Operator
     found: LookupResult
-    call: int
+    number: int
+    """It counts the operator's calls from 0."""
     arguments: tuple[tuple[str, Value | None], ...]
     result: int
-    """Address of the result: the hidden pointer, or the boxed stack; 0 where it is not known."""
+    """Address of the result: the sret pointer, or the boxed stack; 0 where it is not known."""
     is_boxed: bool
 
 
@@ -102,15 +104,18 @@ class ValueWatch:
         self._reporter = TensorReporter(session)
         self._described = LaunchValues(self._reporter, request.statistics)
         self._values = CppValues(session.memory, session.layout, self._described.tensor_text)
-        self._calls: dict[int, int] = {}
-        self._entries: dict[int, tuple[int, int, Passed]] = {}
+        self._call_numbers: dict[int, int] = {}
+        """By OperatorEntry."""
+        self._entries: dict[int, tuple[int, int, ArgumentRegisters]] = {}
         """Thread → the function that was entered last, the end of its frame, and its argument registers."""
         self._callers: dict[int, _WatchedCaller | None] = {}
         self._types: dict[int, dict[str, str]] = {}
-        self._functions = OperatorFunctions(session)
-        self._top = session.memory.architecture.stack_pointer
-        self._returns: ReturnWatch[_OpenCall] = ReturnWatch(control, session.memory.architecture, self._returned)
-        self._arguments = session.memory.architecture.argument_registers
+        """OperatorEntry → argument → its type in the schema."""
+        self._tables = OperatorFunctions(session).finder.tables
+        self._architecture = architecture = session.memory.architecture
+        self._at_entry = at_entry(architecture)
+        self._returns: ReturnWatch[_OpenCall] = ReturnWatch(control, architecture, self._returned)
+        self._arguments = architecture.argument_registers
         self.count = 0
         """Number of calls that were seen."""
         self.hooks = 0
@@ -119,79 +124,77 @@ class ValueWatch:
 
     # --- hooks -----------------------------------------------------------------------------------
 
+    def _hook(self, spec: HookSpec) -> None:
+        self._control.place(spec)
+        self.hooks += 1
+
     def function(self, function: OperatorFunction) -> None:
         """Watch a function of an operator's own."""
-        site = value_site(self._session, function.operator, function.function, function.sites.lookup)
-        if function.event != "call" and not self._request.redispatches:
+        operator, event = function.operator, function.event
+        site = value_site(self._session, operator, function.function, function.sites.lookup)
+        if event != "call" and not self._request.redispatches:
             return
-        architecture = self._session.memory.architecture
-        if site and site.lost:
-            self._hook(HookSpec(site.start, at_entry(architecture), self._entered(site)))
+        if site and site.lost:  # the function does not keep all its arguments until the lookup
+            self._hook(HookSpec(site.start, self._at_entry, self._function_entered(site)))
+
+        def looked_up(tid: int, cfa: int, bits: int) -> bool:
+            return self._called(tid, cfa, operator, event, bits, site)
+
         for address, frame in ((function.sites.lookup, function.sites.frame), *function.sites.others):
-            handler = self._unboxed(function.operator, function.event, site)
-            self._hook(HookSpec(address, frame, handler, function.sites.keyset))
+            self._hook(HookSpec(address, frame, looked_up, function.sites.keyset))
 
-    def _entered(self, site: ValueSite) -> Callable[[int, int, int], bool]:
-        """Handle the entry of a function that does not keep all its arguments until the lookup."""
-        architecture = self._session.memory.architecture
-
+    def _function_entered(self, site: ValueSite) -> Handler:
         def entered(tid: int, cfa: int, _value: int) -> bool:
-            self._entries[tid] = (site.start, cfa, passed_at_entry(architecture, site, self._control))
+            self._entries[tid] = (site.start, cfa, registers_at_entry(self._architecture, site, self._control))
             return False
 
         return entered
 
-    def boxed_entry(self, entry: BoxedEntry, is_call: Callable[[int], bool]) -> None:
+    def boxed_entry(self, address: int, operator: Operator, is_call: Callable[[int], bool]) -> None:
         """Watch the boxed entry of a kernel; ``is_call`` says whether a caller is ``callBoxed``."""
-        control, operators = self._control, {entry.operator.address: entry.operator}
+        operators = {operator.address: operator}
 
         def entered(tid: int, cfa: int, bits: int) -> bool:
-            if not is_call(self._session.memory.architecture.return_address(control.read, cfa)):
-                return False
-            return self._called_boxed("callBoxed", tid, cfa, bits, operators)
+            returns_to = self._architecture.return_address(self._control.read, cfa)
+            return is_call(returns_to) and self._called_boxed("callBoxed", tid, cfa, bits, operators)
 
-        frame = at_entry(self._session.memory.architecture)
-        self._hook(HookSpec(entry.address, frame, entered, self._arguments[2]))
+        self._hook(HookSpec(address, self._at_entry, entered, self._arguments[2]))
 
     def boxed_calls(self, places: Sequence[int], operators: Mapping[int, Operator]) -> None:
         """Watch the ``places`` where ``callBoxed`` calls a kernel, for operators that have no other place of their own.
         ``operators``, by address, may become more."""
-        architecture, tables = self._session.memory.architecture, self._functions.finder.tables
 
         def calls(tid: int, cfa: int, bits: int) -> bool:
             return self._called_boxed("callBoxed", tid, cfa, bits, operators)
 
         for address in places:
-            frame = frame_at(architecture, tables, address, architecture.call_pushes)
+            frame = frame_at(self._architecture, self._tables, address, self._architecture.call_pushes)
             if frame:
                 self._hook(HookSpec(address, frame, calls, self._arguments[2]))
 
     def own_lookups(self, calls: AllCalls, operators: Mapping[int, Operator]) -> None:
         """Watch calls that libraries and programs make with a dispatcher of their own."""
-        awaited = AwaitedKernels(self._session, self._control, self._describer, self._hook, self._kernel_entered)
-        awaited.place(calls, operators)
 
-    def _kernel_entered(self, tid: int, cfa: int, call: AwaitedCall, site: ValueSite | None) -> bool:
-        operator, bits = call.operator, call.found.keyset.bits
-        if call.boxed:
-            return self._called_boxed("callBoxed", tid, cfa, bits, {operator.address: operator})
-        return self._called(tid, cfa, operator, "call", bits, site)
+        def entered(tid: int, cfa: int, call: PendingCall, site: ValueSite | None) -> bool:
+            operator, bits = call.operator, call.found.keyset.bits
+            if call.boxed:
+                return self._called_boxed("callBoxed", tid, cfa, bits, {operator.address: operator})
+            return self._called(tid, cfa, operator, "call", bits, site)
+
+        pending = PendingKernelEntries(self._session, self._control, self._describer, self._hook, entered)
+        pending.place(calls, operators)
 
     def python_kernels(
         self, entries: Sequence[int], operators: Mapping[int, Operator], is_call: Callable[[int], bool]
     ) -> None:
         """Watch redispatches of these operators to Python kernels, which share the boxed functions ``entries``."""
-        if not self._request.redispatches:
-            return
-        control = self._control
 
         def entered(tid: int, cfa: int, bits: int) -> bool:
-            if is_call(self._session.memory.architecture.return_address(control.read, cfa)):
-                return False
-            return self._called_boxed("redispatchBoxed", tid, cfa, bits, operators)
+            returns_to = self._architecture.return_address(self._control.read, cfa)
+            return not is_call(returns_to) and self._called_boxed("redispatchBoxed", tid, cfa, bits, operators)
 
-        for address in entries:
-            self._hook(HookSpec(address, at_entry(self._session.memory.architecture), entered, self._arguments[2]))
+        for address in entries if self._request.redispatches else ():
+            self._hook(HookSpec(address, self._at_entry, entered, self._arguments[2]))
 
     def _called_boxed(self, event: str, tid: int, cfa: int, bits: int, operators: Mapping[int, Operator]) -> bool:
         """The registers hold functor, OperatorHandle&, keyset and Stack* (BoxedKernel.h)."""
@@ -201,117 +204,93 @@ class ValueWatch:
 
     def everything(self, lookups: Sequence[int]) -> None:
         """Watch every call that asks ``OperatorEntry::lookup`` out of line: those of all operators of libtorch."""
-        frame = at_entry(self._session.memory.architecture)
         for address in lookups:
-            self._hook(HookSpec(address, frame, self._looked_up, self._arguments[1]))
+            self._hook(HookSpec(address, self._at_entry, self._looked_up, self._arguments[1]))
 
     def _looked_up(self, tid: int, cfa: int, bits: int) -> bool:
         """``cfa`` is lookup's own: its caller's stack pointer."""
-        returns_to = self._session.memory.architecture.return_address(self._control.read, cfa)
+        returns_to = self._architecture.return_address(self._control.read, cfa)
         if returns_to not in self._callers:
             self._callers[returns_to] = self._caller(returns_to, self._control.register(self._arguments[0]))
         caller = self._callers[returns_to]
         if not caller:
             return False
-        base = cfa if caller.frame.register == self._top else self._control.register(caller.frame.register)
-        return self._called(tid, base + caller.frame.offset, caller.operator, "call", bits, caller.site)
+        frame = caller.frame
+        base = cfa if frame.register == self._architecture.stack_pointer else self._control.register(frame.register)
+        return self._called(tid, base + frame.offset, caller.operator, "call", bits, caller.site)
 
     def _caller(self, returns_to: int, entry: int) -> _WatchedCaller | None:
-        """None for a redispatch, and for code that is no operator's own."""
+        """None for a redispatch, and for code that is no operator's own. ``entry``: the OperatorEntry."""
         function = self._session.symbolizer.function(returns_to - 1)
         operator = self._describer.operator(entry)
         if not function or not operator:
             return None
         if not any(operator_method(name) == (operator.struct, "call") for name in function.names):
             return None
-        architecture, tables = self._session.memory.architecture, self._functions.finder.tables
-        frame = frame_at(architecture, tables, returns_to, architecture.call_pushes)
+        frame = frame_at(self._architecture, self._tables, returns_to, self._architecture.call_pushes)
         site = value_site(self._session, operator, function, returns_to)
         return _WatchedCaller(operator, site, frame) if frame else None
-
-    def _hook(self, spec: HookSpec) -> None:
-        self._control.place(spec)
-        self.hooks += 1
-
-    def _unboxed(self, operator: Operator, event: str, site: ValueSite | None) -> Callable[[int, int, int], bool]:
-        return lambda tid, cfa, bits: self._called(tid, cfa, operator, event, bits, site)
 
     # --- a call ----------------------------------------------------------------------------------
 
     def _called(self, tid: int, cfa: int, operator: Operator, event: str, bits: int, site: ValueSite | None) -> bool:
         """A lookup with keyset ``bits``, in the frame that ends at ``cfa``. Raises OSError, MemoryFault."""
-        if self._request.tid not in (None, tid):
+        request, memory = self._request, self._session.memory
+        if request.tid not in (None, tid):
             return False
         try:
             found = self._describer.find(operator, event, bits)
         except BadData:
             return False
-        if not self._wanted(found):
+        if request.key and found.key != request.key:
             return False
-        memory = self._session.memory
+        if request.kernel and not fnmatchcase(found.kernel.function, f"*{request.kernel}*"):
+            return False
         memory.forget()
-        call = self._calls[operator.address] = self._calls.get(operator.address, -1) + 1
+        number = self._call_numbers[operator.address] = self._call_numbers.get(operator.address, -1) + 1
         self.count += 1
-        opened = self._opened(tid, cfa, operator, found, call, site)
+        arguments: Sequence[tuple[str, Value | None]] = ()
+        result, is_boxed = 0, found.event in (DispatchEvent.CALL_BOXED, DispatchEvent.REDISPATCH_BOXED)
+        if is_boxed:
+            result = self._control.register(self._arguments[3])
+            names = operator.schema.arguments if operator.schema else ()
+            arguments = list(zip(names, self._boxed_values(result, len(names))))
+        elif site:
+            start, entry, registers = self._entries.get(tid, (0, 0, None))
+            if not registers or (start, entry) != (site.start, cfa):
+                registers = registers_at(self._architecture, site, self._control, cfa, memory.try_u64)
+            arguments = site.values(self._values, registers, cfa, memory.try_u64)
+            result = result_pointer(self._architecture, registers) if site.uses_sret else 0
+        opened = _OpenCall(cfa, operator, found, number, tuple(arguments), result, is_boxed)
         stays = False
-        if self._request.before:
+        if request.before:
             stays = self._sink.launch(self._launch(BEFORE, tid, opened, ()), self._reporter)
-        if self._request.after and not stays:
-            self.hooks += self._returns.expect(tid, opened.cfa, opened)
-        if self._request.is_last(self.count) and not self._request.after:
+        if request.after and not stays:
+            self.hooks += self._returns.expect(tid, cfa, opened)
+        if request.is_last(self.count) and not request.after:
             self.over = True
         return stays or self.over
 
-    def _wanted(self, found: LookupResult) -> bool:
-        request = self._request
-        if request.key and found.key != request.key:
-            return False
-        return not request.kernel or fnmatchcase(found.kernel.function, f"*{request.kernel}*")
-
-    def _opened(
-        self, tid: int, cfa: int, operator: Operator, found: LookupResult, call: int, site: ValueSite | None
-    ) -> _OpenCall:
-        memory, register = self._session.memory, self._control.register
-        if found.event in (DispatchEvent.CALL_BOXED, DispatchEvent.REDISPATCH_BOXED):
-            stack = register(self._arguments[3])
-            return _OpenCall(cfa, operator, found, call, tuple(self._boxed(operator, stack)), stack, True)
-        if not site:
-            return _OpenCall(cfa, operator, found, call, (), 0, False)
-        start, entry, passed = self._entries.get(tid, (0, 0, None))
-        if not passed or (start, entry) != (site.start, cfa):
-            passed = passed_at(memory.architecture, site, self._control, cfa, memory.try_u64)
-        arguments = site.values(self._values, passed, cfa, memory.try_u64)
-        result = result_pointer(memory.architecture, passed) if site.hidden else 0
-        return _OpenCall(cfa, operator, found, call, tuple(arguments), result, False)
-
-    def _boxed(self, operator: Operator, stack: int) -> list[tuple[str, Value | None]]:
-        schema = operator.schema
-        names = schema.arguments if schema else ()
-        return list(zip(names, self._boxed_values(stack, len(names))))
-
     def _boxed_values(self, stack: int, count: int) -> list[Value | None]:
         """The last ``count`` IValues of a stack."""
+        size = self._values.ivalue_size
+        values: list[Value | None] = [None] * count
         try:
-            first, length = vector_span(self._session.memory, stack, self._values.ivalue_size, 1 << 12)
+            first, length = vector_span(self._session.memory, stack, size, 1 << 12)
         except GdbextError:
-            return [None] * count
-        if length < count:
-            return [None] * count
-        start = first + (length - count) * self._values.ivalue_size
-        return [self._boxed_value(start + number * self._values.ivalue_size) for number in range(count)]
-
-    def _boxed_value(self, address: int) -> Value | None:
-        try:
-            return self._values.boxed(address)
-        except GdbextError:
-            return None
+            return values
+        if length >= count:
+            start = first + (length - count) * size
+            for number in range(count):
+                with suppress(GdbextError):
+                    values[number] = self._values.boxed(start + number * size)
+        return values
 
     # --- its return ------------------------------------------------------------------------------
 
     def _returned(self, tid: int, opened: _OpenCall) -> bool:
         self._session.memory.forget()
-        launch = self._launch(AFTER, tid, opened, self._results(opened))
-        stays = self._sink.launch(launch, self._reporter)
+        stays = self._sink.launch(self._launch(AFTER, tid, opened, self._results(opened)), self._reporter)
         if self._request.is_last(self.count) and not self._returns.is_inside(tid):
             self.over = True
         return stays or self.over
@@ -322,30 +301,30 @@ class ValueWatch:
         if not schema:
             return []
         wanted = schema_results(schema.text)
+        names, kinds = [result.name for result in wanted], [result.kind for result in wanted]
         if opened.is_boxed:
-            return [(each.name, value) for each, value in zip(wanted, self._boxed_values(opened.result, len(wanted)))]
-        aliased = aliased_arguments(schema.text)
-        given = dict(opened.arguments)
-        found: list[tuple[str, Value | None]] = []
-        for number, each in enumerate(wanted):
-            if each.alias in aliased:
-                found.append((each.name, given.get(aliased[each.alias])))
-            else:
-                found.append((each.name, self._new_result(opened.result, number, [other.kind for other in wanted])))
-        return found
+            return list(zip(names, self._boxed_values(opened.result, len(wanted))))
+        aliased, arguments = aliased_arguments(schema.text), dict(opened.arguments)
+        values = [
+            arguments.get(aliased[result.alias])
+            if result.alias in aliased
+            else self._sret_result(opened.result, index, kinds)
+            for index, result in enumerate(wanted)
+        ]
+        return list(zip(names, values))
 
-    def _new_result(self, result: int, number: int, kinds: Sequence[str]) -> Value | None:
-        """One that the function made, where its hidden pointer leads. libstdc++'s tuples have the last member first."""
-        if not result or any(kind not in ("Tensor", "Tensor[]") for kind in kinds):
+    def _sret_result(self, address: int, index: int, kinds: Sequence[str]) -> Value | None:
+        """Result ``index`` read from the sret object; libstdc++ stores tuple members in reverse."""
+        if not address or any(kind not in ("Tensor", "Tensor[]") for kind in kinds):
             return None
         memory = self._session.memory
         try:
             if kinds == ["Tensor[]"]:
-                first, count = vector_span(memory, result, 8, _LIST_LIMIT)
+                first, count = vector_span(memory, address, 8, _LIST_LIMIT)
                 return self._values.read("c10::ArrayRef<at::Tensor>", (first, count))
             if "Tensor[]" in kinds:
                 return None
-            return self._values.tensor(memory.u64(result + 8 * (len(kinds) - 1 - number)))
+            return self._values.tensor(memory.u64(address + 8 * (len(kinds) - 1 - index)))
         except (BadData, MemoryFault):
             return None
 
@@ -354,26 +333,12 @@ class ValueWatch:
     def _launch(
         self, when: str, tid: int, opened: _OpenCall, results: Sequence[tuple[str, Value | None]]
     ) -> KernelLaunch:
-        found = opened.found
-        kinds = self._argument_types(opened.operator)
+        found, operator = opened.found, opened.operator
+        if operator.address not in self._types:
+            types = schema_types(operator.schema.text) if operator.schema else ()
+            self._types[operator.address] = {name: kind for kind, name in types}
+        kinds = self._types[operator.address]
         values = [self._described.described(name, value, kinds.get(name, "")) for name, value in opened.arguments]
         values += [self._described.described(name, value, "") for name, value in results]
-        return KernelLaunch(
-            when,
-            found.op,
-            found.overload,
-            opened.call,
-            found.kernel.function,
-            found.key,
-            tid,
-            tuple(values),
-            len(results),
-        )
-
-    def _argument_types(self, operator: Operator) -> dict[str, str]:
-        """Argument → its type in the schema."""
-        if operator.address not in self._types:
-            schema = operator.schema
-            wanted = schema_types(schema.text) if schema else ()
-            self._types[operator.address] = {name: kind for kind, name in wanted}
-        return self._types[operator.address]
+        kernel, number = found.kernel.function, opened.number
+        return KernelLaunch(when, found.op, found.overload, number, kernel, found.key, tid, tuple(values), len(results))

@@ -16,9 +16,8 @@ from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import BadData, UsageError
 from gdbext.live import breakpoint_setter as setting
 from gdbext.live.breakpoint_setter import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register
-from gdbext.live.operator_functions import Opening
 from gdbext.live.registrations import KernelWatch, check_pattern, generated_functions, is_generated
-from gdbext.tools.breaks.break_plan import BreakSite, check_keys, end_site, key_condition
+from gdbext.tools.breaks.break_plan import BreakSite, Opening, check_keys, end_site, key_condition
 from gdbext.tools.breaks.break_set import BreakSet
 from gdbext.tools.breaks.breaks_section import BreakRequest
 from gdbext.torch.assumed_symbols import CALL_CHECKS

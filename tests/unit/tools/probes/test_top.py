@@ -16,7 +16,7 @@ from gdbext.tools.probes.bpf.probe_programs import ENTERED, PARTS_BITS, range_of
 from gdbext.tools.probes.dispatch_counter import DispatchCount
 from gdbext.tools.probes.latency_meter import LatencyBucket, _within, powers
 from gdbext.tools.probes.summary import Anomalies, Summary, TopSection
-from gdbext.tools.probes.trace_places import LatePlaces, named
+from gdbext.tools.probes.trace_places import NewLibrarySites, named
 from gdbext.torch.stack import DispatchEvent
 
 
@@ -175,7 +175,7 @@ def test_each_library_once_and_one_that_cannot_be_read_three_times(monkeypatch: 
 
     monkeypatch.setattr(trace_places, "TracePlaces", Places)
     maps = [mapped("/lib/torch.so")]
-    late = LatePlaces(MappedSession(maps), True)  # type: ignore[arg-type]
+    late = NewLibrarySites(MappedSession(maps), True)  # type: ignore[arg-type]
     assert late.found() == ()
     maps += [mapped("/ext/a.so"), mapped("/ext/a.so", "rw-p"), mapped("/ext/data", "r--p"), mapped("")]
     assert late.found() == [(1, ["/ext/a.so"], True)]

@@ -86,7 +86,7 @@ class Case:
         self.lines: list[str] = []
         self.stack = Stack()
         sink, describer = TextTrace(lambda data: self.lines.append(data.decode()), verbose), SimpleNamespace(find=find)
-        arguments: Any = (lambda *_: b"", Limits(**limits), lambda operator: operator.traced)
+        arguments: Any = (lambda *_: b"", Limits(**limits), lambda operator: operator.traced, lambda: 0.0)
         self.tracer = Tracer(describer, sink, self.stack.walk(), *arguments)  # type: ignore[arg-type]
 
     def lookup(self, name: str, cfa: int, event: str = "call", bits: int = 1, tid: int = 1, number: int = 1) -> bool:
@@ -147,7 +147,7 @@ def test_steps_of_a_dispatch() -> None:
     steps = [line.split("]")[0].strip(" [") for line in case.lines]
     assert steps == ["call", "lookup", "index", "found", "enter", "return", "return"]
     assert "unboxed" in case.lines[4]
-    assert not case.tracer.depth.threads()
+    assert not any(case.tracer.open.values())
     case.lookup("a", STACK)
     case.tracer.invoke(1, STACK, "kernel", 0x5008)
     assert case.lines[-1].endswith("boxed\n")
@@ -395,7 +395,7 @@ class Installer:
     def function(self, function: Any, entry: bool) -> None:
         self.placed.append(f"{function.name}{' with entry' if entry else ''}")
 
-    def boxed_entry(self, entry: str, calls: bool) -> None:
+    def boxed_entry(self, entry: str, _operator: Any, calls: bool) -> None:
         self.placed.append(f"{entry}{' with calls' if calls else ''}")
 
     def structured(self, operators: list[Any]) -> None:
@@ -423,10 +423,10 @@ class Trace:
             functions=lambda one: [SimpleNamespace(operator=one, name=name) for name in OWN.get(one.name, ())],
             boxed_entries=lambda one: [f"boxed {one.name}"],
         )
-        all_calls: Any = SimpleNamespace(shared_lookups=lambda: ["callBoxed"])
+        all_calls: Any = SimpleNamespace(shared_lookups=lambda: ["callBoxed"], functions=functions)
         installer: Any = self.installer
         self.placed = self.installer.placed
-        TraceHooks(installer, functions, all_calls, self.request, self.notes.append).place(self.operators)
+        TraceHooks(installer, all_calls, self.request, self.notes.append).place(self.operators)
 
 
 def test_operators_with_and_without_functions_of_their_own() -> None:
