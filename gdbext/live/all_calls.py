@@ -24,7 +24,7 @@ from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.unwind.caller_check import IsOpen
 from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
-from gdbext.errors import MemoryFault
+from gdbext.errors import GdbextError, MemoryFault
 from gdbext.live.operator_functions import OperatorFunctions, functions_kept
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS, STEP_CALLBACKS_NAME
 from gdbext.torch.registry.kernel import plain_name
@@ -71,6 +71,7 @@ class AllCalls:
         self.functions = OperatorFunctions(session)
         self._open_checks: dict[int, IsOpen] = {}
         self._in_modules: dict[int, Sequence[SharedLookup]] = {}
+        self._boxed_events: dict[int, str] = {}
 
     def modules(self, only: Collection[str] = ()) -> list[Module]:
         """The libraries that call operators: those that name the step callbacks; of these paths, or all."""
@@ -170,8 +171,6 @@ class AllCalls:
                 jumps |= not insn.is_call
                 endings += [(insn.end, frame)] if insn.is_call and frame else []
         return endings, jumps
-
-    # --- the libraries of others -----------------------------------------------------------------
 
     def copies(self, module: Module) -> list[int]:
         """The copies of ``OperatorEntry::lookup`` in one library, with names or without."""
@@ -276,6 +275,22 @@ class AllCalls:
             for invocation in shared.sites.invocations
             if invocation.in_memory and invocation.displacement == _BOXED_POINTER
         ]
+
+    def boxed_event(self, returns_to: int) -> str:
+        """The event of a boxed entry that returns there; "" inside an unboxed call, which has its own lookup."""
+        if returns_to not in self._boxed_events:
+            try:
+                function = self._session.symbolizer.function(returns_to - 1)
+            except GdbextError:
+                function = None
+            role, event = classify(function), ""
+            if function and role.role.opens and role.role is not Role.OPERATOR:
+                event = role.event
+            elif function and role.role is not Role.OPERATOR and not role.role.is_layer:
+                asked = STEP_CALLBACKS.address(self._session.symbolizer)
+                event = "callBoxed" if asked in self.functions.calls_of(function) else "redispatchBoxed"
+            self._boxed_events[returns_to] = event
+        return self._boxed_events[returns_to]
 
 
 def _open_check(function: Function, finder: SiteFinder) -> IsOpen:

@@ -203,9 +203,6 @@ class KernelWatch:
             self._failed(error)
 
 
-# --- what Inductor has loaded ------------------------------------------------------------------
-
-
 class GeneratedFunction(NamedTuple):
     """``what`` says where it is from: a C++ file or a library. ``condition``: the call is one for this kernel."""
 

@@ -73,16 +73,15 @@ class BreakTool(LiveTool):
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.description = f"{parser.description}\n{DESCRIPTION}"
-        parser.add_argument("where", nargs="?", metavar="WHERE", help=", ".join(PLACES))
-        parser.add_argument("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
-        parser.add_argument("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
-        parser.add_argument("--has", metavar="KEY", default="", help="only where the keyset holds this key")
-        parser.add_argument("--continue", dest="go_on", action="store_true", help="report each stop and go on")
-        parser.add_argument(
-            "--engine", choices=ENGINES, help="kernel probes (default in gdb for --continue) or breakpoints, see above"
-        )
-        parser.add_argument("--list", action="store_true", help="show the breakpoints of dispatch-break")
-        parser.add_argument("--delete", nargs="*", type=integer, metavar="N", help="delete these, or all")
+        add, engine = parser.add_argument, "kernel probes (default in gdb for --continue) or breakpoints, see above"
+        add("where", nargs="?", metavar="WHERE", help=", ".join(PLACES))
+        add("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
+        add("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
+        add("--has", metavar="KEY", default="", help="only where the keyset holds this key")
+        add("--continue", dest="go_on", action="store_true", help="report each stop and go on")
+        add("--engine", choices=ENGINES, help=engine)
+        add("--list", action="store_true", help="show the breakpoints of dispatch-break")
+        add("--delete", nargs="*", type=integer, metavar="N", help="delete these, or all")
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
         """Set, list or delete; the latter two beside a core, too. Raises UsageError, TargetError."""

@@ -209,8 +209,6 @@ class SiteScanner:
                 found[site.offset] = site
         return LibrarySites(tuple(found[offset] for offset in sorted(found)), len(self._all_calls.not_seen_in(module)))
 
-    # --- what is not seen ------------------------------------------------------------------------
-
     def _count_unseen(self, module: Module, reporting: Sequence[int], seen: Sequence[int]) -> int:
         """Number of functions that look operators up and have none of the addresses ``seen`` inside. Each copy of the
         lookup calls reportError, at one of ``reporting``, perhaps from the cold part of its function."""
@@ -235,8 +233,6 @@ class SiteScanner:
         own = (self._session.symbolizer.address_of(name, module.name) for name in REPORT_ERROR.examples)
         stubs = import_stubs(module, self._architecture, REPORT_ERROR.examples)
         return {*stubs, *filter(None, own)}
-
-    # --- calls of lookup -------------------------------------------------------------------------
 
     def _lookups(self, module: Module) -> set[int]:
         """Addresses of the copies of ``OperatorEntry::lookup`` and of the stubs through which the library calls it."""
@@ -277,8 +273,6 @@ class SiteScanner:
             return self._functions.finder.find(function.start, function.size)
         except (MemoryFault, BadData):
             return None
-
-    # --- redispatches and inlined lookups --------------------------------------------------------
 
     def _redispatch_entries(self, seen: Sequence[int]) -> Iterator[DispatchSite]:
         """The entry of each redispatch that has none of the offsets ``seen`` inside: its lookup is inlined."""

@@ -81,31 +81,23 @@ class TopTool(Tool):
     mode = Mode.RUNNING
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the options of this tool."""
         parser.epilog = _EPILOG
-        parser.add_argument("op", nargs="*", metavar="OP", help="only these operators (mm, aten::mm.out, *mm*)")
-        parser.add_argument("--by", choices=GROUPINGS, default="op", help="what to group the rows by (default op)")
-        parser.add_argument(
-            "--latency",
-            action="store_true",
-            help="show how long calls of these operators take, as a histogram (see below)",
-        )
-        parser.add_argument("--thread", metavar="TID", help="count only this thread")
-        parser.add_argument(
-            "--key", metavar="KEY", default="", help="count only dispatches to this key (CPU, AutogradCPU)"
-        )
-        parser.add_argument("--sort", choices=ORDERS, default="count", help="how to sort the rows (default count)")
-        parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds to count (default 1)")
-        parser.add_argument(
-            "--count", type=integer, metavar="N", help="reports to make (default 1; on a terminal, until q is pressed)"
-        )
-        parser.add_argument("--html", metavar="FILE", help="also write the last report as a self-contained HTML page")
-        parser.add_argument(
-            "--output",
-            metavar="FILE",
-            help="also write the rows of the last report for flame graphs: .collapsed stacks, or .speedscope.json",
-        )
-        parser.add_argument("--limit", type=integer, default=40, metavar="N", help="rows to show (default 40)")
+        add = parser.add_argument
+        latency = "show how long calls of these operators take, as a histogram (see below)"
+        count = "reports to make (default 1; on a terminal, until q is pressed)"
+        output = "also write the rows of the last report for flame graphs: .collapsed stacks, or .speedscope.json"
+        key = "count only dispatches to this key (CPU, AutogradCPU)"
+        add("op", nargs="*", metavar="OP", help="only these operators (mm, aten::mm.out, *mm*)")
+        add("--by", choices=GROUPINGS, default="op", help="what to group the rows by (default op)")
+        add("--latency", action="store_true", help=latency)
+        add("--thread", metavar="TID", help="count only this thread")
+        add("--key", metavar="KEY", default="", help=key)
+        add("--sort", choices=ORDERS, default="count", help="how to sort the rows (default count)")
+        add("--interval", type=float, default=1.0, metavar="S", help="seconds to count (default 1)")
+        add("--count", type=integer, metavar="N", help=count)
+        add("--html", metavar="FILE", help="also write the last report as a self-contained HTML page")
+        add("--output", metavar="FILE", help=output)
+        add("--limit", type=integer, default=40, metavar="N", help="rows to show (default 40)")
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Count for that long. Raises UsageError, ProbesRefused."""

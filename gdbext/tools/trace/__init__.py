@@ -18,11 +18,10 @@ from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import GdbextError, ProbesRefused, UsageError
 from gdbext.live.host import ENGINES, PROBES, LiveTool
 from gdbext.tools.probes.bpf.bpf_kernel import permitted
-from gdbext.tools.trace.hook_installer import TraceRequest
-from gdbext.tools.trace.nesting import Keep, ProbeTrace
+from gdbext.tools.trace.hook_installer import Traced, TraceRequest, trace_by_breakpoints
+from gdbext.tools.trace.nesting import ProbeTrace
 from gdbext.tools.trace.trace_output import TraceOutput, shows_time
 from gdbext.tools.trace.trace_section import render
-from gdbext.tools.trace.tracing import Traced, trace_by_breakpoints
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -79,50 +78,29 @@ class TraceTool(LiveTool):
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.description = f"{parser.description}\n{DESCRIPTION}"
-        parser.add_argument("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
-        parser.add_argument("--all", action="store_true", help="trace every call of every operator (slow, see above)")
-        parser.add_argument(
-            "--verbose",
-            action="store_true",
-            help="show every step: entry, lookup, kernel, boxing, meta/impl functions, returns",
+        add, seconds = parser.add_argument, partial(duration, most=MAX_SECONDS)
+        steps = "show every step: entry, lookup, kernel, boxing, meta/impl functions, returns"
+        output = (
+            "to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, .speedscope.json a "
+            "profile of speedscope, .collapsed stacks for flame graphs with nanoseconds, else text"
         )
-        parser.add_argument(
-            "--output",
-            metavar="FILE",
-            help="to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, .speedscope.json a "
-            "profile of speedscope, .collapsed stacks for flame graphs with nanoseconds, else text",
-        )
-        parser.add_argument(
-            "--limit",
-            metavar="N",
-            type=positive,
-            default=0,
-            help=f"end after N dispatches (default with --output: {MOST_IN_A_FILE:,})",
-        )
-        parser.add_argument("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
-        parser.add_argument("--thread", metavar="TID|N", help="this thread only")
-        parser.add_argument("--key", metavar="KEY", default="", help="probes: only dispatches to this key (CPU)")
-        parser.add_argument("--since", metavar="OP", default="", help="begin when this operator is entered")
-        parser.add_argument(
-            "--engine", choices=ENGINES, help="kernel probes, which stop nobody (default if permitted), or breakpoints"
-        )
-        parser.add_argument(
-            "--last",
-            metavar="S",
-            type=partial(duration, option="--last", most=MAX_SECONDS),
-            default=0.0,
-            help="probes: write only the last S seconds, at the end",
-        )
-        parser.add_argument(
-            "--hung-after",
-            metavar="S",
-            type=partial(duration, option="--hung-after", most=MAX_SECONDS),
-            default=0.0,
-            help="probes: end after S seconds without a dispatch",
-        )
-        parser.add_argument(
-            "--boxed", action="store_true", help="also stop in Dispatcher::callBoxed, which slows all boxed calls"
-        )
+        limit = f"end after N dispatches (default with --output: {MOST_IN_A_FILE:,})"
+        last, hung = partial(seconds, option="--last"), partial(seconds, option="--hung-after")
+        boxed = "also stop in Dispatcher::callBoxed, which slows all boxed calls"
+        engine = "kernel probes, which stop nobody (default if permitted), or breakpoints"
+        add("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
+        add("--all", action="store_true", help="trace every call of every operator (slow, see above)")
+        add("--verbose", action="store_true", help=steps)
+        add("--output", metavar="FILE", help=output)
+        add("--limit", metavar="N", type=positive, default=0, help=limit)
+        add("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
+        add("--thread", metavar="TID|N", help="this thread only")
+        add("--key", metavar="KEY", default="", help="probes: only dispatches to this key (CPU)")
+        add("--since", metavar="OP", default="", help="begin when this operator is entered")
+        add("--engine", choices=ENGINES, help=engine)
+        add("--last", metavar="S", type=last, default=0.0, help="probes: write only the last S seconds, at the end")
+        add("--hung-after", metavar="S", type=hung, default=0.0, help="probes: end after S seconds without a dispatch")
+        add("--boxed", action="store_true", help=boxed)
 
     def modes(self, args: Namespace) -> Sequence[Mode]:
         """By probes, which need no debugger, or by breakpoints. Raises UsageError."""
@@ -165,17 +143,9 @@ class TraceTool(LiveTool):
                 f"scripts/dispatch -p {session.target.pid or 'PID'} dispatch-trace --all --engine probes",
             )
         control = host.run_control(session)
-        request = TraceRequest(
-            args.op,
-            args.all,
-            args.verbose,
-            shows_time(args.output),
-            args.boxed,
-            args.limit,
-            args.depth,
-            find_thread(session.target, args.thread).tid if args.thread is not None else None,
-            args.since,
-        )
+        tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
+        steps = args.verbose, shows_time(args.output), args.boxed
+        request = TraceRequest(args.op, args.all, *steps, args.limit, args.depth, tid, args.since)
         with self._output(session, args, host) as output:
             warnings = host.note_on_breakpoints(session, refused)
             with host.running(self.name):
@@ -197,12 +167,11 @@ class TraceTool(LiveTool):
         run_beside: Callable[[Work], Ending] | None = None,
     ) -> Traced:
         """Trace by kernel probes, while the process runs on. ``run_beside``: see ProbeTrace."""
-        request = TraceRequest(
-            args.op, args.all, limit=args.limit, depth=args.depth, tid=tid, since=args.since, key=args.key
-        )
+        limits = args.limit, args.depth, tid, args.since, args.key, args.last, args.hung_after
+        request = TraceRequest(args.op, args.all, False, False, False, *limits)
         with self._output(session, args, host) as output:
-            trace = ProbeTrace(session, request, Keep(args.last, args.hung_after), output.notify, run_beside)
-            section, target = trace.run(output.batches, output.flush)
+            trace = ProbeTrace(session, request, output.notify, output.flush, run_beside)
+            section, target = trace.run(output.batches)
             output.finish(section.ending)
         return replace(section, output=args.output, events=output.events), target
 

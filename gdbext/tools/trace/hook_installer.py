@@ -1,27 +1,36 @@
-"""The operators that a trace is about, also when they are defined later, and the hooks that it places on them."""
+"""dispatch-trace by breakpoints: its operators, also those that are defined later, their hooks, and the run."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.report import Ending, EndingKind, TargetReport
+from gdbext.diagnosis.reporting import report_target
 from gdbext.engine.process.symbolizer import Function
-from gdbext.engine.unwind.caller_check import StopPlace
+from gdbext.engine.unwind.caller_check import CallerWalk, StopPlace
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
-from gdbext.errors import GdbextError, TargetError
+from gdbext.errors import TargetError
 from gdbext.live.all_calls import AllCalls, SharedLookup
+from gdbext.live.dispatch_description import Describer
 from gdbext.live.host import Handler, HookSpec, RunControl
 from gdbext.live.operator_functions import OperatorFunction
 from gdbext.live.registrations import definition_hooks
-from gdbext.torch.assumed_symbols import STEP_CALLBACKS
+from gdbext.live.timed_run import SilenceNotice, ending_of_failure
+from gdbext.live.waiting import torch_session
+from gdbext.log import logger
+from gdbext.render import escape
+from gdbext.tools.trace.trace_bars import TraceSink
+from gdbext.tools.trace.trace_section import TraceSection
+from gdbext.tools.trace.tracer import Limits, Tracer, open_threads
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.stack.lookup_sites import Invocation, LookupSites
-from gdbext.torch.stack.roles import Role, classify
+from gdbext.torch.stack.roles import classify
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.tools.trace.tracer import Tracer
     from gdbext.torch.registry import Dispatcher, Operator
 
 FUNCTION_LIMIT = 4000
@@ -33,8 +42,9 @@ class TraceRequest:
     """``everything``: all calls of all operators. ``returns``: also stop where dispatches end.
 
     ``boxed``: also stop in ``Dispatcher::callBoxed``, which all operators share. ``limit`` dispatches and ``depth``
-    levels, 0 for any number; ``tid`` one thread only; ``key``: by probes only dispatches to
-    that key. The trace begins with the first dispatch of ``since``.
+    levels, 0 for any number; ``tid`` one thread only. The trace begins with the first dispatch of ``since``. By probes:
+    only dispatches to ``key``; ``last``: write down only those of the last seconds, at the end (0: everything at once);
+    ``hung_after``: it also ends when nothing was dispatched for that many seconds (0: never).
     """
 
     patterns: Sequence[str]
@@ -47,6 +57,8 @@ class TraceRequest:
     tid: int | None = None
     since: str = ""
     key: str = ""
+    last: float = 0.0
+    hung_after: float = 0.0
 
 
 class TracedOperators:
@@ -92,18 +104,16 @@ def _distinct(operators: Iterable[Operator]) -> list[Operator]:
     return list({operator.address: operator for operator in operators}.values())
 
 
+@dataclass
 class TraceHooks:
-    """Places the hooks for the operators of a trace, and later for those that are defined while it runs."""
+    """Places the hooks for the operators of a trace, and later for those that are defined while it runs. ``note`` gets
+    what the user must know at once."""
 
-    def __init__(
-        self, installer: HookInstaller, all_calls: AllCalls, request: TraceRequest, note: Callable[[str], None]
-    ) -> None:
-        """``note`` gets what the user must know at once."""
-        self._installer = installer
-        self._all_calls = all_calls
-        self._request = request
-        self._note = note
-        self._stops_at_all_boxed = False
+    _installer: HookInstaller
+    _all_calls: AllCalls
+    _request: TraceRequest
+    _note: Callable[[str], None]
+    _stops_at_all_boxed: bool = field(default=False, init=False)
 
     def place(self, operators: TracedOperators) -> None:
         """Place all of them. Raises TargetError."""
@@ -176,8 +186,6 @@ class HookInstaller:
         self._functions = all_calls.functions
         self._tracer = tracer
         self._with_returns = returns
-        self._boxed_events: dict[int, str] = {}
-        """Return address of a boxed entry → its event."""
 
     def _hook(
         self, address: int, frame: CfaRule, handler: Handler, register: str = "", load: int | None = None
@@ -192,8 +200,6 @@ class HookInstaller:
 
     def _frame(self, address: int) -> CfaRule | None:
         return frame_at(self._architecture, self._functions.finder.tables, address, self._at_entry.size)
-
-    # --- an operator's own functions -------------------------------------------------------------
 
     def function(self, function: OperatorFunction, entry: bool) -> None:
         """The lookup; on demand the function's entry, its invocations of kernels, and its returns."""
@@ -239,8 +245,6 @@ class HookInstaller:
     def _structured(self, start: int, kind: str, name: str) -> None:
         self._hook(start, self._at_entry, lambda tid, cfa, _: self._tracer.function(tid, cfa, start, kind, name))
 
-    # --- boxed calls -----------------------------------------------------------------------------
-
     def boxed_entry(self, address: int, operator: Operator, calls: bool) -> None:
         """The boxed entry of an operator's kernel; ``calls``: callBoxed counts, too, not only redispatchBoxed."""
         self._boxed_function(address, lambda handle: operator if handle == operator.address else None, calls)
@@ -258,7 +262,7 @@ class HookInstaller:
         place = StopPlace(address, function.start, function.start + function.size, self._at_entry.size)
 
         def entered(tid: int, cfa: int, bits: int) -> bool:
-            event = self._boxed_event(self._architecture.return_address(control.read, cfa))
+            event = self._all_calls.boxed_event(self._architecture.return_address(control.read, cfa))
             if not event or (event == "callBoxed" and not calls):
                 return False
             operator = operator_of(int.from_bytes(control.read(control.register(self._arguments[1]), 8), "little"))
@@ -334,24 +338,85 @@ class HookInstaller:
         end, is_open = function.start + function.size, self._all_calls.open_at(returns_to - 1)
         return event, frame, StopPlace(returns_to, function.start, end, frame.size, is_open)
 
-    def _boxed_event(self, returns_to: int) -> str:
-        """The event of a boxed entry that returns there; "" inside an unboxed call, which was reported."""
-        if returns_to not in self._boxed_events:
-            try:
-                function = self._session.symbolizer.function(returns_to - 1)
-            except GdbextError:
-                function = None
-            role, event = classify(function), ""
-            if function and role.role.opens and role.role is not Role.OPERATOR:
-                event = role.event
-            elif function and role.role is not Role.OPERATOR and not role.role.is_layer:
-                asked = STEP_CALLBACKS.address(self._session.symbolizer)
-                event = "callBoxed" if asked in self._functions.calls_of(function) else "redispatchBoxed"
-            self._boxed_events[returns_to] = event
-        return self._boxed_events[returns_to]
-
 
 def _stop_place(function: Function, sites: LookupSites) -> StopPlace:
     """The place of a lookup in a function."""
     code = (0, 0) if sites.tail_calls else (function.start, function.start + function.size)
     return StopPlace(sites.lookup, *code, sites.frame.size)
+
+
+_log = logger(__name__)
+
+MakeSink = Callable[[Callable[[], float], int], TraceSink]
+"""(clock in microseconds since the trace began, process id) → where the trace is written."""
+Traced = tuple[TraceSection, TargetReport]
+"""The result of a trace, and the process."""
+
+
+def instead_of(request: TraceRequest) -> str:
+    """The words for what threads did that ran without a dispatch for the trace."""
+    limited = request.tid or request.key or request.since
+    limits = ", as asked for (--thread, --key, --since)" if limited else ""
+    if request.everything:
+        return f"dispatched nothing{limits}: dispatch-bt shows where they are"
+    return f"did not dispatch {escape(' '.join(request.patterns))}{limits}: dispatch-top counts what they do"
+
+
+def trace_by_breakpoints(
+    session: Session,
+    control: RunControl,
+    request: TraceRequest,
+    warnings: Sequence[str],
+    notify: Callable[[str], None],
+    make_sink: MakeSink,
+) -> Traced:
+    """Trace until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at once. Raises
+    TargetError."""
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        notify(text)
+
+    for warning in warnings:
+        note(warning)
+    try:
+        session = torch_session(control, session)
+        target = report_target(session)
+        operators = TracedOperators(session.dispatcher, request)
+        for error in operators.unknown:
+            note(f"{error} ({error.help}): waiting for it")
+        began = time.perf_counter()
+
+        def now() -> float:
+            return (time.perf_counter() - began) * 1e6
+
+        sink = make_sink(now, session.target.pid)
+        limits = Limits(
+            request.limit, request.depth, request.tid, frozenset(operator.address for operator in operators.since)
+        )
+        architecture = session.memory.architecture
+        callers = CallerWalk(
+            architecture, session.unwinder, control.read, lambda: control.register(architecture.frame_pointer)
+        )
+        describer = Describer(control.session, session, registrations=request.verbose)
+        tracer = Tracer(describer, sink, callers, control.read, limits, operators.includes, now)
+        all_calls = AllCalls(session)
+        installer = HookInstaller(session, control, all_calls, tracer, request.verbose or request.returns)
+        TraceHooks(installer, all_calls, request, note).place(operators)
+        hooks = installer.count
+        _log.info("%d hooks for %d operators", hooks, len(operators.named))
+        pid = session.target.pid if control.can_run_beside else 0
+        with SilenceNotice(pid, "dispatch", instead_of(request), lambda: bool(tracer.count), note):
+            ending = control.run()
+    finally:
+        control.close()
+    if tracer.reached_limit:
+        ending = Ending(EndingKind.LIMIT, f"--limit {request.limit}")
+    try:
+        sink.close()
+    except OSError as error:
+        ending = ending_of_failure(error)
+    hangs = ending.kind.leaves_process and ending.kind not in (EndingKind.REPLACED, EndingKind.LIMIT)
+    left = open_threads(control, tracer.open) if hangs else ()
+    return TraceSection(tracer.count, tuple(sorted(tracer.operators)), hooks, ending, left, tuple(notes)), target

@@ -6,8 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.reporting import report_target
@@ -20,13 +20,12 @@ from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS
 from gdbext.tools.probes.dispatch_counter import filter_of
 from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, relation
 from gdbext.tools.probes.trace_places import NewLibrarySites, TracePlaces, addresses, unseen_in
-from gdbext.tools.trace.hook_installer import TracedOperators
+from gdbext.tools.trace.hook_installer import MakeSink, Traced, TracedOperators, instead_of
 from gdbext.tools.trace.trace_section import OpenDispatch, OpenThread, TraceSection
-from gdbext.tools.trace.tracing import MakeSink, Traced, instead_of
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.live.timed_run import Work
+    from gdbext.live.timed_run import TimedRun, Work
     from gdbext.tools.probes.bpf.place_program import TracePlace
     from gdbext.tools.probes.dispatch_tracer import SeenDispatch
     from gdbext.tools.trace.hook_installer import TraceRequest
@@ -38,43 +37,39 @@ _QUIET = 5e5
 """Microseconds without a dispatch after which a thread is said not to have returned."""
 
 
+@dataclass
 class Nesting:
-    """Follows every thread. ``count`` dispatches were shown, ``names`` are their operators; ``is_full``: --limit."""
+    """Follows every thread. ``count`` dispatches were shown, ``names`` are their operators; ``is_full``: --limit.
+    ``started`` is the beginning of the trace in nanoseconds."""
 
-    def __init__(
-        self,
-        session: Session,
-        operators: TracedOperators,
-        request: TraceRequest,
-        sink: TraceSink,
-        started: int,
-        places: Sequence[TracePlace],
-    ) -> None:
-        """``started``: the beginning of the trace in nanoseconds."""
-        self._session = session
-        self._operators = operators
-        self._request = request
-        self._sink = sink
-        self._started = started
-        self.begin = 0
-        """Nothing is shown that is older (nanoseconds)."""
-        self._since = frozenset(operator.address for operator in operators.since)
-        self._waits_for_since = bool(request.since)
+    _session: Session
+    _operators: TracedOperators
+    _request: TraceRequest
+    _sink: TraceSink
+    _started: int
+    _places: Sequence[TracePlace]
+    begin: int = field(default=0, init=False)
+    """Nothing is shown that is older (nanoseconds)."""
+    count: int = field(default=0, init=False)
+    names: set[str] = field(default_factory=set, init=False)
+    is_full: bool = field(default=False, init=False)
+    newest: float = field(default=0.0, init=False)
+    """The beginning of the last one that was shown, in microseconds since the trace began."""
+    unread: int = field(default=0, init=False)
+    """Dispatches that are left out: operator or keyset could not be read, or not any more."""
+
+    def __post_init__(self) -> None:
+        session = self._session
+        self._since = frozenset(operator.address for operator in self._operators.since)
+        self._waits_for_since = bool(self._request.since)
         self._describer = Describer(lambda: session, session, registrations=False)
-        self.know_places(session, places)
+        self.know_places(session, self._places)
         self._denied: set[Relation] = set()
         self._lookups: dict[tuple[int, str, int], tuple[float, LookupResult | None]] = {}
         """(OperatorEntry, event, keyset) → the nanoseconds until which the entry of the table is fresh, and itself."""
         self._foreseen: set[tuple[int, int, int]] = set()
         self._open: dict[int, list[tuple[int, int, TracedDispatch]]] = {}
         """Thread → depth, place and dispatch of those that are open."""
-        self.count = 0
-        self.names: set[str] = set()
-        self.is_full = False
-        self.newest = 0.0
-        """The beginning of the last one that was shown, in microseconds since the trace began."""
-        self.unread = 0
-        """Dispatches that are left out: operator or keyset could not be read, or not any more."""
 
     def know_places(self, session: Session, places: Sequence[TracePlace]) -> None:
         """``places`` are those of before and new ones; their libraries are known to ``session``."""
@@ -188,23 +183,6 @@ _PIECE = 4096
 """Dispatches that are shown between two reads of the ring."""
 
 
-@dataclass(frozen=True)
-class Keep:
-    """``seconds``: write down only the last ones, at the end (0: everything at once). ``hung_after``: it also ends when
-    nothing was dispatched for that many seconds (0: never)."""
-
-    seconds: float = 0.0
-    hung_after: float = 0.0
-
-
-class _Interrupt(Protocol):
-    """A sign that the trace is to end."""
-
-    @property
-    def came(self) -> bool:
-        """True when the trace is to end."""
-
-
 class ProbeTrace:
     """One run of dispatch-trace in a process that is not stopped."""
 
@@ -212,17 +190,17 @@ class ProbeTrace:
         self,
         session: Session,
         request: TraceRequest,
-        keep: Keep,
         notify: Callable[[str], None],
-        run_beside: Callable[[Work], Ending] | None = None,
+        flush: Callable[[], None],
+        run_beside: Callable[[Work], Ending] | None,
     ) -> None:
-        """``notify`` shows at once what the user must know before the end. ``run_beside`` lets a process run that a
-        debugger holds."""
+        """``notify`` shows at once what the user must know before the end; ``flush`` writes what the sink has been
+        given. ``run_beside`` lets a process run that a debugger holds."""
         self._run_beside = run_beside
         self._session = session
         self._request = request
-        self._keep = keep
         self._notify = notify
+        self._flush = flush
         self._notes: list[str] = []
         self._kept: deque[tuple[float, bytes]] = deque()
         """Pieces of records with the time at which they were read."""
@@ -231,16 +209,15 @@ class ProbeTrace:
         self._end = 0.0
         """The end of the trace, where that was not now, in microseconds since its start."""
 
-    def run(self, make_sink: MakeSink, flush: Callable[[], None]) -> Traced:
-        """Trace until something ends it; ``flush`` writes what the sink has been given. Raises GdbextError."""
-        self._flush = flush
+    def run(self, make_sink: MakeSink) -> Traced:
+        """Trace until something ends it. Raises GdbextError."""
         session, request = self._session, self._request
         places = TracePlaces(session)
         places.begin()
         operators = TracedOperators(session.dispatcher, request)
         for error in operators.unknown:
             raise error
-        process, target = WatchedProcess(session.target.pid), report_target(session)
+        self._process, target = WatchedProcess(session.target.pid), report_target(session)
         chosen = places.everything() if request.everything else places.of(operators.all)
         wanted = () if request.everything else [operator.address for operator in operators.all]
         architecture, pid = session.memory.architecture, session.target.pid
@@ -249,15 +226,15 @@ class ProbeTrace:
         with ExitStack() as stack:  # whatever was traced when Ctrl+C was pressed is shown
             interrupt = stack.enter_context(DeferredInterrupt(is_heard=self._run_beside is None))
             with signals_held(INTERRUPTS):  # an exception before it is entered would leave the probes
-                tracer = stack.enter_context(DispatchTracer(architecture, pid, chosen, wanted, only))
+                self._tracer = tracer = stack.enter_context(DispatchTracer(architecture, pid, chosen, wanted, only))
             sink = make_sink(lambda: self._end or (time.monotonic_ns() - tracer.started) / 1e3, pid)
-            nesting = Nesting(session, operators, request, sink, tracer.started, chosen)
+            self._nesting = nesting = Nesting(session, operators, request, sink, tracer.started, chosen)
             with SilenceNotice(pid, "dispatch", instead_of(request), lambda: self._has_come, self._note):
                 if not self._run_beside:
-                    ending = self._watch(tracer, nesting, process, interrupt)
+                    ending = self._watch(interrupt)
                 else:  # in another thread, while this one lets the process run
                     endings: list[Ending] = []
-                    ending = self._run_beside(lambda run: endings.append(self._watch(tracer, nesting, process, run)))
+                    ending = self._run_beside(lambda run: endings.append(self._watch(run)))
                     if ending.kind is EndingKind.ASKED:
                         ending = endings[0]
             left = nesting.open_threads(tracer) if ending.kind is EndingKind.INTERRUPTED else ()
@@ -290,22 +267,19 @@ class ProbeTrace:
         self._notes.append(text)
         self._notify(text)
 
-    # --- while it runs ---------------------------------------------------------------------------
-
-    def _watch(
-        self, tracer: DispatchTracer, nesting: Nesting, process: WatchedProcess, interrupt: _Interrupt
-    ) -> Ending:
+    def _watch(self, interrupt: DeferredInterrupt | TimedRun) -> Ending:
         """Read and show dispatches until something ends that."""
         ending: Ending | None = None
+        nesting, last = self._nesting, self._request.last
         try:
             while not ending and not nesting.is_full:
-                ending = self._watch_briefly(tracer, nesting, process, interrupt)
-            self._read(tracer, nesting)
-            if self._keep.seconds:
-                newest = tracer.newest(self._kept[-1][1]) if self._kept else 0
-                nesting.begin = newest - int(self._keep.seconds * 1e9)
+                ending = self._watch_briefly(interrupt)
+            self._read()
+            if last:
+                newest = self._tracer.newest(self._kept[-1][1]) if self._kept else 0
+                nesting.begin = newest - int(last * 1e9)
             while self._kept and not nesting.is_full:
-                self._show(tracer, nesting)
+                self._show()
         except OSError as error:
             ending = ending_of_failure(error)
         if nesting.is_full:
@@ -313,54 +287,53 @@ class ProbeTrace:
             return Ending(EndingKind.LIMIT, f"--limit {self._request.limit}")
         return ending or Ending(EndingKind.ASKED, "")
 
-    def _watch_briefly(
-        self, tracer: DispatchTracer, nesting: Nesting, process: WatchedProcess, interrupt: _Interrupt
-    ) -> Ending | None:
+    def _watch_briefly(self, interrupt: DeferredInterrupt | TimedRun) -> Ending | None:
         """The dispatches until the next check of the process; the ending where there is one."""
         until = time.monotonic() + _CHECK
-        while time.monotonic() < until and not nesting.is_full:
+        while time.monotonic() < until and not self._nesting.is_full:
             if interrupt.came:
                 return Ending(EndingKind.INTERRUPTED, "interrupted")
-            has_read = self._read(tracer, nesting)
-            if self._kept and not self._keep.seconds:
-                self._show(tracer, nesting)
+            has_read = self._read()
+            if self._kept and not self._request.last:
+                self._show()
             elif not has_read:
                 time.sleep(_PAUSE)
-        ending = process.ending()
+        ending = self._process.ending()
         if ending:
             return ending
         try:
             places = self._new_libraries.found()
             if places:
-                tracer.add(places)
-                nesting.know_places(self._new_libraries.session, tracer.places)
+                self._tracer.add(places)
+                self._nesting.know_places(self._new_libraries.session, self._tracer.places)
         except GdbextError as error:
             self._note(f"a library that was loaded later is not traced: {error.what}")
-        if 0 < self._keep.hung_after < time.monotonic() - self._last_dispatch:
-            return Ending(EndingKind.ASKED, f"nothing was dispatched for {self._keep.hung_after:g} s")
+        if 0 < self._request.hung_after < time.monotonic() - self._last_dispatch:
+            return Ending(EndingKind.ASKED, f"nothing was dispatched for {self._request.hung_after:g} s")
         return None
 
-    def _read(self, tracer: DispatchTracer, nesting: Nesting) -> bool:
+    def _read(self) -> bool:
         """Keep all that is in the ring now, for later; whether that was anything."""
-        if not self._keep.seconds and self._kept_bytes > _KEPT_BYTES:
+        last = self._request.last
+        if not last and self._kept_bytes > _KEPT_BYTES:
             return False
-        data = tracer.read()
-        nesting.learn(tracer)
+        data = self._tracer.read()
+        self._nesting.learn(self._tracer)
         if data:
             self._has_come, self._last_dispatch = True, time.monotonic()
-            self._kept.extend((self._last_dispatch, piece) for piece in tracer.pieces(data, _PIECE))
+            self._kept.extend((self._last_dispatch, piece) for piece in self._tracer.pieces(data, _PIECE))
             self._kept_bytes += len(data)
-        if self._keep.seconds:
-            nesting.foresee(tracer, data)
+        if last:
+            self._nesting.foresee(self._tracer, data)
             # Drop what --last does not want; counted from the last dispatch, not from now: it may hang already.
-            horizon = self._last_dispatch - self._keep.seconds - _CHECK
+            horizon = self._last_dispatch - last - _CHECK
             while self._kept and (self._kept[0][0] < horizon or self._kept_bytes > _KEPT_BYTES):
                 self._kept_bytes -= len(self._kept.popleft()[1])
         return bool(data)
 
-    def _show(self, tracer: DispatchTracer, nesting: Nesting) -> None:
+    def _show(self) -> None:
         """Show the oldest piece that was kept."""
         data = self._kept.popleft()[1]
         self._kept_bytes -= len(data)
-        nesting.take(tracer, data)
+        self._nesting.take(self._tracer, data)
         self._flush()

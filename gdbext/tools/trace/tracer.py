@@ -8,7 +8,7 @@ has ended, by a return or an exception. What does lie below is walked (engine/un
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
@@ -43,35 +43,29 @@ DEPTH_LIMIT = 100_000
 """Dispatches that one thread is followed into; a runaway recursion overflows the stack long before."""
 
 
+@dataclass
 class Tracer:
     """Receives every stop. Methods return True where the trace is over and the process must stay stopped."""
 
-    def __init__(
-        self,
-        describer: Describer,
-        sink: TraceSink,
-        callers: CallerWalk,
-        read: ReadMemory,
-        limits: Limits,
-        watched: Callable[[Operator], bool],
-        now: Callable[[], float],
-    ) -> None:
-        """``read`` reads memory as it is now; ``watched`` says whether an operator is part of the trace; ``now`` gives
-        the microseconds since the trace began."""
-        self.describer = describer
-        self._sink = sink
-        self._callers = callers
-        self._read = read
-        self._limits = limits
-        self._watched = watched
-        self._now = now
-        self.count = 0
-        self.operators: set[str] = set()
-        self.reached_limit = False
-        """The trace has ended itself."""
-        self.open: dict[int, list[TracedDispatch]] = {}
-        """Thread id → its open dispatches, outermost first."""
-        self._started = not limits.since
+    describer: Describer
+    _sink: TraceSink
+    _callers: CallerWalk
+    _read: ReadMemory
+    """Reads memory as it is now."""
+    _limits: Limits
+    _watched: Callable[[Operator], bool]
+    """Whether an operator is part of the trace."""
+    _now: Callable[[], float]
+    """Gives the microseconds since the trace began."""
+    count: int = field(default=0, init=False)
+    operators: set[str] = field(default_factory=set, init=False)
+    reached_limit: bool = field(default=False, init=False)
+    """The trace has ended itself."""
+    open: dict[int, list[TracedDispatch]] = field(default_factory=dict, init=False)
+    """Thread id → its open dispatches, outermost first."""
+
+    def __post_init__(self) -> None:
+        self._started = not self._limits.since
         self._lookups: dict[tuple[int, str, int], LookupResult] = {}
 
     def lookup(self, operator: Operator, event: str, tid: int, cfa: int, place: StopPlace, bits: int) -> bool:
@@ -139,8 +133,6 @@ class Tracer:
             dispatch.entered = True
             dispatch.kernel_started = dispatch.started
             self._step(dispatch, "enter", f"kernel=[{dispatch.found.kernel.function}], boxed")
-
-    # --- steps -----------------------------------------------------------------------------------
 
     def entry(self, operator: Operator, event: str, tid: int, cfa: int, pc: int) -> bool:
         """The operator's function is entered, its keyset not known yet. Raises OSError."""

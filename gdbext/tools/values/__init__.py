@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report import Ending, EndingKind
-from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.reporting import make_report, report_target
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.tool_arguments import find_thread, positive
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import ProbesRefused, UsageError
+from gdbext.live.dispatch_description import Describer
 from gdbext.live.host import ENGINES, PROBES, LiveTool
+from gdbext.live.timed_run import SilenceNotice
+from gdbext.live.waiting import torch_session
+from gdbext.render import escape
 from gdbext.tools.values import first_nan
+from gdbext.tools.values.compiled_code_watch import CompiledCodeWatch, is_compiled
 from gdbext.tools.values.first_nan import FirstBad, find_lines, notes_on_stacks, python_place
 from gdbext.tools.values.launch import LaunchPrinter, find_document, json_lines, kernel_line, launch_lines
-from gdbext.tools.values.value_watch import ValueRequest
+from gdbext.tools.values.value_watch import ValueRequest, ValueWatch, WatchedOperators
 from gdbext.tools.values.values_section import ValueFiles, ValuesSection, render
-from gdbext.tools.values.watching import WatchResult, watch_values
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.diagnosis.report import Report
+    from gdbext.diagnosis.report import Report, TargetReport
     from gdbext.diagnosis.session import Session
     from gdbext.live.host import Host, RunControl
     from gdbext.render import Style
@@ -79,37 +83,24 @@ class ValuesTool(LiveTool):
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.description = f"{parser.description}\n{DESCRIPTION}"
-        parser.add_argument(
-            "mode",
-            choices=("off", "save", "print", "names", *SEEKS),
-            metavar="off|save|print|names|nan|inf",
-            help="what to do with values",
-        )
+        add, modes = parser.add_argument, "off|save|print|names|nan|inf"
         operators = "operators: mm, aten::mm, aten::mm.out, '*mm*'; compiled code: 'cpp_fused*', 'aoti_torch_*'"
-        parser.add_argument("op", nargs="*", metavar="OP", help=operators)
-        parser.add_argument(
-            "--when",
-            choices=("before", "after", "both"),
-            default=None,
-            help="when to look (default both; for names: before)",
-        )
-        parser.add_argument(
-            "--dir", metavar="DIR", default=".", help="the folder for the files of save (default: the current one)"
-        )
-        parser.add_argument(
-            "--max-bytes", metavar="N", type=positive, default=0, help="save no tensor larger than this"
-        )
-        parser.add_argument("--key", metavar="KEY", default="", help="only calls that are dispatched to this key")
-        parser.add_argument("--kernel", metavar="PATTERN", default="", help="only kernels whose name contains this")
-        parser.add_argument(
-            "--above", metavar="X", type=float, help="nan: look for numbers beyond X or -X instead of NaNs"
-        )
-        parser.add_argument("--continue", action="store_true", dest="goes_on", help="nan: print each find and go on")
-        parser.add_argument("--limit", metavar="N", type=positive, default=0, help="end after N calls")
-        parser.add_argument("--thread", metavar="TID|N", help="this thread only")
-        parser.add_argument(
-            "--engine", choices=ENGINES, help="kernel probes (default inside gdb and LLDB) or breakpoints, see above"
-        )
+        folder = "the folder for the files of save (default: the current one)"
+        when, moments = "when to look (default both; for names: before)", ("before", "after", "both")
+        above = "nan: look for numbers beyond X or -X instead of NaNs"
+        engine = "kernel probes (default inside gdb and LLDB) or breakpoints, see above"
+        add("mode", choices=modes.split("|"), metavar=modes, help="what to do with values")
+        add("op", nargs="*", metavar="OP", help=operators)
+        add("--when", choices=moments, default=None, help=when)
+        add("--dir", metavar="DIR", default=".", help=folder)
+        add("--max-bytes", metavar="N", type=positive, default=0, help="save no tensor larger than this")
+        add("--key", metavar="KEY", default="", help="only calls that are dispatched to this key")
+        add("--kernel", metavar="PATTERN", default="", help="only kernels whose name contains this")
+        add("--above", metavar="X", type=float, help=above)
+        add("--continue", action="store_true", dest="goes_on", help="nan: print each find and go on")
+        add("--limit", metavar="N", type=positive, default=0, help="end after N calls")
+        add("--thread", metavar="TID|N", help="this thread only")
+        add("--engine", choices=ENGINES, help=engine)
 
     def modes(self, args: Namespace) -> Sequence[Mode]:
         """For NaNs and infinities the operators on stacks can be examined, too."""
@@ -136,7 +127,7 @@ class ValuesTool(LiveTool):
             section = ValuesSection(args.mode, watched.calls, watched.ending, watched.notes, folder, files)
         return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
 
-    def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[WatchResult, ValueSink]:
+    def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[_WatchResult, ValueSink]:
         """Watch by the first engine that can. Raises UsageError, TargetError."""
         refused = None
         *others, last = host.engines(args.engine, session)
@@ -149,7 +140,7 @@ class ValuesTool(LiveTool):
 
     def _watch_by(
         self, engine: str, session: Session, args: Namespace, host: Host, refused: ProbesRefused | None = None
-    ) -> tuple[WatchResult, ValueSink]:
+    ) -> tuple[_WatchResult, ValueSink]:
         control = host.run_control(session)
 
         def notify(text: str) -> None:
@@ -164,10 +155,71 @@ class ValuesTool(LiveTool):
         else:
             warnings = host.note_on_breakpoints(session, refused)
         with host.running(self.name):
-            return watch_values(session, control, request, sink, warnings, notify), sink
+            return _watch_values(session, control, request, sink, warnings, notify), sink
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         return render(report, style)
+
+
+class _WatchResult(NamedTuple):
+    """The result of a watch."""
+
+    target: TargetReport
+    calls: int
+    """Number of calls that were seen."""
+    ending: Ending
+    notes: tuple[str, ...]
+
+
+def _watch_values(
+    session: Session,
+    control: RunControl,
+    request: ValueRequest,
+    sink: ValueSink,
+    warnings: Sequence[str],
+    notify: Callable[[str], None],
+) -> _WatchResult:
+    """Watch until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at once. Raises
+    TargetError, UsageError for what is no key and no operator."""
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        notify(text)
+
+    for warning in warnings:
+        note(warning)
+    limited = request.tid or request.key or request.kernel
+    limits = ", as asked for (--thread, --key, --kernel)" if limited else ""
+    called = f"did not call {escape(' '.join(request.patterns))}" if request.patterns else "called no operator"
+    try:
+        session = torch_session(control, session)
+        if request.key:
+            session.dispatch_keys.bits_of(request.key)
+            request = request._replace(key=session.dispatch_keys.own_name(request.key))
+        describer = Describer(control.session, session, registrations=False)
+        watch = ValueWatch(session, control, describer, request, sink)
+        kernels = CompiledCodeWatch(session, control, request, sink)
+        compiled = [pattern for pattern in request.patterns if is_compiled(pattern)]
+        if compiled:
+            kernels.place(compiled)
+        operators = WatchedOperators(session, control, watch, note)
+        if request.everything:
+            operators.everything()
+        else:
+            operators.place([pattern for pattern in request.patterns if pattern not in compiled])
+
+        def has_come() -> bool:
+            return bool(watch.count + kernels.count)
+
+        pid = session.target.pid if control.can_run_beside else 0
+        with SilenceNotice(pid, "call", f"{called}{limits}: dispatch-top counts what they do", has_come, note):
+            ending = control.run()
+    finally:
+        control.close()
+    if watch.over or kernels.over:
+        ending = Ending(EndingKind.LIMIT, f"--limit {request.limit}")
+    return _WatchResult(report_target(session), watch.count + kernels.count, ending, tuple(notes))
 
 
 def _request(session: Session, args: Namespace) -> ValueRequest:

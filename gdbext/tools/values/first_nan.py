@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.errors import GdbextError
@@ -78,18 +79,19 @@ def above(limit: float) -> IsBad:
     return is_above
 
 
+@dataclass
 class FirstBad:
     """Receives launches before and after; ends the run, or resumes, where it has found a bad result."""
 
-    def __init__(self, is_bad: IsBad, found: Callable[[Find], None], stays: bool) -> None:
-        """``found`` is called for each find; ``stays``: the process stays stopped at the first one."""
-        self._is_bad = is_bad
-        self._found = found
-        self._stays = stays
-        self._before: dict[tuple[int, str, int], tuple[bool, bool]] = {}
-        """Thread, operator and number of a call → (an argument was bad, all were known)."""
-        self._history: deque[KernelLaunch] = deque(maxlen=HISTORY)
-        self.count = 0
+    _is_bad: IsBad
+    _found: Callable[[Find], None]
+    """Called for each find."""
+    _stays: bool
+    """The process stays stopped at the first one."""
+    count: int = field(default=0, init=False)
+    _before: dict[tuple[int, str, int], tuple[bool, bool]] = field(default_factory=dict, init=False)
+    """Thread, operator and number of a call → (an argument was bad, all were known)."""
+    _history: deque[KernelLaunch] = field(default_factory=lambda: deque(maxlen=HISTORY), init=False)
 
     def launch(self, launch: KernelLaunch, reporter: TensorReporter) -> bool:
         """True at a find, where the process is to stay stopped."""

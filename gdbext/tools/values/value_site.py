@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from gdbext.engine.arch import Slot
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
 Call = TypeVar("Call")
 
 
+@dataclass
 class ReturnWatch(Generic[Call]):
     """Tells a call from another one by the end of its frame, so that recursion and exceptions do no harm."""
 
-    def __init__(self, control: RunControl, architecture: Architecture, returned: Callable[[int, Call], bool]) -> None:
-        """``returned`` gets the thread and the call; True: the process is to stay stopped."""
-        self._control = control
-        self._architecture = architecture
-        self._callback = returned
-        self._open: dict[int, list[tuple[int, Call]]] = {}
-        """Thread → (CFA, call) of those that have not returned."""
-        self._hooked: set[int] = set()
+    _control: RunControl
+    _architecture: Architecture
+    _callback: Callable[[int, Call], bool]
+    """Called with the thread and the call that returned → True: the process is to stay stopped."""
+    _open: dict[int, list[tuple[int, Call]]] = field(default_factory=dict, init=False)
+    """Thread → (CFA, call) of those that have not returned."""
+    _hooked: set[int] = field(default_factory=set, init=False)
 
     def expect(self, tid: int, cfa: int, call: Call) -> bool:
         """Wait for the return of the frame that ends at ``cfa``; True where a hook was placed. Raises MemoryFault."""
@@ -78,31 +79,23 @@ KernelEntered = Callable[[int, int, PendingCall, "ValueSite | None"], bool]
 """(thread, CFA, call, where its arguments are) → True: the process is to stay stopped."""
 
 
+@dataclass
 class PendingKernelEntries:
     """Sees calls that libraries and programs make with a dispatcher of their own: the lookup says which operator, and
     the entry of its kernel has the arguments."""
 
-    def __init__(
-        self,
-        session: Session,
-        control: RunControl,
-        describer: Describer,
-        hook: Callable[[HookSpec], None],
-        entered: KernelEntered,
-    ) -> None:
-        self._session = session
-        self._control = control
-        self._describer = describer
-        self._hook = hook
-        self._callback = entered
-        self._architecture = session.memory.architecture
-        self._pending: dict[int, PendingCall] = {}
-        """By thread."""
-        self._hooked: set[int] = set()
+    _session: Session
+    _control: RunControl
+    _describer: Describer
+    _hook: Callable[[HookSpec], None]
+    _callback: KernelEntered
+    _pending: dict[int, PendingCall] = field(default_factory=dict, init=False)
+    """By thread."""
+    _hooked: set[int] = field(default_factory=set, init=False)
 
     def place(self, calls: AllCalls, operators: Mapping[int, Operator]) -> None:
         """Place the hooks at lookups. ``operators``, by address, may become more."""
-        control, architecture = self._control, self._architecture
+        control, architecture = self._control, self._session.memory.architecture
         this, keyset = architecture.argument_registers[:2]
 
         def looked_up(tid: int, cfa: int, bits: int) -> bool:
@@ -132,7 +125,7 @@ class PendingKernelEntries:
             self._pending[tid] = PendingCall(operator, found)
             for address in found.addresses - self._hooked:
                 self._hooked.add(address)
-                self._hook(HookSpec(address, at_entry(self._architecture), self._entered(address)))
+                self._hook(HookSpec(address, at_entry(self._session.memory.architecture), self._entered(address)))
 
     def _entered(self, address: int) -> Handler:
         def entered(tid: int, cfa: int, _value: int) -> bool:
@@ -140,7 +133,8 @@ class PendingKernelEntries:
             if not call or address not in call.found.addresses:
                 return False
             boxed = address == call.found.boxed_address
-            words = [self._control.register(name) for name in self._architecture.argument_registers]
+            registers = self._session.memory.architecture.argument_registers
+            words = [self._control.register(name) for name in registers]
             if call.found.keyset.bits not in (words[2:3] if boxed else words[1:3]):
                 return False  # another dispatch, of no wanted operator
             del self._pending[tid]

@@ -1,17 +1,20 @@
-"""Watches operators while the process runs: what each is called with, and what it returns."""
+"""Watches operators while the process runs: at which places each is seen, what it is called with and returns."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
-from gdbext.errors import BadData, GdbextError, MemoryFault
+from gdbext.errors import BadData, GdbextError, MemoryFault, UsageError
+from gdbext.live.all_calls import AllCalls
 from gdbext.live.dispatch_description import Describer
 from gdbext.live.host import Handler, HookSpec, RunControl
 from gdbext.live.operator_functions import OperatorFunction, OperatorFunctions
+from gdbext.live.registrations import definition_hooks
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
 from gdbext.tools.values.value_site import (
@@ -25,6 +28,7 @@ from gdbext.tools.values.value_site import (
     result_pointer,
     value_site,
 )
+from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.registry.schema import aliased_arguments, schema_results, schema_types
 from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.stack.roles import operator_method
@@ -33,7 +37,6 @@ from gdbext.torch.values.cpp_values import CppValues, Value
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.live.all_calls import AllCalls
     from gdbext.live.dispatch_description import LookupResult
     from gdbext.torch.registry import Operator
 
@@ -68,10 +71,60 @@ class ValueSink(Protocol):
         """True: the process is to stay stopped."""
 
 
+Call = TypeVar("Call")
+
+
+class CallWatch(Generic[Call]):
+    """The calls that one run of dispatch-values sees, which its ``sink`` gets, and their limit."""
+
+    def __init__(self, session: Session, control: RunControl, request: ValueRequest, sink: ValueSink) -> None:
+        self._session = session
+        self._control = control
+        self._request = request
+        self._sink = sink
+        self._reporter = TensorReporter(session)
+        self._described = LaunchValues(self._reporter, request.statistics)
+        self._values = CppValues(session.memory, session.layout, self._described.tensor_text)
+        self._architecture = session.memory.architecture
+        self._at_entry = at_entry(self._architecture)
+        self._returns: ReturnWatch[Call] = ReturnWatch(control, self._architecture, self._returned)
+        self.count = 0
+        """Number of calls that were seen."""
+        self.hooks = 0
+        self.over = False
+        """True when the limit was reached."""
+
+    @abstractmethod
+    def _launch(self, moment: str, tid: int, call: Call) -> KernelLaunch:
+        """The call as it is reported; AFTER: with its results."""
+
+    def _hook(self, spec: HookSpec) -> None:
+        self._control.place(spec)
+        self.hooks += 1
+
+    def _begin(self, tid: int, cfa: int, call: Call) -> bool:
+        """Report a call that was seen, in the frame that ends at ``cfa``; True: the process is to stay stopped."""
+        request, stays = self._request, False
+        self.count += 1
+        if request.before:
+            stays = self._sink.launch(self._launch(BEFORE, tid, call), self._reporter)
+        if request.after and not stays:
+            self.hooks += self._returns.expect(tid, cfa, call)
+        if request.is_last(self.count) and not request.after:
+            self.over = True
+        return stays or self.over
+
+    def _returned(self, tid: int, call: Call) -> bool:
+        self._session.memory.forget()
+        stays = self._sink.launch(self._launch(AFTER, tid, call), self._reporter)
+        if self._request.is_last(self.count) and not self._returns.is_inside(tid):
+            self.over = True
+        return stays or self.over
+
+
 class _OpenCall(NamedTuple):
     """A call that has not returned."""
 
-    cfa: int
     operator: Operator
     found: LookupResult
     number: int
@@ -90,20 +143,14 @@ class _WatchedCaller(NamedTuple):
     frame: CfaRule
 
 
-class ValueWatch:
-    """The watch of one run of dispatch-values."""
+class ValueWatch(CallWatch[_OpenCall]):
+    """The operators of one run of dispatch-values."""
 
     def __init__(
         self, session: Session, control: RunControl, describer: Describer, request: ValueRequest, sink: ValueSink
     ) -> None:
-        self._session = session
-        self._control = control
+        super().__init__(session, control, request, sink)
         self._describer = describer
-        self._request = request
-        self._sink = sink
-        self._reporter = TensorReporter(session)
-        self._described = LaunchValues(self._reporter, request.statistics)
-        self._values = CppValues(session.memory, session.layout, self._described.tensor_text)
         self._call_numbers: dict[int, int] = {}
         """By OperatorEntry."""
         self._entries: dict[int, tuple[int, int, ArgumentRegisters]] = {}
@@ -112,21 +159,7 @@ class ValueWatch:
         self._types: dict[int, dict[str, str]] = {}
         """OperatorEntry → argument → its type in the schema."""
         self._tables = OperatorFunctions(session).finder.tables
-        self._architecture = architecture = session.memory.architecture
-        self._at_entry = at_entry(architecture)
-        self._returns: ReturnWatch[_OpenCall] = ReturnWatch(control, architecture, self._returned)
-        self._arguments = architecture.argument_registers
-        self.count = 0
-        """Number of calls that were seen."""
-        self.hooks = 0
-        self.over = False
-        """True when the limit was reached."""
-
-    # --- hooks -----------------------------------------------------------------------------------
-
-    def _hook(self, spec: HookSpec) -> None:
-        self._control.place(spec)
-        self.hooks += 1
+        self._arguments = self._architecture.argument_registers
 
     def function(self, function: OperatorFunction) -> None:
         """Watch a function of an operator's own."""
@@ -231,8 +264,6 @@ class ValueWatch:
         site = value_site(self._session, operator, function, returns_to)
         return _WatchedCaller(operator, site, frame) if frame else None
 
-    # --- a call ----------------------------------------------------------------------------------
-
     def _called(self, tid: int, cfa: int, operator: Operator, event: str, bits: int, site: ValueSite | None) -> bool:
         """A lookup with keyset ``bits``, in the frame that ends at ``cfa``. Raises OSError, MemoryFault."""
         request, memory = self._request, self._session.memory
@@ -248,7 +279,6 @@ class ValueWatch:
             return False
         memory.forget()
         number = self._call_numbers[operator.address] = self._call_numbers.get(operator.address, -1) + 1
-        self.count += 1
         arguments: Sequence[tuple[str, Value | None]] = ()
         result, is_boxed = 0, found.event in (DispatchEvent.CALL_BOXED, DispatchEvent.REDISPATCH_BOXED)
         if is_boxed:
@@ -261,15 +291,7 @@ class ValueWatch:
                 registers = registers_at(self._architecture, site, self._control, cfa, memory.try_u64)
             arguments = site.values(self._values, registers, cfa, memory.try_u64)
             result = result_pointer(self._architecture, registers) if site.uses_sret else 0
-        opened = _OpenCall(cfa, operator, found, number, tuple(arguments), result, is_boxed)
-        stays = False
-        if request.before:
-            stays = self._sink.launch(self._launch(BEFORE, tid, opened, ()), self._reporter)
-        if request.after and not stays:
-            self.hooks += self._returns.expect(tid, cfa, opened)
-        if request.is_last(self.count) and not request.after:
-            self.over = True
-        return stays or self.over
+        return self._begin(tid, cfa, _OpenCall(operator, found, number, tuple(arguments), result, is_boxed))
 
     def _boxed_values(self, stack: int, count: int) -> list[Value | None]:
         """The last ``count`` IValues of a stack."""
@@ -285,15 +307,6 @@ class ValueWatch:
                 with suppress(GdbextError):
                     values[number] = self._values.boxed(start + number * size)
         return values
-
-    # --- its return ------------------------------------------------------------------------------
-
-    def _returned(self, tid: int, opened: _OpenCall) -> bool:
-        self._session.memory.forget()
-        stays = self._sink.launch(self._launch(AFTER, tid, opened, self._results(opened)), self._reporter)
-        if self._request.is_last(self.count) and not self._returns.is_inside(tid):
-            self.over = True
-        return stays or self.over
 
     def _results(self, opened: _OpenCall) -> list[tuple[str, Value | None]]:
         """The values that the operator returned."""
@@ -328,17 +341,100 @@ class ValueWatch:
         except (BadData, MemoryFault):
             return None
 
-    # --- what is reported ------------------------------------------------------------------------
-
-    def _launch(
-        self, when: str, tid: int, opened: _OpenCall, results: Sequence[tuple[str, Value | None]]
-    ) -> KernelLaunch:
-        found, operator = opened.found, opened.operator
+    def _launch(self, moment: str, tid: int, call: _OpenCall) -> KernelLaunch:
+        found, operator = call.found, call.operator
         if operator.address not in self._types:
             types = schema_types(operator.schema.text) if operator.schema else ()
             self._types[operator.address] = {name: kind for kind, name in types}
         kinds = self._types[operator.address]
-        values = [self._described.described(name, value, kinds.get(name, "")) for name, value in opened.arguments]
+        results = self._results(call) if moment == AFTER else []
+        values = [self._described.described(name, value, kinds.get(name, "")) for name, value in call.arguments]
         values += [self._described.described(name, value, "") for name, value in results]
-        kernel, number = found.kernel.function, opened.number
-        return KernelLaunch(when, found.op, found.overload, number, kernel, found.key, tid, tuple(values), len(results))
+        words = found.op, found.overload, call.number, found.kernel.function, found.key
+        return KernelLaunch(moment, *words, tid, tuple(values), len(results))
+
+
+class WatchedOperators:
+    """Places the hooks of one watch. An operator without functions of its own is seen where the dispatcher's
+    ``callBoxed`` calls kernels, and at the function that all Python kernels share: all boxed calls stop there. Boxed
+    entries of its own kernels would not do: most extensions' operators are called through autograd's fallback first."""
+
+    def __init__(self, session: Session, control: RunControl, watch: ValueWatch, note: Callable[[str], None]) -> None:
+        """``note`` gets what the user must know at once."""
+        self._session = session
+        self._control = control
+        self._watch = watch
+        self._note = note
+        self._all_calls = AllCalls(session)
+        self._functions = self._all_calls.functions
+        self._known: set[int] = set()
+        self._boxed: dict[int, Operator] = {}
+        """Operators that only boxed calls show, by OperatorEntry."""
+        self._sees_boxed_calls = False
+
+    def everything(self) -> None:
+        """Watch every operator. Raises TargetError."""
+        self._watch.everything(self._all_calls.lookups())
+
+    def place(self, patterns: Sequence[str]) -> None:
+        """Watch those that the patterns mean, now or later. Raises UsageError for what cannot be seen, TargetError."""
+        if not patterns:
+            return
+        dispatcher, missing = self._session.dispatcher, []
+        for pattern in patterns:
+            operators = dispatcher.find(pattern)
+            for operator in operators:
+                self._add(operator)
+            if not operators:
+                missing.append(dispatcher.unknown(pattern))
+        matchers = [matcher(pattern) for pattern in patterns]
+
+        def defined(operator: Operator) -> None:
+            if any(matches(operator.qualified) for matches in matchers):
+                self._add(operator)
+
+        hooks = definition_hooks(self._session, self._functions, defined)
+        for spec in hooks:
+            self._control.place(spec)
+        if missing and not hooks:  # an operator that is registered later could not be seen
+            raise missing[0]
+        for error in missing:
+            self._note(f"{error} ({error.help}): waiting for it")
+        if not self._boxed:
+            return
+        names = ", ".join([operator.qualified for operator in self._boxed.values()][:8])
+        if self._sees_boxed_calls:
+            self._note(f"no functions of their own: {names}: every boxed call of any operator is stopped at")
+            return
+        what = f"calls of {names} cannot be watched"
+        why = "they have no functions of their own, and callBoxed was not found"
+        if not self._watch.hooks:
+            raise UsageError(what, why=why, help="watch an operator that they call")
+        self._note(f"{what}: {why}")
+
+    def _add(self, operator: Operator) -> None:
+        if operator.address in self._known:
+            return
+        self._known.add(operator.address)
+        own = self._functions.functions(operator)
+        for function in own:
+            self._watch.function(function)
+        if not own:
+            if not self._boxed:
+                self._stop_at_boxed_calls()
+            self._boxed[operator.address] = operator
+        if own or not self._sees_boxed_calls:
+            for entry in self._functions.boxed_entries(operator):
+                self._watch.boxed_entry(entry, operator, self._is_boxed_call)
+
+    def _stop_at_boxed_calls(self) -> None:
+        before = self._watch.hooks
+        self._watch.boxed_calls(self._all_calls.boxed_calls(), self._boxed)
+        self._sees_boxed_calls = self._watch.hooks > before
+        self._watch.own_lookups(self._all_calls, self._boxed)
+        for text in self._all_calls.not_seen():
+            self._note(f"{text}: what they call is not watched")
+        self._watch.python_kernels(self._functions.python_entries(), self._boxed, self._is_boxed_call)
+
+    def _is_boxed_call(self, returns_to: int) -> bool:
+        return self._all_calls.boxed_event(returns_to) == "callBoxed"

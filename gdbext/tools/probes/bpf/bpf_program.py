@@ -92,9 +92,6 @@ def end() -> Code:
     return constant(B0, 0) + _instruction(0x95)
 
 
-# --- jumps to labels -----------------------------------------------------------------------------
-
-
 class Label(NamedTuple):
     """The target of jumps."""
 
@@ -162,9 +159,6 @@ def assemble(parts: Iterable[Part]) -> Code:
             part = _instruction(part.opcode, part.register, part.source, distance, part.immediate)
         code.append(part)
     return b"".join(code)
-
-
-# --- what is needed more than once ---------------------------------------------------------------
 
 
 def look_up(descriptor: int, key: int) -> list[Part]:

@@ -14,7 +14,7 @@ from gdbext.tools.values import launch as launches
 from gdbext.tools.values.first_nan import FirstBad, above, find_lines, has_infinity, has_nan
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchTensor, LaunchValue
 from gdbext.tools.values.value_site import ValueSite, lost_registers, registers_at
-from gdbext.tools.values.watching import WatchedOperators
+from gdbext.tools.values.value_watch import WatchedOperators
 from gdbext.torch.values.value_text import Statistics
 
 
