@@ -25,7 +25,7 @@ from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.unwind.caller_check import IsOpen
 from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
 from gdbext.errors import GdbextError, MemoryFault
-from gdbext.live.operator_functions import OperatorFunctions, functions_kept
+from gdbext.live.operator_functions import OperatorFunctions, cached_functions
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS, STEP_CALLBACKS_NAME
 from gdbext.torch.registry.kernel import plain_name
 from gdbext.torch.stack.event_proof import KEYSET_BITS, walk_back
@@ -112,7 +112,7 @@ class AllCalls:
                 continue
             calls = partial(self._calls_of_imports, module, STEP_CALLBACKS.names, [asked])
             kept_as = f"shared callers {self._session.memory.architecture.name}"
-            for function in functions_kept(symbolizer, module, kept_as, calls, is_shared):
+            for function in cached_functions(symbolizer, module, kept_as, calls, is_shared):
                 try:
                     sites = finder.find(function.start, function.size)
                 except MemoryFault:

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 ALWAYS = AllOf()
 
 
-def both(first: Condition, second: Condition) -> Condition:
+def conjunction(first: Condition, second: Condition) -> Condition:
     """Both conditions, without nesting what is a conjunction already."""
     parts = [part for each in (first, second) for part in (each.conditions if isinstance(each, AllOf) else (each,))]
     return parts[0] if len(parts) == 1 else AllOf(tuple(parts))

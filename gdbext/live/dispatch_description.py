@@ -74,7 +74,7 @@ class TracedDispatch:
     number: Count
     tid: Count
     depth: Count
-    found: Inline[LookupResult]
+    lookup: Inline[LookupResult]
     cfa: Internal[int]
     body: Internal[int]
     code: Internal[tuple[int, int]]
@@ -99,14 +99,15 @@ class TracedDispatch:
         return "dispatch"
 
 
+@dataclass
 class Describer:
-    """Reads tables while the process is stopped. ``open_session`` gives a fresh session of the process."""
+    """Reads tables while the process is stopped."""
 
-    def __init__(self, open_session: Callable[[], Session], session: Session, registrations: bool) -> None:
-        """``registrations``: look for where kernels were registered, too."""
-        self._open = open_session
-        self._session = session
-        self._registrations = registrations
+    _open: Callable[[], Session]
+    """Gives a fresh session of the process."""
+    _session: Session
+    registrations: bool
+    """Find out where kernels were registered, too."""
 
     def operator(self, address: int) -> Operator | None:
         """The operator whose OperatorEntry is at ``address``. Raises BadData, MemoryFault."""
@@ -133,7 +134,7 @@ class Describer:
             kernels = self._session.dispatcher.kernels
             name = kernels.name(kernel, key, current.name)
         entry = None
-        if self._registrations:
+        if self.registrations:
             with suppress(GdbextError):
                 entry = self._session.tables.entry(current, index)
         proven = entry if entry and entry.consistent else None

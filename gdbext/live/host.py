@@ -179,7 +179,7 @@ class Host(ToolHost):
     def stopped_session(self) -> Session:
         """A fresh session of the stopped process, also while the debugger calls us. Raises UsageError, TargetError."""
 
-    def kept(self, kind: type[Kept], make: Callable[[], Kept]) -> Kept:
+    def object_of(self, kind: type[Kept], make: Callable[[], Kept]) -> Kept:
         """The one object of that type which belongs to this debugger; made when it is first asked for."""
         if kind not in self._kept:
             self._kept[kind] = make()

@@ -162,7 +162,7 @@ class OperatorFunctions:
         return self.finder.code(range(function.start, function.start + function.size))
 
 
-def functions_kept(
+def cached_functions(
     symbolizer: Symbolizer,
     module: Module,
     what: str,

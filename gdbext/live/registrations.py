@@ -18,6 +18,7 @@ registration costs a stop of 0.3 ms, one of a watched operator the reading of it
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,31 +72,27 @@ Python's when its modules go, all others by static destructors. Unwatched that t
 takes minutes, for nothing."""
 
 
+@dataclass
 class RegistrationWatch:
-    """The traps on registrations, for one run of the program."""
+    """The traps on registrations, for one run of the program. Raises TargetError where a trap cannot be set."""
 
-    def __init__(
-        self,
-        session: Session,
-        setter: BreakpointSetter,
-        wanted: Callable[[str], bool],
-        changed: Callable[[int], None],
-        ending: Callable[[], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        """``wanted`` gets an operator's qualified name, ``changed`` the address of such a one (its OperatorEntry) when
-        it is registered or gets a kernel; ``ending`` is called when the program begins to end, ``failed`` when
-        something could not be read. Raises TargetError where a trap cannot be set."""
-        self._session = session
-        self._setter = setter
-        self._wanted = wanted
-        self._changed = changed
-        self._ending = ending
-        self._failed = failed
+    _session: Session
+    _setter: BreakpointSetter
+    _wanted: Callable[[str], bool]
+    """Called with an operator's qualified name."""
+    _changed: Callable[[int], None]
+    """Called with the OperatorEntry of a wanted operator when it is registered or gets a kernel."""
+    _ending: Callable[[], None]
+    """Called when the program begins to end."""
+    _failed: Callable[[Exception], None]
+    """Called when something could not be read."""
+    _returns: dict[int, Trap] = field(default_factory=dict, init=False)
+    _registering: dict[int, int] = field(default_factory=dict, init=False)
+    """Return address → the OperatorEntry that is registered until then: the dispatcher lets one in at a time."""
+
+    def __post_init__(self) -> None:
+        session, setter = self._session, self._setter
         self._traps: list[Trap] = []
-        self._returns: dict[int, Trap] = {}
-        self._registering: dict[int, int] = {}
-        """Return address → the OperatorEntry that is registered until then: the dispatcher lets one in at a time."""
         torch = session.modules.named(assumed_symbols.CPU)
         functions = OperatorFunctions(session)
         self.addresses: list[int] = []

@@ -135,7 +135,7 @@ class BreakTool(LiveTool):
 
 def _breakpoints(host: Host) -> BreakTable:
     """All of this debugger. Raises UsageError without one."""
-    return host.kept(BreakTable, lambda: BreakTable(host.breakpoint_setter(), host.stopped_session))
+    return host.object_of(BreakTable, lambda: BreakTable(host.breakpoint_setter(), host.stopped_session))
 
 
 def _request(session: Session, args: Namespace) -> BreakRequest:

@@ -20,7 +20,7 @@ from gdbext.live.breakpoint_setter import (
     Pointee,
     PythonCondition,
     Register,
-    both,
+    conjunction,
 )
 from gdbext.live.operator_functions import OperatorFunction
 from gdbext.live.registrations import generated_functions, is_generated, not_loaded
@@ -157,10 +157,10 @@ class BreakPlan:
             for site in self._sites_of(operator, request):
                 condition = site.condition
                 if site.keyset and request.key and site.event != "kernel":
-                    condition = both(condition, key_condition(self._keys, site.keyset, request.key))
+                    condition = conjunction(condition, key_condition(self._keys, site.keyset, request.key))
                 if site.keyset and request.has:
                     bits = self._keys.bits_of(request.has)
-                    condition = both(condition, Equals(Bits(site.keyset, bits), bits))
+                    condition = conjunction(condition, Equals(Bits(site.keyset, bits), bits))
                 sites.append(replace(site, condition=condition))
         for pattern in filter(is_generated, request.op):
             for function in generated_functions(self._session, pattern):
@@ -298,7 +298,7 @@ class BreakPlan:
         if self._reaches(kernel.boxed, unboxed, _CALLS_DEEP):
             return [site]
         if kernel.functor:  # kernels of other keys may have the same boxed function
-            boxed = replace(boxed, condition=both(boxed.condition, Equals(self._arguments[0], kernel.functor)))
+            boxed = replace(boxed, condition=conjunction(boxed.condition, Equals(self._arguments[0], kernel.functor)))
         return [replace(site, what=f"{name}, entered unboxed"), boxed]
 
     def _reaches(self, start: int, target: int, depth: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -165,39 +165,36 @@ class _Placed:
     awaits: str = ""
 
 
+@dataclass
 class BreakSet:
-    """The breakpoints of one request. ``notes`` is what the user must know."""
+    """The breakpoints of one request."""
 
-    def __init__(
-        self,
-        request: BreakRequest,
-        setter: BreakpointSetter,
-        open_session: Callable[[], Session],
-        watch_of: Callable[[Session], RegistrationWatch],
-        watch_kernels: Callable[[Session], None],
-        show: Callable[[str], None],
-    ) -> None:
-        """``open_session`` gives a fresh session of the stopped process, ``watch_of`` the watch that all requests
-        share, ``watch_kernels`` begins to watch for generated kernels; ``show`` shows text at once."""
-        self.request = request
-        self.notes: tuple[str, ...] = ()
-        self._setter = setter
-        self._open_session = open_session
-        self._reports = _StopReports(open_session, request.why)
-        self._watch_of = watch_of
-        self._watch_kernels = watch_kernels
-        self._show = show
-        self._placed: list[_Placed] = []
-        self._pending: _Placed | None = None
-        """The breakpoint that waits for torch to be loaded."""
-        self._placeholder: _Placed | None = None
-        """The breakpoint in the user's list for what is not registered yet."""
-        self._matchers = [matcher(pattern) for pattern in request.op]
-        self._known_sites: set[tuple[int, Condition]] = set()
-        self._hits: Counter[tuple[int, Condition]] = Counter()
-        self._open_calls = OpenCalls()
-        self._opening_traps: dict[int, Trap] = {}
-        """The traps at lookups that open calls whose ends are stopped at, by address."""
+    request: BreakRequest
+    _setter: BreakpointSetter
+    _open_session: Callable[[], Session]
+    """Gives a fresh session of the stopped process."""
+    _watch_of: Callable[[Session], RegistrationWatch]
+    """Gives the watch that all requests share."""
+    _watch_kernels: Callable[[Session], None]
+    """Begins to watch for generated kernels."""
+    _show: Callable[[str], None]
+    """Shows text at once."""
+    notes: tuple[str, ...] = field(default=(), init=False)
+    """The notes that the user must know."""
+    _placed: list[_Placed] = field(default_factory=list, init=False)
+    _pending: _Placed | None = field(default=None, init=False)
+    """The breakpoint that waits for torch to be loaded."""
+    _placeholder: _Placed | None = field(default=None, init=False)
+    """The breakpoint in the user's list for what is not registered yet."""
+    _known_sites: set[tuple[int, Condition]] = field(default_factory=set, init=False)
+    _hits: Counter[tuple[int, Condition]] = field(default_factory=Counter, init=False)
+    _open_calls: OpenCalls = field(default_factory=OpenCalls, init=False)
+    _opening_traps: dict[int, Trap] = field(default_factory=dict, init=False)
+    """The traps at lookups that open calls whose ends are stopped at, by address."""
+
+    def __post_init__(self) -> None:
+        self._reports = _StopReports(self._open_session, self.request.why)
+        self._matchers = [matcher(pattern) for pattern in self.request.op]
 
     def wants(self, name: str) -> bool:
         """The request means the operator of that qualified name."""

@@ -146,7 +146,7 @@ class LatencyMeter(ProbeSet):
         ended = sum(
             times for (other, bucket), times in current.items() if other == what and bucket < probe_programs.ENTERED
         )
-        half, most, nearly_all = (_within(counts, share) for share in (0.5, 0.9, 0.99))
+        half, most, nearly_all = (_quantile(counts, share) for share in (0.5, 0.9, 0.99))
         edges = ((*probe_programs.range_of(bucket), counts[bucket]) for bucket in sorted(counts))
         return LatencyRow(
             self._summary.subject(what),
@@ -160,7 +160,7 @@ class LatencyMeter(ProbeSet):
         )
 
 
-def _within(counts: dict[int, int], share: float) -> float | None:
+def _quantile(counts: dict[int, int], share: float) -> float | None:
     """Microseconds that this share of the calls took less than, to a quarter of a power of two. ``counts``: bucket →
     calls."""
     wanted = share * sum(counts.values())

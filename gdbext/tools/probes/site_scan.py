@@ -4,17 +4,24 @@ A direct call of ``OperatorEntry::lookup`` is where a probe is cheap (the kernel
 ``this`` and the keyset, and the frame is the dispatch's own. Where the lookup is inlined, a cheap instruction near it
 is taken (torch/stack/lookup_sites.py), for a redispatch its entry: there the keyset is the first argument, behind the
 pointer for the result if there is one (sret).
+
+The sites of a library are found once and kept in the user's cache folder: to search 280 MB of code takes half a second
+of CPU time, in processes of their own.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.code_reader import import_stubs
+from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.unwind.frame_steps import frame_at
 from gdbext.errors import BadData, MemoryFault, TargetError
 from gdbext.live.all_calls import AllCalls
@@ -140,8 +147,12 @@ class LibrarySites(NamedTuple):
     unseen: int = 0
 
 
+_CACHE_KIND = "dispatch-sites-6"
+"""Part of the name of a cache's file; to be changed whenever the scan finds something else."""
+
+
 class SiteScanner:
-    """Scans the libraries of one process."""
+    """Finds the sites of the libraries of one process, in the cache or by a scan."""
 
     def __init__(self, session: Session, all_calls: AllCalls) -> None:
         self._session = session
@@ -149,20 +160,74 @@ class SiteScanner:
         self._all_calls = all_calls
         self._architecture = session.memory.architecture
         self._table = OperatorEntry.dispatchTable_.field(session.layout).offset
-        self.depends_on = f"{self._table:x}-{self._functions.finder.shift}"
-        """The inputs of the sites besides the library: how a table is recognised in code."""
-        self.may_use_children = self._all_calls.may_use_children
-        """A child of ours can search a library meanwhile."""
+        probing = self._architecture.probing
+        self._registers = tuple(sorted(probing.saved)) if probing else ()
+        self._cache = SymbolCache()
 
     def begin(self, module: Module) -> Callable[[], LibrarySites]:
         """Begin with one library, which a child of ours searches where it is large; a function that gives the result.
         Both raise SymbolFileError."""
-        if not module.image or ".text" not in module.image.sections:
+        if not module.image:
             return LibrarySites
-        if not module.name.startswith("libtorch"):
-            return lambda: self._sites_of_extension(module)
-        passages = self._all_calls.passages(module, lambda: {*self._lookups(module), *self._reports(module)})
-        return lambda: self._sites_of_torch(module, passages)
+        name = self._cache_name(module)
+        cached = self._load(name) if name else None
+        if cached:
+            return lambda: cached
+        passages: Iterable[tuple[int, int]] = ()
+        is_torch, has_code = module.name.startswith("libtorch"), ".text" in module.image.sections
+        if is_torch and has_code:
+            passages = self._all_calls.passages(module, lambda: {*self._lookups(module), *self._reports(module)})
+
+        def end() -> LibrarySites:
+            library = LibrarySites()
+            if has_code:
+                library = self._sites_of_torch(module, passages) if is_torch else self._sites_of_extension(module)
+            if name:
+                packed = [site.packed(self._registers) for site in library.sites] + [(library.unseen, 0)]
+                values, slots = array("Q", [each[0] for each in packed]), array("I", [each[1] for each in packed])
+                values.append(crc32(slots.tobytes(), crc32(values.tobytes())))
+                slots.append(0)
+                self._cache.store(name, (values, slots))
+            return library
+
+        return end
+
+    def cache_by_child(self, modules: Sequence[Module]) -> Iterator[bytes]:
+        """Have a child of ours put the sites of some libraries into the cache, from now on. The iterator ends when it
+        has done so. Raises SymbolFileError."""
+
+        def fill() -> Iterator[bytes]:
+            for module in modules:
+                self.begin(module)()
+            yield b""
+
+        return begun_by_child(fill, 1) if self._all_calls.may_use_children else iter(())
+
+    def has(self, module: Module) -> bool:
+        """The cache has the sites of the library."""
+        name = self._cache_name(module)
+        return bool(name) and self._load(name) is not None
+
+    def _cache_name(self, module: Module) -> str:
+        """The name of its file in the cache, with how a table is recognized in code; "" if nothing is kept of it."""
+        key = module.kept_as
+        return f"{key}.{self._table:x}-{self._functions.finder.shift}.{_CACHE_KIND}" if key else ""
+
+    def _load(self, name: str) -> LibrarySites | None:
+        """None unless every byte is as written: a probe inside of an instruction would ruin the process."""
+        arrays = self._cache.load(name)
+        if not arrays or len(arrays[0]) != len(arrays[1]) or not len(arrays[0]):
+            return None
+        values, slots = (
+            array(code, [numbers[at] for at in range(len(numbers))]) for code, numbers in zip("QI", arrays)
+        )
+        checksum = values.pop()
+        slots.pop()
+        if crc32(slots.tobytes(), crc32(values.tobytes())) != checksum:
+            return None
+        unseen = values.pop()
+        sites = [DispatchSite.unpacked(value, slot, self._registers) for value, slot in zip(values, slots)]
+        return LibrarySites(tuple(sites), unseen)
 
     def _sites_of_torch(self, module: Module, passages: Iterable[tuple[int, int]]) -> LibrarySites:
         """``passages``: see AllCalls.passages()."""

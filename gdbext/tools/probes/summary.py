@@ -250,7 +250,7 @@ def _keyset_kernel(operator: Operator, keyset: int) -> _KeysetKernel:
         return None, None, None
 
 
-def chosen(dispatcher: Dispatcher, patterns: Sequence[str]) -> list[Operator]:
+def named_operators(dispatcher: Dispatcher, patterns: Sequence[str]) -> list[Operator]:
     """The operators that the user named; none without a name. Raises UsageError for an unknown one."""
     wanted: dict[int, Operator] = {}
     for pattern in patterns:

@@ -21,7 +21,7 @@ from gdbext.tools.probes.bpf.place_program import PythonLines
 from gdbext.tools.probes.dispatch_counter import DispatchCount, DispatchCounter, filter_of
 from gdbext.tools.probes.flame_files import FORMATS, SPEEDSCOPE, FlameStacks, is_flame_file
 from gdbext.tools.probes.latency_meter import LatencyMeter
-from gdbext.tools.probes.summary import GROUPINGS, ORDERS, RowSelection, Summary, TopSection, chosen
+from gdbext.tools.probes.summary import GROUPINGS, ORDERS, RowSelection, Summary, TopSection, named_operators
 from gdbext.tools.probes.trace_places import NewLibrarySites, TracePlaces, unseen_in
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class TopTool(Tool):
             raise UsageError(
                 f"--interval takes up to {MAX_SECONDS:.0f} seconds, --limit at least one row, --count one report"
             )
-        operators = chosen(session.dispatcher, args.op)
+        operators = named_operators(session.dispatcher, args.op)
         tid = running_thread(process, args.thread) if args.thread is not None else None
         only = filter_of(session, tid, args.key)
         watched = WatchedProcess(process.pid)  # before there are probes: from then on its end is one that is reported

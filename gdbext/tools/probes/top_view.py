@@ -10,6 +10,7 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -34,9 +35,9 @@ def render(report: Report, style: Style) -> Iterator[str]:
     top = report.section(TopSection)
     yield style(headline(top), "bold")
     if top.lost:
-        yield style(lost(top), "yellow")
+        yield style(lost_text(top), "yellow")
     if not top.rows:
-        yield nothing(top)
+        yield nothing_text(top)
         return
     yield ""
     lines = [tuple(escape(cell) for cell in line) for line in table(top.rows)]
@@ -52,7 +53,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield f"page: {escape(top.page)}"
 
 
-def nothing(top: TopSection) -> str:
+def nothing_text(top: TopSection) -> str:
     """The line where no dispatch was seen: it says little where a program's own functions are not seen."""
     others = [each for each in top.unseen_in if " in libtorch" not in each]
     if not others:
@@ -68,7 +69,7 @@ def headline(top: TopSection) -> str:
     return f"{counted(top.total, 'dispatch')} in {top.seconds:.1f} s, {rate:.0f} a second, {probes}"
 
 
-def lost(top: TopSection) -> str:
+def lost_text(top: TopSection) -> str:
     """The line on what the rows do not have."""
     return f"{top.lost} more were not counted: too many combinations of operator, keyset and thread"
 
@@ -111,7 +112,7 @@ def render_page(top: TopSection, target: TargetReport | None, origin: Origin = N
     process = f" of process {target.pid}" if target and target.pid else ""
     body = [f"<h1>Dispatches{process}</h1><p>{text(headline(top))}</p>", *page.facts(origin.facts)]
     if top.lost:
-        body.append(f'<p class="warning">{text(lost(top))}</p>')
+        body.append(f'<p class="warning">{text(lost_text(top))}</p>')
     if top.rows:
         heads, *rows = table(top.rows)
         body += page.table([Column(head or "odd", head in ("count", "rate/s")) for head in heads], rows)
@@ -136,13 +137,13 @@ def is_possible() -> bool:
     return os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
 
 
+@dataclass
 class TopScreen:
-    """The screen that shows what ``measure`` gives."""
+    """The screen that shows what ``measure`` gives, every ``interval`` seconds."""
 
-    def __init__(self, measure: Callable[[RowSelection], Report], select_rows: RowSelection, interval: float) -> None:
-        self._measure = measure
-        self._select = select_rows
-        self._interval = interval
+    measure: Callable[[RowSelection], Report]
+    select: RowSelection
+    interval: float
 
     def run(self, stop: Callable[[], bool]) -> Report:
         """Run until q, or ``stop`` says so; the last report."""
@@ -153,7 +154,7 @@ class TopScreen:
             self._wait(stop)
             while True:
                 columns, lines = shutil.get_terminal_size()
-                report = self._measure(self._select._replace(limit=max(1, lines - _LINES_AROUND)))
+                report = self.measure(self.select._replace(limit=max(1, lines - _LINES_AROUND)))
                 text = [*shown(render_text(report)).splitlines()[: lines - 2], "", _HELP]
                 screen = "".join(line[:columns] + _REST for line in text[:lines])
                 sys.stdout.write(f"{_HOME}{screen.rstrip(chr(10))}\x1b[J")
@@ -167,7 +168,7 @@ class TopScreen:
 
     def _wait(self, stop: Callable[[], bool]) -> bool:
         """Wait for the next interval; False when the screen is to end. A key for another order ends the wait."""
-        until = time.monotonic() + self._interval
+        until = time.monotonic() + self.interval
         while not stop():
             left = until - time.monotonic()
             if left <= 0:
@@ -178,6 +179,6 @@ class TopScreen:
             if key in ("q", ""):
                 return False
             if key in _ORDERS:
-                self._select = self._select._replace(sort=_ORDERS[key])
+                self.select = self.select._replace(sort=_ORDERS[key])
                 return True
         return False

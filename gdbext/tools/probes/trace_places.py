@@ -1,32 +1,23 @@
-"""The places of a trace: of wanted operators, of functions that all share, of libraries that are loaded later.
-
-The sites of a library are found once and kept in the user's cache folder: to search 280 MB of code takes half a second
-of CPU time, in processes of their own.
-"""
+"""The places of a trace: of wanted operators, of functions that all share, of libraries that are loaded later."""
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
-from zlib import crc32
 
-from gdbext.engine.formats.symbol_cache import SymbolCache
-from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.live.all_calls import AllCalls
 from gdbext.live.operator_functions import OperatorFunctions
 from gdbext.tools.probes.bpf.bpf_kernel import ProbePlace
 from gdbext.tools.probes.bpf.place_program import TracePlace
-from gdbext.tools.probes.site_scan import COLD, DispatchSite, LibrarySites, ProbePlaces, SiteScanner
+from gdbext.tools.probes.site_scan import COLD, LibrarySites, ProbePlaces, SiteScanner
 from gdbext.torch.assumed_symbols import OPERATOR_STRUCT
 from gdbext.torch.registry.kernel import plain_name
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.engine.process.modules import Module
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.torch.registry import Operator
 
@@ -38,7 +29,7 @@ class TracePlaces:
         self._session = session
         self._calls = AllCalls(session)
         self._functions = self._calls.functions
-        self._store = SiteStore(session, SiteScanner(session, self._calls))
+        self._scanner = SiteScanner(session, self._calls)
         self._entries = ProbePlaces(session)
         self._library_sites: dict[int, LibrarySites] = {}
         """Those of other libraries than libtorch_cpu, by their first address."""
@@ -63,10 +54,10 @@ class TracePlaces:
         are in the cache)."""
         module = self._entries.module
         others_cached: Iterator[bytes] = iter(())
-        if not self._store.has(module):
+        if not self._scanner.has(module):
             others = [other for other in self._calls.modules() if other.name != OPERATOR_STRUCT.library]
-            others_cached = self._store.cache_by_child(others)
-        return self._store.begin(module), others_cached
+            others_cached = self._scanner.cache_by_child(others)
+        return self._scanner.begin(module), others_cached
 
     @cached_property
     def _torch_sites(self) -> LibrarySites:
@@ -85,10 +76,10 @@ class TracePlaces:
                 library = self._torch_sites
             else:
                 if module.start not in self._library_sites:
-                    self._library_sites[module.start] = self._store.begin(module)()
+                    self._library_sites[module.start] = self._scanner.begin(module)()
                 library = self._library_sites[module.start]
             is_own = library.unseen and not module.name.startswith("libtorch")
-            names = named(self._session.symbolizer, self._calls.not_seen_in(module)) if is_own else ""
+            names = function_names(self._session.symbolizer, self._calls.not_seen_in(module)) if is_own else ""
             self.unseen[f"{module.name}: {names}" if names else module.name] += library.unseen
             path = module.image.path if module.image else module.path
             places += [TracePlace(path, site, filtered=filtered) for site in library.sites if site.shared]
@@ -110,7 +101,7 @@ _NAMED = 3
 """Functions of a library that are not seen and named."""
 
 
-def named(symbolizer: Symbolizer, starts: Collection[int]) -> str:
+def function_names(symbolizer: Symbolizer, starts: Collection[int]) -> str:
     """The first of the functions that start there by their names: ``mine::f, mine::g, …``."""
     functions = (symbolizer.function(start) for start in sorted(starts))
     names = [plain_name(function.demangled[0]) for function in functions if function]
@@ -195,76 +186,3 @@ def addresses(session: Session, places: Sequence[TracePlace]) -> dict[int, int]:
         for start, size, address in segments.get(place.path, ())
         if start <= place.site.offset < start + size
     }
-
-
-_KIND = "dispatch-sites-6"
-"""Part of the file's name; to be changed whenever the scan finds something else."""
-
-
-class SiteStore:
-    """The sites of libraries, from the cache where it has them."""
-
-    def __init__(self, session: Session, scanner: SiteScanner) -> None:
-        probing = session.memory.architecture.probing
-        self._registers = tuple(sorted(probing.saved)) if probing else ()
-        self._scanner = scanner
-        self._cache = SymbolCache()
-
-    def begin(self, module: Module) -> Callable[[], LibrarySites]:
-        """Begin with one library; a function that gives its sites. Both raise SymbolFileError."""
-        if not module.image:
-            return LibrarySites
-        name = self._cache_name(module)
-        cached = self._load(name) if name else None
-        if cached:
-            return lambda: cached
-        finish = self._scanner.begin(module)
-
-        def end() -> LibrarySites:
-            library = finish()
-            if name:
-                packed = [site.packed(self._registers) for site in library.sites] + [(library.unseen, 0)]
-                values, slots = array("Q", [each[0] for each in packed]), array("I", [each[1] for each in packed])
-                values.append(crc32(slots.tobytes(), crc32(values.tobytes())))
-                slots.append(0)
-                self._cache.store(name, (values, slots))
-            return library
-
-        return end
-
-    def cache_by_child(self, modules: Sequence[Module]) -> Iterator[bytes]:
-        """Have a child of ours put the sites of some libraries into the cache, from now on. The iterator ends when it
-        has done so. Raises SymbolFileError."""
-
-        def fill() -> Iterator[bytes]:
-            for module in modules:
-                self.begin(module)()
-            yield b""
-
-        return begun_by_child(fill, 1) if self._scanner.may_use_children else iter(())
-
-    def has(self, module: Module) -> bool:
-        """The cache has the sites of the library."""
-        name = self._cache_name(module)
-        return bool(name) and self._load(name) is not None
-
-    def _cache_name(self, module: Module) -> str:
-        """The name of its file in the cache; "" for a library of which nothing is kept."""
-        key = module.kept_as
-        return f"{key}.{self._scanner.depends_on}.{_KIND}" if key else ""
-
-    def _load(self, name: str) -> LibrarySites | None:
-        """None unless every byte is as written: a probe inside of an instruction would ruin the process."""
-        arrays = self._cache.load(name)
-        if not arrays or len(arrays[0]) != len(arrays[1]) or not len(arrays[0]):
-            return None
-        values, slots = (
-            array(code, [numbers[at] for at in range(len(numbers))]) for code, numbers in zip("QI", arrays)
-        )
-        checksum = values.pop()
-        slots.pop()
-        if crc32(slots.tobytes(), crc32(values.tobytes())) != checksum:
-            return None
-        unseen = values.pop()
-        sites = [DispatchSite.unpacked(value, slot, self._registers) for value, slot in zip(values, slots)]
-        return LibrarySites(tuple(sites), unseen)

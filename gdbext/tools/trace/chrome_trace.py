@@ -186,12 +186,12 @@ class ChromeTrace(BarTrace):
 
 def events_of(bar: Bar, pid: int) -> list[CompleteEvent]:
     """The dispatch and, where its kernel was seen to be entered, the kernel."""
-    dispatch, found, kernel = bar.dispatch, bar.dispatch.found, bar.dispatch.found.kernel
+    dispatch, lookup, kernel = bar.dispatch, bar.dispatch.lookup, bar.dispatch.lookup.kernel
     args = CompleteArguments(
-        found.overload,
-        found.keyset,
-        found.key,
-        found.table_index,
+        lookup.overload,
+        lookup.keyset,
+        lookup.key,
+        lookup.table_index,
         kernel.function or None,
         not kernel.unboxed,
         dispatch.returned,
@@ -203,7 +203,7 @@ def events_of(bar: Bar, pid: int) -> list[CompleteEvent]:
         times = _exact_microseconds(start), _exact_microseconds(end - start)
         return CompleteEvent(*times, pid, dispatch.tid, name, category, args)
 
-    events = [event(bar.start, bar.end, found.op, found.event)]
+    events = [event(bar.start, bar.end, lookup.op, lookup.event)]
     if bar.kernel:
         args = args._replace(returned=dispatch.left)
         events.append(event(*bar.kernel, kernel.function, "kernel"))
@@ -257,9 +257,15 @@ class TimelinePage(BarTrace):
         self._begin()
         super().close()
         kinds = []
-        for found in (kind.found for kind in self._kinds.values()):
-            texts = (found.event.value, found.qualified, found.key, ", ".join(found.keyset.keys), found.kernel_text)
-            kinds.append([escape(each) for each in (*texts, found.kernel.registered_at or "")])
+        for lookup in (kind.lookup for kind in self._kinds.values()):
+            texts = (
+                lookup.event.value,
+                lookup.qualified,
+                lookup.key,
+                ", ".join(lookup.keyset.keys),
+                lookup.kernel_text,
+            )
+            kinds.append([escape(each) for each in (*texts, lookup.kernel.registered_at or "")])
         rows = (kind.cells() for kind in sorted(self._kinds.values(), key=lambda kind: -kind.own))
         body = "\n".join(("<h2>Where the time went</h2>", _TIMES, *page.table(_COLUMNS, rows)))
         self._text(f"]{DATA_ENDS}{embedded('kinds', kinds)}{body}\n{self._page.end()}")
@@ -273,10 +279,10 @@ class TimelinePage(BarTrace):
 
     def put(self, bars: Sequence[Bar]) -> None:
         for bar in bars:
-            found = bar.dispatch.found
-            kind = self._kinds.get(id(found))
+            lookup = bar.dispatch.lookup
+            kind = self._kinds.get(id(lookup))
             if not kind:
-                kind = self._kinds[id(found)] = _Kind(len(self._kinds), found)
+                kind = self._kinds[id(lookup)] = _Kind(len(self._kinds), lookup)
             kind.add(bar)
             kernel, took = (-1.0, -1.0)
             if bar.kernel:
@@ -293,8 +299,8 @@ class _Kind:
     """The cost of all dispatches with one LookupResult, which is kept along so that its id stays its own; ``own``
     without what was inside of them."""
 
-    def __init__(self, number: int, found: LookupResult) -> None:
-        self.number, self.found = number, found
+    def __init__(self, number: int, lookup: LookupResult) -> None:
+        self.number, self.lookup = number, lookup
         self.count, self.total, self.own, self.longest, self.unseen = 0, 0, 0, 0, 0
 
     def add(self, bar: Bar) -> None:
@@ -309,8 +315,8 @@ class _Kind:
 
     def cells(self) -> tuple[str, ...]:
         """The row of the table."""
-        found, seen = self.found, self.count - self.unseen
+        lookup, seen = self.lookup, self.count - self.unseen
         mean = self.total / seen if seen else 0.0
         times = (f"{time / 1e3:.1f}" if seen else "" for time in (self.own, self.total, mean, self.longest))
         counts = str(self.count), str(self.unseen or "")
-        return (*counts, *times, found.event.value, found.qualified, found.key, found.kernel_text)
+        return (*counts, *times, lookup.event.value, lookup.qualified, lookup.key, lookup.kernel_text)

@@ -117,13 +117,13 @@ class Nesting:
             self._waits_for_since = seen.operator not in self._since
         if self._waits_for_since or not (self._request.everything or self._operators.has(seen.operator)):
             return
-        found = self._lookup(seen.place, seen.operator, seen.keyset, seen.time)
-        if not found:
+        lookup = self._lookup(seen.place, seen.operator, seen.keyset, seen.time)
+        if not lookup:
             self.unread += 1
             return
         level = len(stack) + 1
         dispatch = TracedDispatch(
-            self.count + 1, seen.tid, level, found, seen.slot + 8, seen.slot, (0, 0), seen.returns_to, now
+            self.count + 1, seen.tid, level, lookup, seen.slot + 8, seen.slot, (0, 0), seen.returns_to, now
         )
         stack.append((seen.depth, seen.place, dispatch))
         if not self._request.depth or level <= self._request.depth:
@@ -136,23 +136,23 @@ class Nesting:
         """The entry of the operator's table for the keyset; None for what is no operator or no keyset."""
         event = self._places[place].event.value
         key = (address, event, keyset)
-        fresh_until, found = self._lookups.get(key, (0.0, None))
+        fresh_until, lookup = self._lookups.get(key, (0.0, None))
         if when < fresh_until:
-            return found
-        if not found or not self._is_current(found):
+            return lookup
+        if not lookup or not self._is_current(lookup):
             try:
                 operator = self._describer.operator(address)
-                found = self._describer.find(operator, event, keyset) if operator else None
+                lookup = self._describer.find(operator, event, keyset) if operator else None
             except GdbextError:
-                found = None
-        if found:
-            self.names.add(found.qualified)
-        self._lookups[key] = (when + _FRESH * 1e9, found)
-        return found
+                lookup = None
+        if lookup:
+            self.names.add(lookup.qualified)
+        self._lookups[key] = (when + _FRESH * 1e9, lookup)
+        return lookup
 
-    def _is_current(self, found: LookupResult) -> bool:
+    def _is_current(self, lookup: LookupResult) -> bool:
         try:
-            return self._session.target.read(found.table_entry, len(found.table_bytes)) == found.table_bytes
+            return self._session.target.read(lookup.table_entry, len(lookup.table_bytes)) == lookup.table_bytes
         except GdbextError:  # the process may have ended
             return True
 
@@ -163,7 +163,7 @@ class Nesting:
             if stack and tracer.last_read - stack[-1][2].started >= _QUIET:
                 on_stack = tracer.still_open(tid, self._session.target)
                 shown = tuple(
-                    OpenDispatch(each.found.event.value, each.found.qualified, each.found.key, each.last)
+                    OpenDispatch(each.lookup.event.value, each.lookup.qualified, each.lookup.key, each.last)
                     for depth, _, each in stack
                     if depth <= on_stack
                 )

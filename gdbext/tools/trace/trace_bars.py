@@ -188,8 +188,8 @@ class FlameTrace(BarTrace):
 
     def put(self, bars: Sequence[Bar]) -> None:
         def frame(bar: Bar) -> str:
-            found = bar.dispatch.found
-            return f"{found.qualified} [{found.event.value} {found.key}]"
+            lookup = bar.dispatch.lookup
+            return f"{lookup.qualified} [{lookup.event.value} {lookup.key}]"
 
         thread = self._name(bars[0].dispatch.tid)
         if self._profiles:

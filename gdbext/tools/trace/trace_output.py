@@ -39,21 +39,21 @@ class TextTrace(TraceSink):
     def dispatch(self, dispatch: TracedDispatch) -> None:
         """PyTorch's line, ``[call] op=[aten::mm], key=[AutogradMeta]``; with --verbose the lookup's steps, as the table
         in memory answers them."""
-        found, depth = dispatch.found, dispatch.depth
-        if id(found) not in self._texts:
-            text = f"[{found.event.value}] op=[{escape(found.qualified)}], key=[{found.key}]"
-            self._texts[id(found)] = (found, _encoded(text))
-        self._line(dispatch.tid, depth, self._texts[id(found)][1] + b", at=[%.6f s]\n" % (dispatch.started / 1e6))
+        lookup, depth = dispatch.lookup, dispatch.depth
+        if id(lookup) not in self._texts:
+            text = f"[{lookup.event.value}] op=[{escape(lookup.qualified)}], key=[{lookup.key}]"
+            self._texts[id(lookup)] = (lookup, _encoded(text))
+        self._line(dispatch.tid, depth, self._texts[id(lookup)][1] + b", at=[%.6f s]\n" % (dispatch.started / 1e6))
         if not self._verbose:
             return
-        kernel, keyset = found.kernel, found.keyset
+        kernel, keyset = lookup.kernel, lookup.keyset
         kinds = f"valid=[{kernel.valid:d}], boxed=[{kernel.boxed:d}], unboxed=[{kernel.unboxed:d}]"
         where = f", path=[{kernel.path}]" if kernel.path else ""
         origin = f", {kernel.registered_at}" if kernel.registered_at else ""
         for text in (
             f"[lookup] keyset=[DispatchKeySet({', '.join(keyset.keys)})], bits=[{keyset.bits:#x}]\n",
-            f"[index] key=[{found.key}], index=[{found.table_index}], {kinds}\n",
-            f"[found] kernel=[{escape(found.kernel_text)}]{where}{escape(origin)}\n",
+            f"[index] key=[{lookup.key}], index=[{lookup.table_index}], {kinds}\n",
+            f"[found] kernel=[{escape(lookup.kernel_text)}]{where}{escape(origin)}\n",
         ):
             self._line(dispatch.tid, depth + 1, _encoded(text))
 

@@ -82,13 +82,13 @@ class Tracer:
         if not self._watched(operator):
             return False
         key = (operator.address, event, bits)
-        found = self._lookups.get(key)
-        if not found or self._read(found.table_entry, len(found.table_bytes)) != found.table_bytes:
+        lookup = self._lookups.get(key)
+        if not lookup or self._read(lookup.table_entry, len(lookup.table_bytes)) != lookup.table_bytes:
             try:
-                found = self._lookups[key] = self.describer.find(operator, event, bits)
+                lookup = self._lookups[key] = self.describer.find(operator, event, bits)
             except BadData:
                 return False  # the register held no keyset: not a lookup
-            self.operators.add(found.qualified)
+            self.operators.add(lookup.qualified)
         if len(stack) >= DEPTH_LIMIT:
             return False
         depth = len(stack) + 1
@@ -96,7 +96,7 @@ class Tracer:
             self.count + 1,
             tid,
             depth,
-            found,
+            lookup,
             cfa,
             cfa - place.size,
             (place.start, place.end),
@@ -132,7 +132,7 @@ class Tracer:
         if dispatch and not dispatch.entered:
             dispatch.entered = True
             dispatch.kernel_started = dispatch.started
-            self._step(dispatch, "enter", f"kernel=[{dispatch.found.kernel.function}], boxed")
+            self._step(dispatch, "enter", f"kernel=[{dispatch.lookup.kernel.function}], boxed")
 
     def entry(self, operator: Operator, event: str, tid: int, cfa: int, pc: int) -> bool:
         """The operator's function is entered, its keyset not known yet. Raises OSError."""
@@ -146,18 +146,18 @@ class Tracer:
         dispatch = self._dispatch_at(tid, cfa)
         if not dispatch or dispatch.entered:
             return False
-        found = dispatch.found
+        lookup = dispatch.lookup
         if through == "kernel":
-            if pointer not in found.addresses:
+            if pointer not in lookup.addresses:
                 return False  # another indirect call: a destructor, a SymInt
-            word, how = "enter", "boxed" if pointer == found.boxed_address else "unboxed"
+            word, how = "enter", "boxed" if pointer == lookup.boxed_address else "unboxed"
         elif through == "boxing":
             word, how = "boxed", "through BoxedKernelWrapper"
         else:
             word, how = "profiler", "RecordFunction callbacks run around the kernel"
         dispatch.entered = through != "profiler"
         dispatch.kernel_started = self._now()
-        self._step(dispatch, word, f"kernel=[{found.kernel.function}], {how}")
+        self._step(dispatch, word, f"kernel=[{lookup.kernel.function}], {how}")
         return False
 
     def invoked(self, tid: int, cfa: int) -> bool:
@@ -167,7 +167,7 @@ class Tracer:
             self._close_inside(dispatch)
             dispatch.left = True
             dispatch.kernel_ended = self._now()
-            self._step(dispatch, "return", f"kernel=[{dispatch.found.kernel.function}]")
+            self._step(dispatch, "return", f"kernel=[{dispatch.lookup.kernel.function}]")
         return False
 
     def function(self, tid: int, cfa: int, pc: int, word: str, name: str) -> bool:
@@ -185,7 +185,7 @@ class Tracer:
             self.open[tid].pop()
             if dispatch.kernel_ended is None:
                 dispatch.kernel_ended = self._now()
-            self._step(dispatch, "return", f"op=[{dispatch.found.qualified}]")
+            self._step(dispatch, "return", f"op=[{dispatch.lookup.qualified}]")
             self._close(dispatch, True)
         return False
 
@@ -249,7 +249,7 @@ def open_threads(control: RunControl, dispatches: Mapping[int, Sequence[TracedDi
             continue
         frames = {frame.cfa for frame in snapshot.frames}
         on_stack = tuple(
-            OpenDispatch(each.found.event.value, each.found.qualified, each.found.key, each.last)
+            OpenDispatch(each.lookup.event.value, each.lookup.qualified, each.lookup.key, each.last)
             for each in stack
             if each.cfa in frames
         )

@@ -328,7 +328,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
         if moment == AFTER:
             memory = self._session.memory
             results = [(name, "", self._tensor(memory.try_u64(address))) for name, address in call.results]
-        values = [self._described.described(name, value, kind) for name, kind, value in (*call.values, *results)]
+        values = [self._described.describe(name, value, kind) for name, kind, value in (*call.values, *results)]
         return KernelLaunch(moment, call.name, "", call.number, call.name, "", tid, tuple(values), len(results))
 
     def _words(self, kinds: Sequence[str], cfa: int) -> list[int | None]:

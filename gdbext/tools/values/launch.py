@@ -117,14 +117,13 @@ SAMPLE_LIMIT = 1 << 18
 """Elements of a tensor that are examined while the process is stopped; of more, a sample."""
 
 
-class LaunchValues:
+class LaunchValues(NamedTuple):
     """Describes values, with the statistics of tensors where they are wanted."""
 
-    def __init__(self, reporter: TensorReporter, statistics: bool) -> None:
-        self._reporter = reporter
-        self._statistics = statistics
+    reporter: TensorReporter
+    statistics: bool
 
-    def described(self, name: str, value: Value | None, kind: str) -> LaunchValue:
+    def describe(self, name: str, value: Value | None, kind: str) -> LaunchValue:
         """``value`` None: it is not known; ``kind``: its type in the schema."""
         if not value:
             return LaunchValue(name, "", type=kind)
@@ -133,10 +132,10 @@ class LaunchValues:
             if not address:
                 continue
             try:
-                facts = self._reporter.facts(address)
+                facts = self.reporter.facts(address)
             except GdbextError:
                 continue
-            statistics = self._reporter.statistics(address, SAMPLE_LIMIT) if self._statistics else None
+            statistics = self.reporter.statistics(address, SAMPLE_LIMIT) if self.statistics else None
             title = f"{name}.{number}" if value.text.startswith("[") else name
             tensors.append(LaunchTensor(title, address, tensor_text(facts), facts.dtype, facts.sizes, statistics))
         return LaunchValue(name, value.text, tuple(tensors), kind)
@@ -145,7 +144,7 @@ class LaunchValues:
         """A tensor in short form. Raises BadData where there is none, MemoryFault."""
         if address & 7 or not address:
             raise BadData(f"there is no tensor at {address:#x}")
-        return tensor_text(self._reporter.facts(address))
+        return tensor_text(self.reporter.facts(address))
 
 
 def arguments_of(values: Iterable[LaunchValue]) -> tuple[ArgumentReport, ...]:
@@ -216,15 +215,14 @@ def kernel_line(launch: KernelLaunch) -> str:
     return f"[ {launch.moment}: {escape(launch.kernel)} ]"
 
 
-class LaunchPrinter:
+class LaunchPrinter(NamedTuple):
     """Shows launches as they happen."""
 
-    def __init__(self, show: Callable[[str], None], lines: Callable[[KernelLaunch], Iterator[str]]) -> None:
-        self._show = show
-        self._lines = lines
+    show: Callable[[str], None]
+    lines: Callable[[KernelLaunch], Iterator[str]]
 
     def launch(self, launch: KernelLaunch, reporter: object) -> bool:
         """Raises OSError."""
         del reporter
-        self._show("".join(f"{line}\n" for line in self._lines(launch)))
+        self.show("".join(f"{line}\n" for line in self.lines(launch)))
         return False

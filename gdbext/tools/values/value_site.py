@@ -71,7 +71,7 @@ class PendingCall(NamedTuple):
     """A call whose lookup was seen, and whose kernel was entered then: by its ``boxed`` function, or another one."""
 
     operator: Operator
-    found: LookupResult
+    lookup: LookupResult
     boxed: bool = False
 
 
@@ -121,21 +121,21 @@ class PendingKernelEntries:
         """Wait for the entry of the kernel that a thread's lookup gives."""
         self._pending.pop(tid, None)
         if operator:
-            found = self._describer.find(operator, "call", bits)
-            self._pending[tid] = PendingCall(operator, found)
-            for address in found.addresses - self._hooked:
+            lookup = self._describer.find(operator, "call", bits)
+            self._pending[tid] = PendingCall(operator, lookup)
+            for address in lookup.addresses - self._hooked:
                 self._hooked.add(address)
                 self._hook(HookSpec(address, at_entry(self._session.memory.architecture), self._entered(address)))
 
     def _entered(self, address: int) -> Handler:
         def entered(tid: int, cfa: int, _value: int) -> bool:
             call = self._pending.get(tid)
-            if not call or address not in call.found.addresses:
+            if not call or address not in call.lookup.addresses:
                 return False
-            boxed = address == call.found.boxed_address
+            boxed = address == call.lookup.boxed_address
             registers = self._session.memory.architecture.argument_registers
             words = [self._control.register(name) for name in registers]
-            if call.found.keyset.bits not in (words[2:3] if boxed else words[1:3]):
+            if call.lookup.keyset.bits not in (words[2:3] if boxed else words[1:3]):
                 return False  # another dispatch, of no wanted operator
             del self._pending[tid]
             site = kernel_site(self._session, call.operator, address) if not boxed else None

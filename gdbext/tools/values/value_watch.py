@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
@@ -126,7 +127,7 @@ class _OpenCall(NamedTuple):
     """A call that has not returned."""
 
     operator: Operator
-    found: LookupResult
+    lookup: LookupResult
     number: int
     """It counts the operator's calls from 0."""
     arguments: tuple[tuple[str, Value | None], ...]
@@ -209,7 +210,7 @@ class ValueWatch(CallWatch[_OpenCall]):
         """Watch calls that libraries and programs make with a dispatcher of their own."""
 
         def entered(tid: int, cfa: int, call: PendingCall, site: ValueSite | None) -> bool:
-            operator, bits = call.operator, call.found.keyset.bits
+            operator, bits = call.operator, call.lookup.keyset.bits
             if call.boxed:
                 return self._called_boxed("callBoxed", tid, cfa, bits, {operator.address: operator})
             return self._called(tid, cfa, operator, "call", bits, site)
@@ -270,17 +271,17 @@ class ValueWatch(CallWatch[_OpenCall]):
         if request.tid not in (None, tid):
             return False
         try:
-            found = self._describer.find(operator, event, bits)
+            lookup = self._describer.find(operator, event, bits)
         except BadData:
             return False
-        if request.key and found.key != request.key:
+        if request.key and lookup.key != request.key:
             return False
-        if request.kernel and not fnmatchcase(found.kernel.function, f"*{request.kernel}*"):
+        if request.kernel and not fnmatchcase(lookup.kernel.function, f"*{request.kernel}*"):
             return False
         memory.forget()
         number = self._call_numbers[operator.address] = self._call_numbers.get(operator.address, -1) + 1
         arguments: Sequence[tuple[str, Value | None]] = ()
-        result, is_boxed = 0, found.event in (DispatchEvent.CALL_BOXED, DispatchEvent.REDISPATCH_BOXED)
+        result, is_boxed = 0, lookup.event in (DispatchEvent.CALL_BOXED, DispatchEvent.REDISPATCH_BOXED)
         if is_boxed:
             result = self._control.register(self._arguments[3])
             names = operator.schema.arguments if operator.schema else ()
@@ -291,7 +292,7 @@ class ValueWatch(CallWatch[_OpenCall]):
                 registers = registers_at(self._architecture, site, self._control, cfa, memory.try_u64)
             arguments = site.values(self._values, registers, cfa, memory.try_u64)
             result = result_pointer(self._architecture, registers) if site.uses_sret else 0
-        return self._begin(tid, cfa, _OpenCall(operator, found, number, tuple(arguments), result, is_boxed))
+        return self._begin(tid, cfa, _OpenCall(operator, lookup, number, tuple(arguments), result, is_boxed))
 
     def _boxed_values(self, stack: int, count: int) -> list[Value | None]:
         """The last ``count`` IValues of a stack."""
@@ -342,35 +343,37 @@ class ValueWatch(CallWatch[_OpenCall]):
             return None
 
     def _launch(self, moment: str, tid: int, call: _OpenCall) -> KernelLaunch:
-        found, operator = call.found, call.operator
+        lookup, operator = call.lookup, call.operator
         if operator.address not in self._types:
             types = schema_types(operator.schema.text) if operator.schema else ()
             self._types[operator.address] = {name: kind for kind, name in types}
         kinds = self._types[operator.address]
         results = self._results(call) if moment == AFTER else []
-        values = [self._described.described(name, value, kinds.get(name, "")) for name, value in call.arguments]
-        values += [self._described.described(name, value, "") for name, value in results]
-        words = found.op, found.overload, call.number, found.kernel.function, found.key
+        values = [self._described.describe(name, value, kinds.get(name, "")) for name, value in call.arguments]
+        values += [self._described.describe(name, value, "") for name, value in results]
+        words = lookup.op, lookup.overload, call.number, lookup.kernel.function, lookup.key
         return KernelLaunch(moment, *words, tid, tuple(values), len(results))
 
 
+@dataclass
 class WatchedOperators:
     """Places the hooks of one watch. An operator without functions of its own is seen where the dispatcher's
     ``callBoxed`` calls kernels, and at the function that all Python kernels share: all boxed calls stop there. Boxed
     entries of its own kernels would not do: most extensions' operators are called through autograd's fallback first."""
 
-    def __init__(self, session: Session, control: RunControl, watch: ValueWatch, note: Callable[[str], None]) -> None:
-        """``note`` gets what the user must know at once."""
-        self._session = session
-        self._control = control
-        self._watch = watch
-        self._note = note
-        self._all_calls = AllCalls(session)
+    _session: Session
+    _control: RunControl
+    _watch: ValueWatch
+    _note: Callable[[str], None]
+    """Gets what the user must know at once."""
+    _known: set[int] = field(default_factory=set, init=False)
+    _boxed: dict[int, Operator] = field(default_factory=dict, init=False)
+    """Operators that only boxed calls show, by OperatorEntry."""
+    _sees_boxed_calls: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._all_calls = AllCalls(self._session)
         self._functions = self._all_calls.functions
-        self._known: set[int] = set()
-        self._boxed: dict[int, Operator] = {}
-        """Operators that only boxed calls show, by OperatorEntry."""
-        self._sees_boxed_calls = False
 
     def everything(self) -> None:
         """Watch every operator. Raises TargetError."""

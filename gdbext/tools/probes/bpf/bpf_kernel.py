@@ -46,7 +46,7 @@ class Circumstances(NamedTuple):
         return [name for number, name in _CAPABILITIES.items() if not self.capabilities >> number & 1]
 
     @property
-    def version(self) -> tuple[int, int]:
+    def release_numbers(self) -> tuple[int, int]:
         """The kernel's version, that of the newest ones where its release says none."""
         numbers = re.match(r"(\d+)\.(\d+)", self.release)
         return (int(numbers[1]), int(numbers[2])) if numbers else _FIRST_WITH_MANY
@@ -54,7 +54,7 @@ class Circumstances(NamedTuple):
     @property
     def lacks_many(self) -> bool:
         """The kernel has no probes on many places at once."""
-        return self.version < _FIRST_WITH_MANY
+        return self.release_numbers < _FIRST_WITH_MANY
 
 
 def circumstances() -> Circumstances:
@@ -67,7 +67,7 @@ def circumstances() -> Circumstances:
     return Circumstances(os.uname().release, capabilities, status.get("Seccomp", "") == _FILTERED, is_namespaced)
 
 
-def refused(what: str, error: OSError, here: Circumstances | None = None) -> ProbesRefused:
+def refusal(what: str, error: OSError, here: Circumstances | None = None) -> ProbesRefused:
     """The error that says what is missing; ``here``: other circumstances than ours."""
     here = here or circumstances()
     help_ = _BREAKPOINTS
@@ -77,7 +77,7 @@ def refused(what: str, error: OSError, here: Circumstances | None = None) -> Pro
         why, help_ = "the process has ended meanwhile", "look at one that still runs: pgrep -af python"
     elif error.errno == errno.ENOSYS:
         why = "this kernel was built without BPF (CONFIG_BPF_SYSCALL)"
-    elif here.version < _FIRST:
+    elif here.release_numbers < _FIRST:
         why = f"Linux {here.release} has no probes that know their place: 5.15 is the first"
     elif error.errno in (errno.EIO, errno.EOPNOTSUPP, errno.ENOENT):
         why = "the file was deleted or replaced, or is on a file system that the kernel does not probe"
@@ -170,7 +170,7 @@ class Bpf:
         try:
             return self(_MAP_CREATE, struct.pack("<5I", kind, key_size, value_size, entries, flags))
         except OSError as error:
-            raise refused("a BPF map cannot be made", error) from error
+            raise refusal("a BPF map cannot be made", error) from error
 
     def put(self, descriptor: int, key: bytes, value: bytes) -> None:
         """Set one entry of a map. Raises OSError."""
@@ -242,7 +242,7 @@ class Bpf:
             with contextlib.suppress(OSError):
                 return load(1, _LOG_SIZE, ctypes.addressof(log))
             said = "; ".join(log.value.decode(errors="replace").strip().splitlines()[-2:])
-            raise refused(f"the kernel refuses the BPF program ({said or 'no reason given'})", error) from error
+            raise refusal(f"the kernel refuses the BPF program ({said or 'no reason given'})", error) from error
 
     def attach(self, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> int:
         """The descriptor of a link: the program runs at each place of the file, in that process alone. Raises OSError,

@@ -72,6 +72,16 @@ def exchange_if_equal(base: int, offset: int, source: int) -> Code:
     return _instruction(0xDB, base, source, offset, 0xF1)
 
 
+def copy_word(base: int, offset: int, source_base: int, source_offset: int) -> Code:
+    """``*(u64 *)(base + offset) = *(u64 *)(source_base + source_offset)``, by B1."""
+    return load(B1, source_base, source_offset) + store(base, offset, B1)
+
+
+def address(target: int, base: int, offset: int) -> Code:
+    """``target = base + offset``."""
+    return move(target, base) + increase(target, offset)
+
+
 def load_map(target: int, descriptor: int) -> Code:
     """``target`` = the map with that file descriptor: two instructions (BPF_LD_IMM64 with BPF_PSEUDO_MAP_FD)."""
     return _instruction(0x18, target, 1, 0, descriptor) + _instruction(0)
@@ -163,21 +173,20 @@ def assemble(parts: Iterable[Part]) -> Code:
 
 def look_up(descriptor: int, key: int) -> list[Part]:
     """B0: the address of the map's value for the key that is on the stack, or 0."""
-    return [load_map(B1, descriptor), move(B2, FRAME), increase(B2, key), call(MAP_LOOKUP)]
+    return [load_map(B1, descriptor), address(B2, FRAME, key), call(MAP_LOOKUP)]
 
 
 def read_user(into: int) -> list[Part]:
     """The word at the address in B3 to the stack; zeros where it cannot be read."""
-    return [move(B1, FRAME), increase(B1, into), constant(B2, 8), call(READ_USER)]
+    return [address(B1, FRAME, into), constant(B2, 8), call(READ_USER)]
 
 
 def put(descriptor: int, key: int, value: int | None = None) -> list[Part]:
     """Set the map's value for a key, both on the stack; without ``value``, to what B3 points to. B0: 0 on success."""
     return [
-        *([] if value is None else [move(B3, FRAME), increase(B3, value)]),
+        b"" if value is None else address(B3, FRAME, value),
         load_map(B1, descriptor),
-        move(B2, FRAME),
-        increase(B2, key),
+        address(B2, FRAME, key),
         constant(B4, 0),
         call(MAP_UPDATE),
     ]

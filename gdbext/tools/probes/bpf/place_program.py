@@ -158,21 +158,21 @@ def cookie(architecture: Architecture, number: int, place: TracePlace) -> int:
     return (site.slot & 0xFFFFFFFF) << 32 | value
 
 
-def dispatch(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> list[bpf.Part]:
+def load_dispatch(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> list[bpf.Part]:
     """B6: the registers at the place, B7: the cookie; the rest is on the stack. Jumps to "end" for what is not wanted.
 
     ``wanted``: the map of the OperatorEntries that filtered places show.
     """
-    return [bpf.move(bpf.B6, bpf.B1), *thread(at, only), *looked_up(architecture, at, wanted, only)]
+    return [bpf.move(bpf.B6, bpf.B1), *load_thread(at, only), *load_lookup(architecture, at, wanted, only)]
 
 
-def thread(at: StackPlaces, only: Filter = EVERYTHING) -> list[bpf.Part]:
+def load_thread(at: StackPlaces, only: Filter = EVERYTHING) -> list[bpf.Part]:
     """Put the thread onto the stack; jump to "end" for one that is not wanted."""
     others = [bpf.jump_unless_equal("end", bpf.B0, only.tid)] if only.tid else []
     return [bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), *others, bpf.store(bpf.FRAME, at.thread, bpf.B0)]
 
 
-def looked_up(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> list[bpf.Part]:
+def load_lookup(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> list[bpf.Part]:
     """Take the cookie from B6 into B7; OperatorEntry* and keyset onto the stack. Otherwise as dispatch()."""
     parts: list[bpf.Part] = [
         bpf.move(bpf.B1, bpf.B6),

@@ -28,7 +28,7 @@ from gdbext.engine.arch import Architecture
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
 from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_held, start_survivor
 from gdbext.errors import GdbextError, ProbesRefused
-from gdbext.tools.probes.bpf.bpf_kernel import HASH, LINK_CREATE, PER_CPU_ARRAY, Bpf, ProbePlace, refused
+from gdbext.tools.probes.bpf.bpf_kernel import HASH, LINK_CREATE, PER_CPU_ARRAY, Bpf, ProbePlace, refusal
 from gdbext.tools.probes.bpf.place_program import MAX_PLACES, TracePlace, cookie
 
 _MAX_SINGLE_PROBES = 250
@@ -151,7 +151,7 @@ class ProbeKeeper:
                 )
             number, error = _MESSAGE.unpack(data)
             if error:
-                raise refused(f"no probe can be placed in {paths[number]}", OSError(error, os.strerror(error)))
+                raise refusal(f"no probe can be placed in {paths[number]}", OSError(error, os.strerror(error)))
 
     def close(self) -> None:
         """Take the probes away; idempotent."""

@@ -53,17 +53,17 @@ def program(
 ) -> bpf.Code:
     """Adds 1 to the counter of (place, operator, keyset, thread, line); a key that finds no room counts as lost."""
     line = place_program.find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH) if path else []
-    first = place_program.thread(_AT, only) if maps.cells is None or only.tid else []
+    first = place_program.load_thread(_AT, only) if maps.cells is None or only.tid else []
     return bpf.assemble(
         (
             bpf.move(bpf.B6, bpf.B1),
             *first,
-            *place_program.looked_up(architecture, _AT, maps.wanted, only),
+            *place_program.load_lookup(architecture, _AT, maps.wanted, only),
             *line,
             bpf.keep_bits(bpf.B7, place_program.MAX_PLACES - 1),
             bpf.store(bpf.FRAME, _PLACE, bpf.B7),
             *([] if maps.cells is None else _in_cell(maps.cells)),
-            *([] if first else place_program.thread(_AT)),
+            *([] if first else place_program.load_thread(_AT)),
             bpf.store_constant(bpf.FRAME, _ONE, 1),
             *bpf.add_to(maps.counts, _PLACE, _ONE, "dispatch"),
             bpf.jump("end"),
@@ -139,7 +139,7 @@ def entry_program(architecture: Architecture, maps: LatencyMaps, only: place_pro
     """The program at the lookup of a call."""
     return bpf.assemble(
         (
-            *place_program.dispatch(architecture, _CALL_AT, maps.wanted, only),
+            *place_program.load_dispatch(architecture, _CALL_AT, maps.wanted, only),
             *place_program.return_address(architecture),
             bpf.store(bpf.FRAME, _SLOT, bpf.B3),
             bpf.keep_bits(bpf.B7, place_program.MAX_PLACES - 1),
@@ -158,24 +158,22 @@ def entry_program(architecture: Architecture, maps: LatencyMaps, only: place_pro
 
 def exit_program(architecture: Architecture, maps: LatencyMaps) -> bpf.Code:
     """The program at a ``ret``: of a function whose call began, or of another one."""
+    stack_pointer = place_program.saved_registers(architecture).get(architecture.stack_pointer, 0)
     copied = (_CALL_ENTRY, _CALL_KEYSET, _CALL_PLACE)  # from the open call to the key of the count
-    copies = [(bpf.load(bpf.B1, bpf.B0, at - _TIME), bpf.store(bpf.FRAME, at, bpf.B1)) for at in copied]
     return bpf.assemble(
         (
             bpf.move(bpf.B6, bpf.B1),
             bpf.call(bpf.TIME),
             bpf.move(bpf.B9, bpf.B0),
-            *place_program.thread(_CALL_AT),
-            bpf.load(bpf.B1, bpf.B6, place_program.saved_registers(architecture).get(architecture.stack_pointer, 0)),
-            bpf.store(bpf.FRAME, _SLOT, bpf.B1),
+            *place_program.load_thread(_CALL_AT),
+            bpf.copy_word(bpf.FRAME, _SLOT, bpf.B6, stack_pointer),
             *bpf.look_up(maps.open, _CALL_THREAD),
             bpf.jump_if_equal("end", bpf.B0, 0),
             bpf.load(bpf.B1, bpf.B0, 0),
             bpf.subtract(bpf.B9, bpf.B1),
-            *(part for pair in copies for part in pair),
+            *(bpf.copy_word(bpf.FRAME, at, bpf.B0, at - _TIME) for at in copied),
             bpf.load_map(bpf.B1, maps.open),
-            bpf.move(bpf.B2, bpf.FRAME),
-            bpf.increase(bpf.B2, _CALL_THREAD),
+            bpf.address(bpf.B2, bpf.FRAME, _CALL_THREAD),
             bpf.call(bpf.MAP_DELETE),
             *_bucket(),
             bpf.store_constant(bpf.FRAME, _AMOUNT, 1),

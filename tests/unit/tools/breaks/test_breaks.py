@@ -55,7 +55,7 @@ def test_key_conditions_hold_exactly_for_their_key(keys: KeyNames) -> None:
 
 def test_as_gdb_reads_conditions_and_what_they_mean() -> None:
     either = AnyOf((Equals(A, 16), Equals(Pointee(B), 16)))
-    condition = setting.both(either, Equals(Bits(Choice(Equals(A, 16), B, A), 4, 3), 4))
+    condition = setting.conjunction(either, Equals(Bits(Choice(Equals(A, 16), B, A), 4, 3), 4))
     chosen = "($a == 0x10 ? $b : $a)"
     text = f"($a == 0x10 || *(unsigned long*)$b == 0x10) && (((unsigned long){chosen} & 0x4) >> 3) == 4"
     assert setting.condition_text(condition) == text
@@ -64,8 +64,8 @@ def test_as_gdb_reads_conditions_and_what_they_mean() -> None:
     assert setting.value_of(choice, thread(a=1, b=5)) == 5
     assert setting.value_of(Pointee(A), thread(a=1)) == 0x7000
     one, two, three = (Equals(A, number) for number in (1, 2, 3))
-    assert setting.both(ALWAYS, one) == one
-    assert setting.both(setting.both(one, two), three) == AllOf((one, two, three))
+    assert setting.conjunction(ALWAYS, one) == one
+    assert setting.conjunction(setting.conjunction(one, two), three) == AllOf((one, two, three))
     assert setting.holds(ALWAYS, thread())
 
 

@@ -511,7 +511,7 @@ def test_what_was_foreseen_is_shown_when_the_process_is_gone(monkeypatch: pytest
     process = Process()
     monkeypatch.setattr(nesting, "Describer", lambda *_, **__: process)
     shown: list[str] = []
-    sink: Any = SimpleNamespace(dispatch=lambda one: shown.append(one.found.qualified), ended=lambda _: None)
+    sink: Any = SimpleNamespace(dispatch=lambda one: shown.append(one.lookup.qualified), ended=lambda _: None)
     operators: Any = SimpleNamespace(since=(), has=lambda _: True)
     follows = Nesting(process, operators, TraceRequest((), True), sink, 0, PLACES)  # type: ignore[arg-type]
     tracer = FakeTracer()
