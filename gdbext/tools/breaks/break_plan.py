@@ -68,20 +68,13 @@ class BreakSite:
     what: str
     keyset: Value | None = None
     condition: Condition = ALWAYS
-    arguments: ArgumentPlace | None = None
-    """The places of the operator's arguments, None where they are not known."""
+    skipped: int | None = None
+    """Argument registers hold the operator's arguments, behind so many others; None where that is not known."""
+    function: tuple[int, int] | None = None
+    """They do so at the entry of this function [start, end), in the middle of which the site is; None: at the site."""
     frame: CfaRule | None = None
     """The end of a call in the frame that this rule finds, which one of ``openings`` has opened."""
     openings: tuple[Opening, ...] = ()
-
-
-@dataclass(frozen=True)
-class ArgumentPlace:
-    """Argument registers hold the operator's arguments, behind the first ``skipped``: at the site itself, or at the
-    entry of the ``function`` [start, end) in the middle of which the site is."""
-
-    skipped: int
-    function: tuple[int, int] | None = None
 
 
 class OpenCalls:
@@ -293,7 +286,7 @@ class BreakPlan:
             name,
             Choice(without_result, second, third),
             AnyOf((without_result, Equals(second, kernel.functor))),
-            ArgumentPlace(2),
+            2,
         )
         if self._reaches(kernel.boxed, unboxed, _CALLS_DEEP):
             return [site]
@@ -378,11 +371,11 @@ def key_condition(keys: KeyNames, keyset: Value, key: str) -> Condition:
 def _lookup_sites(function: OperatorFunction) -> list[BreakSite]:
     operator, sites, code = function.operator, function.sites, function.function
     what = f"its lookup, in {code.demangled[0].partition('(')[0]}"
-    # redispatch has the keyset first
-    arguments = ArgumentPlace(0 if function.event == "call" else 1, (code.start, code.start + code.size))
+    skipped = 0 if function.event == "call" else 1  # redispatch has the keyset first
+    extent = (code.start, code.start + code.size)
     words = function.event, operator.address, operator.qualified, what, Register(sites.keyset)
     addresses = [sites.lookup, *(address for address, _ in sites.others)]
-    return [BreakSite(address, *words, arguments=arguments) for address in addresses]
+    return [BreakSite(address, *words, skipped=skipped, function=extent) for address in addresses]
 
 
 def _boxed_site(

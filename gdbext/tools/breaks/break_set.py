@@ -108,20 +108,20 @@ class _StopReports:
 
     def _arguments(self, session: Session, site: BreakSite, operator: Operator, thread: StoppedThread) -> list[str]:
         """The arguments that are in registers, or whose registers survived in the function."""
-        architecture, place = session.memory.architecture, site.arguments
-        if not place:
+        architecture = session.memory.architecture
+        if site.skipped is None:
             return []
-        if not place.function:
+        if not site.function:
             names = architecture.argument_registers
             values: list[KeptWord | None] = [KeptWord(thread.register(name)) for name in names]
         else:
             holders = self._holders.get(site.address)
             if holders is None:
-                start, end = place.function
+                start, end = site.function
                 code = list(architecture.decode(session.memory.read(start, end - start), start))
                 holders = self._holders[site.address] = saved_arguments(architecture, code, site.address)
             values = register_values(architecture, holders, thread.register, session.memory.try_u64)
-        texts = argument_texts(session, operator, values, place.skipped)
+        texts = argument_texts(session, operator, values, site.skipped)
         return [f"  arguments {', '.join(texts)}"] if texts else []
 
 

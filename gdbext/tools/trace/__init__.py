@@ -18,10 +18,11 @@ from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import GdbextError, ProbesRefused, UsageError
 from gdbext.live.host import ENGINES, PROBES, LiveTool
 from gdbext.tools.probes.bpf.bpf_kernel import permitted
-from gdbext.tools.trace.hook_installer import Traced, TraceRequest, trace_by_breakpoints
+from gdbext.tools.trace.hook_installer import Traced, trace_by_breakpoints
 from gdbext.tools.trace.nesting import ProbeTrace
 from gdbext.tools.trace.trace_output import TraceOutput, shows_time
 from gdbext.tools.trace.trace_section import render
+from gdbext.tools.trace.tracer import TraceRequest
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

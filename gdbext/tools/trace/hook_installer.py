@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Ending, EndingKind, TargetReport
@@ -24,7 +23,7 @@ from gdbext.log import logger
 from gdbext.render import escape
 from gdbext.tools.trace.trace_bars import TraceSink
 from gdbext.tools.trace.trace_section import TraceSection
-from gdbext.tools.trace.tracer import Limits, Tracer, open_threads
+from gdbext.tools.trace.tracer import Tracer, TraceRequest, open_threads
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.stack.lookup_sites import Invocation, LookupSites
 from gdbext.torch.stack.roles import classify
@@ -35,30 +34,6 @@ if TYPE_CHECKING:
 
 FUNCTION_LIMIT = 4000
 """Functions that get breakpoints; gdb takes 0.1 ms to insert each whenever the process is resumed after a stop."""
-
-
-@dataclass(frozen=True)
-class TraceRequest:
-    """``everything``: all calls of all operators. ``returns``: also stop where dispatches end.
-
-    ``boxed``: also stop in ``Dispatcher::callBoxed``, which all operators share. ``limit`` dispatches and ``depth``
-    levels, 0 for any number; ``tid`` one thread only. The trace begins with the first dispatch of ``since``. By probes:
-    only dispatches to ``key``; ``last``: write down only those of the last seconds, at the end (0: everything at once);
-    ``hung_after``: it also ends when nothing was dispatched for that many seconds (0: never).
-    """
-
-    patterns: Sequence[str]
-    everything: bool = False
-    verbose: bool = False
-    returns: bool = False
-    boxed: bool = False
-    limit: int = 0
-    depth: int = 0
-    tid: int | None = None
-    since: str = ""
-    key: str = ""
-    last: float = 0.0
-    hung_after: float = 0.0
 
 
 class TracedOperators:
@@ -104,24 +79,40 @@ def _distinct(operators: Iterable[Operator]) -> list[Operator]:
     return list({operator.address: operator for operator in operators}.values())
 
 
-@dataclass
-class TraceHooks:
-    """Places the hooks for the operators of a trace, and later for those that are defined while it runs. ``note`` gets
-    what the user must know at once."""
+class HookInstaller:
+    """Places the hooks for the operators of a trace, and later for those that are defined while it runs."""
 
-    _installer: HookInstaller
-    _all_calls: AllCalls
-    _request: TraceRequest
-    _note: Callable[[str], None]
-    _stops_at_all_boxed: bool = field(default=False, init=False)
+    def __init__(
+        self,
+        session: Session,
+        control: RunControl,
+        all_calls: AllCalls,
+        tracer: Tracer,
+        request: TraceRequest,
+        note: Callable[[str], None],
+    ) -> None:
+        """``note`` gets what the user must know at once."""
+        self.count = 0
+        """Number of hooks."""
+        self._session = session
+        self._control = control
+        self._all_calls = all_calls
+        self._functions = all_calls.functions
+        self._tracer = tracer
+        self._request = request
+        self._note = note
+        self._architecture = session.memory.architecture
+        self._at_entry = at_entry(self._architecture)
+        self._arguments = self._architecture.argument_registers
+        self._with_returns = request.verbose or request.returns
+        self._stops_at_all_boxed = False
 
     def place(self, operators: TracedOperators) -> None:
         """Place all of them. Raises TargetError."""
-        installer, verbose = self._installer, self._request.verbose
         if self._request.everything:
-            installer.everything()
+            self.everything()
             return
-        functions = [each for operator in operators.all for each in self._all_calls.functions.functions(operator)]
+        functions = [each for operator in operators.all for each in self._functions.functions(operator)]
         boxed = self._request.boxed or self._needs_all_boxed(operators.all, functions)
         if len(functions) > FUNCTION_LIMIT:
             raise TargetError(
@@ -129,26 +120,26 @@ class TraceHooks:
                 help="name fewer operators, or use --all",
             )
         for function in functions:
-            installer.function(function, verbose)
+            self.function(function)
         for operator in operators.all:
-            for entry in self._all_calls.functions.boxed_entries(operator):
-                installer.boxed_entry(entry, operator, not boxed)
-        if verbose:
-            installer.structured(operators.all)
-        installer.extensions()
+            for entry in self._functions.boxed_entries(operator):
+                self.boxed_entry(entry, operator, not boxed)
+        if self._request.verbose:
+            self.structured(operators.all)
+        self.extensions()
         if boxed:
             self._stop_at_all_boxed()
 
         def defined(operator: Operator) -> None:
             # An operator was defined while the trace runs; without functions of its own it needs the shared lookups.
             if operators.add(operator):
-                functions = self._all_calls.functions.functions(operator)
+                functions = self._functions.functions(operator)
                 for function in functions:
-                    installer.function(function, verbose)
+                    self.function(function)
                 if not functions:
                     self._stop_at_all_boxed()
 
-        installer.definitions(defined)
+        self.definitions(defined)
 
     def _needs_all_boxed(self, wanted: Sequence[Operator], functions: Sequence[OperatorFunction]) -> bool:
         """No operator has functions of its own, so that only the dispatcher's own functions see them."""
@@ -165,27 +156,8 @@ class TraceHooks:
         if not self._stops_at_all_boxed:
             self._stops_at_all_boxed = True
             for shared in self._all_calls.shared_lookups():
-                self._installer.shared_lookup(shared)
-            self._installer.python_kernels()
-
-
-class HookInstaller:
-    """Places hooks of one trace. ``count`` is how many there are."""
-
-    def __init__(
-        self, session: Session, control: RunControl, all_calls: AllCalls, tracer: Tracer, returns: bool
-    ) -> None:
-        """``returns``: also stop where functions return."""
-        self.count = 0
-        self._all_calls = all_calls
-        self._session = session
-        self._architecture = session.memory.architecture
-        self._at_entry = at_entry(self._architecture)
-        self._arguments = self._architecture.argument_registers
-        self._control = control
-        self._functions = all_calls.functions
-        self._tracer = tracer
-        self._with_returns = returns
+                self.shared_lookup(shared)
+            self.python_kernels()
 
     def _hook(
         self, address: int, frame: CfaRule, handler: Handler, register: str = "", load: int | None = None
@@ -201,7 +173,7 @@ class HookInstaller:
     def _frame(self, address: int) -> CfaRule | None:
         return frame_at(self._architecture, self._functions.finder.tables, address, self._at_entry.size)
 
-    def function(self, function: OperatorFunction, entry: bool) -> None:
+    def function(self, function: OperatorFunction) -> None:
         """The lookup; on demand the function's entry, its invocations of kernels, and its returns."""
         tracer, operator, event, sites = self._tracer, function.operator, function.event, function.sites
         start, place = function.function.start, _stop_place(function.function, sites)
@@ -211,7 +183,7 @@ class HookInstaller:
 
         for address, frame in ((sites.lookup, sites.frame), *sites.others):
             self._hook(address, frame, looked_up, sites.keyset)
-        if entry:
+        if self._request.verbose:
             self._hook(start, self._at_entry, lambda tid, cfa, _: tracer.entry(operator, event, tid, cfa, start))
         if self._with_returns:
             for invocation in sites.invocations:
@@ -392,18 +364,16 @@ def trace_by_breakpoints(
             return (time.perf_counter() - began) * 1e6
 
         sink = make_sink(now, session.target.pid)
-        limits = Limits(
-            request.limit, request.depth, request.tid, frozenset(operator.address for operator in operators.since)
-        )
+        since = frozenset(operator.address for operator in operators.since)
         architecture = session.memory.architecture
         callers = CallerWalk(
             architecture, session.unwinder, control.read, lambda: control.register(architecture.frame_pointer)
         )
         describer = Describer(control.session, session, registrations=request.verbose)
-        tracer = Tracer(describer, sink, callers, control.read, limits, operators.includes, now)
+        tracer = Tracer(describer, sink, callers, control.read, request, since, operators.includes, now)
         all_calls = AllCalls(session)
-        installer = HookInstaller(session, control, all_calls, tracer, request.verbose or request.returns)
-        TraceHooks(installer, all_calls, request, note).place(operators)
+        installer = HookInstaller(session, control, all_calls, tracer, request, note)
+        installer.place(operators)
         hooks = installer.count
         _log.info("%d hooks for %d operators", hooks, len(operators.named))
         pid = session.target.pid if control.can_run_beside else 0

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gdbext.live.timed_run import TimedRun, Work
     from gdbext.tools.probes.bpf.place_program import TracePlace
     from gdbext.tools.probes.dispatch_tracer import SeenDispatch
-    from gdbext.tools.trace.hook_installer import TraceRequest
     from gdbext.tools.trace.trace_bars import TraceSink
+    from gdbext.tools.trace.tracer import TraceRequest
 
 _FRESH = 1.0
 """Seconds for which a table's entry is not read again: a kernel may be registered meanwhile."""

@@ -26,17 +26,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The limits of what is shown: at most ``events`` dispatches, none deeper than ``depth``, one thread only, 0 or
-    None for all.
+class TraceRequest:
+    """``everything``: all calls of all operators. ``returns``: also stop where dispatches end.
 
-    ``since`` are addresses of the operators whose first dispatch begins the trace.
+    ``boxed``: also stop in ``Dispatcher::callBoxed``, which all operators share. ``limit`` dispatches and ``depth``
+    levels, 0 for any number; ``tid`` one thread only. The trace begins with the first dispatch of ``since``. By probes:
+    only dispatches to ``key``; ``last``: write down only those of the last seconds, at the end (0: everything at once);
+    ``hung_after``: it also ends when nothing was dispatched for that many seconds (0: never).
     """
 
-    events: int = 0
+    patterns: Sequence[str]
+    everything: bool = False
+    verbose: bool = False
+    returns: bool = False
+    boxed: bool = False
+    limit: int = 0
     depth: int = 0
     tid: int | None = None
-    since: Collection[int] = ()
+    since: str = ""
+    key: str = ""
+    last: float = 0.0
+    hung_after: float = 0.0
 
 
 DEPTH_LIMIT = 100_000
@@ -52,7 +62,9 @@ class Tracer:
     _callers: CallerWalk
     _read: ReadMemory
     """Reads memory as it is now."""
-    _limits: Limits
+    _request: TraceRequest
+    _since: Collection[int]
+    """OperatorEntries of the operators whose first dispatch begins the trace."""
     _watched: Callable[[Operator], bool]
     """Whether an operator is part of the trace."""
     _now: Callable[[], float]
@@ -65,7 +77,7 @@ class Tracer:
     """Thread id → its open dispatches, outermost first."""
 
     def __post_init__(self) -> None:
-        self._started = not self._limits.since
+        self._started = not self._since
         self._lookups: dict[tuple[int, str, int], LookupResult] = {}
 
     def lookup(self, operator: Operator, event: str, tid: int, cfa: int, place: StopPlace, bits: int) -> bool:
@@ -76,7 +88,7 @@ class Tracer:
         if stack is None:
             return False
         if not self._started:
-            if operator.address not in self._limits.since:
+            if operator.address not in self._since:
                 return False
             self._started = True
         if not self._watched(operator):
@@ -109,13 +121,13 @@ class Tracer:
             return False
         self.count += 1
         self._sink.dispatch(dispatch)
-        self.reached_limit = bool(self._limits.events) and self.count >= self._limits.events
+        self.reached_limit = bool(self._request.limit) and self.count >= self._request.limit
         return self.reached_limit
 
     def _enter(self, tid: int, pc: int, cfa: int) -> list[TracedDispatch] | None:
         """The thread's open dispatches around a frame of code ``pc`` that ends at ``cfa``, after those that did not
         call it were closed; None for a thread that is not traced. Raises MemoryFault."""
-        if self._limits.tid and tid != self._limits.tid:
+        if self._request.tid and tid != self._request.tid:
             return None
         stack = self.open.setdefault(tid, [])
         while stack:
@@ -201,7 +213,7 @@ class Tracer:
             self._sink.step(dispatch, word, text)
 
     def _is_shown(self, depth: int) -> bool:
-        return not self._limits.depth or depth <= self._limits.depth
+        return not self._request.depth or depth <= self._request.depth
 
     def _close_inside(self, dispatch: TracedDispatch) -> None:
         """Close, innermost first, what is open inside of a dispatch."""

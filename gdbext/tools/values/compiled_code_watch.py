@@ -47,13 +47,6 @@ _FRAME_LIMIT = 1 << 17
 _SOURCE_LIMIT = 64 << 20
 
 
-class CppParameter(NamedTuple):
-    """``name``: what the calling code calls the argument, else the parameter; ``parameter`` as the source has it."""
-
-    name: str
-    parameter: str
-
-
 class CppLibrary:
     """A library of generated code, its source, and the tensors of the functions that call it."""
 
@@ -74,13 +67,14 @@ class CppLibrary:
         except OSError:
             return ""
 
-    def parameters(self, kernel: str) -> tuple[CppParameter, ...]:
-        """Those of a kernel; () where there is no source."""
+    def parameters(self, kernel: str) -> list[tuple[str, str]]:
+        """(name, type and name as the source has them) of a kernel's parameters; [] where there is no source. The name
+        is that of the argument in the calling code, if it is known."""
         kinds = generated_kernels.cpp_parameters(self._source, kernel)
         names = generated_kernels.cpp_arguments(self._source, kernel)
         if len(names) != len(kinds):
             names = ("",) * len(kinds)
-        return tuple(CppParameter(name or kind.split()[-1], kind) for name, kind in zip(names, kinds))
+        return [(name or kind.split()[-1], kind) for name, kind in zip(names, kinds)]
 
     def tensors(self, registers: Mapping[str, int], pointers: Mapping[int, str]) -> dict[int, int]:
         """Address of elements → the TensorImpl, of ``pointers`` to elements of the parameters that they were given for;
@@ -145,13 +139,6 @@ class KernelArgument(NamedTuple):
     value: PyRef
 
 
-class KernelCall(NamedTuple):
-    """A call of a kernel."""
-
-    kernel: str
-    arguments: tuple[KernelArgument, ...]
-
-
 class KernelCalls:
     """Reads calls; keeps the generated files."""
 
@@ -159,18 +146,19 @@ class KernelCalls:
         self._sources: dict[str, list[str]] = {}
         self._parameters: dict[tuple[str, str], tuple[str, ...]] = {}
 
-    def of(self, session: Session, tid: int) -> KernelCall | None:
-        """The call that the thread's innermost Python frame makes; None where that cannot be read."""
+    def of(self, session: Session, tid: int) -> tuple[str, list[KernelArgument]]:
+        """(kernel, arguments) of the call that the thread's innermost Python frame makes; "" where that cannot be
+        read."""
         stack = session.python_threads.frames(tid)
         if not stack:
-            return None
+            return "", []
         file, number = stack[0].file, stack[0].line or 0
         if file not in self._sources:
             self._sources[file] = SourceReader(session.target).texts(file)
         lines = self._sources[file]
         called = generated_kernels.called_kernel(lines[number - 1] if 0 < number <= len(lines) else "")
         if not called:
-            return None
+            return "", []
         kernel, names = called
         variables = stack.locals(stack[0])
         if (file, kernel) not in self._parameters:
@@ -179,9 +167,8 @@ class KernelCalls:
         if len(kinds) != len(names):
             kinds = ("",) * len(names)
         if variables.fault:
-            return None
-        arguments = (KernelArgument(name, kind, variables[name]) for name, kind in zip(names, kinds))
-        return KernelCall(kernel, tuple(arguments))
+            return "", []
+        return kernel, [KernelArgument(name, kind, variables[name]) for name, kind in zip(names, kinds)]
 
 
 _HEADER_LIMIT = 4 << 20
@@ -307,15 +294,15 @@ class CompiledCodeWatch(CallWatch[_Call]):
         return lambda tid, cfa: self._called(tid, cfa, name, self._cpp_values(name, library, cfa), ())
 
     def _python_kernel(self, tid: int, cfa: int) -> bool:
-        call = self._python.of(self._control.session(), tid)
-        if not call or not self._is_wanted(call.kernel):
+        kernel, arguments = self._python.of(self._control.session(), tid)
+        if not kernel or not self._is_wanted(kernel):
             return False
-        words = self._words([argument.parameter for argument in call.arguments], cfa)
+        words = self._words([argument.parameter for argument in arguments], cfa)
         values = [
             (argument.name, argument.parameter, self._kernel_value(argument, word))
-            for argument, word in zip(call.arguments, words)
+            for argument, word in zip(arguments, words)
         ]
-        return self._called(tid, cfa, call.kernel, values, ())
+        return self._called(tid, cfa, kernel, values, ())
 
     def _called(
         self, tid: int, cfa: int, name: str, values: Sequence[NamedValue], results: Sequence[tuple[str, int]]
@@ -364,19 +351,19 @@ class CompiledCodeWatch(CallWatch[_Call]):
     def _cpp_values(self, name: str, library: CppLibrary, cfa: int) -> list[NamedValue]:
         """The values of a kernel that C++ calls."""
         parameters = library.parameters(name)
-        pairs = list(zip(parameters, self._words([each.parameter for each in parameters], cfa)))
-        pointers = {word: each.parameter for each, word in pairs if word is not None and "*" in each.parameter}
+        kinds = [kind for _, kind in parameters]
+        words = self._words(kinds, cfa)
+        pointers = {word: kind for kind, word in zip(kinds, words) if word is not None and "*" in kind}
         tensors: Mapping[int, int] = {}
         if pointers:
             registers = {name: self._control.register(name) for name in self._architecture.general_registers}
             tensors = library.tensors(registers, pointers)
         values: list[NamedValue] = []
-        for each, word in pairs:
+        for (argument, kind), word in zip(parameters, words):
             value = None
             if word is not None:
-                is_pointer = "*" in each.parameter
-                value = self._tensor_at(tensors.get(word, 0)) if is_pointer else _number(_plain(each.parameter), word)
-            values.append((each.name, each.parameter, value))
+                value = self._tensor_at(tensors.get(word, 0)) if "*" in kind else _number(_plain(kind), word)
+            values.append((argument, kind, value))
         return values
 
     def _shim_values(

@@ -1,18 +1,15 @@
-"""Finds an operator's arguments at a stop, and waits for the entry of its kernel or for the return of its call."""
+"""Finds an operator's arguments at a stop: in which registers and on which places of the stack they are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch import Slot
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.unwind.frame_steps import CfaRule, at_entry
 from gdbext.errors import BadData, GdbextError, MemoryFault
-from gdbext.live.host import HookSpec
 from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.kernel_match import entered_unboxed
 from gdbext.torch.stack.roles import operator_method, parameters
@@ -23,126 +20,8 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.arch import Architecture
     from gdbext.engine.process.symbolizer import Function
-    from gdbext.live.all_calls import AllCalls
-    from gdbext.live.dispatch_description import Describer, LookupResult
-    from gdbext.live.host import Handler, RunControl
+    from gdbext.live.host import RunControl
     from gdbext.torch.registry import Operator
-
-Call = TypeVar("Call")
-
-
-@dataclass
-class ReturnWatch(Generic[Call]):
-    """Tells a call from another one by the end of its frame, so that recursion and exceptions do no harm."""
-
-    _control: RunControl
-    _architecture: Architecture
-    _callback: Callable[[int, Call], bool]
-    """Called with the thread and the call that returned → True: the process is to stay stopped."""
-    _open: dict[int, list[tuple[int, Call]]] = field(default_factory=dict, init=False)
-    """Thread → (CFA, call) of those that have not returned."""
-    _hooked: set[int] = field(default_factory=set, init=False)
-
-    def expect(self, tid: int, cfa: int, call: Call) -> bool:
-        """Wait for the return of the frame that ends at ``cfa``; True where a hook was placed. Raises MemoryFault."""
-        calls = self._open.setdefault(tid, [])
-        while calls and calls[-1][0] <= cfa:  # ended by an exception
-            calls.pop()
-        calls.append((cfa, call))
-        returns_to = self._architecture.return_address(self._control.read, cfa)
-        if returns_to in self._hooked:
-            return False
-        self._hooked.add(returns_to)
-        self._control.place(HookSpec(returns_to, CfaRule(self._architecture.stack_pointer, 0, 0), self._returned))
-        return True
-
-    def is_inside(self, tid: int) -> bool:
-        """A call of the thread has not returned."""
-        return bool(self._open.get(tid))
-
-    def _returned(self, tid: int, stack_pointer: int, _value: int) -> bool:
-        calls = self._open.get(tid, [])
-        while calls and calls[-1][0] < stack_pointer:
-            calls.pop()
-        return bool(calls and calls[-1][0] == stack_pointer) and self._callback(tid, calls.pop()[1])
-
-
-class PendingCall(NamedTuple):
-    """A call whose lookup was seen, and whose kernel was entered then: by its ``boxed`` function, or another one."""
-
-    operator: Operator
-    lookup: LookupResult
-    boxed: bool = False
-
-
-KernelEntered = Callable[[int, int, PendingCall, "ValueSite | None"], bool]
-"""(thread, CFA, call, where its arguments are) → True: the process is to stay stopped."""
-
-
-@dataclass
-class PendingKernelEntries:
-    """Sees calls that libraries and programs make with a dispatcher of their own: the lookup says which operator, and
-    the entry of its kernel has the arguments."""
-
-    _session: Session
-    _control: RunControl
-    _describer: Describer
-    _hook: Callable[[HookSpec], None]
-    _callback: KernelEntered
-    _pending: dict[int, PendingCall] = field(default_factory=dict, init=False)
-    """By thread."""
-    _hooked: set[int] = field(default_factory=set, init=False)
-
-    def place(self, calls: AllCalls, operators: Mapping[int, Operator]) -> None:
-        """Place the hooks at lookups. ``operators``, by address, may become more."""
-        control, architecture = self._control, self._session.memory.architecture
-        this, keyset = architecture.argument_registers[:2]
-
-        def looked_up(tid: int, cfa: int, bits: int) -> bool:
-            if calls.event_at(architecture.return_address(control.read, cfa)) == "call":
-                self._expect(tid, operators.get(control.register(this)), bits)
-            return False
-
-        def inlined(entry: str) -> Handler:
-            def looked_up(tid: int, _cfa: int, bits: int) -> bool:
-                self._expect(tid, operators.get(control.register(entry)), bits)
-                return False
-
-            return looked_up
-
-        for address in calls.lookups_of_extensions():
-            self._hook(HookSpec(address, at_entry(architecture), looked_up, keyset))
-        for lookup in calls.inlined_in_extensions():
-            if lookup.event == "call":
-                sites = lookup.sites
-                self._hook(HookSpec(sites.lookup, sites.frame, inlined(sites.entry), sites.keyset))
-
-    def _expect(self, tid: int, operator: Operator | None, bits: int) -> None:
-        """Wait for the entry of the kernel that a thread's lookup gives."""
-        self._pending.pop(tid, None)
-        if operator:
-            lookup = self._describer.find(operator, "call", bits)
-            self._pending[tid] = PendingCall(operator, lookup)
-            for address in lookup.addresses - self._hooked:
-                self._hooked.add(address)
-                self._hook(HookSpec(address, at_entry(self._session.memory.architecture), self._entered(address)))
-
-    def _entered(self, address: int) -> Handler:
-        def entered(tid: int, cfa: int, _value: int) -> bool:
-            call = self._pending.get(tid)
-            if not call or address not in call.lookup.addresses:
-                return False
-            boxed = address == call.lookup.boxed_address
-            registers = self._session.memory.architecture.argument_registers
-            words = [self._control.register(name) for name in registers]
-            if call.lookup.keyset.bits not in (words[2:3] if boxed else words[1:3]):
-                return False  # another dispatch, of no wanted operator
-            del self._pending[tid]
-            site = kernel_site(self._session, call.operator, address) if not boxed else None
-            return self._callback(tid, cfa, call._replace(boxed=boxed), site)
-
-        return entered
-
 
 ReadWord = Callable[[int], "int | None"]
 

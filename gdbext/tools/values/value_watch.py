@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
@@ -20,10 +21,8 @@ from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
 from gdbext.tools.values.value_site import (
     ArgumentRegisters,
-    PendingCall,
-    PendingKernelEntries,
-    ReturnWatch,
     ValueSite,
+    kernel_site,
     registers_at,
     registers_at_entry,
     result_pointer,
@@ -88,7 +87,9 @@ class CallWatch(Generic[Call]):
         self._values = CppValues(session.memory, session.layout, self._described.tensor_text)
         self._architecture = session.memory.architecture
         self._at_entry = at_entry(self._architecture)
-        self._returns: ReturnWatch[Call] = ReturnWatch(control, self._architecture, self._returned)
+        self._open: dict[int, list[tuple[int, Call]]] = {}
+        """Thread → (CFA, call) of those that have not returned: the CFA tells recursive calls apart."""
+        self._return_hooks: set[int] = set()
         self.count = 0
         """Number of calls that were seen."""
         self.hooks = 0
@@ -110,15 +111,29 @@ class CallWatch(Generic[Call]):
         if request.before:
             stays = self._sink.launch(self._launch(BEFORE, tid, call), self._reporter)
         if request.after and not stays:
-            self.hooks += self._returns.expect(tid, cfa, call)
+            calls = self._open.setdefault(tid, [])
+            while calls and calls[-1][0] <= cfa:  # ended by an exception
+                calls.pop()
+            calls.append((cfa, call))
+            returns_to = self._architecture.return_address(self._control.read, cfa)
+            if returns_to not in self._return_hooks:
+                self._return_hooks.add(returns_to)
+                rule = CfaRule(self._architecture.stack_pointer, 0, 0)
+                self._hook(HookSpec(returns_to, rule, self._returned))
         if request.is_last(self.count) and not request.after:
             self.over = True
         return stays or self.over
 
-    def _returned(self, tid: int, call: Call) -> bool:
+    def _returned(self, tid: int, stack_pointer: int, _value: int) -> bool:
+        calls = self._open.get(tid, [])
+        while calls and calls[-1][0] < stack_pointer:
+            calls.pop()
+        if not calls or calls[-1][0] != stack_pointer:
+            return False
+        call = calls.pop()[1]
         self._session.memory.forget()
         stays = self._sink.launch(self._launch(AFTER, tid, call), self._reporter)
-        if self._request.is_last(self.count) and not self._returns.is_inside(tid):
+        if self._request.is_last(self.count) and not calls:
             self.over = True
         return stays or self.over
 
@@ -207,16 +222,50 @@ class ValueWatch(CallWatch[_OpenCall]):
                 self._hook(HookSpec(address, frame, calls, self._arguments[2]))
 
     def own_lookups(self, calls: AllCalls, operators: Mapping[int, Operator]) -> None:
-        """Watch calls that libraries and programs make with a dispatcher of their own."""
+        """Watch calls that libraries and programs make with a dispatcher of their own: the lookup says which operator,
+        and the entry of its kernel has the arguments. ``operators``, by address, may become more."""
+        control, architecture = self._control, self._architecture
+        pending: dict[int, tuple[Operator, LookupResult]] = {}
+        hooked: set[int] = set()
 
-        def entered(tid: int, cfa: int, call: PendingCall, site: ValueSite | None) -> bool:
-            operator, bits = call.operator, call.lookup.keyset.bits
-            if call.boxed:
+        def entered(address: int, tid: int, cfa: int, _value: int) -> bool:
+            operator, lookup = pending.get(tid, (None, None))
+            if not operator or not lookup or address not in lookup.addresses:
+                return False
+            is_boxed, bits = address == lookup.boxed_address, lookup.keyset.bits
+            words = [control.register(name) for name in self._arguments]
+            if bits not in (words[2:3] if is_boxed else words[1:3]):
+                return False  # another dispatch, of no wanted operator
+            del pending[tid]
+            if is_boxed:
                 return self._called_boxed("callBoxed", tid, cfa, bits, {operator.address: operator})
-            return self._called(tid, cfa, operator, "call", bits, site)
+            return self._called(tid, cfa, operator, "call", bits, kernel_site(self._session, operator, address))
 
-        pending = PendingKernelEntries(self._session, self._control, self._describer, self._hook, entered)
-        pending.place(calls, operators)
+        def expect(tid: int, operator: Operator | None, bits: int) -> None:
+            """Wait for the entry of the kernel that a thread's lookup gives."""
+            pending.pop(tid, None)
+            if operator:
+                lookup = self._describer.find(operator, "call", bits)
+                pending[tid] = operator, lookup
+                for address in lookup.addresses - hooked:
+                    hooked.add(address)
+                    self._hook(HookSpec(address, self._at_entry, partial(entered, address)))
+
+        def looked_up(tid: int, cfa: int, bits: int) -> bool:
+            if calls.event_at(architecture.return_address(control.read, cfa)) == "call":
+                expect(tid, operators.get(control.register(self._arguments[0])), bits)
+            return False
+
+        def inlined(entry: str, tid: int, _cfa: int, bits: int) -> bool:
+            expect(tid, operators.get(control.register(entry)), bits)
+            return False
+
+        for address in calls.lookups_of_extensions():
+            self._hook(HookSpec(address, self._at_entry, looked_up, self._arguments[1]))
+        for shared in calls.inlined_in_extensions():
+            if shared.event == "call":
+                sites = shared.sites
+                self._hook(HookSpec(sites.lookup, sites.frame, partial(inlined, sites.entry), sites.keyset))
 
     def python_kernels(
         self, entries: Sequence[int], operators: Mapping[int, Operator], is_call: Callable[[int], bool]
