@@ -35,21 +35,24 @@ if TYPE_CHECKING:
     from gdbext.torch.stack.key_choice import ExpectedLookup
 
 
+@dataclass
 class _StopReports:
     """Reports of one request's stops. What does not change between two stops is read once: symbols, layout, operators;
     and an operator's table, as long as its bytes are the same."""
 
-    def __init__(self, open_session: Callable[[], Session], why: bool = False) -> None:
-        """``open_session`` gives a fresh session of the stopped process. ``why``: also what the key was found by, what
-        the kernel can do, what follows, and the thread's own keys."""
-        self._open = open_session
-        self._why = why
-        self._session: Session | None = None
-        self._tables: dict[int, bytes] = {}
-        self._lookups: dict[tuple[int, int], list[str]] = {}
-        self._holders: dict[int, dict[str, SavedArgument]] = {}
-        self.knows_tables = True
-        """No kernel was registered since the session was opened: one may be in a library that was loaded with it."""
+    _open: Callable[[], Session]
+    """Gives a fresh session of the stopped process."""
+    _why: bool
+    """Also report what the key was found by, what the kernel can do, what follows, and the thread's own keys."""
+    knows_tables: bool = field(default=True, init=False)
+    """No kernel was registered since the session was opened: one may be in a library that was loaded with it."""
+    _session: Session | None = field(default=None, init=False)
+    _tables: dict[int, bytes] = field(default_factory=dict, init=False)
+    """OperatorEntry → the bytes of its table."""
+    _lookups: dict[tuple[int, int], list[str]] = field(default_factory=dict, init=False)
+    """(OperatorEntry, keyset) → the lines on key and kernel."""
+    _holders: dict[int, dict[str, SavedArgument]] = field(default_factory=dict, init=False)
+    """Site → argument register → what holds its value there."""
 
     def forget(self) -> None:
         """The process is another one, or has other operators."""

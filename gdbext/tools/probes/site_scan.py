@@ -113,8 +113,9 @@ class ProbePlaces:
 
     def cheap_place(self, function: TorchSymbol) -> int:
         """The offset in the file of a place in the function where a probe is cheap. Raises TargetError."""
-        found = function.find(self._session.symbolizer)
-        offset = self._cheap_offset(found[1].vaddr, 0) if found and found[0].path == self.module.path else None
+        module, symbol = function.find(self._session.symbolizer) or (None, None)
+        is_here = module and module.path == self.module.path
+        offset = self._cheap_offset(symbol.vaddr, 0) if symbol and is_here else None
         if offset is None:
             raise TargetError(f"libtorch_cpu.so has no place for a probe in {function.purpose}")
         return offset
@@ -307,6 +308,7 @@ class SiteScanner:
         return {*own, *import_stubs(module, self._architecture, LOOKUP.examples)}
 
     def _call_site(self, module: Module, address: int, event: DispatchEvent, shared: bool) -> DispatchSite | None:
+        """The site of a call of lookup at ``address``, whose caller's frame is the dispatch's; None without a rule."""
         image, (this, keyset) = module.image, self._architecture.argument_registers[:2]
         offset = image.file_offset(module.vaddr(address)) if image else None
         frame = frame_at(self._architecture, self._functions.finder.tables, address, _WORD)

@@ -197,6 +197,7 @@ class Summary:
         return marked, max(0, len(rows) - select.limit)
 
     def _mark(self, what: Dispatched, anomalies: Anomalies) -> str:
+        """The mark of a row; "" where this grouping does not tell operators or events apart."""
         if what.operator is None:
             return ""
         operator = self._session.dispatcher.by_def(what.operator)

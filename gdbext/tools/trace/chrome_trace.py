@@ -199,14 +199,13 @@ def events_of(bar: Bar, pid: int) -> list[CompleteEvent]:
     if not bar.is_end_seen:
         args = args._replace(end="not seen", at_most_us=(bar.until - bar.start) / 1e3)
 
-    def event(start: int, end: int, name: str, category: DispatchEvent | Literal["kernel"]) -> CompleteEvent:
-        times = _exact_microseconds(start), _exact_microseconds(end - start)
-        return CompleteEvent(*times, pid, dispatch.tid, name, category, args)
-
-    events = [event(bar.start, bar.end, lookup.op, lookup.event)]
+    times = _exact_microseconds(bar.start), _exact_microseconds(bar.end - bar.start)
+    events = [CompleteEvent(*times, pid, dispatch.tid, lookup.op, lookup.event, args)]
     if bar.kernel:
+        start, end = bar.kernel
+        times = _exact_microseconds(start), _exact_microseconds(end - start)
         args = args._replace(returned=dispatch.left)
-        events.append(event(*bar.kernel, kernel.function, "kernel"))
+        events.append(CompleteEvent(*times, pid, dispatch.tid, kernel.function, "kernel", args))
     return events
 
 

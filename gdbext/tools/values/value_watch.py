@@ -125,6 +125,7 @@ class CallWatch(Generic[Call]):
         return stays or self.over
 
     def _returned(self, tid: int, stack_pointer: int, _value: int) -> bool:
+        """A frame has returned: it is a call's if its CFA is the stack pointer now. True: the process stays stopped."""
         calls = self._open.get(tid, [])
         while calls and calls[-1][0] < stack_pointer:
             calls.pop()
