@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdbext.diagnosis.threads.thread_reporting import UNDEFINED, tensor_text
@@ -215,7 +216,8 @@ def kernel_line(launch: KernelLaunch) -> str:
     return f"[ {launch.moment}: {escape(launch.kernel)} ]"
 
 
-class LaunchPrinter(NamedTuple):
+@dataclass
+class LaunchPrinter:
     """Shows launches as they happen."""
 
     show: Callable[[str], None]
