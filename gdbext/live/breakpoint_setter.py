@@ -1,9 +1,8 @@
-"""The parts of a debugger that dispatch-break needs: breakpoints by address, and to be called when they are hit.
+"""The parts of a debugger that dispatch-break needs: breakpoints by address, with conditions that are data.
 
-Conditions of breakpoints are data: ``holds`` evaluates them, and ``condition_text`` writes them in the C that gdb and
-LLDB both read, with registers as variables that begin with $.
-
-Everything is an unsigned 64-bit word. Registers are named as the architecture names them.
+``holds`` evaluates a condition, and ``condition_text`` writes it in the C that gdb and LLDB both read, with registers
+as variables that begin with $. Everything is an unsigned 64-bit word. Registers are named as the architecture names
+them.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ class AnyOf:
 
 
 @dataclass(frozen=True)
-class Told:
-    """``ask`` says so: something that no register tells. Equal are those that are about the same."""
+class PythonCondition:
+    """``ask`` decides: something that no register shows. Two are equal if they are about the same."""
 
     about: Hashable
     ask: Callable[[StoppedThread], bool] = field(compare=False)
@@ -79,12 +78,12 @@ class Told:
 
 if TYPE_CHECKING:
     Value = Union[Register, Pointee, Bits, Choice]
-    Condition = Union[Equals, AllOf, AnyOf, Told]
+    Condition = Union[Equals, AllOf, AnyOf, PythonCondition]
 
 ALWAYS = AllOf()
 
 
-def both(first: Condition, second: Condition) -> Condition:
+def conjunction(first: Condition, second: Condition) -> Condition:
     """Both conditions, without nesting what is a conjunction already."""
     parts = [part for each in (first, second) for part in (each.conditions if isinstance(each, AllOf) else (each,))]
     return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
@@ -119,25 +118,24 @@ def holds(condition: Condition, thread: StoppedThread) -> bool:
     """True if the condition holds in a stopped thread. Raises TargetError, MemoryFault."""
     if isinstance(condition, Equals):
         return value_of(condition.value, thread) == condition.number
-    if isinstance(condition, Told):
+    if isinstance(condition, PythonCondition):
         return condition.ask(thread)
-    found = (holds(each, thread) for each in condition.conditions)
-    return all(found) if isinstance(condition, AllOf) else any(found)
+    parts = (holds(part, thread) for part in condition.conditions)
+    return all(parts) if isinstance(condition, AllOf) else any(parts)
 
 
 def condition_text(condition: Condition) -> str:
-    """The condition in C, as debuggers read it; "" where it always holds, and for what is told and not written."""
+    """The condition in C, as debuggers read it; "" where it always holds, and for one that Python decides."""
     if isinstance(condition, Equals):
-        return f"{value_text(condition.value)} == {_number(condition.number)}"
-    if isinstance(condition, Told):
+        number = condition.number
+        return f"{value_text(condition.value)} == {number if number < 10 else hex(number)}"
+    if isinstance(condition, PythonCondition):
         return ""
-    parts = [_operand(each) for each in condition.conditions]
-    return (" && " if isinstance(condition, AllOf) else " || ").join(parts)
-
-
-def _operand(condition: Condition) -> str:
-    text = condition_text(condition)
-    return text if isinstance(condition, Equals) else f"({text})"
+    texts = [
+        condition_text(part) if isinstance(part, Equals) else f"({condition_text(part)})"
+        for part in condition.conditions
+    ]
+    return (" && " if isinstance(condition, AllOf) else " || ").join(texts)
 
 
 def value_text(value: Value) -> str:
@@ -148,20 +146,12 @@ def value_text(value: Value) -> str:
         return f"*(unsigned long*){value_text(value.pointer)}"
     if isinstance(value, Choice):
         return f"({condition_text(value.condition)} ? {value_text(value.then)} : {value_text(value.otherwise)})"
-    return _bits(value)
-
-
-def _bits(value: Bits) -> str:
     text = f"(unsigned long){value_text(value.value)}"
     if value.mask != WORD:
         text = f"{text} & {value.mask:#x}"
     if not value.shift:
         return f"({text})"
     return f"({text} >> {value.shift})" if value.mask == WORD else f"(({text}) >> {value.shift})"
-
-
-def _number(number: int) -> str:
-    return str(number) if number < 10 else f"{number:#x}"
 
 
 if TYPE_CHECKING:
@@ -180,13 +170,13 @@ class Breakpoint(Protocol):
         """The user has not deleted it."""
 
     def delete(self) -> None:
-        """Take it away; not while the debugger is calling us for it."""
+        """Delete it; not while the debugger is calling us for it."""
 
     def switch_off(self) -> None:
-        """Not hit any more, and still in the list; allowed in its own call."""
+        """Disable it, and leave it in the list; allowed in its own call."""
 
     def delete_later(self) -> None:
-        """Switch it off, and take it away as soon as the debugger allows."""
+        """Switch it off, and delete it as soon as the debugger allows."""
 
 
 class Trap(Protocol):
@@ -200,27 +190,27 @@ class Trap(Protocol):
 
 
 class BreakpointSetter(Protocol):
-    """One debugger's way to set them. All ``set_…`` raise TargetError where the debugger refuses."""
+    """One debugger's way to set breakpoints. All ``set_…`` raise TargetError where the debugger refuses."""
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
-        """Notes for the user to read before he lets the process run; ``go_on``: of the breakpoints of ``set_call``."""
+        """Notes for the user to read before the process is resumed; ``go_on``: on the breakpoints of ``set_call``."""
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
-        """One that stops where the condition holds; ``reached`` is called once the process stands still, or at once
-        for a condition that is told."""
+        """Stop where the condition holds; ``reached`` is called once the process has stopped, or at once for a
+        PythonCondition."""
 
     def set_call(self, address: int, reached: Reached) -> Breakpoint:
-        """One that calls ``reached`` at each hit, and goes on."""
+        """Call ``reached`` at each hit, and resume."""
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
-        """One at a function of a library that need not be loaded yet; the process stops where ``reached`` says so.
-        ``symbol`` is its mangled name."""
+        """A breakpoint at a function of a library that need not be loaded yet; the process stops where ``reached``
+        says so. ``symbol`` is its mangled name."""
 
     def set_placeholder(self, address: int) -> Breakpoint:
-        """One that does nothing but stand in the user's list."""
+        """A breakpoint that does nothing but show in the user's list."""
 
     def set_trap(self, address: int, reached: Reached) -> Trap:
-        """An invisible one that calls ``reached`` at each hit, and goes on."""
+        """An invisible breakpoint that calls ``reached`` at each hit, and resumes."""
 
     def text_of(self, condition: Condition) -> str:
         """The condition in the debugger's language, "" where it always holds."""
@@ -232,5 +222,5 @@ class BreakpointSetter(Protocol):
         """Call ``action`` whenever the process has ended and no other one runs."""
 
     def by_probes(self) -> BreakpointSetter:
-        """One that has kernel probes stop the threads, so that a kill of the debugger harms nobody. Raises UsageError
-        where this debugger has none, ProbesRefused."""
+        """A setter by kernel probes, with which a kill of the debugger does no harm. Raises UsageError where this
+        debugger has none, ProbesRefused."""

@@ -1,18 +1,15 @@
-"""The arguments of a dispatch at a stop: where the compiler keeps them by then, and what they are.
+"""Descriptions of dispatches as they happen: what an operator's table gives for a keyset, and the arguments at a stop.
 
-Integer arguments and references come in the architecture's argument registers. At a lookup in the middle of a function
-they have been moved to callee-saved registers or stack slots (engine/arch/argument_places.py). Only arguments in
-registers are reported, up to the first one whose class is not certain from its schema type.
-
-What is known of a dispatch that was seen as it happened.
-
-What an operator's table gives for a keyset, read from the process as it is at a stop.
+Integer arguments and references are passed in the architecture's argument registers. At a lookup in the middle of a
+function they have been moved to callee-saved registers or stack slots (engine/arch/argument_places.py). Only arguments
+in registers are reported, up to the first one whose class is not certain from its schema type.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from gdbext.engine.unwind.caller_check import IsOpen
     from gdbext.engine.vocabulary import Count, Inline, Internal
     from gdbext.torch.registry import Operator
-    from gdbext.torch.registry.dispatch_table import ComputedEntry
 
 
 class LookupResult(NamedTuple):
@@ -78,7 +74,7 @@ class TracedDispatch:
     number: Count
     tid: Count
     depth: Count
-    found: Inline[LookupResult]
+    lookup: Inline[LookupResult]
     cfa: Internal[int]
     body: Internal[int]
     code: Internal[tuple[int, int]]
@@ -103,21 +99,23 @@ class TracedDispatch:
         return "dispatch"
 
 
+@dataclass
 class Describer:
-    """Reads tables while the process is stopped. ``open_session`` gives a fresh session of the process."""
+    """Reads tables while the process is stopped."""
 
-    def __init__(self, open_session: Callable[[], Session], session: Session, registrations: bool) -> None:
-        self._open = open_session
-        self._session = session
-        self._registrations = registrations
+    _open: Callable[[], Session]
+    """Gives a fresh session of the process."""
+    _session: Session
+    registrations: bool
+    """Find out where kernels were registered, too."""
 
     def operator(self, address: int) -> Operator | None:
         """The operator whose OperatorEntry is at ``address``. Raises BadData, MemoryFault."""
-        found = self._session.dispatcher.by_def(address)
-        if not found:  # registered since
+        operator = self._session.dispatcher.by_def(address)
+        if not operator:  # registered since
             self._renew()
-            found = self._session.dispatcher.by_def(address)
-        return found
+            operator = self._session.dispatcher.by_def(address)
+        return operator
 
     def find(self, operator: Operator, event: str, bits: int) -> LookupResult:
         """Look up this keyset now. Raises BadData (no keyset), MemoryFault."""
@@ -135,7 +133,11 @@ class Describer:
             self._renew()
             kernels = self._session.dispatcher.kernels
             name = kernels.name(kernel, key, current.name)
-        proven = self._proven(current, index)
+        entry = None
+        if self.registrations:
+            with suppress(GdbextError):
+                entry = self._session.tables.entry(current, index)
+        proven = entry if entry and entry.consistent else None
         return LookupResult(
             event=DispatchEvent(event),
             op=current.name,
@@ -151,21 +153,11 @@ class Describer:
             table_bytes=struct.pack("<4Q", *kernel)[: kernels.size],
         )
 
-    def _proven(self, operator: Operator, index: int) -> ComputedEntry | None:
-        """The entry at a table index, None where it is not wanted or does not agree with the registrations."""
-        if not self._registrations:
-            return None
-        try:
-            entry = self._session.tables.entry(operator, index)
-        except GdbextError:
-            return None
-        return entry if entry.consistent else None
-
     def _renew(self) -> None:
+        """Read the process with new libraries and operators."""
         self._session = self._session.reopened(self._open().target)
 
 
-_SIGN = 1 << 63
 _WIDTHS = {"Tensor": 1, "Tensor?": 1, "Scalar": 1, "int": 1, "SymInt": 1, "bool": 1}
 """Registers that an argument of a schema type takes (torchgen/api/cpp.py): references, int64_t, SymInt by reference.
 Lists are ArrayRefs of two words. Everything else ends the search."""
@@ -184,24 +176,18 @@ class KeptWord(NamedTuple):
 def argument_texts(session: Session, operator: Operator, values: Sequence[KeptWord | None], skipped: int) -> list[str]:
     """``self=f32[4, 4] meta`` for each argument that the register values give.
 
-    ``values`` are those of the argument registers at the start of the function, ``skipped`` how many stand between a
-    hidden result pointer and the arguments (functor, keyset). [] where the schema does not determine the calling
-    convention, or where there is no tensor in the place of one.
+    ``values`` are those of the argument registers at the start of the function, ``skipped`` how many stand between the
+    pointer for the result (sret) and the arguments (functor, keyset). [] where the schema does not determine the
+    calling convention, unless a tensor was read, and where an argument that must be a tensor is none.
     """
     schema = operator.schema
     hidden = hidden_result(schema.text) if schema else None
     if not schema or hidden is None:
         return []
-    skipped += session.memory.architecture.leading_arguments(hidden)
-    return _read(session, schema_types(schema.text), values[skipped:])
-
-
-def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[KeptWord | None]) -> list[str]:
-    """[] unless at least one tensor was read, and every one that must be a tensor is."""
     texts: list[str] = []
     proven = False
-    position = 0
-    for kind, name in types:
+    position = skipped + session.memory.architecture.leading_arguments(hidden)
+    for kind, name in schema_types(schema.text):
         width = 2 if "[" in kind and not kind.endswith("?") else _WIDTHS.get(kind, 0)
         if not width or position + width > len(values):
             break
@@ -211,7 +197,7 @@ def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[K
             continue
         value = kept.value
         if kind in ("int", "bool"):
-            number = value & 1 if kind == "bool" else value - (1 << 64) if value & _SIGN else value
+            number = value & 1 if kind == "bool" else value - (1 << 64) if value >> 63 else value
             texts.append(f"{name}={number}")
             continue
         try:
@@ -225,14 +211,15 @@ def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[K
 
 def register_values(
     architecture: Architecture,
-    where: Mapping[str, SavedArgument],
+    holders: Mapping[str, SavedArgument],
     register: Callable[[str], int],
     word: Callable[[int], int | None],
 ) -> list[KeptWord | None]:
-    """The values of the argument registers as the function was called; None where one did not survive."""
-    found: list[KeptWord | None] = []
+    """The values of the argument registers as the function was called, from what holds each now; None where one did
+    not survive."""
+    values: list[KeptWord | None] = []
     for name in architecture.argument_registers:
-        holder = where.get(name)
+        holder = holders.get(name)
         value = holder.word(register, word, None) if holder else None
-        found.append(None if not holder or value is None else KeptWord(value, holder.size))
-    return found
+        values.append(None if not holder or value is None else KeptWord(value, holder.size))
+    return values

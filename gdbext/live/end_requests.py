@@ -50,33 +50,29 @@ class EndRequests:
             return
         with actions_restored(ENDING_SIGNALS):
             self.hold()
-            with self._watched():
+            signals, written = os.pipe()
+            os.set_blocking(written, False)
+            before = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+            over = threading.Event()
+            thread = threading.Thread(target=self._watch, args=(signals, over), daemon=True)
+            with signals_held():  # gdb 18 aborts if a thread other than its first gets a SIGINT
+                thread.start()
+            try:
                 yield
+            finally:
+                with signals_held((signal.SIGINT,)):
+                    over.set()
+                    os.write(written, b"\0")
+                    thread.join()
+                    signal.set_wakeup_fd(before)
+                    os.close(signals)
+                    os.close(written)
         if self._launcher < 0 and self._received:
             number, self._received = self._received, 0
             os.kill(os.getpid(), number)
 
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        signals, written = os.pipe()
-        os.set_blocking(written, False)
-        before = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-        over = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(signals, over), daemon=True)
-        with signals_held():  # gdb 18 aborts if a thread other than its first gets a SIGINT
-            thread.start()
-        try:
-            yield
-        finally:
-            with signals_held((signal.SIGINT,)):
-                over.set()
-                os.write(written, b"\0")
-                thread.join()
-                signal.set_wakeup_fd(before)
-                os.close(signals)
-                os.close(written)
-
     def _watch(self, signals: int, over: threading.Event) -> None:
+        """Interrupt the main thread for each request, until ``over``. ``signals``: the pipe that gets their numbers."""
         main = threading.main_thread().ident or 0
         sources = [signals] if self._launcher < 0 else [signals, self._launcher]
         requested, due = bool(self._received), 0.0

@@ -1,7 +1,4 @@
-"""The host of a live command: whoever runs it, and so can let the process run.
-
-What a live command needs of a debugger: to be called at addresses, and to let the process run.
-"""
+"""The host of a live command: the debugger that can call us at addresses, and let the process run."""
 
 from __future__ import annotations
 
@@ -91,26 +88,19 @@ class RunControl(Protocol):
         """A fresh session of the stopped process, also inside a handler. Raises TargetError."""
 
     def close(self) -> None:
-        """Take away every hook; idempotent."""
+        """Remove every hook; idempotent."""
 
-
-_PROBED = "[uprobes]"
-"""The mapping of a process in which somebody got to a kernel probe (xol_add_vma, kernel/events/uprobes.c)."""
-_SWALLOWED = (
-    "kernel probes have been in this process, which runs past breakpoints at places that anybody probes now, in any "
-    "process; --engine probes sees them"
-)
 
 Kept = TypeVar("Kept")
 
 
 class Host(ToolHost):
-    """A debugger, the user's own or one of ours; or nobody."""
+    """A debugger, the user's own or one of ours; or none."""
 
     def __init__(self, is_batch: bool = False, output: int | None = None, called: CommandLine | None = None) -> None:
         super().__init__(is_batch, output, called)
         self.lets_finish = False
-        """True when the watching is over, and nobody asked to end the program: one that we started runs on to its
+        """True when the watching is over without a request to end the program: one that we started runs on to its
         end."""
         self._running = ""
         self._kept: dict[type, object] = {}
@@ -119,7 +109,7 @@ class Host(ToolHost):
 
     def run_control(self, session: Session) -> RunControl:
         """The object that runs the session's process. Raises TargetError (a core), UsageError (no debugger)."""
-        if session.target.origin.is_core:
+        if session.target.is_core:
             raise TargetError(
                 "a core dump cannot run: there is nothing to trace",
                 why="this command resumes the process and observes what it does",
@@ -130,7 +120,7 @@ class Host(ToolHost):
         return control
 
     def guard(self, control: RunControl, pid: int) -> None:
-        """Have somebody look after the process of this machine, 0 for none yet, should the debugger be killed."""
+        """Have a helper clean up the process of this machine, 0 for none yet, should the debugger be killed."""
         if pid and control.can_run_beside:
             self._guard().watch_over(pid)
 
@@ -139,7 +129,7 @@ class Host(ToolHost):
         return self._guards
 
     def end_guard(self) -> None:
-        """The debugger has let the process go: nobody has to look after it any more."""
+        """End the helper: the debugger has detached."""
         if self._guards:
             self._guards.close()
 
@@ -151,47 +141,51 @@ class Host(ToolHost):
 
     def _may_harm(self, session: Session) -> bool:
         """The user has attached his debugger to a process of this machine, which is to outlive it."""
-        target = session.target
-        return self._is_lent(session) and _is_here(session) and not ends_with_tracer(target.pid)
+        return self._is_lent(session) and _is_native(session) and not ends_with_tracer(session.target.pid)
 
     def _is_lent(self, session: Session) -> bool:
         """A user's debugger holds a process, itself or by a server."""
         return isinstance(session.target, LentProcess) and session.target.pid != 0 and not self.is_batch
 
     def note_on_breakpoints(self, session: Session, refused: ProbesRefused | None) -> tuple[str, ...]:
-        """The note for whoever has breakpoints in a process that he attached to; ``refused``: why no kernel probes.
-        A gdbserver does not help: it lets the process go with the breakpoints in it (11 of 11 jobs ended)."""
-        if not self._is_lent(session) or (_is_here(session) and not self._may_harm(session)):
+        """Notes on breakpoints in a process that the user attached to; ``refused``: why no kernel probes. A gdbserver
+        does not help: it detaches with the breakpoints inserted (11 of 11 jobs ended)."""
+        is_native = _is_native(session)
+        if not self._is_lent(session) or (is_native and not self._may_harm(session)):
             return ()
-        why = "--engine probes has none" if _is_here(session) else "on its own machine scripts/dispatch needs none"
+        why = "--engine probes has none" if is_native else "on its own machine scripts/dispatch needs none"
         if refused:
             why = f"kernel probes, which do no harm, cannot be used: {refused.what} ({refused.why})"
-        harms = not self._guard().has_server
-        notes = (
-            f"a gdb that is killed (kill -9) while breakpoints are in the code may end the process; {why}",
-        ) * harms
-        probed = _is_here(session) and any(each.path == _PROBED for each in session.target.memory.maps())
-        return (*notes, _SWALLOWED) if probed else notes
+        notes = []
+        if not self._guard().has_server:
+            notes.append(f"a gdb that is killed (kill -9) while breakpoints are in the code may end the process; {why}")
+        # The mapping of a process in which a thread got to a kernel probe (xol_add_vma, kernel/events/uprobes.c).
+        if is_native and any(mapping.path == "[uprobes]" for mapping in session.target.maps()):
+            notes.append(
+                "kernel probes have been in this process, which runs past breakpoints at places that anybody probes "
+                "now, in any process; --engine probes sees them"
+            )
+        return tuple(notes)
 
     @abstractmethod
     def _run_control(self) -> RunControl:
-        """The debugger's. Raises UsageError where there is none."""
+        """The debugger's run control. Raises UsageError where there is none."""
 
     @abstractmethod
     def breakpoint_setter(self) -> BreakpointSetter:
-        """Sets breakpoints that stay. Raises UsageError without a debugger."""
+        """The setter of breakpoints that stay. Raises UsageError without a debugger."""
 
     @abstractmethod
     def stopped_session(self) -> Session:
         """A fresh session of the stopped process, also while the debugger calls us. Raises UsageError, TargetError."""
 
-    def kept(self, kind: type[Kept], make: Callable[[], Kept]) -> Kept:
+    def object_of(self, kind: type[Kept], make: Callable[[], Kept]) -> Kept:
         """The one object of that type which belongs to this debugger; made when it is first asked for."""
         if kind not in self._kept:
             self._kept[kind] = make()
-        found = self._kept[kind]
-        assert isinstance(found, kind)
-        return found
+        kept = self._kept[kind]
+        assert isinstance(kept, kind)
+        return kept
 
     @contextmanager
     def running(self, command: str) -> Iterator[None]:
@@ -210,23 +204,21 @@ class Host(ToolHost):
             self._running = ""
 
 
-def _is_here(session: Session) -> bool:
+def _is_native(session: Session) -> bool:
     """The debugger itself traces the process, on this machine."""
     return bool(getattr(session.target, "is_native", False))
 
 
 class NoDebugger(Alone, Host):
-    """No debugger: a process can be let go and stopped again, and nothing more."""
+    """No debugger: a process can be resumed and stopped again, and nothing more."""
 
     def _run_control(self) -> RunControl:
         raise needs_debugger()
 
     def breakpoint_setter(self) -> BreakpointSetter:
-        """Refuse: there is no debugger. Raises UsageError."""
         raise needs_debugger()
 
     def stopped_session(self) -> Session:
-        """Refuse: there is no debugger. Raises UsageError."""
         raise needs_debugger()
 
 
@@ -236,12 +228,11 @@ class LiveTool(Tool):
     mode = Mode.RESUMES
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Run the tool and answer, once. Raises GdbextError."""
         return self.run_live(session, args, host if isinstance(host, Host) else NoDebugger(output=host.output))
 
     @abstractmethod
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
-        """Run the tool as ``run`` does, with what a debugger lends."""
+        """Run the tool as ``run`` does, with a debugger. Raises GdbextError."""
 
 
 def probes_are_elsewhere() -> ProbesRefused:

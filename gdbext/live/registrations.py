@@ -2,23 +2,23 @@
 
 A kernel of Inductor in C++ has a library of its own, in which its function is called "kernel", or, in a model that was
 compiled ahead of time, its own name; ``aoti_torch_…`` are functions of libtorch
-(torch/csrc/inductor/aoti_torch/c/shim.h). A kernel of Triton runs on a device: the place to stop is the driver's
-function that launches it, which gets its handle.
+(torch/csrc/inductor/aoti_torch/c/shim.h). A kernel of Triton runs on a GPU: the place to stop is the driver's function
+that launches it, which gets its handle.
 
 A kernel's library is loaded by dlopen, and its name is known when the module that Inductor wrote has been executed:
 before that module's first call, which begins with checks of its arguments (torch/csrc/dynamo/guards.cpp). A trap on
 those checks is on for a few of them after each dlopen; otherwise calls of compiled code cost nothing.
 
-Traps stand on the functions of ``c10::impl::OperatorEntry`` through which every registration goes, with the
-OperatorEntry as first argument (OperatorEntry.h, 1.12 to 2.13; dispatcher and schema come by reference, and no result
-goes through a hidden argument). The tables are changed when such a function has returned, so another trap stands at
-its return address for that long. A registration costs a stop of 0.3 ms, one of a watched operator the reading of its
-table; calls cost nothing.
+Traps are on the functions of ``c10::impl::OperatorEntry`` through which every registration goes, with the OperatorEntry
+as first argument (OperatorEntry.h, 1.12 to 2.13; dispatcher and schema are passed by reference, and no result by sret).
+The tables are changed when such a function has returned, so another trap is at its return address for that long. A
+registration costs a stop of 0.3 ms, one of a watched operator the reading of its table; calls cost nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,7 +42,7 @@ def definition_hooks(
 ) -> list[HookSpec]:
     """Hooks that call ``defined`` for every operator that is defined from now on, before it has kernels.
 
-    They stand on ``OperatorEntry::registerSchema``, whose first argument is the OperatorEntry (OperatorEntry.h, 1.12 to
+    They are on ``OperatorEntry::registerSchema``, whose first argument is the OperatorEntry (OperatorEntry.h, 1.12 to
     2.15); none where libtorch has no such symbol.
     """
     architecture = session.memory.architecture
@@ -53,58 +53,56 @@ def definition_hooks(
         return False
 
     torch = session.modules.named(assumed_symbols.REGISTER_SCHEMA.library)
-    places = functions.addresses_named(assumed_symbols.REGISTER_SCHEMA, [torch] if torch else [])
-    return [HookSpec(each, at_entry(architecture), registered, architecture.argument_registers[0]) for each in places]
+    entry_rule, this = at_entry(architecture), architecture.argument_registers[0]
+    addresses = functions.addresses_named(assumed_symbols.REGISTER_SCHEMA, [torch] if torch else [])
+    return [HookSpec(address, entry_rule, registered, this) for address in addresses]
 
 
-REGISTRATIONS = (
+_REGISTRATIONS = (
     assumed_symbols.REGISTER_SCHEMA,
     assumed_symbols.REGISTER_KERNEL,
     assumed_symbols.DEREGISTER_KERNEL,
     assumed_symbols.UPDATE_FALLBACK,
 )
-"""Those functions. A kernel that goes uncovers another; a fallback is for all operators, and is set in each."""
-
-ENDS = (("Py_FinalizeEx", None), ("exit", "libc.so.6"))
+"""Those functions. A kernel that is deregistered uncovers another; a fallback is for all operators, and is set in each.
+"""
+_ENDS = (("Py_FinalizeEx", None), ("exit", "libc.so.6"))
 """Functions (and their module) with which a program begins to end. From there on every registration is taken back:
 Python's when its modules go, all others by static destructors. Unwatched that takes 0.1 s; with a stop for each it
-takes minutes, and nobody asked for them."""
+takes minutes, for nothing."""
 
 
+@dataclass
 class RegistrationWatch:
-    """The traps on registrations, for one run of the program."""
+    """The traps on registrations, for one run of the program. Raises TargetError where a trap cannot be set."""
 
-    def __init__(
-        self,
-        session: Session,
-        setter: BreakpointSetter,
-        wanted: Callable[[str], bool],
-        changed: Callable[[int], None],
-        ending: Callable[[], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        """``wanted`` gets an operator's qualified name, ``changed`` the address of such a one (its OperatorEntry) when
-        it is registered or gets a kernel; ``ending`` is called when the program begins to end, ``failed`` when
-        something could not be read. Raises TargetError where a trap cannot be set."""
-        self._session = session
-        self._setter = setter
-        self._wanted = wanted
-        self._changed = changed
-        self._ending = ending
-        self._failed = failed
+    _session: Session
+    _setter: BreakpointSetter
+    _wanted: Callable[[str], bool]
+    """Called with an operator's qualified name."""
+    _changed: Callable[[int], None]
+    """Called with the OperatorEntry of a wanted operator when it is registered or gets a kernel."""
+    _ending: Callable[[], None]
+    """Called when the program begins to end."""
+    _failed: Callable[[Exception], None]
+    """Called when something could not be read."""
+    _returns: dict[int, Trap] = field(default_factory=dict, init=False)
+    _registering: dict[int, int] = field(default_factory=dict, init=False)
+    """Return address → the OperatorEntry that is registered until then: the dispatcher lets one in at a time."""
+
+    def __post_init__(self) -> None:
+        session, setter = self._session, self._setter
         self._traps: list[Trap] = []
-        self._returns: dict[int, Trap] = {}
-        self._registering: dict[int, int] = {}
-        """Return address → the OperatorEntry that is registered until then: the dispatcher lets one in at a time."""
         torch = session.modules.named(assumed_symbols.CPU)
+        functions = OperatorFunctions(session)
         self.addresses: list[int] = []
         """Addresses at which registrations are seen, that of an operator's definition first; empty where they cannot
         be."""
-        for family in REGISTRATIONS:
-            self.addresses += OperatorFunctions(session).addresses_named(family, [torch] if torch else [])
+        for family in _REGISTRATIONS:
+            self.addresses += functions.addresses_named(family, [torch] if torch else [])
         for address in self.addresses:
             self._traps.append(setter.set_trap(address, self._guarded(self._registered)))
-        for end in filter(None, (session.symbolizer.address_of(*where) for where in ENDS)):
+        for end in filter(None, (session.symbolizer.address_of(*function) for function in _ENDS)):
             self._traps.append(setter.set_trap(end, self._guarded(self._ends)))
 
     def close(self) -> None:
@@ -123,13 +121,12 @@ class RegistrationWatch:
         return guarded
 
     def _ends(self, _: StoppedThread) -> None:
-        """The program ends. May raise what ``ending`` does."""
         for trap in [*self._traps, *self._returns.values()]:
             trap.enable(False)  # not deleted: the debugger is calling us for one of them
         self._ending()
 
     def _registered(self, thread: StoppedThread) -> None:
-        """Handle the entry of such a function. Raises TargetError, MemoryFault, BadData."""
+        """Handle the entry of such a function: note its operator until it returns."""
         self._session.memory.forget()
         architecture = self._session.memory.architecture
         entry = thread.register(architecture.argument_registers[0])
@@ -137,15 +134,13 @@ class RegistrationWatch:
             return
         address = thread.word(thread.register(architecture.stack_pointer))
         self._registering[address] = entry
-        trap = self._returns.get(address)
-        if not trap:
+        if address in self._returns:
+            self._returns[address].enable(True)
+        else:
             returned = self._guarded(lambda _: self._returned(address))
             self._returns[address] = self._setter.set_trap(address, returned)
-        else:
-            trap.enable(True)
 
     def _returned(self, address: int) -> None:
-        """The tables are up to date now. May raise what ``changed`` does."""
         self._returns[address].enable(False)  # not deleted: the debugger is calling us for it
         self._changed(self._registering[address])
 
@@ -157,7 +152,7 @@ _CHECKS = 8
 
 
 class KernelWatch:
-    """The traps of one run of the program."""
+    """The traps of one run of the program on the loading of kernels."""
 
     def __init__(
         self,
@@ -166,15 +161,14 @@ class KernelWatch:
         changed: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """``changed`` is called when kernels may have come, ``failed`` when something could not be read. Raises
+        """``changed`` is called when kernels may have been loaded, ``failed`` when something could not be read. Raises
         TargetError where a trap cannot be set."""
         self._changed = changed
         self._failed = failed
-        self._left = 0
-        find = session.symbolizer.address_of
-        found = (find(name, assumed_symbols.CALL_CHECKS.library) for name in assumed_symbols.CALL_CHECKS.names)
-        checks = {*filter(None, found)}
-        loaders = {*filter(None, (find(*place) for place in _LOADERS))}
+        self._checks_left = 0
+        find, library = session.symbolizer.address_of, assumed_symbols.CALL_CHECKS.library
+        checks = {*filter(None, (find(name, library) for name in assumed_symbols.CALL_CHECKS.names))}
+        loaders = {*filter(None, (find(*function) for function in _LOADERS))}
         self.works = bool(checks and loaders)
         self._checks: list[Trap] = [setter.set_trap(address, self._checked) for address in checks]
         self._loaders: list[Trap] = [setter.set_trap(address, self._loads) for address in loaders]
@@ -192,21 +186,18 @@ class KernelWatch:
 
     def _loads(self, _: StoppedThread) -> None:
         """A library is about to be loaded."""
-        self._left = _CHECKS
+        self._checks_left = _CHECKS
         self._enable(True)
 
     def _checked(self, _: StoppedThread) -> None:
-        """Note that compiled code was entered."""
-        self._left -= 1
-        if self._left <= 0:
+        """Compiled code was entered."""
+        self._checks_left -= 1
+        if self._checks_left <= 0:
             self._enable(False)  # not deleted: the debugger is calling us for it
         try:
             self._changed()
         except (GdbextError, OSError) as error:
             self._failed(error)
-
-
-# --- what Inductor has loaded ------------------------------------------------------------------
 
 
 class GeneratedFunction(NamedTuple):
@@ -219,12 +210,12 @@ class GeneratedFunction(NamedTuple):
 
 
 def is_generated(pattern: str) -> bool:
-    """The pattern means such kernels and functions, not operators."""
+    """The pattern means kernels and functions of compiled code, not operators."""
     return pattern.startswith((CPP, TRITON, SHIM))
 
 
 def check_pattern(pattern: str, where: str) -> None:
-    """Raises UsageError for a place that they do not have."""
+    """Raises UsageError for a place that generated functions do not have."""
     if where != "kernel":
         instead = f"dispatch-break kernel {pattern}"
         raise UsageError(f"{pattern} has no {where}", why="it is not an operator", help=instead)
@@ -232,42 +223,39 @@ def check_pattern(pattern: str, where: str) -> None:
 
 def generated_functions(session: Session, pattern: str) -> list[GeneratedFunction]:
     """Those that are loaded; none without a Python. Raises MemoryFault."""
-    found = [GeneratedFunction(*each) for each in _kernels(session, pattern)]
-    found += _launches(session, pattern) if pattern.startswith(TRITON) else []
-    if not found and pattern.isidentifier():
-        exported = session.symbolizer.symbol_of(pattern)
-        if exported:
-            module, symbol = exported
-            found.append(GeneratedFunction(pattern, module.base + symbol.vaddr, module.name))
-    return found
-
-
-def _kernels(session: Session, pattern: str) -> Sequence[tuple[str, int, str]]:
     try:
         kernels = session.generated_kernels.all
     except NotTorch:
-        return ()
-    return [(each.name, each.address, each.source) for each in kernels if fnmatchcase(each.name, pattern)]
-
-
-def _launches(session: Session, pattern: str) -> list[GeneratedFunction]:
-    """Places that launch kernels of Triton which were launched before: until then, they have no handle."""
-    if not session.python or not session.has_torch:
-        return []
-    arguments = [Register(name) for name in session.memory.architecture.argument_registers]
-    return [
-        GeneratedFunction(kernel.name, address, f"its launch, in {function}", Equals(arguments[place], handle))
-        for kernel in session.generated_kernels.triton()
+        kernels = []
+    functions = [
+        GeneratedFunction(kernel.name, kernel.address, kernel.source)
+        for kernel in kernels
         if fnmatchcase(kernel.name, pattern)
-        for function, place in LAUNCHING
-        for address in [session.symbolizer.address_of(function)]
-        if address
-        for handle in kernel.handles
     ]
+    if pattern.startswith(TRITON) and session.python and session.has_torch:
+        # Places that launch kernels which were launched before: until then, they have no handle.
+        arguments = session.memory.architecture.argument_registers
+        launches = [(session.symbolizer.address_of(function), function, number) for function, number in LAUNCHING]
+        functions += [
+            GeneratedFunction(
+                kernel.name, address, f"its launch, in {function}", Equals(Register(arguments[number]), handle)
+            )
+            for kernel in session.generated_kernels.triton()
+            if fnmatchcase(kernel.name, pattern)
+            for address, function, number in launches
+            if address
+            for handle in kernel.handles
+        ]
+    if not functions and pattern.isidentifier():
+        exported = session.symbolizer.symbol_of(pattern)
+        if exported:
+            module, symbol = exported
+            functions.append(GeneratedFunction(pattern, module.base + symbol.vaddr, module.name))
+    return functions
 
 
 def not_loaded(pattern: str) -> UsageError:
-    """The note that is shown as long as there is none."""
+    """The note that is shown as long as there is no function of the pattern."""
     help = "Inductor may not have compiled it yet"
     if pattern.startswith(TRITON):
         help += "; it has no handle before its first launch, which is not seen"

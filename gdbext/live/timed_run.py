@@ -1,11 +1,9 @@
-"""Lets a process run inside a user's debugger, by the debugger's own ``continue``, while another thread of ours works.
+"""Runs of the process that end in time, on Ctrl+C or with the process itself, and what is said of one without a stop.
 
-That thread waits some seconds, or reads what kernel probes see, and has the process stopped when it is done. Detaching
-and attaching again would do as well, and did; but an editor ends its session when its process is detached from, and a
-program that the debugger started cannot be attached to again.
-
-Where nobody stops the process: Ctrl+C, the end of --timeout and a request to end, heard at a good moment, so that
-nothing that was read gets lost; and whether it is still there, and still the same program.
+Inside a user's debugger the process runs by the debugger's own ``continue``, while another thread of ours works: it
+waits some seconds, or reads what kernel probes see, and has the process stopped when it is done. Detaching and
+attaching again is no way: an editor ends its session when its process is detached from, and a program that the debugger
+started cannot be attached to again.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class TimedRun:
-    """A context manager around what lets the process run and returns when it has stopped: when ``work`` is done, in
-    another thread, that calls ``stop``."""
+    """A context manager around a call that resumes the process and returns when it has stopped. ``work`` is done in
+    another thread, which calls ``stop`` then."""
 
     def __init__(self, work: Work, stop: Callable[[], None]) -> None:
         """``stop`` must do nothing once ``is_running`` is false: the process may have stopped by itself."""
@@ -98,20 +96,20 @@ class _CancelledError(Exception):
 SILENT_AFTER = 5.0
 """Seconds without anything to show after which the process is said to be what it is."""
 _SETTLED = 1.0
-"""Seconds until each thread has had the turn that it gets by going on."""
+"""Seconds until each thread has had the turn that it gets by being resumed."""
 
 
 class SilenceNotice:
-    """A context manager around a run: says once, after some seconds without anything to show, what the process does
+    """A context manager around a run: after some seconds without anything to show, it says once what the process does
     instead.
 
-    A thread of ours looks twice at what the kernel counts for the process's threads; nothing is stopped.
+    A thread of ours reads twice what the kernel counts for the process's threads; nothing is stopped.
     """
 
     def __init__(
         self, pid: int, what: str, instead: str, has_come: Callable[[], bool], say: Callable[[str], None]
     ) -> None:
-        """``pid``: 0 for a process of another machine. ``what`` is awaited, and has not come where threads that ran did
+        """``pid``: 0 for a process of another machine. ``what`` is awaited; where it has not come, threads that ran did
         ``instead``."""
         self._pid = pid
         self._what = what
@@ -139,24 +137,20 @@ class SilenceNotice:
         if self._over.wait(SILENT_AFTER - _SETTLED) or self._has_come():
             return
         after = activities(self._pid) if self._pid else {}
-        ran = [tid for tid, one in after.items() if one != before.get(tid, one)]
-        self.text = self._sentence(len(after), len(ran))
+        ran = sum(activity != before.get(tid, activity) for tid, activity in after.items())
+        self.text = f"no {self._what} in {SILENT_AFTER:.0f} s"
+        threads = counted(len(after), "thread")
+        if ran:
+            self.text += f": {ran} of {threads} ran, and {self._instead}"
+        elif after:
+            self.text += f": none of {threads} ran: it waits, dispatch-diagnose says for what"
         with suppress(OSError):
             self._say(self.text)
 
-    def _sentence(self, threads: int, ran: int) -> str:
-        """The sentence about a process that shows nothing: ``ran`` of its ``threads`` have run."""
-        what = f"no {self._what} in {SILENT_AFTER:.0f} s"
-        if not threads:
-            return what
-        if not ran:
-            return f"{what}: none of {counted(threads, 'thread')} ran: it waits, dispatch-diagnose says for what"
-        return f"{what}: {ran} of {counted(threads, 'thread')} ran, and {self._instead}"
-
 
 def check_pause(ending: Ending, alternative: str) -> None:
-    """Raise what else ended a pause than its time: KeyboardInterrupt, TargetGone, TargetError with the help
-    ``alternative``."""
+    """Raises KeyboardInterrupt, TargetGone, TargetError with the help ``alternative`` where something other than its
+    time ended a pause."""
     if ending.kind is EndingKind.ASKED:
         return
     if ending.kind is EndingKind.INTERRUPTED:
@@ -172,8 +166,8 @@ def check_pause(ending: Ending, alternative: str) -> None:
     raise TargetGone(ending.text)
 
 
-def ending_of_failure(error: BaseException, debugger: str) -> Ending:
-    """The ending of a run in which a hook of ours, or the ``debugger`` itself, raised this."""
+def ending_of_failure(error: BaseException, debugger: str = "") -> Ending:
+    """The ending of a run in which a hook of ours, the output, or the ``debugger`` itself raised this."""
     if isinstance(error, KeyboardInterrupt):
         return Ending(EndingKind.INTERRUPTED, "interrupted")
     if isinstance(error, GdbextError):
@@ -186,16 +180,15 @@ def ending_of_failure(error: BaseException, debugger: str) -> Ending:
 
 _STEP = 0.05
 _SAME_SECONDS = 1.0
-"""Seconds within which a second SIGINT is of the same wish."""
-_SIGNALS = (signal.SIGINT, signal.SIGALRM, *ENDING_SIGNALS)
+"""Seconds within which a second SIGINT belongs to the same request."""
 
 
 class DeferredInterrupt:
-    """A context manager; ``came`` is True from the first such signal on. A second Ctrl+C interrupts at once, if it is
-    a wish of its own: ``timeout -s INT`` sends one to its child, and one to the group that the child is in."""
+    """A context manager; ``came`` is True from the first signal to interrupt or end on. A second Ctrl+C interrupts at
+    once, if it is a request of its own: ``timeout -s INT`` sends one to its child, and one to the child's group."""
 
     def __init__(self, is_heard: bool = True) -> None:
-        """``is_heard`` False: the signals are a debugger's, inside which this runs."""
+        """``is_heard`` False: the signals belong to the debugger inside which this runs."""
         self.came = False
         self._since = 0.0
         self._is_heard = is_heard
@@ -203,14 +196,14 @@ class DeferredInterrupt:
 
     def __enter__(self) -> DeferredInterrupt:
         if self._is_heard and threading.current_thread() is threading.main_thread():
-            self._handled.enter_context(signals_handled(_SIGNALS, self._note))
+            self._handled.enter_context(signals_handled((signal.SIGINT, signal.SIGALRM, *ENDING_SIGNALS), self._note))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._handled.close()
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep until that time is over or a signal came; True if the time is over."""
+        """Sleep until that time is over or a signal has arrived; True if the time is over."""
         until = time.monotonic() + seconds
         while not self.came and time.monotonic() < until:
             time.sleep(min(_STEP, max(0.0, until - time.monotonic())))
@@ -226,7 +219,7 @@ class DeferredInterrupt:
 
 
 class WatchedProcess:
-    """The process that is watched; looks into /proc only."""
+    """The process that is watched, by /proc only."""
 
     def __init__(self, pid: int) -> None:
         """Open the process. Raises TargetGone."""

@@ -16,7 +16,6 @@ from typing import Any
 from probe_target import MeasuredProcess, Tool, processor_seconds, top, total, trace
 
 from gdbext.tools.probes.bpf import bpf_program as bpf
-from gdbext.tools.probes.bpf.bpf_kernel import Bpf
 from gdbext.tools.probes.bpf.probe_keeper import ProbeSet
 from gdbext.tools.probes.dispatch_tracer import DispatchTracer
 from gdbext.tools.probes.trace_places import TracePlaces
@@ -78,9 +77,9 @@ class _Empty:
     def __init__(self, process: MeasuredProcess) -> None:
         with process.session() as session:
             architecture = session.memory.architecture
-            self._probes = ProbeSet(Bpf.of(architecture), architecture)
+            self._probes = ProbeSet(architecture, process.pid)
             places = TracePlaces(session).everything()
-            self._probes.place(process.pid, places, lambda: bpf.assemble((bpf.end(),)))
+            self._probes.start(places, bpf.end())
 
     def __enter__(self) -> None:
         return None

@@ -17,13 +17,12 @@ from gdbext.live.registrations import check_pattern, is_generated
 from gdbext.live.timed_run import SilenceNotice
 from gdbext.live.waiting import torch_session
 from gdbext.render import Style, counted, escape, short_name
-from gdbext.tools.breaks.break_plan import PLACES, check_keys, check_keyset
+from gdbext.tools.breaks.break_plan import PLACES, check_keys
 from gdbext.tools.breaks.break_set import BreakTable
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable
 
     from gdbext.diagnosis.session import Session
     from gdbext.live.host import Host, RunControl
@@ -73,71 +72,70 @@ class BreakTool(LiveTool):
     completions = MappingProxyType({"where": PLACES})
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments of this tool."""
         parser.description = f"{parser.description}\n{DESCRIPTION}"
-        parser.add_argument("where", nargs="?", metavar="WHERE", help=", ".join(PLACES))
-        parser.add_argument("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
-        parser.add_argument("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
-        parser.add_argument("--has", metavar="KEY", default="", help="only where the keyset holds this key")
-        parser.add_argument("--continue", dest="go_on", action="store_true", help="report each stop and go on")
-        parser.add_argument(
-            "--engine", choices=ENGINES, help="kernel probes (default in gdb for --continue) or breakpoints, see above"
-        )
-        parser.add_argument("--list", action="store_true", help="show the breakpoints of dispatch-break")
-        parser.add_argument("--delete", nargs="*", type=integer, metavar="N", help="delete these, or all")
+        add, engine = parser.add_argument, "kernel probes (default in gdb for --continue) or breakpoints, see above"
+        add("where", nargs="?", metavar="WHERE", help=", ".join(PLACES))
+        add("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
+        add("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
+        add("--has", metavar="KEY", default="", help="only where the keyset holds this key")
+        add("--continue", dest="go_on", action="store_true", help="report each stop and go on")
+        add("--engine", choices=ENGINES, help=engine)
+        add("--list", action="store_true", help="show the breakpoints of dispatch-break")
+        add("--delete", nargs="*", type=integer, metavar="N", help="delete these, or all")
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
         """Set, list or delete; the latter two beside a core, too. Raises UsageError, TargetError."""
         if args.delete is not None:
-            deleted = _breakpoints(host).delete(args.delete)
-            return self._report(session, args, BreaksSection(_breakpoints(host).listed(), deleted=deleted))
-        if args.list:
-            return self._report(session, args, BreaksSection(_breakpoints(host).listed()))
-        control = host.run_control(session)
-        request = _request(session, args)
-        if host.is_batch:
-            _breakpoints(host).use_probes(args.engine == PROBES)
-            return self._report(session, args, self._set_and_run(session, host, control, request, args.json))
-        return self._report(session, args, _set(session, host, request, args.engine))
-
-    def _report(self, session: Session, args: Namespace, section: BreaksSection) -> Report:
+            table = _breakpoints(host)
+            deleted = table.delete(args.delete)
+            section = BreaksSection(table.listed(), deleted=deleted)
+        elif args.list:
+            section = BreaksSection(_breakpoints(host).listed())
+        else:
+            control = host.run_control(session)
+            request, table = _request(session, args), _breakpoints(host)
+            if host.is_batch:
+                table.use_probes(args.engine == PROBES)
+                section = self._set_and_run(session, host, table, control, request, args.json)
+            else:
+                section = _set(session, host, table, request, args.engine)
         return make_report(self, session, args, sections=(section,), ending=section.ending)
 
     def _set_and_run(
-        self, session: Session, host: Host, control: RunControl, request: BreakRequest, quiet: bool
+        self, session: Session, host: Host, table: BreakTable, control: RunControl, request: BreakRequest, quiet: bool
     ) -> BreaksSection:
         """Set the breakpoints and let the process run. With ``quiet`` standard output is for the one document: stops
         are reported on standard error, and notes are left to the document."""
         show = partial(write, 2) if quiet else host.show
+        limits = " with that key" if request.key or request.has else ""
+        instead = f"did not come here{limits}: dispatch-top {escape(' '.join(request.op))} counts"
         with host.running(self.name):
             try:
-                notes = _breakpoints(host).add(request, torch_session(control, session), show).notes
+                notes = table.add(request, torch_session(control, session), show).notes
                 for note in () if quiet else notes:  # at once: without a stop the process may run for long
                     show(f"note: {note}\n")
-                with _silence(session, _breakpoints(host), request, show) as silent:
+                with SilenceNotice(
+                    session.target.pid or 0,
+                    "stop",
+                    instead,
+                    lambda: bool(table.hits),
+                    lambda text: show(f"note: {text}\n"),
+                ) as silent:
                     ending = control.run()
                 notes = (*notes, silent.text) if quiet and silent.text else notes
-                left = _breakpoints(host).listed()[-1:] if ending.kind.leaves_process else ()
+                left = table.listed()[-1:] if ending.kind.leaves_process else ()
                 return BreaksSection(left, notes, ending=ending)
             finally:
-                _breakpoints(host).delete([])
+                table.delete([])
                 control.close()
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
-
-
-def _silence(session: Session, table: BreakTable, request: BreakRequest, show: Callable[[str], None]) -> SilenceNotice:
-    limits = " with that key" if request.key or request.has else ""
-    instead = f"did not come here{limits}: dispatch-top {escape(' '.join(request.op))} counts"
-    say, has_come = (lambda text: show(f"note: {text}\n")), (lambda: bool(table.hits))
-    return SilenceNotice(session.target.pid or 0, "stop", instead, has_come, say)
 
 
 def _breakpoints(host: Host) -> BreakTable:
     """All of this debugger. Raises UsageError without one."""
-    return host.kept(BreakTable, lambda: BreakTable(host.breakpoint_setter(), host.stopped_session))
+    return host.object_of(BreakTable, lambda: BreakTable(host.breakpoint_setter(), host.stopped_session))
 
 
 def _request(session: Session, args: Namespace) -> BreakRequest:
@@ -150,17 +148,14 @@ def _request(session: Session, args: Namespace) -> BreakRequest:
         if is_generated(pattern):
             check_pattern(pattern, args.where)
     request = BreakRequest(args.where, tuple(args.op), args.key or None, args.has or None, args.go_on, args.why)
-    if session.has_torch:
-        check_keys(session.dispatch_keys, request)
-    else:
-        check_keyset(request)
+    check_keys(session.dispatch_keys if session.has_torch else None, request)
     return request
 
 
-def _set(session: Session, host: Host, request: BreakRequest, engine: str | None) -> BreaksSection:
-    """Set the breakpoints in the user's own debugger: by the engine that those have which are set, else by probes,
-    where they can be, for what only reports and goes on; a stop is to be at its place, and to take conditions."""
-    table, refused = _breakpoints(host), None
+def _set(session: Session, host: Host, table: BreakTable, request: BreakRequest, engine: str | None) -> BreaksSection:
+    """Set the breakpoints in the user's own debugger: by the engine of those that are set, else by probes, where they
+    can be, for a request that only reports and resumes; a stop is to be at its place, and to take conditions."""
+    refused = None
     if not engine and request.continue_ and not table.listed() and PROBES in host.engines(None, session):
         try:
             table.use_probes(True)
@@ -168,7 +163,7 @@ def _set(session: Session, host: Host, request: BreakRequest, engine: str | None
             refused = error
     elif engine or not table.listed():
         table.use_probes(engine == PROBES)
-    notes = (*table.add(request, session, host.show).notes, *table.notes_of_debugger(request.continue_))
+    notes = (*table.add(request, session, host.show).notes, *table.setter.notes(request.continue_))
     more = () if table.is_probed else host.note_on_breakpoints(session, refused)
     return BreaksSection(table.listed()[-1:], (*notes, *more))
 
@@ -184,34 +179,29 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield "no breakpoints of dispatch-break"
     for note in breaks.notes:
         yield f"note: {escape(note)}"
-    for each in breaks.requests:
-        yield style(_request_lines(each.request), "bold")
-        listed = len(each.breakpoints)
-        most = listed if report.why or listed <= _MOST_LISTED + 1 else _MOST_LISTED
-        yield from (_line(one, report.why) for one in each.breakpoints[:most])
-        rest = each.breakpoints[most:]
+    for requested in breaks.requests:
+        request, breakpoints = requested.request, requested.breakpoints
+        limits = "".join(f" --{name} {key}" for name, key in (("key", request.key), ("has", request.has)) if key)
+        option = " --continue" if request.continue_ else ""
+        yield style(f"{request.where} {escape(' '.join(request.op))}{limits}{option}", "bold")
+        shown = len(breakpoints) if report.why or len(breakpoints) <= _MOST_LISTED + 1 else _MOST_LISTED
+        yield from (_line(placed, report.why) for placed in breakpoints[:shown])
+        rest = breakpoints[shown:]
         if rest:
-            hits = sum(one.hits for one in rest)
-            yield f"  breakpoints {rest[0].number} to {rest[-1].number}: further ones, {counted(hits, 'hit')} (--why)"
+            hits = counted(sum(placed.hits for placed in rest), "hit")
+            yield f"  breakpoints {rest[0].number} to {rest[-1].number}: further ones, {hits} (--why)"
 
 
 _MOST_LISTED = 6
 """Breakpoints of a request that are listed: an operator has a kernel, and a boxed entry, for each of many keys."""
 
 
-def _request_lines(request: BreakRequest) -> str:
-    limits = "".join(f" --{name} {key}" for name, key in (("key", request.key), ("has", request.has)) if key)
-    going = " --continue" if request.continue_ else ""
-    return f"{request.where} {escape(' '.join(request.op))}{limits}{going}"
-
-
-def _line(one: PlacedBreakpoint, why: bool) -> str:
-    if one.waits_for:
-        return f"  breakpoint {one.number}: pending: set when {escape(one.waits_for)}"
-    if one.address is None:
-        return f"  breakpoint {one.number}: pending: set when torch is loaded and used ({one.place})"
-    condition = f", if {one.condition}" if one.condition and why else ""
-    return (
-        f"  breakpoint {one.number} at {one.address:#x}: {escape(one.op or '')} {one.event}: "
-        f"{escape(short_name(one.place))}{condition}, {one.hits} {'hit' if one.hits == 1 else 'hits'}"
-    )
+def _line(placed: PlacedBreakpoint, why: bool) -> str:
+    head = f"  breakpoint {placed.number}"
+    if placed.waits_for:
+        return f"{head}: pending: set when {escape(placed.waits_for)}"
+    if placed.address is None:
+        return f"{head}: pending: set when torch is loaded and used ({placed.place})"
+    condition = f", if {placed.condition}" if placed.condition and why else ""
+    what = f"{escape(placed.op or '')} {placed.event}: {escape(short_name(placed.place))}{condition}"
+    return f"{head} at {placed.address:#x}: {what}, {placed.hits} {'hit' if placed.hits == 1 else 'hits'}"

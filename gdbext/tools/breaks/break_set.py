@@ -1,4 +1,4 @@
-"""The breakpoints of dispatch-break: those of one request, through all runs of the program, and all requests.
+"""The breakpoints of dispatch-break, of one request and of all, through all runs of the program, and their reports.
 
 Before torch is loaded, and again when the program has ended, a pending breakpoint on
 ``at::getStepCallbacksUnlessEmpty`` stands for them: the debugger finds it when the library is loaded, and the first
@@ -9,69 +9,202 @@ the registration watch notices them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.threads.runtime import ThreadTable
+from gdbext.diagnosis.report.thread_report import is_users_file
+from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import GdbextError, TargetError, UsageError
-from gdbext.live.breakpoint_setter import holds
-from gdbext.live.operator_functions import CallOpenings, OpenCalls, cfa_in
+from gdbext.live.breakpoint_setter import holds, value_of
+from gdbext.live.dispatch_description import KeptWord, argument_texts, register_values
 from gdbext.live.registrations import KernelWatch, RegistrationWatch, is_generated
-from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, Placed, end_site, is_readable, what_is_awaited
+from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, OpenCalls, cfa_in, end_site, what_is_awaited
 from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
-from gdbext.tools.breaks.stop_report import StopReports
 from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS, STEP_CALLBACKS_FUNCTION
 from gdbext.torch.registry.operator_names import matcher
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.live.breakpoint_setter import (
-        Breakpoint,
-        BreakpointSetter,
-        Condition,
-        Reached,
-        StoppedThread,
-    )
-    from gdbext.live.operator_functions import Opening
+    from gdbext.live.breakpoint_setter import Breakpoint, BreakpointSetter, Condition, StoppedThread, Trap
+    from gdbext.tools.breaks.break_plan import Opening
+    from gdbext.torch.registry import Operator
+    from gdbext.torch.stack.key_choice import ExpectedLookup
 
 
+@dataclass
+class _StopReports:
+    """Reports of one request's stops. What does not change between two stops is read once: symbols, layout, operators;
+    and an operator's table, as long as its bytes are the same."""
+
+    _open: Callable[[], Session]
+    """Gives a fresh session of the stopped process."""
+    _why: bool
+    """Also report what the key was found by, what the kernel can do, what follows, and the thread's own keys."""
+    knows_tables: bool = field(default=True, init=False)
+    """No kernel was registered since the session was opened: one may be in a library that was loaded with it."""
+    _session: Session | None = field(default=None, init=False)
+    _tables: dict[int, bytes] = field(default_factory=dict, init=False)
+    """OperatorEntry → the bytes of its table."""
+    _lookups: dict[tuple[int, int], list[str]] = field(default_factory=dict, init=False)
+    """(OperatorEntry, keyset) → the lines on key and kernel."""
+    _holders: dict[int, dict[str, SavedArgument]] = field(default_factory=dict, init=False)
+    """Site → argument register → what holds its value there."""
+
+    def forget(self) -> None:
+        """The process is another one, or has other operators."""
+        self._session = None
+        self._tables.clear()
+        self._lookups.clear()
+        self._holders.clear()
+
+    def lines(self, site: BreakSite, thread: StoppedThread) -> list[str]:
+        """Operator, place, arguments, the line of Python, key and kernel.
+
+        What cannot be read is left out, and the last line says so. Raises TargetError.
+        """
+        lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
+        bits = value_of(site.keyset, thread) if site.keyset else None
+        try:
+            session = self._current_session(site)
+            operator = session.dispatcher.by_def(site.operator)
+            if operator:
+                lines += self._arguments(session, site, operator, thread)
+            # The innermost line of the program's own code, else of any. The session's frames are of an earlier stop.
+            frames = ThreadTable(session.python, session.errors.note).frames(thread.tid)
+            for frame in [frame for frame in frames if is_users_file(frame.file)][:1] or frames[:1]:
+                lines.append(f"  at {frame.file}:{frame.line or '?'} ({frame.function})")
+            if operator and bits is not None:
+                key = operator.address, bits
+                if key not in self._lookups:
+                    operator.forget_table()
+                    self._lookups[key] = list((_lookup if self._why else _choice)(session, operator, bits))
+                lines += self._lookups[key]
+            if self._why:
+                thread_pointer = thread.register(session.memory.architecture.thread_register)
+                included, excluded = map(session.dispatcher.keys.text, session.dispatch_states.keysets(thread_pointer))
+                lines.append(f"  thread {thread.tid} includes {included}, excludes {excluded}")
+        except GdbextError as error:
+            lines.append(f"  cannot be read: {error.what}")
+        return lines
+
+    def _current_session(self, site: BreakSite) -> Session:
+        """A session that is right for this stop: the operator was there already, and its table is unchanged, where that
+        is reported; else a new one."""
+        session = self._session
+        if session:
+            session.memory.forget()
+            if session.dispatcher.by_def(site.operator):
+                if not site.keyset:
+                    return session
+                if self.knows_tables:
+                    table = session.dispatcher.read_table(site.operator)
+                    if self._tables.setdefault(site.operator, table) == table:
+                        return session
+        self.forget()
+        session = self._session = self._open()
+        self.knows_tables = True
+        return session
+
+    def _arguments(self, session: Session, site: BreakSite, operator: Operator, thread: StoppedThread) -> list[str]:
+        """The arguments that are in registers, or whose registers survived in the function."""
+        architecture = session.memory.architecture
+        if site.skipped is None:
+            return []
+        if not site.function:
+            names = architecture.argument_registers
+            values: list[KeptWord | None] = [KeptWord(thread.register(name)) for name in names]
+        else:
+            holders = self._holders.get(site.address)
+            if holders is None:
+                start, end = site.function
+                code = list(architecture.decode(session.memory.read(start, end - start), start))
+                holders = self._holders[site.address] = saved_arguments(architecture, code, site.address)
+            values = register_values(architecture, holders, thread.register, session.memory.try_u64)
+        texts = argument_texts(session, operator, values, site.skipped)
+        return [f"  arguments {', '.join(texts)}"] if texts else []
+
+
+def _choice(session: Session, operator: Operator, bits: int) -> Iterator[str]:
+    """The key and the kernel on one line, and where that was registered."""
+    link = next(iter(session.chains.chain(operator, bits)), None)
+    if link:
+        yield f"  key {session.dispatcher.keys.highest_key(bits)}, kernel {_function(link)}"
+        if link.kernel.registered_at:
+            yield f"        {link.kernel.registered_at}"
+
+
+def _function(link: ExpectedLookup) -> str:
+    name = link.kernel.name
+    where = f" at {name.file}:{name.line}" if name.file else ""
+    return f"{name.function or name.kind}{where}"
+
+
+def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
+    """With --why: keyset, key, the kernel and those that are expected to follow."""
+    keys = session.dispatcher.keys
+    index, kernel = operator.kernel_for(bits)
+    yield f"  keyset {keys.text(bits)} {bits:#x}"
+    kinds = f"valid={kernel.valid:d} boxed={kernel.valid:d} unboxed={bool(kernel.unboxed or kernel.sym_unboxed):d}"
+    yield f"  key {keys.highest_key(bits)}, table index {index}, {kinds}"
+    links = session.chains.chain(operator, bits)
+    for link in links[:1]:
+        yield f"  kernel {_function(link)}" + (f", {link.kernel.registered_at}" if link.kernel.registered_at else "")
+    for link in links[1:]:
+        yield f"  expected then: {link.key}: {_function(link)}"
+    if links and links[-1].certainty == "unknown":
+        yield f"  further on: {links[-1].why}"
+
+
+@dataclass
+class _Placed:
+    """A breakpoint of a request, and what it is for: a site; or something that is awaited."""
+
+    breakpoint: Breakpoint
+    site: BreakSite | None = None
+    awaits: str = ""
+
+
+@dataclass
 class BreakSet:
-    """``notes`` is what the user must know."""
+    """The breakpoints of one request."""
 
-    def __init__(
-        self,
-        request: BreakRequest,
-        setter: BreakpointSetter,
-        open_session: Callable[[], Session],
-        watch_of: Callable[[Session], RegistrationWatch],
-        watch_kernels: Callable[[Session], None],
-        show: Callable[[str], None],
-    ) -> None:
-        """``open_session`` gives a fresh session of the stopped process, ``watch_of`` the watch that all requests
-        share, ``watch_kernels`` begins to watch for generated kernels; ``show`` shows text at once."""
-        self.request = request
-        self.notes: tuple[str, ...] = ()
-        self._setter = setter
-        self._open_session = open_session
-        self._reports = StopReports(open_session, request.why)
-        self._watch_of = watch_of
-        self._watch_kernels = watch_kernels
-        self._show = show
-        self._placed: list[Placed] = []
-        self._pending: Placed | None = None
-        self._waiting: Placed | None = None
-        self._matchers = [matcher(pattern) for pattern in request.op]
-        self._known: set[tuple[int, Condition]] = set()
-        self._hits: Counter[tuple[int, Condition]] = Counter()
-        self._open_calls = OpenCalls()
-        self._openings = CallOpenings(setter, self._opens)
+    request: BreakRequest
+    _setter: BreakpointSetter
+    _open_session: Callable[[], Session]
+    """Gives a fresh session of the stopped process."""
+    _watch_of: Callable[[Session], RegistrationWatch]
+    """Gives the watch that all requests share."""
+    _watch_kernels: Callable[[Session], None]
+    """Begins to watch for generated kernels."""
+    _show: Callable[[str], None]
+    """Shows text at once."""
+    notes: tuple[str, ...] = field(default=(), init=False)
+    """The notes that the user must know."""
+    _placed: list[_Placed] = field(default_factory=list, init=False)
+    _pending: _Placed | None = field(default=None, init=False)
+    """The breakpoint that waits for torch to be loaded."""
+    _placeholder: _Placed | None = field(default=None, init=False)
+    """The breakpoint in the user's list for what is not registered yet."""
+    _known_sites: set[tuple[int, Condition]] = field(default_factory=set, init=False)
+    _hits: Counter[tuple[int, Condition]] = field(default_factory=Counter, init=False)
+    _open_calls: OpenCalls = field(default_factory=OpenCalls, init=False)
+    _opening_traps: dict[int, Trap] = field(default_factory=dict, init=False)
+    """The traps at lookups that open calls whose ends are stopped at, by address."""
+
+    def __post_init__(self) -> None:
+        self._reports = _StopReports(self._open_session, self.request.why)
+        self._matchers = [matcher(pattern) for pattern in self.request.op]
 
     def wants(self, name: str) -> bool:
         """The request means the operator of that qualified name."""
         return any(matches(name) for matches in self._matchers)
 
     def show_line(self, text: str) -> None:
-        """A line about dispatch-break itself. Raises OSError."""
+        """Show a line about dispatch-break itself. Raises OSError."""
         self._show(f"dispatch-break: {text}\n")
 
     @property
@@ -79,10 +212,10 @@ class BreakSet:
         """True while it waits for torch to be loaded."""
         return self._pending is not None
 
-    def alive(self) -> list[Placed]:
+    def alive(self) -> list[_Placed]:
         """The breakpoints that the user has not deleted."""
-        ours = (*self._placed, self._waiting, self._pending)
-        return [each for each in ours if each and each.breakpoint.is_alive()]
+        own = (*self._placed, self._placeholder, self._pending)
+        return [placed for placed in own if placed and placed.breakpoint.is_alive()]
 
     @property
     def hits(self) -> int:
@@ -91,24 +224,18 @@ class BreakSet:
 
     def report(self) -> RequestedBreakpoints:
         """The request with its breakpoints."""
-        return RequestedBreakpoints(self.request, tuple(self._report(each) for each in self.alive()))
-
-    def _report(self, placed: Placed) -> PlacedBreakpoint:
-        one, site = placed.breakpoint, placed.site
-        if not site:
-            place = REGISTER_SCHEMA_FUNCTION if placed.awaits else STEP_CALLBACKS_FUNCTION
-            return PlacedBreakpoint(one.number, None, None, None, place, placed.awaits or None)
-        return PlacedBreakpoint(
-            one.number,
-            site.address,
-            site.name,
-            site.event,
-            site.what,
-            condition=self._setter.text_of(site.condition) or None,
-            hits=self._hits[site.address, site.condition],
-        )
-
-    # --- setting them ----------------------------------------------------------------------------
+        breakpoints = []
+        for placed in self.alive():
+            number, site = placed.breakpoint.number, placed.site
+            if site:
+                words = number, site.address, site.name, site.event, site.what
+                condition = self._setter.text_of(site.condition) or None
+                hits = self._hits[site.address, site.condition]
+                breakpoints.append(PlacedBreakpoint(*words, condition=condition, hits=hits))
+            else:
+                place = REGISTER_SCHEMA_FUNCTION if placed.awaits else STEP_CALLBACKS_FUNCTION
+                breakpoints.append(PlacedBreakpoint(number, None, None, None, place, placed.awaits or None))
+        return RequestedBreakpoints(self.request, tuple(breakpoints))
 
     def resolve(self, session: Session) -> None:
         """Set the breakpoints, those for operators that do not exist yet when they do.
@@ -120,7 +247,7 @@ class BreakSet:
         watch = self._watch_of(session)
         if missing and not watch.addresses:
             raise next(iter(missing.values()))  # a libtorch without symbols: it could not be seen when it is registered
-        if any(is_generated(each) and (each in missing or not each.isidentifier()) for each in self.request.op):
+        if any(is_generated(name) and (name in missing or not name.isidentifier()) for name in self.request.op):
             self._watch_kernels(session)
         awaited = "" if self._add(plan) or missing else what_is_awaited(self.request)
         notes = [f"{error.what} ({error.why or error.help}): waiting until it is" for error in missing.values()]
@@ -129,23 +256,23 @@ class BreakSet:
         self.notes = (*notes, *plan.not_seen(self.request.where))
         if missing:
             awaited = f"{', '.join(missing)} is {'loaded' if all(map(is_generated, missing)) else 'registered'}"
-        if awaited and not self._waiting and watch.addresses:
-            self._waiting = Placed(self._setter.set_placeholder(watch.addresses[0]), awaits=awaited)
+        if awaited and not self._placeholder and watch.addresses:
+            self._placeholder = _Placed(self._setter.set_placeholder(watch.addresses[0]), awaits=awaited)
         if self._pending:
             self._pending.breakpoint.delete_later()
             self._pending = None
 
     def registered(self, operator: int) -> bool:
-        """An operator that the request means was registered or got a kernel; whether there may be more to stop at.
+        """An operator that the request means was registered or got a kernel; True if there may be more to stop at.
 
         The computation of table entries is one place, whatever kernels an operator has.
         """
-        self._reports.forget_tables()
-        known = any(each.site and each.site.operator == operator for each in self._placed)
-        return not known or self.request.where != "register"
+        self._reports.knows_tables = False
+        is_known = any(placed.site and placed.site.operator == operator for placed in self._placed)
+        return not is_known or self.request.where != "register"
 
     def refresh(self, session: Session) -> None:
-        """Something that the request means was registered: add what there is to stop at now. Raises as resolve()."""
+        """Something that the request means was registered: add the new sites. Raises as resolve()."""
         self._reports.forget()
         plan = BreakPlan(session, self._open_calls)
         missing = plan.missing(self.request.op)
@@ -155,106 +282,110 @@ class BreakSet:
             except UsageError as error:
                 self.show_line(error.what)
             else:
-                if self._waiting:
-                    self._waiting.awaits = awaited
+                if self._placeholder:
+                    self._placeholder.awaits = awaited
                 return
-        if self._waiting and not missing:
-            self._waiting.breakpoint.delete_later()
-            self._waiting = None
+        if self._placeholder and not missing:
+            self._placeholder.breakpoint.delete_later()
+            self._placeholder = None
 
     def _add(self, plan: BreakPlan) -> bool:
-        """Set breakpoints at the sites that are new; whether there is any site. Raises TargetError, UsageError."""
+        """Set breakpoints at the sites that are new; True if there is any site. Raises TargetError, UsageError."""
         sites = plan.sites(self.request)
         for site in sites:
-            if (site.address, site.condition) not in self._known:  # known, too, is what the user has deleted
-                self._placed.append(Placed(self._set(site), site))
-                self._known.add((site.address, site.condition))
-            self._openings.watch(site.openings)
+            self._set(site)
+            for opening in site.openings:
+                if opening.address not in self._opening_traps:
+                    trap = self._setter.set_trap(opening.address, partial(self._opens, opening))
+                    self._opening_traps[opening.address] = trap
         return bool(sites)
 
-    def _opens(self, thread: StoppedThread, opening: Opening) -> None:
-        """Notes at a lookup which call begins there."""
+    def _opens(self, opening: Opening, thread: StoppedThread) -> None:
+        """Note at a lookup which call begins there."""
         try:
             operator = thread.register(opening.entry)
-            name = next((one.site.name for one in self._placed if one.site and one.site.operator == operator), "")
+            sites = (placed.site for placed in self._placed if placed.site)
+            name = next((site.name for site in sites if site.operator == operator), "")
             self._open_calls.begins(thread, opening.frame, operator, bool(name))
             if name and opening.jumps:
-                self._stop_behind(thread, opening, operator, name)
+                # The function around the lookup may leave by a jump into the kernel: stop where it returns to.
+                architecture = self._open_session().memory.architecture
+                cfa = cfa_in(thread, opening.frame)
+                returns_to = architecture.return_address(
+                    lambda address, _: thread.word(address).to_bytes(8, "little"), cfa
+                )
+                frame = CfaRule(architecture.stack_pointer, 0, 0)
+                self._set(end_site(self._open_calls, operator, name, returns_to, "the end of its call", frame))
         except GdbextError as error:
             self.show_line(str(error))
 
-    def _stop_behind(self, thread: StoppedThread, opening: Opening, operator: int, name: str) -> None:
-        """Stop where the function returns to around a lookup: it may leave by a jump into the kernel."""
-        architecture = self._open_session().memory.architecture
-        cfa = cfa_in(thread, opening.frame)
-        behind = architecture.return_address(lambda address, _: thread.word(address).to_bytes(8, "little"), cfa)
-        frame = CfaRule(architecture.stack_pointer, 0, 0)
-        site = end_site(self._open_calls, operator, name, behind, "the end of its call", frame)
-        if (site.address, site.condition) not in self._known:
-            self._placed.append(Placed(self._set(site), site))
-            self._known.add((site.address, site.condition))
-
-    def _set(self, site: BreakSite) -> Breakpoint:
-        if self.request.continue_:
-            return self._setter.set_call(site.address, self._reporter(site))
-        return self._setter.set_stop(site.address, site.condition, self._reporter(site))
-
-    def _reporter(self, site: BreakSite) -> Reached:
-        """Shows a stop; gdb calls it for each breakpoint at the address, also where the condition does not hold."""
+    def _set(self, site: BreakSite) -> None:
+        """Set a breakpoint at a site that is new; known, too, is what the user has deleted."""
+        key = site.address, site.condition
+        if key in self._known_sites:
+            return
 
         def report(thread: StoppedThread) -> None:
+            """Show a stop; gdb calls it for each breakpoint at the address, also where the condition does not hold."""
             try:
                 if holds(site.condition, thread):
-                    self._hits[site.address, site.condition] += 1
+                    self._hits[key] += 1
                     if site.frame:
                         self._open_calls.ends(thread, site.frame)
                     self._show("\n".join(self._reports.lines(site, thread)) + "\n")
             except (GdbextError, OSError) as error:
                 self.show_line(str(error))
 
-        return report
-
-    # --- through the runs of a program -----------------------------------------------------------
+        if self.request.continue_:
+            breakpoint = self._setter.set_call(site.address, report)
+        else:
+            breakpoint = self._setter.set_stop(site.address, site.condition, report)
+        self._placed.append(_Placed(breakpoint, site))
+        self._known_sites.add(key)
 
     def wait(self) -> None:
         """Set the pending one. Raises TargetError."""
         self._placed = []
-        self._known.clear()
+        self._known_sites.clear()
         self._hits.clear()
-        if not self._pending or not self._pending.breakpoint.is_alive():
-            function, symbol = STEP_CALLBACKS_FUNCTION, STEP_CALLBACKS.names[0]
-            self._pending = Placed(self._setter.set_pending(function, symbol, self._torch_is_used))
+        if self._pending and self._pending.breakpoint.is_alive():
+            return
 
-    def _torch_is_used(self) -> bool:
-        """The first dispatch: set the real ones; True where that fails, so that the user sees it."""
-        try:
-            self.resolve(self._open_session())
-            for note in self.notes:
-                self.show_line(note)
-        except GdbextError as error:
-            self.show_line(str(error))
-            return True
-        return False
+        def torch_is_used() -> bool:
+            """The first dispatch: set the real ones; True where that fails, so that the user sees it."""
+            try:
+                self.resolve(self._open_session())
+                for note in self.notes:
+                    self.show_line(note)
+            except GdbextError as error:
+                self.show_line(str(error))
+                return True
+            return False
+
+        pending = self._setter.set_pending(STEP_CALLBACKS_FUNCTION, STEP_CALLBACKS.names[0], torch_is_used)
+        self._pending = _Placed(pending)
 
     def suspend(self) -> None:
         """The program has ended: addresses mean nothing any more. Raises TargetError."""
         self._reports.forget()
-        if any(each is not self._pending for each in self.alive()):
+        if any(placed is not self._pending for placed in self.alive()):
             self.delete()
             self.wait()
 
     def switch_off(self) -> None:
         """Disable it until the program has ended; the debugger may be calling."""
-        for each in self.alive():
-            each.breakpoint.switch_off()
+        for placed in self.alive():
+            placed.breakpoint.switch_off()
 
     def delete(self) -> None:
         """Delete all breakpoints of the request."""
-        for each in self.alive():
-            each.breakpoint.delete()
-        self._openings.close()
+        for placed in self.alive():
+            placed.breakpoint.delete()
+        for trap in self._opening_traps.values():
+            trap.delete()
+        self._opening_traps = {}
         self._open_calls = OpenCalls()
-        self._placed, self._pending, self._waiting = [], None, None
+        self._placed, self._pending, self._placeholder = [], None, None
 
 
 class BreakTable:
@@ -262,7 +393,7 @@ class BreakTable:
 
     def __init__(self, setter: BreakpointSetter, open_session: Callable[[], Session]) -> None:
         """``open_session`` gives a fresh session of the stopped process, also while the debugger calls us."""
-        self._breakpoints = self._setter = setter
+        self._breakpoints = self.setter = setter
         self.is_probed = False
         """Kernel probes stop the threads, not breakpoints."""
         self._open_session = open_session
@@ -273,7 +404,7 @@ class BreakTable:
 
     def use_probes(self, wanted: bool) -> None:
         """Have kernel probes stop the threads, or breakpoints. Raises UsageError, ProbesRefused."""
-        self._forget()
+        self._drop_deleted()
         if wanted == self.is_probed:
             return
         if self._sets:
@@ -282,75 +413,83 @@ class BreakTable:
                 why="breakpoints are not seen at the places of probes",
                 help="dispatch-break --delete",
             )
-        self._setter = self._breakpoints.by_probes() if wanted else self._breakpoints
+        self.setter = self._breakpoints.by_probes() if wanted else self._breakpoints
         self.is_probed = wanted
-
-    def notes_of_debugger(self, go_on: bool) -> tuple[str, ...]:
-        """The notes that the user must read before he lets the process run; ``go_on``: breakpoints report and go
-        on."""
-        return self._setter.notes(go_on)
 
     def add(self, request: BreakRequest, session: Session, show: Callable[[str], None]) -> BreakSet:
         """Set a request's breakpoints, or a pending one where torch cannot be read yet; ``show`` shows its stops.
 
         Raises UsageError, TargetError.
         """
-        found = BreakSet(request, self._setter, self._open_session, self._watch_of, self._watch_kernels, show)
+        breaks = BreakSet(request, self.setter, self._open_session, self._watch_of, self._watch_kernels, show)
         try:
-            if is_readable(session):
-                found.resolve(session)
+            try:
+                is_readable = session.has_torch and bool(session.dispatcher.entries)
+            except TargetError:
+                is_readable = False
+            if is_readable:
+                breaks.resolve(session)
             else:
-                found.wait()
-            self._sets.append(found)
+                breaks.wait()
+            self._sets.append(breaks)
         except TargetError:
-            found.delete()
+            breaks.delete()
             raise
         finally:
-            self._forget()
-        return found
+            self._drop_deleted()
+        return breaks
 
     @property
     def hits(self) -> int:
         """Stops at the breakpoints of all requests, and reports of --continue."""
-        return sum(each.hits for each in self._sets)
+        return sum(breaks.hits for breaks in self._sets)
 
     def listed(self) -> tuple[RequestedBreakpoints, ...]:
         """Every request with its breakpoints, in the order in which they were made."""
-        self._forget()
-        return tuple(each.report() for each in self._sets)
+        self._drop_deleted()
+        return tuple(breaks.report() for breaks in self._sets)
 
     def delete(self, numbers: Sequence[int]) -> int:
         """Delete these breakpoints, all for none; how many were. Raises UsageError for a number that is not ours."""
-        ours = {one.breakpoint.number: one.breakpoint for each in self._sets for one in each.alive()}
-        wrong = [number for number in numbers if number not in ours]
+        own = {placed.breakpoint.number: placed.breakpoint for breaks in self._sets for placed in breaks.alive()}
+        wrong = [number for number in numbers if number not in own]
         if wrong:
             raise UsageError(f"breakpoint {wrong[0]} is not one of dispatch-break's", help="dispatch-break --list")
-        chosen = numbers or list(ours)
+        chosen = numbers or list(own)
         for number in chosen:
-            ours[number].delete()
-        self._forget()
+            own[number].delete()
+        self._drop_deleted()
         return len(chosen)
 
-    def _forget(self) -> None:
-        """Drop the requests whose breakpoints were all deleted, and after the last one what watches for them."""
-        self._sets = [each for each in self._sets if each.alive()]
+    def _drop_deleted(self) -> None:
+        """Drop the requests whose breakpoints were all deleted, and after the last one the watches."""
+        self._sets = [breaks for breaks in self._sets if breaks.alive()]
         if not self._sets:
             self._end_watch()
 
-    # --- registrations ---------------------------------------------------------------------------
-
     def _watch_of(self, session: Session) -> RegistrationWatch:
         """The one watch for all requests. Raises TargetError."""
+
+        def wanted(name: str) -> bool:
+            return any(breaks.wants(name) for breaks in self._sets)
+
+        def registered(operator: int) -> None:
+            self._refresh([breaks for breaks in self._sets if breaks.registered(operator)])
+
+        def ending() -> None:
+            """The process ends: from here on the tables are only destroyed."""
+            for breaks in self._sets:
+                if breaks.request.where == "register":
+                    breaks.switch_off()
+
         if not self._watch:
-            self._watch = RegistrationWatch(
-                session, self._setter, self._wanted, self._registered, self._ending, self._failed
-            )
+            self._watch = RegistrationWatch(session, self.setter, wanted, registered, ending, self._failed)
         return self._watch
 
     def _watch_kernels(self, session: Session) -> None:
-        """Look for kernels that Inductor loads. Raises UsageError where that cannot be seen, TargetError."""
+        """Watch for kernels that Inductor loads. Raises UsageError where that cannot be seen, TargetError."""
         if not self._kernel_watch:
-            watch = KernelWatch(session, self._setter, self._kernels_came, self._failed)
+            watch = KernelWatch(session, self.setter, lambda: self._refresh(self._sets), self._failed)
             if not watch.works:
                 watch.close()
                 raise UsageError("gdbext cannot see when this torch loads a kernel", help="compile it first")
@@ -364,37 +503,22 @@ class BreakTable:
             self._watch.close()
             self._watch = None
 
-    def _wanted(self, name: str) -> bool:
-        return any(each.wants(name) for each in self._sets)
-
-    def _registered(self, operator: int) -> None:
-        """An operator that a request wants is registered or has got a kernel."""
-        self._refresh([each for each in self._sets if each.registered(operator)])
-
-    def _kernels_came(self) -> None:
-        self._refresh(self._sets)
-
     def _refresh(self, sets: Sequence[BreakSet]) -> None:
-        """There may be more to stop at for these."""
-        concerned = [each for each in sets if not each.is_pending and each.alive()]
+        """Re-plan the breakpoints of ``sets`` after a registration or library load; afterwards drop sets whose
+        breakpoints were deleted."""
+        concerned = [breaks for breaks in sets if not breaks.is_pending and breaks.alive()]
         if concerned:
             session = self._open_session()
-            for each in concerned:
-                each.refresh(session)
-        self._setter.call_soon(self._forget)
-
-    def _ending(self) -> None:
-        """Note that the process ends: from here on the tables are only taken apart."""
-        for each in self._sets:
-            if each.request.where == "register":
-                each.switch_off()
+            for breaks in concerned:
+                breaks.refresh(session)
+        self.setter.call_soon(self._drop_deleted)
 
     def _failed(self, error: Exception) -> None:
-        for each in self._sets[:1]:
-            each.show_line(str(error))
+        for breaks in self._sets[:1]:
+            breaks.show_line(str(error))
 
     def _ended(self) -> None:
-        """Note that the process has ended."""
+        """The process has ended."""
         self._end_watch()
-        for each in self._sets:
-            each.suspend()
+        for breaks in self._sets:
+            breaks.suspend()

@@ -19,7 +19,6 @@ COLLAPSED = (".collapsed", ".folded")
 SPEEDSCOPE = ".speedscope.json"
 """Endings of the files' names."""
 FORMATS = f"FILE{SPEEDSCOPE} or FILE{COLLAPSED[0]}"
-_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def is_flame_file(path: str | None) -> bool:
@@ -38,14 +37,17 @@ class FlameStacks:
         self._weights[stack] = self._weights.get(stack, 0) + weight
 
     def text(self) -> str:
-        """The collapsed stacks, in the order in which they came; those of weight 0 are left out."""
-        lines = (f"{';'.join(map(_name, stack))} {weight}\n" for stack, weight in self._weights.items() if weight)
-        return "".join(lines)
+        """The collapsed stacks, in the order in which they were added; those of weight 0 are left out."""
+
+        def line(stack: tuple[str, ...]) -> str:  # no divider and no line feed in a frame
+            return ";".join(escape(frame).replace(";", ":") for frame in stack)
+
+        return "".join(f"{line(stack)} {weight}\n" for stack, weight in self._weights.items() if weight)
 
     def speedscope(self, name: str) -> str:
         """The same as one sampled profile, without a unit."""
-        frames = _Frames()
-        samples = [[frames.number(each) for each in stack] for stack in self._weights]
+        numbers: dict[str, int] = {}
+        samples = [[numbers.setdefault(frame, len(numbers)) for frame in stack] for stack in self._weights]
         weights = list(self._weights.values())
         profile = {
             "type": "sampled",
@@ -56,12 +58,7 @@ class FlameStacks:
             "samples": samples,
             "weights": weights,
         }
-        return _document(name, frames, [profile])
-
-
-def _name(frame: str) -> str:
-    """A frame as it may stand in a line: no divider, no line feed."""
-    return escape(frame).replace(";", ":")
+        return _document(name, numbers, [profile])
 
 
 class SpeedscopeProfiles:
@@ -69,23 +66,26 @@ class SpeedscopeProfiles:
 
     def __init__(self, name: str) -> None:
         self._title = name
-        self._frames = _Frames()
+        self._numbers: dict[str, int] = {}
+        """Frame → its number."""
         self._events: dict[str, list[dict[str, object]]] = {}
 
     def add(self, thread: str, bars: Iterable[tuple[str, int, int, int]]) -> None:
-        """Bars (frame, start, end, level from 1) in order of start, which do not cross, and come after those before."""
+        """Add bars (frame, start, end, level from 1), in order of start, which do not cross, and begin after those
+        before."""
         events = self._events.setdefault(thread, [])
-        open_now: list[tuple[int, int, int]] = []
+        open_bars: list[tuple[int, int, int]] = []
 
         def close(level: int) -> None:
-            while open_now and open_now[-1][2] >= level:
-                frame, end, _ = open_now.pop()
-                events.append({"type": "C", "frame": frame, "at": end})
+            while open_bars and open_bars[-1][2] >= level:
+                number, end, _ = open_bars.pop()
+                events.append({"type": "C", "frame": number, "at": end})
 
         for frame, start, end, level in bars:
             close(level)
-            events.append({"type": "O", "frame": self._frames.number(frame), "at": start})
-            open_now.append((self._frames.number(frame), end, level))
+            number = self._numbers.setdefault(frame, len(self._numbers))
+            events.append({"type": "O", "frame": number, "at": start})
+            open_bars.append((number, end, level))
         close(0)
 
     def text(self) -> str:
@@ -102,30 +102,15 @@ class SpeedscopeProfiles:
             for thread, events in self._events.items()
             if events
         ]
-        return _document(self._title, self._frames, profiles)
+        return _document(self._title, self._numbers, profiles)
 
 
-class _Frames:
-    """Names, each with its number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, name: str) -> int:
-        """The number of a name, a new one where it is new."""
-        return self._numbers.setdefault(name, len(self._numbers))
-
-    def all(self) -> list[dict[str, str]]:
-        """The table of a file."""
-        return [{"name": escape(name)} for name in self._numbers]
-
-
-def _document(name: str, frames: _Frames, profiles: list[dict[str, object]]) -> str:
+def _document(title: str, frames: Iterable[str], profiles: list[dict[str, object]]) -> str:
     value = {
-        "$schema": _SCHEMA,
-        "name": escape(name),
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "name": escape(title),
         "exporter": "gdbext",
-        "shared": {"frames": frames.all()},
+        "shared": {"frames": [{"name": escape(frame)} for frame in frames]},
         "profiles": profiles,
     }
     return shown_json(json.dumps(value)) + "\n"

@@ -1,16 +1,12 @@
-"""Makes the rows of ``dispatch-top`` from raw counts: operators, keys and kernels by the dispatcher's own tables.
-
-What a running process dispatches, counted over some seconds: ``dispatch-top``.
-
-What is odd about a dispatch that a profile shows: marks for rows of ``dispatch-top``.
-"""
+"""The rows of ``dispatch-top``, made from raw counts: operators, keys and kernels by the dispatcher's own tables."""
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Optional
 
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import GdbextError
@@ -22,6 +18,9 @@ if TYPE_CHECKING:
     from gdbext.tools.probes.bpf.place_program import PythonLines
     from gdbext.tools.probes.dispatch_counter import DispatchCount
     from gdbext.torch.registry import Dispatcher, Operator
+
+    _KeysetKernel = tuple[Optional[int], Optional[str], Optional[str]]
+    """(keyset, its highest key, the kernel's function)."""
 
 
 class DispatchSubject(NamedTuple):
@@ -80,7 +79,7 @@ class TopSection(Section):
 
 
 ACCELERATORS = frozenset(("CUDA", "HIP", "XPU", "MPS", "HPU", "XLA", "MTIA", "IPU", "VE", "Lazy", "PrivateUse1"))
-"""Backend components (c10/core/DispatchKey.h) of devices other than the processor."""
+"""Backend components (c10/core/DispatchKey.h) of devices other than the CPU."""
 _MANY_REDISPATCHES = 8
 """A call passes Autograd, ADInplaceOrView and a backend, and few keys more."""
 _REASONS = {"math kernel": "decomposes", "backend fallback": "boxed fallback"}
@@ -88,23 +87,19 @@ _REASONS = {"math kernel": "decomposes", "backend fallback": "boxed fallback"}
 
 
 class Anomalies:
-    """Judges by all that was counted."""
+    """Marks for rows that are unusual, judged by all counts."""
 
     def __init__(self, session: Session, counts: Iterable[DispatchCount]) -> None:
         self._session = session
-        calls: dict[int, int] = {}
-        redispatches: dict[int, int] = {}
+        calls: Counter[int] = Counter()
+        redispatches: Counter[int] = Counter()
         self._on_accelerator = 0
         for count in counts:
-            into = redispatches if count.event.is_redispatch else calls
-            into[count.entry] = into.get(count.entry, 0) + count.times
+            (redispatches if count.event.is_redispatch else calls)[count.entry] += count.times
             self._on_accelerator += count.times * (1 if self._backends(count.keyset) & ACCELERATORS else -1)
         # Without a call it was called before: one call at least.
-        self._repeated = {
-            entry: times / calls.get(entry, 1)
-            for entry, times in redispatches.items()
-            if times > _MANY_REDISPATCHES * calls.get(entry, 1)
-        }
+        ratios = {entry: times / (calls[entry] or 1) for entry, times in redispatches.items()}
+        self._repeated = {entry: ratio for entry, ratio in ratios.items() if ratio > _MANY_REDISPATCHES}
 
     def _backends(self, keyset: int) -> frozenset[str]:
         try:
@@ -114,22 +109,21 @@ class Anomalies:
 
     def mark(self, operator: Operator, event: str, keyset: int) -> str:
         """The mark in a few words; "" for what is as usual."""
-        dispatcher = self._session.dispatcher
         try:
             index, kernel = operator.kernel_for(keyset)
             if not kernel.valid:
                 return "no kernel"
-            if dispatcher.kernels.fallthrough(kernel):
+            if self._session.dispatcher.kernels.fallthrough(kernel):
                 return "falls through"
-            found = _REASONS.get(self._session.tables.entry(operator, index).reason, "")
+            reason = _REASONS.get(self._session.tables.entry(operator, index).reason, "")
         except GdbextError:
             return ""
         if event.startswith("redispatch") and operator.address in self._repeated:
             return f"redispatched {self._repeated[operator.address]:.0f} times a call"
         backends = self._backends(keyset)
-        if not found and self._on_accelerator > 0 and "CPU" in backends and not backends & ACCELERATORS:
+        if not reason and self._on_accelerator > 0 and "CPU" in backends and not backends & ACCELERATORS:
             return "on the CPU"
-        return found
+        return reason
 
 
 GROUPINGS = ("op", "key", "kernel", "thread", "line")
@@ -162,118 +156,107 @@ class Summary:
     def __init__(self, session: Session, lines: PythonLines | None = None) -> None:
         self._session = session
         self._lines = lines
-        self._known: dict[tuple[int, int], tuple[int | None, str | None, str | None]] = {}
-        self._unknown: set[int] = set()
+        self._kernels: dict[tuple[int, int], _KeysetKernel] = {}
+        """(OperatorEntry, keyset) → what is known of it."""
+        self._no_operators: set[int] = set()
         """Entries that are no operator."""
 
     def rows(
         self, counts: Sequence[DispatchCount], select: RowSelection, seconds: float, names: Mapping[int, str]
     ) -> tuple[list[TopRow], int]:
-        """The rows that are asked for, and how many more there are. Raises MemoryFault, BadData."""
-        sums: dict[Dispatched, int] = {}
+        """(the rows that are asked for, how many more there are). ``names``: those of threads. Raises MemoryFault,
+        BadData."""
+        sums: Counter[Dispatched] = Counter()
         for count in counts:
-            what = _grouped(self.dispatched(count), select.by)
-            sums[what] = sums.get(what, 0) + count.times
-        odd = Anomalies(self._session, counts)
-        found = [self._row(what, count, seconds, names) for what, count in sums.items()]
-        ordered = sorted(zip(found, sums), key=lambda each: _order(each[0], select.sort))
-        shown = [self._marked(row, what, odd) for row, what in ordered[: select.limit]]
-        return shown, max(0, len(ordered) - select.limit)
+            what = self.dispatched(count)
+            if select.by == "thread":
+                what = Dispatched(tid=what.tid)
+            elif select.by == "key":
+                what = Dispatched(key=what.key)
+            elif select.by == "kernel":
+                what = what._replace(event=None, keyset=None, tid=None, line=None)
+            elif select.by == "line":
+                what = Dispatched(operator=what.operator, line=what.line)
+            else:
+                what = what._replace(tid=None, line=None)
+            sums[what] += count.times
+
+        def order(item: tuple[TopRow, Dispatched]) -> tuple[str, int, str]:
+            row, subject = item[0], item[0].subject
+            columns = {"op": subject.op, "key": subject.key, "kernel": subject.kernel, "thread": row.thread}
+            return {**columns, "line": row.line}.get(select.sort) or "", -row.count, str(row)
+
+        rows = []
+        for what, times in sums.items():
+            thread = names.get(what.tid) if what.tid else None
+            rate = round(times / seconds, 1) if seconds > 0 else 0.0
+            rows.append((TopRow(self.subject(what), what.tid, thread, times, rate, "", what.line), what))
+        rows.sort(key=order)
+        anomalies = Anomalies(self._session, counts)
+        marked = [replace(row, mark=self._mark(what, anomalies)) for row, what in rows[: select.limit]]
+        return marked, max(0, len(rows) - select.limit)
+
+    def _mark(self, what: Dispatched, anomalies: Anomalies) -> str:
+        """The mark of a row; "" where this grouping does not tell operators or events apart."""
+        if what.operator is None:
+            return ""
+        operator = self._session.dispatcher.by_def(what.operator)
+        if not operator:
+            return "operator not known"
+        if what.event is None:
+            return ""
+        return "keyset not known" if what.keyset is None else anomalies.mark(operator, what.event, what.keyset)
 
     def learn(self, counts: Sequence[DispatchCount]) -> None:
-        """Find out what they are about, for when the process is gone."""
+        """Read the operators and kernels of the counts, for when the process has ended."""
         for count in counts:
             with contextlib.suppress(GdbextError):
                 self.dispatched(count)
 
     def dispatched(self, count: DispatchCount) -> Dispatched:
         """The subject of a count. Raises MemoryFault, BadData."""
-        operator = self._operator(count.entry)
-        line = self._lines.text(count.code, count.instruction) if self._lines else None
-        known: tuple[int | None, str | None, str | None] = (count.keyset, None, None)
-        if operator:
-            known = self._known.get((count.entry, count.keyset)) or self._kernel(operator, count.keyset)
-            self._known[count.entry, count.keyset] = known
-        return Dispatched(count.entry, count.event.value, *known, count.tid, line)
-
-    def _operator(self, address: int) -> Operator | None:
-        """The one whose OperatorEntry is there, also if it was registered since the last report."""
-        found = self._session.dispatcher.by_def(address)
-        if not found and address not in self._unknown:
+        operator = self._session.dispatcher.by_def(count.entry)
+        if not operator and count.entry not in self._no_operators:  # it may have been registered since
             self._session = self._session.reopened(self._session.target)
-            found = self._session.dispatcher.by_def(address)
-            if not found:
-                self._unknown.add(address)
-        return found
-
-    def _kernel(self, operator: Operator, keyset: int) -> tuple[int | None, str | None, str | None]:
-        """(keyset, key, kernel). A keyset that no call can have is dropped: it was something else."""
-        keys, kernels = operator.dispatcher.keys, operator.dispatcher.kernels
-        try:
-            if keys.stray(keyset):
-                return None, None, None
-            key = keys.highest_key(keyset)
-            kernel = operator.kernel_for(keyset)[1]
-            return keyset, key, kernels.name(kernel, key, operator.name).function or None
-        except GdbextError:
-            return None, None, None
+            operator = self._session.dispatcher.by_def(count.entry)
+            if not operator:
+                self._no_operators.add(count.entry)
+        line = self._lines.text(count.code, count.instruction) if self._lines else None
+        kernel: _KeysetKernel = (count.keyset, None, None)
+        if operator:
+            key = count.entry, count.keyset
+            kernel = self._kernels[key] = self._kernels.get(key) or _keyset_kernel(operator, count.keyset)
+        return Dispatched(count.entry, count.event.value, *kernel, count.tid, line)
 
     def subject(self, what: Dispatched) -> DispatchSubject:
         """The subject in words."""
         dispatcher = self._session.dispatcher
         operator = dispatcher.by_def(what.operator) if what.operator is not None else None
-        keyset = _decoded(dispatcher, what.keyset)
         name, overload = (operator.name, operator.overload) if operator else (None, None)
+        bits = what.keyset
+        keyset = None if bits is None else DispatchKeySet(bits, dispatcher.keys.decode(bits))
         return DispatchSubject(name, overload, what.event, keyset, what.key, what.kernel)
 
-    def _row(self, what: Dispatched, count: int, seconds: float, names: Mapping[int, str]) -> TopRow:
-        thread = names.get(what.tid) if what.tid else None
-        rate = round(count / seconds, 1) if seconds > 0 else 0.0
-        return TopRow(self.subject(what), what.tid, thread, count, rate, "", what.line)
 
-    def _marked(self, row: TopRow, what: Dispatched, odd: Anomalies) -> TopRow:
-        if what.operator is None:
-            return row
-        operator = self._session.dispatcher.by_def(what.operator)
-        if not operator:
-            return replace(row, mark="operator not known")
-        if what.event is None:
-            return row
-        if what.keyset is None:
-            return replace(row, mark="keyset not known")
-        return replace(row, mark=odd.mark(operator, what.event, what.keyset))
+def _keyset_kernel(operator: Operator, keyset: int) -> _KeysetKernel:
+    """The kernel for a keyset. A keyset that no call can have is dropped: it was something else."""
+    keys = operator.dispatcher.keys
+    try:
+        if keys.stray(keyset):
+            return None, None, None
+        key = keys.highest_key(keyset)
+        kernel = operator.kernel_for(keyset)[1]
+        return keyset, key, operator.dispatcher.kernels.name(kernel, key, operator.name).function or None
+    except GdbextError:
+        return None, None, None
 
 
-def _decoded(dispatcher: Dispatcher, keyset: int | None) -> DispatchKeySet | None:
-    return None if keyset is None else DispatchKeySet(keyset, dispatcher.keys.decode(keyset))
-
-
-def _grouped(what: Dispatched, by: str) -> Dispatched:
-    """The subject without what this grouping does not tell apart."""
-    if by == "thread":
-        return Dispatched(tid=what.tid)
-    if by == "key":
-        return Dispatched(key=what.key)
-    if by == "kernel":
-        return what._replace(event=None, keyset=None, tid=None, line=None)
-    if by == "line":
-        return Dispatched(operator=what.operator, line=what.line)
-    return what._replace(tid=None, line=None)
-
-
-def _order(row: TopRow, sort: str) -> tuple[str, int, str]:
-    """The order by that column, then the most dispatches first."""
-    subject = row.subject
-    texts = {"op": subject.op, "key": subject.key, "kernel": subject.kernel, "thread": row.thread, "line": row.line}
-    return texts.get(sort) or "", -row.count, str(row)
-
-
-def chosen(dispatcher: Dispatcher, patterns: Sequence[str]) -> list[Operator]:
+def named_operators(dispatcher: Dispatcher, patterns: Sequence[str]) -> list[Operator]:
     """The operators that the user named; none without a name. Raises UsageError for an unknown one."""
     wanted: dict[int, Operator] = {}
     for pattern in patterns:
-        found = dispatcher.find(pattern)
-        if not found:
+        operators = dispatcher.find(pattern)
+        if not operators:
             raise dispatcher.unknown(pattern)
-        wanted.update((operator.address, operator) for operator in found)
+        wanted.update((operator.address, operator) for operator in operators)
     return list(wanted.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report import json_report, render_text
 from gdbext.diagnosis.reporting import make_report, page_origin
@@ -17,12 +17,12 @@ from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import GdbextError, ProbesRefused, TargetGone, UsageError
 from gdbext.live.timed_run import DeferredInterrupt, WatchedProcess
 from gdbext.tools.probes import latency_meter, top_view
-from gdbext.tools.probes.bpf.place_program import EVERYTHING, Filter, PythonLines
+from gdbext.tools.probes.bpf.place_program import PythonLines
 from gdbext.tools.probes.dispatch_counter import DispatchCount, DispatchCounter, filter_of
 from gdbext.tools.probes.flame_files import FORMATS, SPEEDSCOPE, FlameStacks, is_flame_file
 from gdbext.tools.probes.latency_meter import LatencyMeter
-from gdbext.tools.probes.summary import GROUPINGS, ORDERS, RowSelection, Summary, TopSection, chosen
-from gdbext.tools.probes.trace_places import LatePlaces, TracePlaces, unseen_in
+from gdbext.tools.probes.summary import GROUPINGS, ORDERS, RowSelection, Summary, TopSection, named_operators
+from gdbext.tools.probes.trace_places import NewLibrarySites, TracePlaces, unseen_in
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
+    from gdbext.engine.vocabulary import Section
     from gdbext.render import Style
+    from gdbext.tools.probes.bpf.place_program import Filter
     from gdbext.torch.registry import Operator
 
 
 MAX_SECONDS = 86400.0
 _LEARN = 1.0
-"""Seconds after which the process is looked at again."""
+"""Seconds after which the process is examined again."""
 _EPILOG = """\
 Counts in the kernel, about a microsecond a dispatch; nothing is stopped, nothing is written to the process, and the
 probes are gone when this command ends, even by kill -9: another process of ours, gdbext-probes, places them and takes
@@ -79,31 +81,23 @@ class TopTool(Tool):
     mode = Mode.RUNNING
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the options of this tool."""
         parser.epilog = _EPILOG
-        parser.add_argument("op", nargs="*", metavar="OP", help="only these operators (mm, aten::mm.out, *mm*)")
-        parser.add_argument("--by", choices=GROUPINGS, default="op", help="what to group the rows by (default op)")
-        parser.add_argument(
-            "--latency",
-            action="store_true",
-            help="show how long calls of these operators take, as a histogram (see below)",
-        )
-        parser.add_argument("--thread", metavar="TID", help="count only this thread")
-        parser.add_argument(
-            "--key", metavar="KEY", default="", help="count only dispatches to this key (CPU, AutogradCPU)"
-        )
-        parser.add_argument("--sort", choices=ORDERS, default="count", help="how to sort the rows (default count)")
-        parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds to count (default 1)")
-        parser.add_argument(
-            "--count", type=integer, metavar="N", help="reports to make (default 1; on a terminal, until q is pressed)"
-        )
-        parser.add_argument("--html", metavar="FILE", help="also write the last report as a self-contained HTML page")
-        parser.add_argument(
-            "--output",
-            metavar="FILE",
-            help="also write the rows of the last report for flame graphs: .collapsed stacks, or .speedscope.json",
-        )
-        parser.add_argument("--limit", type=integer, default=40, metavar="N", help="rows to show (default 40)")
+        add = parser.add_argument
+        latency = "show how long calls of these operators take, as a histogram (see below)"
+        count = "reports to make (default 1; on a terminal, until q is pressed)"
+        output = "also write the rows of the last report for flame graphs: .collapsed stacks, or .speedscope.json"
+        key = "count only dispatches to this key (CPU, AutogradCPU)"
+        add("op", nargs="*", metavar="OP", help="only these operators (mm, aten::mm.out, *mm*)")
+        add("--by", choices=GROUPINGS, default="op", help="what to group the rows by (default op)")
+        add("--latency", action="store_true", help=latency)
+        add("--thread", metavar="TID", help="count only this thread")
+        add("--key", metavar="KEY", default="", help=key)
+        add("--sort", choices=ORDERS, default="count", help="how to sort the rows (default count)")
+        add("--interval", type=float, default=1.0, metavar="S", help="seconds to count (default 1)")
+        add("--count", type=integer, metavar="N", help=count)
+        add("--html", metavar="FILE", help="also write the last report as a self-contained HTML page")
+        add("--output", metavar="FILE", help=output)
+        add("--limit", type=integer, default=40, metavar="N", help="rows to show (default 40)")
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Count for that long. Raises UsageError, ProbesRefused."""
@@ -119,31 +113,41 @@ class TopTool(Tool):
             raise UsageError(
                 f"--interval takes up to {MAX_SECONDS:.0f} seconds, --limit at least one row, --count one report"
             )
-        operators = chosen(session.dispatcher, args.op)
+        operators = named_operators(session.dispatcher, args.op)
         tid = running_thread(process, args.thread) if args.thread is not None else None
         only = filter_of(session, tid, args.key)
         watched = WatchedProcess(process.pid)  # before there are probes: from then on its end is one that is reported
         if args.latency:
-            return _latency(self, session, args, host, operators, only, watched)
+            if not operators or args.html or args.output or args.by != "op":
+                raise UsageError(
+                    "--latency is for operators that are named, and goes with neither --by, --html nor --output",
+                    why="two probes for each call of every operator would slow all of them by some microseconds",
+                    help="dispatch-top --latency mm addmm",
+                )
+            with DeferredInterrupt() as interrupt, LatencyMeter(session, operators, only) as latency:
+                reports = _Reports(self, session, args, host, latency, interrupt, watched)
+                return reports.last(lambda: latency.section(args.limit))
         with DeferredInterrupt() as interrupt, DispatchMeter(session, process, operators, args.by, only) as meter:
-            report = _Top(self, session, args, host, meter, watched).run(interrupt)
+            reports = _Reports(self, session, args, host, meter, interrupt, watched)
+            selection = RowSelection(args.by, args.sort, args.limit)
+            if args.count is None and not args.json and top_view.is_possible():
+                screen = top_view.TopScreen(lambda rows: reports.report(meter.section(rows)), selection, args.interval)
+                report = screen.run(lambda: interrupt.came or watched.ending() is not None)
+            else:
+                report = reports.last(lambda: meter.section(selection))
         if args.output:
             _write_stacks(report, args.output)
-        return _with_page(session, report, args.html, host.called.command("dispatch-top")) if args.html else report
+        if not args.html:
+            return report
+        section, origin = report.section(TopSection), page_origin(session, host.called.command("dispatch-top"))
+        whole_file.write(args.html, top_view.render_page(section, report.target, origin).encode())
+        return report._replace(sections=(replace(section, page=args.html),))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text: times of calls, or counts."""
         if report.find_section(TopSection):
             return top_view.render(report, style)
         return latency_meter.render(report, style)
-
-
-def _with_page(session: Session, report: Report, path: str, command: str) -> Report:
-    """Write the page where one is wanted. Raises TargetError."""
-    section = report.section(TopSection)
-    origin = page_origin(session, command)
-    whole_file.write(path, top_view.render_page(section, report.target, origin).encode())
-    return report._replace(sections=(replace(section, page=path),))
 
 
 def _write_stacks(report: Report, path: str) -> None:
@@ -158,55 +162,46 @@ def _write_stacks(report: Report, path: str) -> None:
     whole_file.write_text(path, stacks.speedscope("dispatches") if path.endswith(SPEEDSCOPE) else stacks.text())
 
 
-def _latency(
-    tool: Tool,
-    session: Session,
-    args: Namespace,
-    host: ToolHost,
-    operators: Sequence[Operator],
-    only: Filter,
-    watched: WatchedProcess,
-) -> Report:
-    """Measure how long calls take. Raises UsageError, ProbesRefused."""
-    if not operators or args.html or args.output or args.by != "op":
-        raise UsageError(
-            "--latency is for operators that are named, and goes with neither --by, --html nor --output",
-            why="two probes for each call of every operator would slow all of them by some microseconds",
-            help="dispatch-top --latency mm addmm",
-        )
-    with DeferredInterrupt() as interrupt, LatencyMeter(session, operators, only) as meter:
+class _Reports(NamedTuple):
+    """The reports of one run, from what ``meter`` measures."""
 
-        def report() -> Report:
-            return make_report(tool, session, args, sections=(meter.section(args.limit),))
+    tool: Tool
+    session: Session
+    args: Namespace
+    host: ToolHost
+    meter: DispatchMeter | LatencyMeter
+    interrupt: DeferredInterrupt
+    process: WatchedProcess
 
-        return _repeated(session, report, meter.learn, args, host, interrupt, watched)
+    def report(self, section: Section) -> Report:
+        """The report that has this section."""
+        return make_report(self.tool, self.session, self.args, sections=(section,))
 
+    def last(self, measure: Callable[[], Section]) -> Report:
+        """The last of --count reports; those before it are shown at once. It ends with the process, too."""
+        for _ in range((self.args.count or 1) - 1):
+            if not self._measure_interval():
+                break
+            report = self.report(measure())
+            if self.args.json:
+                self.host.show(json_report.render(report, pretty=False))
+            else:
+                self.host.show(render_text(report, color=False) + "\n")
+        else:
+            self._measure_interval()
+        ending = self.process.ending()
+        if ending:
+            error = TargetGone(ending.text, help="what is counted is what it did before")
+            self.session.errors.note(error, TopTool.name)
+        return self.report(measure())
 
-def _repeated(
-    session: Session,
-    report: Callable[[], Report],
-    learn: Callable[[], None],
-    args: Namespace,
-    host: ToolHost,
-    interrupt: DeferredInterrupt,
-    process: WatchedProcess,
-) -> Report:
-    """The last of --count reports; those before it are shown at once. It ends with the process, too."""
-    for _ in range((args.count or 1) - 1):
-        if not _counted(args.interval, interrupt, process, learn):
-            break
-        _show(report(), args, host)
-    else:
-        _counted(args.interval, interrupt, process, learn)
-    ending = process.ending()
-    if ending:
-        session.errors.note(TargetGone(ending.text, help="what is counted is what it did before"), TopTool.name)
-    return report()
+    def _measure_interval(self) -> bool:
+        return _counted(self.args.interval, self.interrupt, self.process, self.meter.learn)
 
 
 def _counted(seconds: float, interrupt: DeferredInterrupt, process: WatchedProcess, learn: Callable[[], None]) -> bool:
-    """Count until that time is over; False where a signal came or the process ended before. ``learn`` is called
-    meanwhile, since what is counted cannot be read of a process that is gone."""
+    """Count until that time is over; False where a signal arrived or the process ended before. ``learn`` is called
+    meanwhile, since what is counted cannot be read of a process that has ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not interrupt.sleep(min(_LEARN, end - time.monotonic())) or process.ending():
@@ -215,57 +210,11 @@ def _counted(seconds: float, interrupt: DeferredInterrupt, process: WatchedProce
     return True
 
 
-def _show(report: Report, args: Namespace, host: ToolHost) -> None:
-    if args.json:
-        host.show(json_report.render(report, pretty=False))
-    else:
-        host.show(render_text(report, color=False) + "\n")
-
-
-class _Top:
-    """One run: reports, or a screen."""
-
-    def __init__(
-        self,
-        tool: Tool,
-        session: Session,
-        args: Namespace,
-        host: ToolHost,
-        meter: DispatchMeter,
-        process: WatchedProcess,
-    ) -> None:
-        self._tool = tool
-        self._session = session
-        self._process = process
-        self._args = args
-        self._host = host
-        self._meter = meter
-        self._select = RowSelection(args.by, args.sort, args.limit)
-
-    def run(self, interrupt: DeferredInterrupt) -> Report:
-        """The last report; those before it are shown at once."""
-        args = self._args
-        if args.count is None and not args.json and top_view.is_possible():
-            screen = top_view.TopScreen(self._report, self._select, args.interval)
-            return screen.run(lambda: interrupt.came or self._process.ending() is not None)
-        report, learn = (lambda: self._report(self._select)), self._meter.learn
-        return _repeated(self._session, report, learn, args, self._host, interrupt, self._process)
-
-    def _report(self, select: RowSelection) -> Report:
-        section: TopSection = self._meter.section(select)
-        return make_report(self._tool, self._session, self._args, sections=(section,))
-
-
-class DispatchMeter:
+class DispatchMeter(DispatchCounter):
     """Counts from construction to close(); a context manager. Raises GdbextError."""
 
     def __init__(
-        self,
-        session: Session,
-        process: RunningProcess,
-        operators: Sequence[Operator],
-        by: str,
-        only: Filter = EVERYTHING,
+        self, session: Session, process: RunningProcess, operators: Sequence[Operator], by: str, only: Filter
     ) -> None:
         """``operators``: only these; all without one; ``by``: how rows will be grouped (one of GROUPINGS); ``only``:
         what else the kernel leaves out."""
@@ -275,68 +224,54 @@ class DispatchMeter:
         self._summary = Summary(session, self._lines)
         finder = TracePlaces(session)
         places = finder.of(operators) if operators else finder.everything()
-        self._places, self._unseen = len(places), finder.unseen
+        self._unseen = finder.unseen
         wanted = [operator.address for operator in operators]
         path = self._lines.path if self._lines else None
         states = self._lines.thread_states() if self._lines else None
-        self._late = LatePlaces(session, filtered=bool(operators))
-        self._counter = DispatchCounter(
+        self._new_libraries = NewLibrarySites(session, filtered=bool(operators))
+        super().__init__(
             session.memory.architecture, process.pid, places, wanted, path, states, only, by_thread=by == "thread"
         )
         self._before: dict[DispatchCount, int] = {}
-        self._lost = 0
-        self._since = self._counter.started
+        self._lost_before = 0
+        self._since = self.started
 
     def section(self, select: RowSelection) -> TopSection:
         """The dispatches since the last section, or since all probes were in place. Raises OSError."""
-        counts, lost, now = self._counter.counts(), self._counter.lost(), time.monotonic()
-        self._know_threads()
+        counts, lost, now = self.counts(), self.lost(), time.monotonic()
+        if self._lines:
+            self.know_threads(self._lines.thread_states())
         current = {count._replace(times=0): count.times for count in counts}
         news = [
             count._replace(times=times - self._before.get(count, 0))
             for count, times in current.items()
             if times > self._before.get(count, 0)
         ]
-        seconds, unseen = now - self._since, self._unseen + self._late.unseen
+        seconds, unseen = now - self._since, self._unseen + self._new_libraries.unseen
         rows, more = self._summary.rows(news, select, seconds, self._process.thread_names())
         section = TopSection(
             seconds=round(seconds, 3),
             engine="probes",
             total=sum(count.times for count in news),
-            lost=lost - self._lost,
-            places=self._places,
+            lost=lost - self._lost_before,
+            places=len(self.places),
             rows=tuple(rows),
             more=more,
             unseen=unseen.total(),
             unseen_in=unseen_in(unseen),
         )
-        self._before, self._lost, self._since = current, lost, now
+        self._before, self._lost_before, self._since = current, lost, now
         return section
 
     def learn(self) -> None:
-        """Learn the names of the operators and keysets that were counted so far, while they can be read; and libraries
-        that were loaded meanwhile are counted in, too. Raises OSError."""
-        self._summary.learn(self._counter.counts())
+        """Learn the names of the operators and keysets that were counted so far, while they can be read; and count in
+        libraries that were loaded meanwhile, too. Raises OSError."""
+        self._summary.learn(self.counts())
         try:
-            late = self._late.found()
-            if late:
-                self._counter.add(late)
-                self._places += len(late)
+            places = self._new_libraries.found()
+            if places:
+                self.add(places)
         except ProbesRefused as error:
             self._errors.note(error, "libraries that are loaded later")
         except GdbextError:  # the process may be about to end
             pass
-
-    def _know_threads(self) -> None:
-        if self._lines:
-            self._counter.know_threads(self._lines.thread_states())
-
-    def __enter__(self) -> DispatchMeter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Take all probes away; idempotent."""
-        self._counter.close()

@@ -1,9 +1,4 @@
-"""``dispatch-top`` as text: a table, most dispatches first.
-
-``dispatch-top --html``: the table as a page.
-
-dispatch-top on a terminal: a screen that is drawn anew every interval, until q.
-"""
+"""``dispatch-top`` as text, as a page, and as a screen that is drawn anew every interval."""
 
 from __future__ import annotations
 
@@ -15,6 +10,8 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report, TargetReport, render_text
@@ -38,23 +35,25 @@ def render(report: Report, style: Style) -> Iterator[str]:
     top = report.section(TopSection)
     yield style(headline(top), "bold")
     if top.lost:
-        yield style(lost(top), "yellow")
+        yield style(lost_text(top), "yellow")
     if not top.rows:
-        yield nothing(top)
+        yield nothing_text(top)
         return
     yield ""
     lines = [tuple(escape(cell) for cell in line) for line in table(top.rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    widths = [max(map(len, column)) for column in zip(*lines)]
     for number, line in enumerate(lines):
-        text = "  ".join(_aligned(cell, width, column) for column, (cell, width) in enumerate(zip(line, widths)))
-        yield style(text.rstrip(), "bold") if number == 0 else text.rstrip()
+        cells = [cell.ljust(width) for cell, width in zip(line, widths)]
+        cells[:2] = [cell.rjust(width) for cell, width in zip(line[:2], widths)]
+        text = "  ".join(cells).rstrip()
+        yield style(text, "bold") if number == 0 else text
     if top.more:
         yield f"… and {counted(top.more, 'more row')}: --limit"
     if top.page:
         yield f"page: {escape(top.page)}"
 
 
-def nothing(top: TopSection) -> str:
+def nothing_text(top: TopSection) -> str:
     """The line where no dispatch was seen: it says little where a program's own functions are not seen."""
     others = [each for each in top.unseen_in if " in libtorch" not in each]
     if not others:
@@ -70,48 +69,37 @@ def headline(top: TopSection) -> str:
     return f"{counted(top.total, 'dispatch')} in {top.seconds:.1f} s, {rate:.0f} a second, {probes}"
 
 
-def lost(top: TopSection) -> str:
+def lost_text(top: TopSection) -> str:
     """The line on what the rows do not have."""
     return f"{top.lost} more were not counted: too many combinations of operator, keyset and thread"
 
 
 def table(rows: tuple[TopRow, ...]) -> list[tuple[str, ...]]:
     """Headings, then the rows, in the columns that this grouping has; as they are in the target."""
-    shown = _columns(rows)
-    return [_only(_NAMES, shown), *(_only(_cells(row), shown) for row in rows)]
-
-
-def _columns(rows: tuple[TopRow, ...]) -> tuple[bool, ...]:
-    """The columns of this grouping; one set for all rows, though some rows know less."""
-    by_thread = any(row.tid for row in rows)
+    by_thread, by_line = any(row.tid for row in rows), any(row.line for row in rows)
     subjects = [row.subject for row in rows]
     by_event = any(subject.event for subject in subjects)
     by_operator = any(subject.op for subject in subjects) or by_event
-    by_key = by_operator or not by_thread
-    by_line = any(row.line for row in rows)
-    by_key = by_key and any(subject.key or subject.event for subject in subjects)
+    by_key = (by_operator or not by_thread) and any(subject.key or subject.event for subject in subjects)
     by_kernel = by_operator and not by_line
-    return True, True, by_event, by_operator, by_key, by_kernel, by_thread, by_line, by_operator
-
-
-def _only(cells: tuple[str, ...], shown: tuple[bool, ...]) -> tuple[str, ...]:
-    return tuple(cell for cell, wanted in zip(cells, shown) if wanted)
-
-
-def _cells(row: TopRow) -> tuple[str, ...]:
-    subject = row.subject
-    thread = f"{row.thread} (tid {row.tid})" if row.thread else f"tid {row.tid}"
-    return (
-        str(row.count),
-        f"{row.rate:.1f}",
-        subject.event or "?",
-        subject.qualified or "?",
-        subject.key or "?",
-        short_kernel(subject.kernel),
-        thread,
-        row.line or "(not from Python)",
-        row.mark,
-    )
+    wanted = (True, True, by_event, by_operator, by_key, by_kernel, by_thread, by_line, by_operator)
+    lines = [_NAMES]
+    for row in rows:
+        subject = row.subject
+        lines.append(
+            (
+                str(row.count),
+                f"{row.rate:.1f}",
+                subject.event or "?",
+                subject.qualified or "?",
+                subject.key or "?",
+                short_kernel(subject.kernel),
+                f"{row.thread} (tid {row.tid})" if row.thread else f"tid {row.tid}",
+                row.line or "(not from Python)",
+                row.mark,
+            )
+        )
+    return [tuple(compress(line, wanted)) for line in lines]
 
 
 def short_kernel(kernel: str | None) -> str:
@@ -119,32 +107,20 @@ def short_kernel(kernel: str | None) -> str:
     return "?" if kernel is None else short_name(kernel)
 
 
-def _aligned(cell: str, width: int, column: int) -> str:
-    return cell.rjust(width) if column < 2 else cell.ljust(width)
-
-
-_NUMBERS = ("count", "rate/s")
-
-
 def render_page(top: TopSection, target: TargetReport | None, origin: Origin = NO_ORIGIN) -> str:
     """The page of a report as HTML."""
-    of = f" of process {target.pid}" if target and target.pid else ""
-    return Page(f"Dispatches{of}", (page.SCRIPT,)).whole(_body(top, of, origin))
-
-
-def _body(top: TopSection, of: str, origin: Origin) -> Iterator[str]:
-    yield f"<h1>Dispatches{of}</h1><p>{text(headline(top))}</p>"
-    yield from page.facts(origin.facts)
+    process = f" of process {target.pid}" if target and target.pid else ""
+    body = [f"<h1>Dispatches{process}</h1><p>{text(headline(top))}</p>", *page.facts(origin.facts)]
     if top.lost:
-        yield f'<p class="warning">{text(lost(top))}</p>'
-    if not top.rows:
-        yield f"<p>{text(NOTHING)}</p>"
-        return
-    heads, *rows = table(top.rows)
-    columns = [Column(head or "odd", head in _NUMBERS) for head in heads]
-    yield from page.table(columns, rows)
-    if top.more:
-        yield f'<p class="note">… and {counted(top.more, "more row")}: --limit</p>'
+        body.append(f'<p class="warning">{text(lost_text(top))}</p>')
+    if top.rows:
+        heads, *rows = table(top.rows)
+        body += page.table([Column(head or "odd", head in ("count", "rate/s")) for head in heads], rows)
+        if top.more:
+            body.append(f'<p class="note">… and {counted(top.more, "more row")}: --limit</p>')
+    else:
+        body.append(f"<p>{text(NOTHING)}</p>")
+    return Page(f"Dispatches{process}", (page.SCRIPT,)).whole(body)
 
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -155,21 +131,19 @@ _HELP = "q quit; sort by: c count, o operator, k key, n kernel, t thread, l line
 _LINES_AROUND = 5
 """Lines of the screen that are no rows: headline, headings, help."""
 
-Measure = Callable[["RowSelection"], "Report"]
-
 
 def is_possible() -> bool:
     """Both standard input and output are a terminal that knows control sequences."""
     return os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
 
 
+@dataclass
 class TopScreen:
-    """The screen that shows what ``measure`` gives."""
+    """The screen that shows what ``measure`` gives, every ``interval`` seconds."""
 
-    def __init__(self, measure: Measure, select_rows: RowSelection, interval: float) -> None:
-        self._measure = measure
-        self._select = select_rows
-        self._interval = interval
+    measure: Callable[[RowSelection], Report]
+    select: RowSelection
+    interval: float
 
     def run(self, stop: Callable[[], bool]) -> Report:
         """Run until q, or ``stop`` says so; the last report."""
@@ -177,27 +151,24 @@ class TopScreen:
         sys.stdout.write(_ENTER)
         try:
             tty.setcbreak(0)
-            return self._draw(stop)
+            self._wait(stop)
+            while True:
+                columns, lines = shutil.get_terminal_size()
+                report = self.measure(self.select._replace(limit=max(1, lines - _LINES_AROUND)))
+                text = [*shown(render_text(report)).splitlines()[: lines - 2], "", _HELP]
+                screen = "".join(line[:columns] + _REST for line in text[:lines])
+                sys.stdout.write(f"{_HOME}{screen.rstrip(chr(10))}\x1b[J")
+                sys.stdout.flush()
+                if not self._wait(stop):
+                    return report
         finally:
             termios.tcsetattr(0, termios.TCSADRAIN, before)
             sys.stdout.write(_LEAVE)
             sys.stdout.flush()
 
-    def _draw(self, stop: Callable[[], bool]) -> Report:
-        self._wait(stop)
-        while True:
-            columns, lines = shutil.get_terminal_size()
-            report = self._measure(self._select._replace(limit=max(1, lines - _LINES_AROUND)))
-            text = [*shown(render_text(report)).splitlines()[: lines - 2], "", _HELP]
-            screen = "".join(line[:columns] + _REST for line in text[:lines])
-            sys.stdout.write(f"{_HOME}{screen.rstrip(chr(10))}\x1b[J")
-            sys.stdout.flush()
-            if not self._wait(stop):
-                return report
-
     def _wait(self, stop: Callable[[], bool]) -> bool:
-        """False when it is to end. A key for another order draws at once."""
-        until = time.monotonic() + self._interval
+        """Wait for the next interval; False when the screen is to end. A key for another order ends the wait."""
+        until = time.monotonic() + self.interval
         while not stop():
             left = until - time.monotonic()
             if left <= 0:
@@ -208,6 +179,6 @@ class TopScreen:
             if key in ("q", ""):
                 return False
             if key in _ORDERS:
-                self._select = self._select._replace(sort=_ORDERS[key])
+                self.select = self.select._replace(sort=_ORDERS[key])
                 return True
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.reporting import make_report, page_origin, report_target
@@ -18,11 +18,11 @@ from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import GdbextError, ProbesRefused, UsageError
 from gdbext.live.host import ENGINES, PROBES, LiveTool
 from gdbext.tools.probes.bpf.bpf_kernel import permitted
-from gdbext.tools.trace.hook_installer import TraceRequest
-from gdbext.tools.trace.nesting import Keep, ProbeTrace
+from gdbext.tools.trace.hook_installer import Traced, trace_by_breakpoints
+from gdbext.tools.trace.nesting import ProbeTrace
 from gdbext.tools.trace.trace_output import TraceOutput, shows_time
 from gdbext.tools.trace.trace_section import render
-from gdbext.tools.trace.tracing import Traced, Tracing
+from gdbext.tools.trace.tracer import TraceRequest
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -78,77 +78,66 @@ class TraceTool(LiveTool):
     summary = "Trace dispatches as they happen, nested."
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments of this tool."""
         parser.description = f"{parser.description}\n{DESCRIPTION}"
-        parser.add_argument("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
-        parser.add_argument("--all", action="store_true", help="trace every call of every operator (slow, see above)")
-        parser.add_argument(
-            "--verbose",
-            action="store_true",
-            help="show every step: entry, lookup, kernel, boxing, meta/impl functions, returns",
+        add, seconds = parser.add_argument, partial(duration, most=MAX_SECONDS)
+        steps = "show every step: entry, lookup, kernel, boxing, meta/impl functions, returns"
+        output = (
+            "to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, .speedscope.json a "
+            "profile of speedscope, .collapsed stacks for flame graphs with nanoseconds, else text"
         )
-        parser.add_argument(
-            "--output",
-            metavar="FILE",
-            help="to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, .speedscope.json a "
-            "profile of speedscope, .collapsed stacks for flame graphs with nanoseconds, else text",
-        )
-        parser.add_argument(
-            "--limit",
-            metavar="N",
-            type=positive,
-            default=0,
-            help=f"end after N dispatches (default with --output: {MOST_IN_A_FILE:,})",
-        )
-        parser.add_argument("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
-        parser.add_argument("--thread", metavar="TID|N", help="this thread only")
-        parser.add_argument("--key", metavar="KEY", default="", help="probes: only dispatches to this key (CPU)")
-        parser.add_argument("--since", metavar="OP", default="", help="begin when this operator is entered")
-        parser.add_argument(
-            "--engine", choices=ENGINES, help="kernel probes, which stop nobody (default if permitted), or breakpoints"
-        )
-        parser.add_argument(
-            "--last",
-            metavar="S",
-            type=partial(duration, option="--last", most=MAX_SECONDS),
-            default=0.0,
-            help="probes: write only the last S seconds, at the end",
-        )
-        parser.add_argument(
-            "--hung-after",
-            metavar="S",
-            type=partial(duration, option="--hung-after", most=MAX_SECONDS),
-            default=0.0,
-            help="probes: end after S seconds without a dispatch",
-        )
-        parser.add_argument(
-            "--boxed", action="store_true", help="also stop in Dispatcher::callBoxed, which slows all boxed calls"
-        )
+        limit = f"end after N dispatches (default with --output: {MOST_IN_A_FILE:,})"
+        last, hung = partial(seconds, option="--last"), partial(seconds, option="--hung-after")
+        boxed = "also stop in Dispatcher::callBoxed, which slows all boxed calls"
+        engine = "kernel probes, which stop nobody (default if permitted), or breakpoints"
+        add("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
+        add("--all", action="store_true", help="trace every call of every operator (slow, see above)")
+        add("--verbose", action="store_true", help=steps)
+        add("--output", metavar="FILE", help=output)
+        add("--limit", metavar="N", type=positive, default=0, help=limit)
+        add("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
+        add("--thread", metavar="TID|N", help="this thread only")
+        add("--key", metavar="KEY", default="", help="probes: only dispatches to this key (CPU)")
+        add("--since", metavar="OP", default="", help="begin when this operator is entered")
+        add("--engine", choices=ENGINES, help=engine)
+        add("--last", metavar="S", type=last, default=0.0, help="probes: write only the last S seconds, at the end")
+        add("--hung-after", metavar="S", type=hung, default=0.0, help="probes: end after S seconds without a dispatch")
+        add("--boxed", action="store_true", help=boxed)
 
     def modes(self, args: Namespace) -> Sequence[Mode]:
-        """The modes: by probes, which need no debugger, or by breakpoints. Raises UsageError."""
+        """By probes, which need no debugger, or by breakpoints. Raises UsageError."""
         if args.verbose and args.engine == PROBES:
             raise UsageError(
                 "--verbose needs --engine breakpoints", why="probes see lookups, not the steps around them"
             )
-        by_probes = args.engine == PROBES if args.engine is not None or args.verbose else _can_probe(args)
+        by_probes = args.engine == PROBES
+        if args.engine is None and not args.verbose:
+            by_probes = permitted(architectures.by_name(os.uname().machine), bool(args.all))
         return (Mode.RUNNING,) if by_probes else (Mode.RESUMES,)
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
         """Trace, and report at the end. Raises UsageError, TargetError."""
-        _check_extent(args)
+        # What is to be traced must be said, and until when only once; a trace into a file has an end in any case.
+        if bool(args.op) == bool(args.all):
+            raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
+        if args.last and args.limit:
+            raise UsageError("--last keeps what comes until Ctrl+C, --limit ends before", help="give one of them")
+        if args.output and not args.limit and not args.last:
+            args.limit = MOST_IN_A_FILE
         if isinstance(session.target, RunningProcess):
             tid = running_thread(session.target, args.thread) if args.thread is not None else None
             return self._report(session, args, *self._probe(session, args, host, tid))
+        needs_probes = bool(args.engine == PROBES or args.last or args.hung_after or args.key)
         refused = None
-        if _is_debugged(session, args, host):
+        may_probe = not host.is_batch and not args.verbose and not args.boxed
+        may_probe = may_probe and PROBES in host.engines(args.engine, session)
+        if may_probe and session.target.pid != 0 and host.run_control(session).can_run_beside:
             try:
                 return self._probe_beside(session, args, host)
             except ProbesRefused as error:
-                if _only_by_probes(args):
+                if needs_probes:
                     raise
                 refused = error
-        if _only_by_probes(args):
+        if needs_probes:
             raise UsageError(
                 "probes trace a process that runs, and this one is stopped or not started yet",
                 help="from a shell: "
@@ -156,26 +145,19 @@ class TraceTool(LiveTool):
             )
         control = host.run_control(session)
         tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
-        request = TraceRequest(
-            args.op,
-            args.all,
-            args.verbose,
-            shows_time(args.output),
-            args.boxed,
-            args.limit,
-            args.depth,
-            tid,
-            args.since,
-        )
-        origin = page_origin(session, host.called.command(self.name))
-        with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session), origin) as output:
-            tracing = Tracing(session, control, request, output.notify)
-            tracing.note(*host.note_on_breakpoints(session, refused))
+        steps = args.verbose, shows_time(args.output), args.boxed
+        request = TraceRequest(args.op, args.all, *steps, args.limit, args.depth, tid, args.since)
+        with self._output(session, args, host) as output:
+            warnings = host.note_on_breakpoints(session, refused)
             with host.running(self.name):
-                section, target = tracing.run(output.sink)
+                section, target = trace_by_breakpoints(session, control, request, warnings, output.notify, output.sink)
             output.finish(section.ending)
         host.lets_finish = section.ending.kind.is_by_command
         return self._report(session, args, replace(section, output=args.output, events=output.events), target)
+
+    def _output(self, session: Session, args: Namespace, host: Host) -> TraceOutput:
+        origin = page_origin(session, host.called.command(self.name))
+        return TraceOutput(args.output, args.verbose, args.json, host.show, _thread_names(session), origin)
 
     def _probe(
         self,
@@ -185,22 +167,20 @@ class TraceTool(LiveTool):
         tid: int | None,
         run_beside: Callable[[Work], Ending] | None = None,
     ) -> Traced:
-        """Trace by kernel probes, while the process runs on."""
-        request = TraceRequest(
-            args.op, args.all, limit=args.limit, depth=args.depth, tid=tid, since=args.since, key=args.key
-        )
-        origin = page_origin(session, host.called.command(self.name))
-        with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session), origin) as output:
-            trace = ProbeTrace(session, request, Keep(args.last, args.hung_after), output.notify, run_beside)
-            section, target = trace.run(output.batches, output.flush)
+        """Trace by kernel probes, while the process runs on. ``run_beside``: see ProbeTrace."""
+        limits = args.limit, args.depth, tid, args.since, args.key, args.last, args.hung_after
+        request = TraceRequest(args.op, args.all, False, False, False, *limits)
+        with self._output(session, args, host) as output:
+            trace = ProbeTrace(session, request, output.notify, output.flush, run_beside)
+            section, target = trace.run(output.batches)
             output.finish(section.ending)
         return replace(section, output=args.output, events=output.events), target
 
     def _probe_beside(self, session: Session, args: Namespace, host: Host) -> Report:
-        """The same for a process that a user's debugger holds, which lets it run meanwhile: nothing that the debugger
-        puts into its code is there when that is killed."""
+        """The same for a process that a user's debugger holds, which lets it run meanwhile: the debugger inserts
+        nothing into its code that would stay when it is killed."""
         tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
-        process = RunningProcess(session.target.pid, inside_debugger=True)
+        process = RunningProcess(session.target.pid, is_ours=True)
         try:
             beside = Session(process)
             with host.running(self.name):
@@ -214,50 +194,20 @@ class TraceTool(LiveTool):
         return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
 
 
-class ThreadNames:
-    """The names of a process's threads, as far as they are known; each is asked for once."""
+def _thread_names(session: Session) -> Callable[[int], str]:
+    """A function from a thread's id to its name with the id, ``python (7394)``, which reads each once."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._known: dict[int, str] = {}
+    @cache
+    def name(tid: int) -> str:
+        target = session.target
+        try:
+            threads = {thread.tid: thread.name for thread in target.threads()}
+            names = target.thread_names() if isinstance(target, RunningProcess) else threads
+        except GdbextError:  # the process has ended
+            names = {}
+        return f"{names.get(tid) or 'thread'} ({tid})"
 
-    def __call__(self, tid: int) -> str:
-        """The name with the id: ``python (7394)``."""
-        if tid not in self._known:
-            target = self._session.target
-            try:
-                threads = {each.tid: each.name for each in target.memory.threads()}
-                names = target.thread_names() if isinstance(target, RunningProcess) else threads
-            except GdbextError:  # the process is gone
-                names = {}
-            self._known[tid] = f"{names.get(tid) or 'thread'} ({tid})"
-        return self._known[tid]
-
-
-def _is_debugged(session: Session, args: Namespace, host: Host) -> bool:
-    """Probes are to trace a process that a user's debugger holds. Raises TargetError, UsageError."""
-    wanted = not host.is_batch and not args.verbose and not args.boxed and PROBES in host.engines(args.engine, session)
-    return wanted and session.target.pid != 0 and host.run_control(session).can_run_beside
-
-
-def _only_by_probes(args: Namespace) -> bool:
-    return bool(args.engine == PROBES or args.last or args.hung_after or args.key)
-
-
-def _can_probe(args: Namespace) -> bool:
-    return permitted(architectures.by_name(os.uname().machine), bool(args.all))
-
-
-def _check_extent(args: Namespace) -> None:
-    """Refuse what says not what to trace, or twice until when; set an end where a file would have none. Raises
-    UsageError."""
-    if bool(args.op) == bool(args.all):
-        raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
-    if args.last and args.limit:
-        raise UsageError("--last keeps what comes until Ctrl+C, --limit ends before", help="give one of them")
-    if args.output and not args.limit and not args.last:
-        args.limit = MOST_IN_A_FILE
+    return name

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenDispatch:
-    """A dispatch that has not come back. ``last`` is the last step of it that was seen."""
+    """A dispatch that has not returned. ``last`` is the last step of it that was seen."""
 
     event: str
     op: str
@@ -83,16 +83,13 @@ def render(report: Report, style: Style) -> Iterator[str]:
     for note in trace.notes:
         yield f"  note: {escape(note)}"
     for thread in trace.open:
-        yield from _open(thread, style)
-
-
-def _open(thread: OpenThread, style: Style) -> Iterator[str]:
-    yield style(f"thread {thread.tid} has not come back from:", "yellow")
-    for one in thread.open:
-        yield f"  [{one.event}] op=[{escape(one.op)}], key=[{one.key}]  last step seen: {one.last}"
-    step = thread.stopped_in
-    if step:
-        kernel = f", kernel {escape(step.kernel)}" if step.kernel else ""
-        yield f"  now in: {escape(step.op)}, key {step.key or 'unknown'}, {step.stage.value}{kernel}"
-    if thread.meaning:
-        yield f"  that means: {thread.meaning}"
+        yield style(f"thread {thread.tid} has not come back from:", "yellow")
+        for dispatch in thread.open:
+            names = f"[{dispatch.event}] op=[{escape(dispatch.op)}], key=[{dispatch.key}]"
+            yield f"  {names}  last step seen: {dispatch.last}"
+        step = thread.stopped_in
+        if step:
+            kernel = f", kernel {escape(step.kernel)}" if step.kernel else ""
+            yield f"  now in: {escape(step.op)}, key {step.key or 'unknown'}, {step.stage.value}{kernel}"
+        if thread.meaning:
+            yield f"  that means: {thread.meaning}"

@@ -1,27 +1,24 @@
-"""The trace itself: turns stops into dispatches and steps, and tells what was open when it ended. Knows no debugger.
+"""The trace by breakpoints: turns stops into dispatches and steps, and says what was open when it ended.
 
-Which dispatches a thread is inside of is told by its stack at each stop: no stop at a return is needed. A function that
-is called from inside another has its whole frame below the other's. What does not was not called by it: that one has
-ended, by a return or an exception. What does lie below is walked (engine/unwind/caller_check.py) to be sure.
+Which dispatches a thread is inside of is decided by its stack at each stop: no stop at a return is needed. A function
+that is called from inside another has its whole frame below the other's. What does not was not called by it: that one
+has ended, by a return or an exception. What does lie below is walked (engine/unwind/caller_check.py) to be sure.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
 from gdbext.errors import BadData, GdbextError
 from gdbext.live.dispatch_description import LookupResult, TracedDispatch
-from gdbext.tools.trace.trace_output import Sink
+from gdbext.tools.trace.trace_bars import TraceSink
 from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread
-from gdbext.torch.stack import DispatchFrame, DispatchStage
+from gdbext.torch.stack import DispatchStage
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.session import Session
-    from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind.unwind_row import ReadMemory
     from gdbext.live.dispatch_description import Describer
     from gdbext.live.host import RunControl
@@ -29,153 +26,160 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The limits of what is shown: at most ``events`` dispatches, none deeper than ``depth``, one thread only, 0 or
-    None for all.
+class TraceRequest:
+    """``everything``: all calls of all operators. ``returns``: also stop where dispatches end.
 
-    ``since`` are addresses of the operators whose first dispatch begins the trace.
+    ``boxed``: also stop in ``Dispatcher::callBoxed``, which all operators share. ``limit`` dispatches and ``depth``
+    levels, 0 for any number; ``tid`` one thread only. The trace begins with the first dispatch of ``since``. By probes:
+    only dispatches to ``key``; ``last``: write down only those of the last seconds, at the end (0: everything at once);
+    ``hung_after``: it also ends when nothing was dispatched for that many seconds (0: never).
     """
 
-    events: int = 0
+    patterns: Sequence[str]
+    everything: bool = False
+    verbose: bool = False
+    returns: bool = False
+    boxed: bool = False
+    limit: int = 0
     depth: int = 0
     tid: int | None = None
-    since: Collection[int] = ()
+    since: str = ""
+    key: str = ""
+    last: float = 0.0
+    hung_after: float = 0.0
 
 
+DEPTH_LIMIT = 100_000
+"""Dispatches that one thread is followed into; a runaway recursion overflows the stack long before."""
+
+
+@dataclass
 class Tracer:
     """Receives every stop. Methods return True where the trace is over and the process must stay stopped."""
 
-    def __init__(
-        self,
-        describer: Describer,
-        sink: Sink,
-        callers: CallerWalk,
-        read: ReadMemory,
-        limits: Limits,
-        watched: Callable[[Operator], bool],
-    ) -> None:
-        """``read`` reads memory as it is now; ``watched`` says whether an operator is part of the trace."""
-        self.depth = Depth(callers)
-        self._callers = callers
-        self._read = read
-        self.count = 0
-        self.operators: set[str] = set()
-        self.ended = ""
-        """The reason why the trace ended itself: "limit" or "" while it goes on."""
-        self._describer = describer
-        self._sink = sink
-        self._limits = limits
-        self._watched = watched
-        self._begin = time.perf_counter()
-        self._started = not limits.since
-        self._found: dict[tuple[int, str, int], LookupResult] = {}
+    describer: Describer
+    _sink: TraceSink
+    _callers: CallerWalk
+    _read: ReadMemory
+    """Reads memory as it is now."""
+    _request: TraceRequest
+    _since: Collection[int]
+    """OperatorEntries of the operators whose first dispatch begins the trace."""
+    _watched: Callable[[Operator], bool]
+    """Whether an operator is part of the trace."""
+    _now: Callable[[], float]
+    """Gives the microseconds since the trace began."""
+    count: int = field(default=0, init=False)
+    operators: set[str] = field(default_factory=set, init=False)
+    reached_limit: bool = field(default=False, init=False)
+    """The trace has ended itself."""
+    open: dict[int, list[TracedDispatch]] = field(default_factory=dict, init=False)
+    """Thread id → its open dispatches, outermost first."""
 
-    def now(self) -> float:
-        """Microseconds since the trace began."""
-        return (time.perf_counter() - self._begin) * 1e6
+    def __post_init__(self) -> None:
+        self._started = not self._since
+        self._lookups: dict[tuple[int, str, int], LookupResult] = {}
 
     def lookup(self, operator: Operator, event: str, tid: int, cfa: int, place: StopPlace, bits: int) -> bool:
         """A lookup with keyset ``bits`` in the frame that ends at ``cfa``. Raises OSError, MemoryFault."""
-        if self.ended:
+        if self.reached_limit:
             return True  # another hook of the stop that ended it
         stack = self._enter(tid, place.pc, cfa)
         if stack is None:
             return False
         if not self._started:
-            if operator.address not in self._limits.since:
+            if operator.address not in self._since:
                 return False
             self._started = True
         if not self._watched(operator):
             return False
-        found = self._found.get((operator.address, event, bits))
-        if not found or self._read(found.table_entry, len(found.table_bytes)) != found.table_bytes:
-            found = self._look_up(operator, event, bits)
-        if not found or len(stack) >= DEPTH_LIMIT:
+        key = (operator.address, event, bits)
+        lookup = self._lookups.get(key)
+        if not lookup or self._read(lookup.table_entry, len(lookup.table_bytes)) != lookup.table_bytes:
+            try:
+                lookup = self._lookups[key] = self.describer.find(operator, event, bits)
+            except BadData:
+                return False  # the register held no keyset: not a lookup
+            self.operators.add(lookup.qualified)
+        if len(stack) >= DEPTH_LIMIT:
             return False
         depth = len(stack) + 1
-        self.count += 1
-        code = (place.start, place.end)
-        returns_to = self._callers.return_address(cfa)
-        inner = cfa - place.size
         dispatch = TracedDispatch(
-            self.count, tid, depth, found, cfa, inner, code, returns_to, self.now(), is_open=place.is_open
+            self.count + 1,
+            tid,
+            depth,
+            lookup,
+            cfa,
+            cfa - place.size,
+            (place.start, place.end),
+            self._callers.return_address(cfa),
+            self._now(),
+            is_open=place.is_open,
         )
         stack.append(dispatch)
-        if self._limits.depth and depth > self._limits.depth:
-            self.count -= 1
+        if not self._is_shown(depth):
             return False
+        self.count += 1
         self._sink.dispatch(dispatch)
-        if self._limits.events and self.count >= self._limits.events:
-            self.ended = "limit"
-        return bool(self.ended)
-
-    def operator(self, address: int) -> Operator | None:
-        """The operator whose OperatorEntry is at ``address``. Raises BadData, MemoryFault."""
-        return self._describer.operator(address)
+        self.reached_limit = bool(self._request.limit) and self.count >= self._request.limit
+        return self.reached_limit
 
     def _enter(self, tid: int, pc: int, cfa: int) -> list[TracedDispatch] | None:
-        """The thread's open dispatches around a frame that ends at ``cfa``; None for a thread that is not traced."""
-        if self._limits.tid and tid != self._limits.tid:
+        """The thread's open dispatches around a frame of code ``pc`` that ends at ``cfa``, after those that did not
+        call it were closed; None for a thread that is not traced. Raises MemoryFault."""
+        if self._request.tid and tid != self._request.tid:
             return None
-        for gone in self.depth.leave(tid, pc, cfa):
-            self._close(gone, False)
-        return self.depth.stack(tid)
-
-    def _look_up(self, operator: Operator, event: str, bits: int) -> LookupResult | None:
-        try:
-            found = self._describer.find(operator, event, bits)
-        except BadData:
-            return None  # the register held no keyset: not a lookup
-        self._found[(operator.address, event, bits)] = found
-        self.operators.add(found.qualified)
-        return found
+        stack = self.open.setdefault(tid, [])
+        while stack:
+            top = stack[-1]
+            caller = CallerCheck(top.cfa, *top.code, top.returns_to, top.is_open)
+            if top.body >= cfa and self._callers.inside(pc, cfa, caller):
+                break
+            self._close(stack.pop(), False)
+        return stack
 
     def kernel_entered(self, tid: int, cfa: int) -> None:
         """The stop by which a boxed dispatch was seen is at its kernel's first instruction."""
-        dispatch = self.depth.at(tid, cfa)
+        dispatch = self._dispatch_at(tid, cfa)
         if dispatch and not dispatch.entered:
             dispatch.entered = True
             dispatch.kernel_started = dispatch.started
-            self._step(dispatch, "enter", f"kernel=[{dispatch.found.kernel.function}], boxed")
-
-    # --- steps -----------------------------------------------------------------------------------
+            self._step(dispatch, "enter", f"kernel=[{dispatch.lookup.kernel.function}], boxed")
 
     def entry(self, operator: Operator, event: str, tid: int, cfa: int, pc: int) -> bool:
         """The operator's function is entered, its keyset not known yet. Raises OSError."""
         stack = self._enter(tid, pc, cfa)
-        if stack is not None and self._started and self._shown(len(stack) + 1):
+        if stack is not None and self._started and self._is_shown(len(stack) + 1):
             self._sink.entry(tid, len(stack) + 1, event, operator.qualified)
         return False
 
     def invoke(self, tid: int, cfa: int, through: str, pointer: int) -> bool:
         """An invocation in the function with this CFA is about to call ``pointer`` (0: it needs none)."""
-        dispatch = self.depth.at(tid, cfa)
+        dispatch = self._dispatch_at(tid, cfa)
         if not dispatch or dispatch.entered:
             return False
-        found = dispatch.found
+        lookup = dispatch.lookup
         if through == "kernel":
-            if pointer not in found.addresses:
+            if pointer not in lookup.addresses:
                 return False  # another indirect call: a destructor, a SymInt
-            word, how = "enter", "boxed" if pointer == found.boxed_address else "unboxed"
+            word, how = "enter", "boxed" if pointer == lookup.boxed_address else "unboxed"
         elif through == "boxing":
             word, how = "boxed", "through BoxedKernelWrapper"
         else:
             word, how = "profiler", "RecordFunction callbacks run around the kernel"
         dispatch.entered = through != "profiler"
-        dispatch.kernel_started = self.now()
-        self._step(dispatch, word, f"kernel=[{found.kernel.function}], {how}")
+        dispatch.kernel_started = self._now()
+        self._step(dispatch, word, f"kernel=[{lookup.kernel.function}], {how}")
         return False
 
     def invoked(self, tid: int, cfa: int) -> bool:
-        """The call of an invocation came back."""
-        dispatch = self.depth.at(tid, cfa)
-        if not dispatch or dispatch.kernel_started is None or dispatch.left:
-            return False
-        for gone in self.depth.inside(tid, dispatch):
-            self._close(gone, False)
-        dispatch.left = True
-        dispatch.kernel_ended = self.now()
-        self._step(dispatch, "return", f"kernel=[{dispatch.found.kernel.function}]")
+        """The call of an invocation has returned."""
+        dispatch = self._dispatch_at(tid, cfa)
+        if dispatch and dispatch.kernel_started is not None and not dispatch.left:
+            self._close_inside(dispatch)
+            dispatch.left = True
+            dispatch.kernel_ended = self._now()
+            self._step(dispatch, "return", f"kernel=[{dispatch.lookup.kernel.function}]")
         return False
 
     def function(self, tid: int, cfa: int, pc: int, word: str, name: str) -> bool:
@@ -187,87 +191,45 @@ class Tracer:
 
     def returned(self, tid: int, cfa: int) -> bool:
         """The function with this CFA executes its ``ret``."""
-        dispatch = self.depth.at(tid, cfa)
-        if not dispatch:
-            return False
-        for gone in self.depth.inside(tid, dispatch):
-            self._close(gone, False)
-        self.depth.stack(tid).pop()
-        if dispatch.kernel_ended is None:
-            dispatch.kernel_ended = self.now()
-        self._step(dispatch, "return", f"op=[{dispatch.found.qualified}]")
-        self._close(dispatch, True)
+        dispatch = self._dispatch_at(tid, cfa)
+        if dispatch:
+            self._close_inside(dispatch)
+            self.open[tid].pop()
+            if dispatch.kernel_ended is None:
+                dispatch.kernel_ended = self._now()
+            self._step(dispatch, "return", f"op=[{dispatch.lookup.qualified}]")
+            self._close(dispatch, True)
         return False
+
+    def _dispatch_at(self, tid: int, cfa: int) -> TracedDispatch | None:
+        """The thread's open dispatch with that very frame, None without one."""
+        around = (dispatch for dispatch in reversed(self.open.get(tid, ())) if dispatch.cfa >= cfa)
+        dispatch = next(around, None)
+        return dispatch if dispatch and dispatch.cfa == cfa else None
 
     def _step(self, dispatch: TracedDispatch, word: str, text: str) -> None:
         dispatch.last = word
-        if self._shown(dispatch.depth):
+        if self._is_shown(dispatch.depth):
             self._sink.step(dispatch, word, text)
 
-    def _shown(self, depth: int) -> bool:
-        return not self._limits.depth or depth <= self._limits.depth
+    def _is_shown(self, depth: int) -> bool:
+        return not self._request.depth or depth <= self._request.depth
 
-    def _close(self, dispatch: TracedDispatch, seen: bool) -> None:
-        dispatch.ended = self.now()
-        dispatch.returned = seen
-        if self._shown(dispatch.depth):
+    def _close_inside(self, dispatch: TracedDispatch) -> None:
+        """Close, innermost first, what is open inside of a dispatch."""
+        stack = self.open[dispatch.tid]
+        while stack and stack[-1] is not dispatch:
+            self._close(stack.pop(), False)
+
+    def _close(self, dispatch: TracedDispatch, returned: bool) -> None:
+        """``returned``: the return was seen."""
+        dispatch.ended = self._now()
+        dispatch.returned = returned
+        if self._is_shown(dispatch.depth):
             self._sink.ended(dispatch)
 
 
-DEPTH_LIMIT = 100_000
-"""Dispatches that one thread is followed into; a runaway recursion overflows the stack long before."""
-
-
-class Depth:
-    """The open dispatches of every thread, outermost first."""
-
-    def __init__(self, callers: CallerWalk) -> None:
-        self._callers = callers
-        self._open: dict[int, list[TracedDispatch]] = {}
-
-    def stack(self, tid: int) -> list[TracedDispatch]:
-        """The thread's open dispatches; the caller may append."""
-        stack = self._open.get(tid)
-        if stack is None:
-            stack = self._open[tid] = []
-        return stack
-
-    def leave(self, tid: int, pc: int, cfa: int) -> list[TracedDispatch]:
-        """Take off, innermost first, what did not call the frame of code ``pc`` that ends at ``cfa``.
-
-        Raises MemoryFault.
-        """
-        stack = self.stack(tid)
-        gone = []
-        while stack:
-            top = stack[-1]
-            caller = CallerCheck(top.cfa, *top.code, top.returns_to, top.is_open)
-            if top.body >= cfa and self._callers.inside(pc, cfa, caller):
-                break
-            gone.append(stack.pop())
-        return gone
-
-    def at(self, tid: int, cfa: int) -> TracedDispatch | None:
-        """The open dispatch with that very frame, None without one."""
-        for dispatch in reversed(self.stack(tid)):
-            if dispatch.cfa >= cfa:
-                return dispatch if dispatch.cfa == cfa else None
-        return None
-
-    def inside(self, tid: int, dispatch: TracedDispatch) -> list[TracedDispatch]:
-        """Take off, innermost first, what is open inside ``dispatch``."""
-        stack = self.stack(tid)
-        gone = []
-        while stack and stack[-1] is not dispatch:
-            gone.append(stack.pop())
-        return gone
-
-    def threads(self) -> dict[int, list[TracedDispatch]]:
-        """Thread id → open dispatches, of threads that have any."""
-        return {tid: stack for tid, stack in self._open.items() if stack}
-
-
-MEANINGS = {
+_MEANINGS = {
     DispatchStage.ENTERING: "it is entering the dispatcher: the operator's handle is not ready, no lookup was made",
     DispatchStage.LOOKUP: "it is looking up the kernel: the dispatch table was not left, no kernel was found yet",
     DispatchStage.INVOKING: "the kernel was found and is being called, but was not entered: it is between dispatcher "
@@ -279,37 +241,36 @@ MEANINGS = {
 procedure."""
 
 
-def open_threads(control: RunControl, threads: Mapping[int, Sequence[TracedDispatch]]) -> tuple[OpenThread, ...]:
-    """The dispatches that are still on each thread's stack, with the innermost step and its meaning."""
-    if not threads:
+def open_threads(control: RunControl, dispatches: Mapping[int, Sequence[TracedDispatch]]) -> tuple[OpenThread, ...]:
+    """The dispatches that are still on each thread's stack, with the innermost step and its meaning. ``dispatches``:
+    those that are open, by thread id."""
+    if not any(dispatches.values()):
         return ()
     try:
         session = control.session()
         stopped = {thread.tid: thread for thread in session.target.memory.threads()}
     except GdbextError:
         return ()
-    found = [_of_thread(session, stopped[tid], dispatches) for tid, dispatches in threads.items() if tid in stopped]
-    return tuple(each for each in found if each)
-
-
-def _of_thread(session: Session, thread: TargetThread, dispatches: Sequence[TracedDispatch]) -> OpenThread | None:
-    try:
-        snapshot = session.threads.of(thread)
-    except GdbextError:
-        return None
-    frames = {frame.cfa for frame in snapshot.frames}
-    alive = [
-        OpenDispatch(one.found.event.value, one.found.qualified, one.found.key, one.last)
-        for one in dispatches
-        if one.cfa in frames
-    ]
-    if not alive:
-        return None
-    innermost = snapshot.dispatch[0] if snapshot.dispatch else None
-    meaning = MEANINGS[innermost.stage] if innermost else ""
-    return OpenThread(thread.tid, tuple(alive), _step(innermost) if innermost else None, meaning)
-
-
-def _step(step: DispatchFrame) -> InnermostStep:
-    kernel = step.kernel.function if step.kernel else None
-    return InnermostStep(step.event, step.qualified, step.key, step.stage, kernel)
+    threads = []
+    for tid, stack in dispatches.items():
+        if not stack or tid not in stopped:
+            continue
+        try:
+            snapshot = session.threads.of(stopped[tid])
+        except GdbextError:
+            continue
+        frames = {frame.cfa for frame in snapshot.frames}
+        on_stack = tuple(
+            OpenDispatch(each.lookup.event.value, each.lookup.qualified, each.lookup.key, each.last)
+            for each in stack
+            if each.cfa in frames
+        )
+        if not on_stack:
+            continue
+        step, innermost, meaning = None, next(iter(snapshot.dispatch), None), ""
+        if innermost:
+            kernel = innermost.kernel.function if innermost.kernel else None
+            step = InnermostStep(innermost.event, innermost.qualified, innermost.key, innermost.stage, kernel)
+            meaning = _MEANINGS[innermost.stage]
+        threads.append(OpenThread(tid, on_stack, step, meaning))
+    return tuple(threads)

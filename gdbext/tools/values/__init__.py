@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report import Ending, EndingKind
-from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.reporting import make_report, report_target
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.tool_arguments import find_thread, positive
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import ProbesRefused, UsageError
+from gdbext.live.dispatch_description import Describer
 from gdbext.live.host import ENGINES, PROBES, LiveTool
+from gdbext.live.timed_run import SilenceNotice
+from gdbext.live.waiting import torch_session
+from gdbext.render import escape
 from gdbext.tools.values import first_nan
+from gdbext.tools.values.compiled_code_watch import CompiledCodeWatch, is_compiled
 from gdbext.tools.values.first_nan import FirstBad, find_lines, notes_on_stacks, python_place
 from gdbext.tools.values.launch import LaunchPrinter, find_document, json_lines, kernel_line, launch_lines
-from gdbext.tools.values.value_watch import ValueRequest
+from gdbext.tools.values.value_watch import ValueRequest, ValueWatch, WatchedOperators
 from gdbext.tools.values.values_section import ValueFiles, ValuesSection, render
-from gdbext.tools.values.watching import Watching, WatchResult
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.diagnosis.report import Report
+    from gdbext.diagnosis.report import Report, TargetReport
     from gdbext.diagnosis.session import Session
     from gdbext.live.host import Host, RunControl
     from gdbext.render import Style
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
     from gdbext.tools.values.value_watch import ValueSink
 
 SEEKS = ("nan", "inf")
-MODES = ("off", "save", "print", "names", "nan", "inf")
 
 DESCRIPTION = """
 Resumes the process, and shows what the named operators are called with and what they return:
@@ -79,58 +82,52 @@ class ValuesTool(LiveTool):
     summary = "Show or save what operators get and return. Resumes the process."
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments of this tool."""
         parser.description = f"{parser.description}\n{DESCRIPTION}"
-        parser.add_argument(
-            "mode", choices=MODES, metavar="off|save|print|names|nan|inf", help="what to do with values"
-        )
+        add, modes = parser.add_argument, "off|save|print|names|nan|inf"
         operators = "operators: mm, aten::mm, aten::mm.out, '*mm*'; compiled code: 'cpp_fused*', 'aoti_torch_*'"
-        parser.add_argument("op", nargs="*", metavar="OP", help=operators)
-        parser.add_argument(
-            "--when",
-            choices=("before", "after", "both"),
-            default=None,
-            help="when to look (default both; for names: before)",
-        )
-        parser.add_argument(
-            "--dir", metavar="DIR", default=".", help="the folder for the files of save (default: the current one)"
-        )
-        parser.add_argument(
-            "--max-bytes", metavar="N", type=positive, default=0, help="save no tensor larger than this"
-        )
-        parser.add_argument("--key", metavar="KEY", default="", help="only calls that are dispatched to this key")
-        parser.add_argument("--kernel", metavar="PATTERN", default="", help="only kernels whose name contains this")
-        parser.add_argument(
-            "--above", metavar="X", type=float, help="nan: look for numbers beyond X or -X instead of NaNs"
-        )
-        parser.add_argument("--continue", action="store_true", dest="goes_on", help="nan: print each find and go on")
-        parser.add_argument("--limit", metavar="N", type=positive, default=0, help="end after N calls")
-        parser.add_argument("--thread", metavar="TID|N", help="this thread only")
-        parser.add_argument(
-            "--engine", choices=ENGINES, help="kernel probes (default inside gdb and LLDB) or breakpoints, see above"
-        )
+        folder = "the folder for the files of save (default: the current one)"
+        when, moments = "when to look (default both; for names: before)", ("before", "after", "both")
+        above = "nan: look for numbers beyond X or -X instead of NaNs"
+        engine = "kernel probes (default inside gdb and LLDB) or breakpoints, see above"
+        add("mode", choices=modes.split("|"), metavar=modes, help="what to do with values")
+        add("op", nargs="*", metavar="OP", help=operators)
+        add("--when", choices=moments, default=None, help=when)
+        add("--dir", metavar="DIR", default=".", help=folder)
+        add("--max-bytes", metavar="N", type=positive, default=0, help="save no tensor larger than this")
+        add("--key", metavar="KEY", default="", help="only calls that are dispatched to this key")
+        add("--kernel", metavar="PATTERN", default="", help="only kernels whose name contains this")
+        add("--above", metavar="X", type=float, help=above)
+        add("--continue", action="store_true", dest="goes_on", help="nan: print each find and go on")
+        add("--limit", metavar="N", type=positive, default=0, help="end after N calls")
+        add("--thread", metavar="TID|N", help="this thread only")
+        add("--engine", choices=ENGINES, help=engine)
 
     def modes(self, args: Namespace) -> Sequence[Mode]:
-        """The modes: for NaNs and infinities the operators on stacks can be asked, too."""
+        """For NaNs and infinities the operators on stacks can be examined, too."""
         return (Mode.RESUMES, Mode.STOPPED) if args.mode in SEEKS else (Mode.RESUMES,)
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
         """Watch, and report at the end. Raises UsageError, TargetError."""
+        target = None
         if args.mode == "off":
-            return self._report(session, args, ValuesSection("off", 0, Ending(EndingKind.ASKED, "nothing is watched")))
-        seeks = args.mode in SEEKS
-        if not args.op and not seeks:
+            section = ValuesSection("off", 0, Ending(EndingKind.ASKED, "nothing is watched"))
+        elif not args.op and args.mode not in SEEKS:
             raise UsageError("name the operators", help=f"dispatch-values {args.mode} mm")
-        if seeks and (session.target.origin.is_core or host.name == "none"):
-            return self._on_stacks(session, args)
-        watched, sink = self._watch(session, args, host)
-        host.lets_finish = watched.ending.kind.is_by_command
-        files = getattr(sink, "count", 0)
-        folder = args.dir if args.mode == "save" else None
-        section = ValuesSection(args.mode, watched.count, watched.ending, watched.notes, folder, files)
-        return self._report(session, args, section, watched)
+        elif args.mode in SEEKS and (session.target.is_core or host.name == "none"):
+            # The operators on the stacks that have such numbers among their arguments.
+            reporter = ArgumentReporter(session, statistics=True)
+            notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), _what(args))
+            ending = Ending(EndingKind.ASKED, "only the operators on the stacks can be asked: nothing was resumed")
+            section = ValuesSection(args.mode, 0, ending, tuple(notes))
+        else:
+            watched, sink = self._watch(session, args, host)
+            target = watched.target
+            host.lets_finish = watched.ending.kind.is_by_command
+            files, folder = getattr(sink, "count", 0), args.dir if args.mode == "save" else None
+            section = ValuesSection(args.mode, watched.calls, watched.ending, watched.notes, folder, files)
+        return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
 
-    def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[WatchResult, ValueSink]:
+    def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[_WatchResult, ValueSink]:
         """Watch by the first engine that can. Raises UsageError, TargetError."""
         refused = None
         *others, last = host.engines(args.engine, session)
@@ -143,38 +140,86 @@ class ValuesTool(LiveTool):
 
     def _watch_by(
         self, engine: str, session: Session, args: Namespace, host: Host, refused: ProbesRefused | None = None
-    ) -> tuple[WatchResult, ValueSink]:
+    ) -> tuple[_WatchResult, ValueSink]:
         control = host.run_control(session)
 
         def notify(text: str) -> None:
             if not args.json:
                 host.show(f"note: {text}\n")
 
-        sink = _seeker(args, control, host.show) if args.mode in SEEKS else _sink(args, host.show)
-        watching = Watching(session, control, _request(session, args), notify)
+        sink = _sink(args, control, host.show)
+        request = _request(session, args)
+        warnings: tuple[str, ...] = ()
         if engine == PROBES:
             control.use_probes()
         else:
-            watching.note(*host.note_on_breakpoints(session, refused))
+            warnings = host.note_on_breakpoints(session, refused)
         with host.running(self.name):
-            return watching.run(lambda _: sink), sink
-
-    def _on_stacks(self, session: Session, args: Namespace) -> Report:
-        """The operators on the stacks that have such numbers among their arguments."""
-        reporter = ArgumentReporter(session, statistics=True)
-        notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), _what(args))
-        ending = Ending(EndingKind.ASKED, "only the operators on the stacks can be asked: nothing was resumed")
-        return self._report(session, args, ValuesSection(args.mode, 0, ending, tuple(notes)))
-
-    def _report(
-        self, session: Session, args: Namespace, section: ValuesSection, watched: WatchResult | None = None
-    ) -> Report:
-        target = watched.target if watched else None
-        return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
+            return _watch_values(session, control, request, sink, warnings, notify), sink
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
+
+
+class _WatchResult(NamedTuple):
+    """The result of a watch."""
+
+    target: TargetReport
+    calls: int
+    """Number of calls that were seen."""
+    ending: Ending
+    notes: tuple[str, ...]
+
+
+def _watch_values(
+    session: Session,
+    control: RunControl,
+    request: ValueRequest,
+    sink: ValueSink,
+    warnings: Sequence[str],
+    notify: Callable[[str], None],
+) -> _WatchResult:
+    """Watch until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at once. Raises
+    TargetError, UsageError for what is no key and no operator."""
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        notify(text)
+
+    for warning in warnings:
+        note(warning)
+    limited = request.tid or request.key or request.kernel
+    limits = ", as asked for (--thread, --key, --kernel)" if limited else ""
+    called = f"did not call {escape(' '.join(request.patterns))}" if request.patterns else "called no operator"
+    try:
+        session = torch_session(control, session)
+        if request.key:
+            session.dispatch_keys.bits_of(request.key)
+            request = request._replace(key=session.dispatch_keys.own_name(request.key))
+        describer = Describer(control.session, session, registrations=False)
+        watch = ValueWatch(session, control, describer, request, sink)
+        kernels = CompiledCodeWatch(session, control, request, sink)
+        compiled = [pattern for pattern in request.patterns if is_compiled(pattern)]
+        if compiled:
+            kernels.place(compiled)
+        operators = WatchedOperators(session, control, watch, note)
+        if request.everything:
+            operators.everything()
+        else:
+            operators.place([pattern for pattern in request.patterns if pattern not in compiled])
+
+        def has_come() -> bool:
+            return bool(watch.count + kernels.count)
+
+        pid = session.target.pid if control.can_run_beside else 0
+        with SilenceNotice(pid, "call", f"{called}{limits}: dispatch-top counts what they do", has_come, note):
+            ending = control.run()
+    finally:
+        control.close()
+    if watch.over or kernels.over:
+        ending = Ending(EndingKind.LIMIT, f"--limit {request.limit}")
+    return _WatchResult(report_target(session), watch.count + kernels.count, ending, tuple(notes))
 
 
 def _request(session: Session, args: Namespace) -> ValueRequest:
@@ -193,14 +238,23 @@ def _request(session: Session, args: Namespace) -> ValueRequest:
     )
 
 
-def _sink(args: Namespace, show: Callable[[str], None]) -> ValueSink:
+def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
+    if args.mode in SEEKS:
+
+        def found(find: Find) -> None:
+            file, line = python_place(control, find.launch.tid)
+            find = find._replace(file=file, line=line)
+            if args.json:
+                show(shown_json(json.dumps(find_document(find))) + "\n")
+            else:
+                show("".join(f"{line}\n" for line in find_lines(find, _what(args))))
+
+        return FirstBad(_is_bad(args), found, not args.goes_on)
     if args.mode == "save":
         return ValueFiles(args.dir, args.max_bytes, lambda text: None if args.json else show(f"{text}\n"))
     if args.mode == "names":
         return LaunchPrinter(show, lambda launch: iter((kernel_line(launch),)))
-    if args.json:
-        return LaunchPrinter(show, json_lines)
-    return LaunchPrinter(show, launch_lines)
+    return LaunchPrinter(show, json_lines if args.json else launch_lines)
 
 
 def _what(args: Namespace) -> str:
@@ -213,17 +267,3 @@ def _is_bad(args: Namespace) -> IsBad:
     if args.above is not None:
         return first_nan.above(args.above)
     return first_nan.has_nan if args.mode == "nan" else first_nan.has_infinity
-
-
-def _seeker(args: Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
-    def found(find: Find) -> None:
-        file, line = python_place(control, find.launch.tid)
-        show(_find_text(args, find._replace(file=file, line=line)))
-
-    return FirstBad(_is_bad(args), found, not args.goes_on)
-
-
-def _find_text(args: Namespace, find: Find) -> str:
-    if args.json:
-        return shown_json(json.dumps(find_document(find))) + "\n"
-    return "".join(f"{line}\n" for line in find_lines(find, _what(args)))

@@ -1,40 +1,178 @@
 """Watches compiled code while the process runs: kernels of Inductor's C++ backend, and functions of AOTInductor.
 
-What a kernel is given are bare pointers. Which tensors they belong to is known where Python calls it from the variables
-of the line that does, and where C++ calls it from the frame of the function that does (cpp_kernel_call.py), if their
-elements are where the pointer points. Functions of AOTInductor take handles of tensors.
+A kernel gets bare pointers. Their tensors are known where Python calls it from the variables of the line that does. C++
+calls one in a model that was compiled ahead of time, or with ``cpp_wrapper``: the names and types of its parameters are
+in the source that lies beside the library, and the calling function keeps handles of tensors (``AtenTensorHandle``, an
+at::Tensor*) in variables, and references to handles of constants (torch/csrc/inductor/aoti_runtime/model_base.h,
+utils.h, 2.13.0). So any word of its frame is tried as such a handle, or as the address of one: a live tensor whose
+elements are just where the kernel was pointed to is the one. Functions of AOTInductor get handles of tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.diagnosis.session import TORCH_LIBRARY
+from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine.arch import Passing, Slot
-from gdbext.engine.unwind.frame_steps import at_entry
+from gdbext.engine.unwind import NativeStack
 from gdbext.errors import GdbextError
 from gdbext.live.host import HookSpec
 from gdbext.live.waiting import loader_state
 from gdbext.tools.tensor.tensor_report import TensorReporter
-from gdbext.tools.values.cpp_kernel_call import CppLibrary, KernelArgument, KernelCalls
-from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
-from gdbext.tools.values.value_site import ReturnWatch
+from gdbext.tools.values.launch import AFTER, KernelLaunch
+from gdbext.tools.values.value_watch import CallWatch
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.compile import generated_kernels
 from gdbext.torch.values.cpp_objects import FLOATS
-from gdbext.torch.values.cpp_values import CppValues, Value, floating
+from gdbext.torch.values.cpp_values import Value, floating
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.process.modules import Module
     from gdbext.live.host import RunControl
     from gdbext.tools.values.value_watch import ValueRequest, ValueSink
+    from gdbext.torch.state.tensor import TensorFacts
+
+_FRAME_LIMIT = 1 << 17
+"""Bytes of a frame that are searched; models of a thousand buffers have frames of tens of thousands."""
+
+
+_SOURCE_LIMIT = 64 << 20
+
+
+class CppLibrary:
+    """A library of generated code, its source, and the tensors of the functions that call it."""
+
+    def __init__(self, session: Session, module: Module) -> None:
+        self._session = session
+        self._memory = session.memory
+        self._path = module.path
+
+    @cached_property
+    def _reporter(self) -> TensorReporter:
+        return TensorReporter(self._session)
+
+    @cached_property
+    def _source(self) -> str:
+        path = f"{self._path.removesuffix('.so')}.cpp"
+        try:
+            return self._session.target.foreign.source(path, _SOURCE_LIMIT)[0].decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def parameters(self, kernel: str) -> list[tuple[str, str]]:
+        """(name, type and name as the source has them) of a kernel's parameters; [] where there is no source. The name
+        is that of the argument in the calling code, if it is known."""
+        kinds = generated_kernels.cpp_parameters(self._source, kernel)
+        names = generated_kernels.cpp_arguments(self._source, kernel)
+        if len(names) != len(kinds):
+            names = ("",) * len(kinds)
+        return [(name or kind.split()[-1], kind) for name, kind in zip(names, kinds)]
+
+    def tensors(self, registers: Mapping[str, int], pointers: Mapping[int, str]) -> dict[int, int]:
+        """Address of elements → the TensorImpl, of ``pointers`` to elements of the parameters that they were given for;
+        without those of which it is not certain. ``registers`` are those at the kernel's first instruction."""
+        self._memory.forget()
+        try:
+            tensors = self._tensors_of_caller(registers, pointers)
+        except GdbextError:
+            return {}
+        certain = {}
+        for address, kind in pointers.items():
+            dtype = generated_kernels.pointed_dtype(kind)
+            fitting = [facts for facts in tensors[address] if not dtype or facts.dtype == dtype]
+            # All that begin there must have the same elements in the same shape.
+            if len({(facts.dtype, facts.sizes, facts.strides) for facts in fitting}) == 1:
+                certain[address] = fitting[0].address
+        return certain
+
+    def _tensors_of_caller(self, registers: Mapping[str, int], wanted: Collection[int]) -> dict[int, list[TensorFacts]]:
+        """Address of elements → the tensors of the calling function that begin there. Raises MemoryFault."""
+        tensors: dict[int, list[TensorFacts]] = {address: [] for address in wanted}
+        seen = set()
+        for word in self._words_of_caller(registers):
+            for handle in (word, self._pointed(word)):
+                implementation = self._pointed(handle)
+                if not implementation or implementation in seen:
+                    continue
+                seen.add(implementation)
+                if implementation & 7 or not self._pointed(implementation):
+                    continue
+                if not self._reporter.is_tensor(implementation):
+                    continue
+                with suppress(GdbextError):
+                    facts = self._reporter.facts(implementation)
+                    start = self._reporter.contents(facts).geometry.address
+                    if start in tensors:
+                        tensors[start].append(facts)
+        return tensors
+
+    def _words_of_caller(self, registers: Mapping[str, int]) -> Iterator[int]:
+        """The words in the frame of the calling function, and in the registers that it may keep."""
+        session = self._session
+        yield from (registers[name] for name in self._memory.architecture.callee_saved)
+        frames = NativeStack.walk(registers, session.unwinder, session.symbolizer, 2).frames
+        if len(frames) >= 2:
+            size = min(max(frames[1].cfa - frames[1].sp, 0), _FRAME_LIMIT)
+            yield from dict.fromkeys(self._memory.words(frames[1].sp, size // 8))
+
+    def _pointed(self, address: int) -> int:
+        """The word at an address; 0 where there is none that may point to something."""
+        if not address or address & 7 or address >= self._memory.architecture.user_limit:
+            return 0
+        return self._memory.try_u64(address) or 0
+
+
+class KernelArgument(NamedTuple):
+    """``name`` is that of the Python variable, ``parameter`` as the kernel's source has it ("" where it is not known),
+    ``value`` the object, missing where there is none of that name."""
+
+    name: str
+    parameter: str
+    value: PyRef
+
+
+class KernelCalls:
+    """Reads calls; keeps the generated files."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, list[str]] = {}
+        self._parameters: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def of(self, session: Session, tid: int) -> tuple[str, list[KernelArgument]]:
+        """(kernel, arguments) of the call that the thread's innermost Python frame makes; "" where that cannot be
+        read."""
+        stack = session.python_threads.frames(tid)
+        if not stack:
+            return "", []
+        file, number = stack[0].file, stack[0].line or 0
+        if file not in self._sources:
+            self._sources[file] = SourceReader(session.target).texts(file)
+        lines = self._sources[file]
+        called = generated_kernels.called_kernel(lines[number - 1] if 0 < number <= len(lines) else "")
+        if not called:
+            return "", []
+        kernel, names = called
+        variables = stack.locals(stack[0])
+        if (file, kernel) not in self._parameters:
+            self._parameters[file, kernel] = generated_kernels.kernel_parameters("\n".join(lines), kernel)
+        kinds = self._parameters[file, kernel]
+        if len(kinds) != len(names):
+            kinds = ("",) * len(names)
+        if variables.fault:
+            return "", []
+        return kernel, [KernelArgument(name, kind, variables[name]) for name, kind in zip(names, kinds)]
+
 
 _HEADER_LIMIT = 4 << 20
-"""Bytes of one of them."""
+"""Bytes of a header."""
 _SHIM_HEADERS = "include/torch/csrc/inductor/aoti_torch"
 _LONGEST_LIST = 256
 Entered = Callable[[int, int], bool]
@@ -42,6 +180,7 @@ Entered = Callable[[int, int], bool]
 NamedValue = tuple[str, str, Optional[Value]]
 """Name, type, and what it is; None where that is not known."""
 _INTEGERS = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}
+"""Type → bytes."""
 
 
 def is_compiled(pattern: str) -> bool:
@@ -58,57 +197,45 @@ class _Call(NamedTuple):
     results: tuple[tuple[str, int], ...]
 
 
-class CompiledCodeWatch:
+class CompiledCodeWatch(CallWatch[_Call]):
     """The compiled code of one run of dispatch-values."""
 
     def __init__(self, session: Session, control: RunControl, request: ValueRequest, sink: ValueSink) -> None:
-        self._session = session
-        self._control = control
-        self._request = request
-        self._sink = sink
-        self._reporter = TensorReporter(session)
-        self._described = LaunchValues(self._reporter, request.statistics)
-        self._values = CppValues(session.memory, session.layout, self._described.tensor_text)
-        self._architecture = session.memory.architecture
+        super().__init__(session, control, request, sink)
         self._calls: dict[str, int] = {}
         self._python = KernelCalls()
-        self._returns: ReturnWatch[_Call] = ReturnWatch(control, self._architecture, self._returned)
         self._hooked: set[int] = set()
         self._searched: set[tuple[int, str]] = set()
-        """Libraries, by where they are and their path."""
+        """Libraries, by their address and their path."""
         self._patterns: list[str] = []
-        self.count = 0
-        """Number of calls that were seen."""
-        self.over = False
-        """True when the limit was reached."""
-
-    # --- hooks -----------------------------------------------------------------------------------
 
     def place(self, patterns: Sequence[str]) -> None:
         """Watch all functions that there are, and those of libraries that are loaded later. Raises NotTorch."""
         self._patterns = list(patterns)
         if any(pattern.startswith(generated_kernels.PREFIX) for pattern in patterns):
             self._place_shims()
+
+        def loaded(_tid: int, _cfa: int, _value: int) -> bool:
+            self._place_kernels(self._control.session())
+            return False
+
         if any(pattern.startswith(generated_kernels.CPP) for pattern in patterns):
             self._place_kernels(self._session)
-            self._control.place(HookSpec(loader_state(self._session), at_entry(self._architecture), self._loaded))
-
-    def _loaded(self, _tid: int, _cfa: int, _value: int) -> bool:
-        """The dynamic loader has mapped libraries, or taken some away."""
-        self._place_kernels(self._control.session())
-        return False
+            self._control.place(HookSpec(loader_state(self._session), self._at_entry, loaded))
 
     def _place_kernels(self, session: Session) -> None:
+        """Watch the kernels of libraries that were not searched yet."""
         for module in session.modules.modules:
             if (module.base, module.path) in self._searched:
                 continue
             self._searched.add((module.base, module.path))
             library: CppLibrary | None = None
             for name, address in self._kernels_of(session, module):
-                if address not in self._hooked:
-                    self._hooked.add(address)
+                if name:
                     library = library or CppLibrary(session, module)
-                    self._hook(address, self._cpp_kernel(name, library) if name else self._python_kernel)
+                    self._watch(address, self._cpp_kernel(name, library))
+                else:
+                    self._watch(address, self._python_kernel)
 
     def _kernels_of(self, session: Session, module: Module) -> Iterator[tuple[str, int]]:
         """(name, address) of a library's kernels; "" where only the Python code that calls it knows the name."""
@@ -127,40 +254,38 @@ class CompiledCodeWatch:
             return
 
     def _place_shims(self) -> None:
+        """Watch the functions of AOTInductor."""
         module = self._session.modules.named(TORCH_LIBRARY)
         index = self._session.symbolizer.index(module) if module else None
         if not module or not index:
             return
-        signatures = generated_kernels.shim_signatures(self._headers(module))
-        for symbol in index.matching(generated_kernels.PREFIX.encode()):
-            address = module.base + symbol.vaddr
-            if self._is_wanted(symbol.name) and address not in self._hooked:
-                self._hooked.add(address)
-                self._hook(address, self._shim(symbol.name, signatures.get(symbol.name, ())))
-
-    def _headers(self, module: Module) -> Iterator[str]:
-        folder = PurePosixPath(module.path).parent.parent / _SHIM_HEADERS
+        folder, headers = PurePosixPath(module.path).parent.parent / _SHIM_HEADERS, []
         for name in generated_kernels.HEADERS:
-            try:
-                yield self._session.target.origin.foreign.read(str(folder / name), _HEADER_LIMIT)[0].decode(
-                    "utf-8", "replace"
-                )
-            except OSError:
-                continue
+            with suppress(OSError):
+                header = self._session.target.foreign.read(str(folder / name), _HEADER_LIMIT)[0]
+                headers.append(header.decode("utf-8", "replace"))
+        signatures = generated_kernels.shim_signatures(headers)
+        for symbol in index.matching(generated_kernels.PREFIX.encode()):
+            if self._is_wanted(symbol.name):
+                self._watch(module.base + symbol.vaddr, self._shim(symbol.name, signatures.get(symbol.name, ())))
 
     def _is_wanted(self, name: str) -> bool:
         return not self._request.key and any(
             fnmatchcase(name, pattern) and fnmatchcase(name, f"*{self._request.kernel}*") for pattern in self._patterns
         )
 
-    def _hook(self, address: int, entered: Entered) -> None:
+    def _watch(self, address: int, entered: Entered) -> None:
+        """Watch a function, once."""
+
         def handler(tid: int, cfa: int, _value: int) -> bool:
             if self._request.tid not in (None, tid):
                 return False
             self._session.memory.forget()
             return entered(tid, cfa)
 
-        self._control.place(HookSpec(address, at_entry(self._architecture), handler))
+        if address not in self._hooked:
+            self._hooked.add(address)
+            self._hook(HookSpec(address, self._at_entry, handler))
 
     def _shim(self, name: str, signature: Sequence[generated_kernels.Parameter]) -> Entered:
         return lambda tid, cfa: self._called(tid, cfa, name, *self._shim_values(signature, cfa))
@@ -169,67 +294,48 @@ class CompiledCodeWatch:
         return lambda tid, cfa: self._called(tid, cfa, name, self._cpp_values(name, library, cfa), ())
 
     def _python_kernel(self, tid: int, cfa: int) -> bool:
-        call = self._python.of(self._control.session(), tid)
-        if not call or not self._is_wanted(call.kernel):
+        kernel, arguments = self._python.of(self._control.session(), tid)
+        if not kernel or not self._is_wanted(kernel):
             return False
-        return self._called(tid, cfa, call.kernel, list(self._kernel_values(call.arguments, cfa)), ())
-
-    # --- a call ----------------------------------------------------------------------------------
+        words = self._words([argument.parameter for argument in arguments], cfa)
+        values = [
+            (argument.name, argument.parameter, self._kernel_value(argument, word))
+            for argument, word in zip(arguments, words)
+        ]
+        return self._called(tid, cfa, kernel, values, ())
 
     def _called(
-        self,
-        tid: int,
-        cfa: int,
-        name: str,
-        values: Sequence[NamedValue],
-        results: Sequence[tuple[str, int]],
+        self, tid: int, cfa: int, name: str, values: Sequence[NamedValue], results: Sequence[tuple[str, int]]
     ) -> bool:
         number = self._calls[name] = self._calls.get(name, -1) + 1
-        self.count += 1
-        call, stays = _Call(name, number, tuple(values), tuple(results)), False
-        if self._request.before:
-            stays = self._sink.launch(self._launch(BEFORE, tid, call, ()), self._reporter)
-        if self._request.after and not stays:
-            self._returns.expect(tid, cfa, call)
-        self.over = self._request.is_last(self.count) and not self._request.after
-        return stays or self.over
+        return self._begin(tid, cfa, _Call(name, number, tuple(values), tuple(results)))
 
-    def _returned(self, tid: int, call: _Call) -> bool:
-        self._session.memory.forget()
-        stays = self._sink.launch(self._launch(AFTER, tid, call, tuple(self._results(call))), self._reporter)
-        self.over = self._request.is_last(self.count) and not self._returns.is_inside(tid)
-        return stays or self.over
+    def _launch(self, moment: str, tid: int, call: _Call) -> KernelLaunch:
+        results: list[NamedValue] = []
+        if moment == AFTER:
+            memory = self._session.memory
+            results = [(name, "", self._tensor(memory.try_u64(address))) for name, address in call.results]
+        values = [self._described.describe(name, value, kind) for name, kind, value in (*call.values, *results)]
+        return KernelLaunch(moment, call.name, "", call.number, call.name, "", tid, tuple(values), len(results))
 
-    def _results(self, call: _Call) -> Iterator[NamedValue]:
-        for name, address in call.results:
-            handle = self._session.memory.try_u64(address)
-            yield name, "", self._tensor(handle)
+    def _words(self, kinds: Sequence[str], cfa: int) -> list[int | None]:
+        """The first word of each argument of these types, at the function's first instruction."""
+        architecture = self._architecture
 
-    def _launch(self, when: str, tid: int, call: _Call, results: Sequence[NamedValue]) -> KernelLaunch:
-        values = [self._described.described(name, value, kind) for name, kind, value in (*call.values, *results)]
-        return KernelLaunch(when, call.name, "", call.number, call.name, "", tid, tuple(values), len(results))
+        def word(slot: Slot) -> int | None:
+            if slot.register is not None:
+                return self._control.register(architecture.argument_registers[slot.register])
+            if slot.float_register is not None:
+                return self._control.float_register(architecture.float_argument_registers[slot.float_register])
+            return None if slot.offset is None else self._session.memory.try_u64(cfa + slot.offset)
 
-    def _words(self, passings: Sequence[Passing], cfa: int) -> list[int | None]:
-        """The first word of each argument."""
-        slots = self._architecture.place_arguments(passings)
-        return [self._word(slots[at][0], cfa) if at < len(slots) else None for at in range(len(passings))]
-
-    def _word(self, slot: Slot, cfa: int) -> int | None:
-        if slot.register is not None:
-            return self._control.register(self._architecture.argument_registers[slot.register])
-        if slot.float_register is not None:
-            return self._control.float_register(self._architecture.float_argument_registers[slot.float_register])
-        return None if slot.offset is None else self._session.memory.try_u64(cfa + slot.offset)
-
-    # --- kernels that Python calls ---------------------------------------------------------------
-
-    def _kernel_values(self, arguments: Sequence[KernelArgument], cfa: int) -> Iterator[NamedValue]:
-        """Tensors whose elements are where the kernel was pointed to."""
-        words = self._words([_passing(each.parameter) for each in arguments], cfa)
-        for each, word in zip(arguments, words):
-            yield each.name, each.parameter, self._kernel_value(each, word)
+        is_float = ["*" not in kind and _plain(kind) in FLOATS for kind in kinds]
+        slots = architecture.place_arguments([Passing.FLOAT if each else Passing.WORD for each in is_float])
+        return [word(slots[number][0]) if number < len(slots) else None for number in range(len(kinds))]
 
     def _kernel_value(self, argument: KernelArgument, word: int | None) -> Value | None:
+        """The value of a kernel that Python calls: a tensor whose elements are where the kernel was pointed to, or a
+        number."""
         if word is None:
             return None
         if "*" not in argument.parameter and argument.parameter:
@@ -242,48 +348,45 @@ class CompiledCodeWatch:
         except GdbextError:
             return None
 
-    # --- kernels that C++ calls ------------------------------------------------------------------
-
     def _cpp_values(self, name: str, library: CppLibrary, cfa: int) -> list[NamedValue]:
+        """The values of a kernel that C++ calls."""
         parameters = library.parameters(name)
-        words = self._words([_passing(each.parameter) for each in parameters], cfa)
-        pairs = list(zip(parameters, words))
-        pointers = {word: each.parameter for each, word in pairs if word is not None and "*" in each.parameter}
-        tensors = library.tensors(self._registers(), pointers) if pointers else {}
-        found: list[NamedValue] = []
-        for each, word in pairs:
-            if word is None or "*" not in each.parameter:
-                value = None if word is None else _number(_plain(each.parameter), word)
-            else:
-                value = self._tensor_at(tensors.get(word, 0))
-            found.append((each.name, each.parameter, value))
-        return found
-
-    def _registers(self) -> dict[str, int]:
-        return {name: self._control.register(name) for name in self._architecture.general_registers}
-
-    # --- functions of AOTInductor ----------------------------------------------------------------
+        kinds = [kind for _, kind in parameters]
+        words = self._words(kinds, cfa)
+        pointers = {word: kind for kind, word in zip(kinds, words) if word is not None and "*" in kind}
+        tensors: Mapping[int, int] = {}
+        if pointers:
+            registers = {name: self._control.register(name) for name in self._architecture.general_registers}
+            tensors = library.tensors(registers, pointers)
+        values: list[NamedValue] = []
+        for (argument, kind), word in zip(parameters, words):
+            value = None
+            if word is not None:
+                value = self._tensor_at(tensors.get(word, 0)) if "*" in kind else _number(_plain(kind), word)
+            values.append((argument, kind, value))
+        return values
 
     def _shim_values(
         self, signature: Sequence[generated_kernels.Parameter], cfa: int
     ) -> tuple[list[NamedValue], list[tuple[str, int]]]:
-        """The arguments, and where results go."""
-        words = self._words([_passing(each.type) for each in signature], cfa)
+        """(the arguments, name and address of each result)."""
+        words = self._words([parameter.type for parameter in signature], cfa)
         values: list[NamedValue] = []
         results: list[tuple[str, int]] = []
-        for number, (each, word) in enumerate(zip(signature, words)):
-            if each.is_result:
+        for number, (parameter, word) in enumerate(zip(signature, words)):
+            if parameter.is_result:
                 results.append((f"result{len(results)}", word or 0))
-            elif not each.name.endswith("_len_"):
-                following = words[number + 1] if number + 1 < len(words) else None
-                is_list = number + 1 < len(signature) and signature[number + 1].name == f"{each.name}_len_"
-                values.append((each.name, each.type, self._shim_value(each.type, word, following if is_list else None)))
+            elif not parameter.name.endswith("_len_"):
+                is_list = number + 1 < len(signature) and signature[number + 1].name == f"{parameter.name}_len_"
+                length = words[number + 1] if is_list else None
+                values.append((parameter.name, parameter.type, self._shim_value(parameter.type, word, length)))
         return values, results
 
     def _shim_value(self, kind: str, word: int | None, length: int | None) -> Value | None:
+        """The value of an argument; ``length`` of a list, None where it is none."""
         if word is None:
             return None
-        plain = kind.removeprefix("const ").strip()
+        plain, memory = kind.removeprefix("const ").strip(), self._session.memory
         try:
             if plain == generated_kernels.TENSOR:
                 return self._tensor(word)
@@ -294,8 +397,8 @@ class CompiledCodeWatch:
             if not word:
                 return Value("None")
             if plain == f"{generated_kernels.TENSOR}*":
-                return self._tensor(self._session.memory.u64(word))
-            return _number(plain[:-1].strip(), self._session.memory.u64(word)) if "const" not in kind else None
+                return self._tensor(memory.u64(word))
+            return _number(plain[:-1].strip(), memory.u64(word)) if "const" not in kind else None
         except GdbextError:
             return None
 
@@ -304,10 +407,10 @@ class CompiledCodeWatch:
             return None
         words = self._session.memory.words(first, length)
         items = [self._tensor(word) if kind == generated_kernels.TENSOR else _number(kind, word) for word in words]
-        known = [each for each in items if each]
+        known = [item for item in items if item]
         if len(known) < len(items):
             return None
-        return Value(f"[{', '.join(each.text for each in known)}]", tuple(at for each in known for at in each.tensors))
+        return Value(f"[{', '.join(item.text for item in known)}]", tuple(at for item in known for at in item.tensors))
 
     def _tensor(self, handle: int | None) -> Value | None:
         """The tensor of an AtenTensorHandle."""
@@ -318,10 +421,6 @@ class CompiledCodeWatch:
             return self._values.tensor(implementation) if implementation else None
         except GdbextError:
             return None
-
-
-def _passing(kind: str) -> Passing:
-    return Passing.FLOAT if "*" not in kind and _plain(kind) in FLOATS else Passing.WORD
 
 
 def _plain(kind: str) -> str:

@@ -1,18 +1,16 @@
-"""``dispatch-values nan`` and ``inf``: the first operator whose result has such a number while no argument had one.
-
-A process that does not run is asked for the operators on its stacks, and their arguments.
-"""
+"""``dispatch-values nan`` and ``inf``: the first operator whose result has such a number while no argument had one."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.errors import GdbextError
 from gdbext.render import escape
-from gdbext.tools.values.launch import BEFORE, Find, KernelLaunch, LaunchTensor, LaunchValue
+from gdbext.tools.values.launch import BEFORE, Find, KernelLaunch
 from gdbext.torch.compile.generated_kernels import is_only_written
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.stack import ArgumentTensor
@@ -37,8 +35,8 @@ def python_place(control: RunControl, tid: int) -> tuple[str, int | None]:
     except GdbextError:
         return "", None
     own = [frame for frame in frames if "/torch/" not in frame.file]
-    found = (own or frames)[:1]
-    return (found[0].file, found[0].line) if found else ("", None)
+    innermost = next(iter(own or frames), None)
+    return (innermost.file, innermost.line) if innermost else ("", None)
 
 
 HISTORY = 20
@@ -73,55 +71,47 @@ def above(limit: float) -> IsBad:
     """Any of its numbers is further from zero than ``limit``."""
 
     def is_above(tensor: HasStatistics) -> bool:
-        found = tensor.statistics
-        if not found or found.min is None or found.max is None:
+        statistics = tensor.statistics
+        if not statistics or statistics.min is None or statistics.max is None:
             return False
-        return max(abs(found.min), abs(found.max)) > limit or math.isinf(found.max)
+        return max(abs(statistics.min), abs(statistics.max)) > limit or math.isinf(statistics.max)
 
     return is_above
 
 
+@dataclass
 class FirstBad:
-    """Receives launches before and after; ends the run, or goes on, where it has found what is looked for."""
+    """Receives launches before and after; ends the run, or resumes, where it has found a bad result."""
 
-    def __init__(self, is_bad: IsBad, found: Callable[[Find], None], stays: bool) -> None:
-        """``found`` is told about each find; ``stays``: the process stays stopped at the first one."""
-        self._is_bad = is_bad
-        self._found = found
-        self._stays = stays
-        self._before: dict[tuple[int, str, int], tuple[bool, bool]] = {}
-        self._history: deque[KernelLaunch] = deque(maxlen=HISTORY)
-        self.count = 0
+    _is_bad: IsBad
+    _found: Callable[[Find], None]
+    """Called for each find."""
+    _stays: bool
+    """The process stays stopped at the first one."""
+    count: int = field(default=0, init=False)
+    _before: dict[tuple[int, str, int], tuple[bool, bool]] = field(default_factory=dict, init=False)
+    """Thread, operator and number of a call → (an argument was bad, all were known)."""
+    _history: deque[KernelLaunch] = field(default_factory=lambda: deque(maxlen=HISTORY), init=False)
 
     def launch(self, launch: KernelLaunch, reporter: TensorReporter) -> bool:
         """True at a find, where the process is to stay stopped."""
         del reporter
         call = launch.tid, launch.qualified, launch.call
         if launch.moment == BEFORE:
-            given = [value for value in launch.values if not _is_written_over(value)]
-            tensors = [tensor for value in given for tensor in value.tensors]
+            # What is written over does not matter before the call.
+            given = [value for value in launch.values if value.name != "out" and not is_only_written(value.type)]
             known = all(value.text for value in given if "Tensor" in value.type or "*" in value.type)
-            self._before[call] = any(map(self._is_bad, tensors)), known
+            self._before[call] = any(self._is_bad(tensor) for value in given for tensor in value.tensors), known
             return False
         was_bad, known = self._before.pop(call, (False, False))
-        is_bad = any(map(self._is_bad, _results(launch)))
+        # The values that it returned, and those that it was given: it may have written to them.
+        is_bad = any(self._is_bad(tensor) for value in launch.values for tensor in value.tensors)
         if not was_bad and is_bad and not launch.op.rpartition("::")[2].startswith(_UNINITIALIZED):
             self.count += 1
             self._found(Find(launch, tuple(self._history), known))
             return self._stays
         self._history.append(launch)
         return False
-
-
-def _is_written_over(value: LaunchValue) -> bool:
-    """True if what is in there before the call does not matter."""
-    return value.name == "out" or is_only_written(value.type)
-
-
-def _results(launch: KernelLaunch) -> Iterator[LaunchTensor]:
-    """The values that it returned, and those that it was given: it may have written to them."""
-    for value in launch.values:
-        yield from value.tensors
 
 
 def notes_on_stacks(
@@ -134,34 +124,34 @@ def notes_on_stacks(
     """One sentence for each thread inside an operator that is named; ``patterns`` () for any operator. ``what``:
     "NaN" or the like."""
     matchers = [matcher(pattern) for pattern in patterns]
-    found = False
-    for thread in session.target.memory.threads():
+    is_inside = False
+    for thread in session.target.threads():
         try:
-            frames = tuple(
+            frames = [
                 frame
                 for frame in reporter.frames(session.threads.of(thread).stack)
                 if not matchers or any(matches(frame.qualified) for matches in matchers)
-            )
+            ]
         except GdbextError as error:
             yield f"thread {thread.tid} cannot be read: {error.what}"
             continue
         if frames:
-            found = True
+            is_inside = True
             yield f"thread {thread.tid}: {_sentence(frames, is_bad, what)}"
-    if not found:
+    if not is_inside:
         yield f"no thread is inside {' or '.join(patterns) or 'an operator'}"
 
 
-def _sentence(frames: tuple[DispatchFrame, ...], is_bad: Callable[[ArgumentTensor], bool], what: str) -> str:
+def _sentence(frames: Sequence[DispatchFrame], is_bad: Callable[[ArgumentTensor], bool], what: str) -> str:
     """About the outermost operator that was given such a number."""
-    one = f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
+    number = f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
     outer: DispatchFrame | None = None
     for frame in reversed(frames):
-        bad = [argument.name for argument in frame.arguments if any(is_bad(tensor) for tensor in argument.tensors)]
+        bad = [argument.name for argument in frame.arguments if any(map(is_bad, argument.tensors))]
         if bad and not outer:
-            return f"{frame.qualified} was called with {one} in {', '.join(bad)}"
+            return f"{frame.qualified} was called with {number} in {', '.join(bad)}"
         if bad and outer:
-            return f"{frame.qualified} has {one} in {', '.join(bad)}, and {outer.qualified} around it was given none"
+            return f"{frame.qualified} has {number} in {', '.join(bad)}, and {outer.qualified} around it was given none"
         outer = frame
     names = dict.fromkeys(frame.qualified for frame in frames)
     return f"no {what} among the arguments of {', '.join(names)}"
@@ -183,23 +173,17 @@ def find_lines(find: Find, what: str) -> Iterator[str]:
     for value in launch.values:
         if not value.tensors:
             yield f"  {value.name} = {escape(value.text) or '?'}"
-        yield from (f"  {tensor.name}: {_tensor_text(tensor)}" for tensor in value.tensors)
+        for tensor in value.tensors:
+            numbers = statistics_text(tensor.statistics) if tensor.statistics else "no elements to read"
+            yield f"  {tensor.name}: {tensor.short}  {numbers}"
     if find.history:
         yield f"  the {len(find.history)} calls before, the last one first (what they returned):"
         yield f"    {'operator':<{_WIDTH}}{'min':>14}{'max':>14}{'NaN':>8}"
-    for each in reversed(find.history):
-        yield f"    {_row(each)}"
-
-
-def _tensor_text(tensor: LaunchTensor) -> str:
-    numbers = statistics_text(tensor.statistics) if tensor.statistics else "no elements to read"
-    return f"{tensor.short}  {numbers}"
-
-
-def _row(launch: KernelLaunch) -> str:
-    found = [tensor.statistics for value in launch.results for tensor in value.tensors if tensor.statistics]
-    lows = [each.min for each in found if each.min is not None]
-    highs = [each.max for each in found if each.max is not None]
-    low = number_text(min(lows)) if lows else "-"
-    high = number_text(max(highs)) if highs else "-"
-    return f"{escape(launch.qualified):<{_WIDTH}}{low:>14}{high:>14}{sum(each.nan for each in found):>8}"
+    for before in reversed(find.history):
+        tensors = [tensor for value in before.results for tensor in value.tensors]
+        found = [tensor.statistics for tensor in tensors if tensor.statistics]
+        lows = [statistics.min for statistics in found if statistics.min is not None]
+        highs = [statistics.max for statistics in found if statistics.max is not None]
+        low, high = number_text(min(lows)) if lows else "-", number_text(max(highs)) if highs else "-"
+        nans = sum(statistics.nan for statistics in found)
+        yield f"    {escape(before.qualified):<{_WIDTH}}{low:>14}{high:>14}{nans:>8}"

@@ -1,14 +1,16 @@
-"""Launch: one call of an operator's kernel with its values, before or after; as JSON, one object a line, and as text.
+"""One call of an operator's kernel with its values, before or after: as JSON, and as text.
 
-Text is in the words of Inductor's debug printer (torch/_inductor/codegen/debug_utils.py).
+Text has the words of Inductor's debug printer (torch/_inductor/codegen/debug_utils.py).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gdbext.diagnosis.threads.thread_reporting import UNDEFINED, tensor_text
 from gdbext.engine.terminal import shown_json
 from gdbext.engine.vocabulary import json_member
 from gdbext.errors import BadData, GdbextError
@@ -25,7 +27,7 @@ BEFORE, AFTER = "before_launch", "after_launch"
 
 
 class LaunchTensor(NamedTuple):
-    """A tensor among the values; ``name`` is that of its argument, with its number in a list ("tensors.0")."""
+    """A tensor among the values; ``name`` is its argument's, with its number in a list ("tensors.0")."""
 
     name: Internal[str]
     address: Hexadecimal
@@ -37,7 +39,7 @@ class LaunchTensor(NamedTuple):
 
     @json_member(after="sizes")
     def numel(self) -> int | None:
-        """Number of elements that were looked at."""
+        """Number of elements that were examined."""
         return self.statistics.numel if self.statistics else None
 
     @json_member(after="numel")
@@ -83,12 +85,10 @@ class KernelLaunch(NamedTuple):
 
     @json_member(after="overload")
     def when(self) -> str:
-        """``before`` or ``after``."""
         return self.moment.partition("_")[0]
 
     @json_member(after="tid")
     def arguments(self) -> tuple[ArgumentReport, ...]:
-        """The values."""
         return arguments_of(self.values)
 
     @property
@@ -115,43 +115,37 @@ class Find(NamedTuple):
 
 
 SAMPLE_LIMIT = 1 << 18
-"""Elements of a tensor that are looked at while the process stands still; of more, a sample."""
+"""Elements of a tensor that are examined while the process is stopped; of more, a sample."""
 
 
-class LaunchValues:
+class LaunchValues(NamedTuple):
     """Describes values, with the statistics of tensors where they are wanted."""
 
-    def __init__(self, reporter: TensorReporter, statistics: bool) -> None:
-        self._reporter = reporter
-        self._statistics = statistics
+    reporter: TensorReporter
+    statistics: bool
 
-    def described(self, name: str, value: Value | None, kind: str) -> LaunchValue:
-        """``value`` None: it is not known."""
+    def describe(self, name: str, value: Value | None, kind: str) -> LaunchValue:
+        """``value`` None: it is not known; ``kind``: its type in the schema."""
         if not value:
             return LaunchValue(name, "", type=kind)
-        if value.text == "undefined":
-            return LaunchValue(name, value.text, type=kind)
-        is_list = value.text.startswith("[")
-        tensors = (
-            self._tensor(f"{name}.{number}" if is_list else name, address)
-            for number, address in enumerate(value.tensors)
-            if address
-        )
-        return LaunchValue(name, value.text, tuple(each for each in tensors if each), kind)
-
-    def _tensor(self, name: str, address: int) -> LaunchTensor | None:
-        try:
-            facts = self._reporter.facts(address)
-        except GdbextError:
-            return None
-        statistics = self._reporter.statistics(address, SAMPLE_LIMIT) if self._statistics else None
-        return LaunchTensor(name, address, facts.short, facts.dtype, facts.sizes, statistics)
+        tensors = []
+        for number, address in enumerate(value.tensors if value.text != UNDEFINED else ()):
+            if not address:
+                continue
+            try:
+                facts = self.reporter.facts(address)
+            except GdbextError:
+                continue
+            statistics = self.reporter.statistics(address, SAMPLE_LIMIT) if self.statistics else None
+            title = f"{name}.{number}" if value.text.startswith("[") else name
+            tensors.append(LaunchTensor(title, address, tensor_text(facts), facts.dtype, facts.sizes, statistics))
+        return LaunchValue(name, value.text, tuple(tensors), kind)
 
     def tensor_text(self, address: int) -> str:
         """A tensor in short form. Raises BadData where there is none, MemoryFault."""
         if address & 7 or not address:
             raise BadData(f"there is no tensor at {address:#x}")
-        return self._reporter.facts(address).short
+        return tensor_text(self.reporter.facts(address))
 
 
 def arguments_of(values: Iterable[LaunchValue]) -> tuple[ArgumentReport, ...]:
@@ -200,26 +194,21 @@ def launch_lines(launch: KernelLaunch) -> Iterator[str]:
         headline = f"[ {launch.moment} - {escape(launch.qualified)} - {value.name} ]"
         if not value.tensors:
             yield f"{headline} {escape(value.text) or '?'}"
-            continue
         for tensor in value.tensors:
             yield headline if tensor.name == value.name else f"[ {launch.moment} - {launch.qualified} - {tensor.name} ]"
-            yield from _tensor_lines(tensor)
-
-
-def _tensor_lines(tensor: LaunchTensor) -> Iterator[str]:
-    found = tensor.statistics
-    sizes = "unknown" if tensor.sizes is None else str(list(tensor.sizes))
-    if found:
-        yield f"Number of elements: {found.numel}" + ("  (a sample)" if found.sampled else "")
-    yield f"Size: {sizes}"
-    yield f"Dtype: torch.{tensor.dtype}"
-    if not found:
-        yield "no elements to read"
-        return
-    for name, value in (("Mean", found.mean), ("Min", found.min), ("Max", found.max), ("Std", found.std)):
-        yield f"{name}: {'unknown' if value is None else number_text(value)}"
-    if found.nan or found.inf:
-        yield f"NaN: {found.nan}, Inf: {found.inf}"
+            statistics = tensor.statistics
+            if statistics:
+                yield f"Number of elements: {statistics.numel}" + ("  (a sample)" if statistics.sampled else "")
+            yield f"Size: {'unknown' if tensor.sizes is None else list(tensor.sizes)}"
+            yield f"Dtype: torch.{tensor.dtype}"
+            if not statistics:
+                yield "no elements to read"
+                continue
+            numbers = statistics.mean, statistics.min, statistics.max, statistics.std
+            for name, number in zip(("Mean", "Min", "Max", "Std"), numbers):
+                yield f"{name}: {'unknown' if number is None else number_text(number)}"
+            if statistics.nan or statistics.inf:
+                yield f"NaN: {statistics.nan}, Inf: {statistics.inf}"
 
 
 def kernel_line(launch: KernelLaunch) -> str:
@@ -227,15 +216,15 @@ def kernel_line(launch: KernelLaunch) -> str:
     return f"[ {launch.moment}: {escape(launch.kernel)} ]"
 
 
+@dataclass
 class LaunchPrinter:
     """Shows launches as they happen."""
 
-    def __init__(self, show: Callable[[str], None], lines: Callable[[KernelLaunch], Iterator[str]]) -> None:
-        self._show = show
-        self._lines = lines
+    show: Callable[[str], None]
+    lines: Callable[[KernelLaunch], Iterator[str]]
 
     def launch(self, launch: KernelLaunch, reporter: object) -> bool:
-        """Handle a launch. Raises OSError."""
+        """Raises OSError."""
         del reporter
-        self._show("".join(f"{line}\n" for line in self._lines(launch)))
+        self.show("".join(f"{line}\n" for line in self.lines(launch)))
         return False

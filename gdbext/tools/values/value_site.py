@@ -1,19 +1,15 @@
-"""Finds an operator's arguments and its result at the instruction of its function that looks the keyset up.
-
-Calls that have not come back yet, and hooks where they return to.
-"""
+"""Finds an operator's arguments at a stop: in which registers and on which places of the stack they are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch import Slot
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.unwind.frame_steps import CfaRule, at_entry
 from gdbext.errors import BadData, GdbextError, MemoryFault
-from gdbext.live.host import HookSpec
 from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.kernel_match import entered_unboxed
 from gdbext.torch.stack.roles import operator_method, parameters
@@ -24,139 +20,13 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.arch import Architecture
     from gdbext.engine.process.symbolizer import Function
-    from gdbext.live.all_calls import AllCalls
-    from gdbext.live.dispatch_description import Describer, LookupResult
     from gdbext.live.host import RunControl
     from gdbext.torch.registry import Operator
-
-Call = TypeVar("Call")
-
-
-class ReturnWatch(Generic[Call]):
-    """Tells a call from another one by the end of its frame, so that recursion and exceptions do no harm."""
-
-    def __init__(self, control: RunControl, architecture: Architecture, returned: Callable[[int, Call], bool]) -> None:
-        """``returned`` gets the thread and the call; True: the process is to stay stopped."""
-        self._control = control
-        self._architecture = architecture
-        self._callback = returned
-        self._open: dict[int, list[tuple[int, Call]]] = {}
-        self._hooked: set[int] = set()
-
-    def expect(self, tid: int, cfa: int, call: Call) -> bool:
-        """Wait for the return of the frame that ends at ``cfa``; True where a hook was placed. Raises MemoryFault."""
-        calls = self._open.setdefault(tid, [])
-        while calls and calls[-1][0] <= cfa:  # ended by an exception
-            calls.pop()
-        calls.append((cfa, call))
-        returns_to = self._architecture.return_address(self._control.read, cfa)
-        if returns_to in self._hooked:
-            return False
-        self._hooked.add(returns_to)
-        self._control.place(HookSpec(returns_to, CfaRule(self._architecture.stack_pointer, 0, 0), self._returned))
-        return True
-
-    def is_inside(self, tid: int) -> bool:
-        """A call of the thread has not come back."""
-        return bool(self._open.get(tid))
-
-    def _returned(self, tid: int, top: int, _value: int) -> bool:
-        calls = self._open.get(tid, [])
-        while calls and calls[-1][0] < top:
-            calls.pop()
-        if not calls or calls[-1][0] != top:
-            return False
-        return self._callback(tid, calls.pop()[1])
-
-
-class AwaitedCall(NamedTuple):
-    """A call whose lookup was seen, and whose kernel was entered then: by its ``boxed`` function, or another one."""
-
-    operator: Operator
-    found: LookupResult
-    boxed: bool = False
-
-
-KernelEntered = Callable[[int, int, AwaitedCall, "ValueSite | None"], bool]
-"""(thread, CFA, call, where its arguments are) → True: the process is to stay stopped."""
-
-
-class AwaitedKernels:
-    """Sees calls that libraries and programs make with a dispatcher of their own: the lookup says which operator, and
-    the entry of its kernel has the arguments."""
-
-    def __init__(
-        self,
-        session: Session,
-        control: RunControl,
-        describer: Describer,
-        hook: Callable[[HookSpec], None],
-        entered: KernelEntered,
-    ) -> None:
-        self._session = session
-        self._control = control
-        self._describer = describer
-        self._hook = hook
-        self._callback = entered
-        self._architecture = session.memory.architecture
-        self._awaited: dict[int, AwaitedCall] = {}
-        self._hooked: set[int] = set()
-
-    def place(self, calls: AllCalls, operators: Mapping[int, Operator]) -> None:
-        """Place the hooks at lookups. ``operators``, by address, may become more."""
-        this, keyset = self._architecture.argument_registers[:2]
-
-        def looked_up(tid: int, cfa: int, bits: int) -> bool:
-            if calls.event_at(self._architecture.return_address(self._control.read, cfa)) == "call":
-                self._await(tid, operators.get(self._control.register(this)), bits)
-            return False
-
-        for address in calls.lookups_of_extensions():
-            self._hook(HookSpec(address, at_entry(self._architecture), looked_up, keyset))
-        for lookup in calls.inlined_in_extensions():
-            if lookup.event == "call":
-                sites = lookup.sites
-                self._hook(HookSpec(sites.lookup, sites.frame, self._inlined(sites.entry, operators), sites.keyset))
-
-    def _inlined(self, entry: str, operators: Mapping[int, Operator]) -> Callable[[int, int, int], bool]:
-        def looked_up(tid: int, _cfa: int, bits: int) -> bool:
-            self._await(tid, operators.get(self._control.register(entry)), bits)
-            return False
-
-        return looked_up
-
-    def _await(self, tid: int, operator: Operator | None, bits: int) -> None:
-        self._awaited.pop(tid, None)
-        if not operator:
-            return
-        found = self._describer.find(operator, "call", bits)
-        self._awaited[tid] = AwaitedCall(operator, found)
-        for address in found.addresses - self._hooked:
-            self._hooked.add(address)
-            self._hook(HookSpec(address, at_entry(self._architecture), self._entered(address)))
-
-    def _entered(self, address: int) -> Callable[[int, int, int], bool]:
-        def entered(tid: int, cfa: int, _value: int) -> bool:
-            call = self._awaited.get(tid)
-            if not call or address not in call.found.addresses:
-                return False
-            boxed = address == call.found.boxed_address
-            words = [self._control.register(name) for name in self._architecture.argument_registers]
-            if call.found.keyset.bits not in (
-                words[2:3] if boxed else words[1:3]
-            ):  # another dispatch, of no wanted operator
-                return False
-            del self._awaited[tid]
-            site = kernel_site(self._session, call.operator, address) if not boxed else None
-            return self._callback(tid, cfa, call._replace(boxed=boxed), site)
-
-        return entered
-
 
 ReadWord = Callable[[int], "int | None"]
 
 
-class Passed(NamedTuple):
+class ArgumentRegisters(NamedTuple):
     """Argument registers as a function was called with them; None for one that did not survive."""
 
     words: tuple[int | None, ...]
@@ -165,13 +35,14 @@ class Passed(NamedTuple):
 
 
 class ValueSite(NamedTuple):
-    """The knowledge of a function at one of its instructions. ``hidden``: the result goes through a pointer."""
+    """The knowledge of a function at one of its instructions. ``uses_sret``: the caller passes a pointer to the
+    result."""
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
     slots: tuple[tuple[Slot, ...], ...]
     places: dict[str, SavedArgument]
-    hidden: bool
+    uses_sret: bool
     start: int
     """The start of the function."""
     lost: frozenset[str]
@@ -179,41 +50,43 @@ class ValueSite(NamedTuple):
 
     @property
     def floats(self) -> int:
-        """Number of arguments that come in registers for floating-point numbers."""
+        """Number of arguments that are passed in registers for floating-point numbers."""
         return sum(slot.float_register is not None for slots in self.slots for slot in slots)
 
-    def values(self, values: CppValues, registers: Passed, cfa: int, word: ReadWord) -> list[tuple[str, Value | None]]:
+    def values(
+        self, values: CppValues, registers: ArgumentRegisters, cfa: int, word: ReadWord
+    ) -> list[tuple[str, Value | None]]:
         """(name, value) of each argument; None where it is not known any more."""
-        found: list[tuple[str, Value | None]] = []
+
+        def read(slot: Slot) -> int | None:
+            if slot.register is not None:
+                return registers.words[slot.register]
+            if slot.float_register is not None:
+                return registers.floats[slot.float_register]
+            return None if slot.offset is None else word(cfa + slot.offset)
+
+        arguments: list[tuple[str, Value | None]] = []
         for number, name in enumerate(self.names):
             slots = self.slots[number] if number < len(self.slots) else ()
-            words = [_word(slot, registers, cfa, word) for slot in slots]
+            words = [read(slot) for slot in slots]
             known = [each for each in words if each is not None]
-            try:
+            value = None
+            with suppress(BadData, MemoryFault):
                 value = values.read(self.kinds[number], known) if known and len(known) == len(words) else None
-            except (BadData, MemoryFault):
-                value = None
-            found.append((name, value))
-        return found
-
-
-def _word(slot: Slot, registers: Passed, cfa: int, word: ReadWord) -> int | None:
-    if slot.register is not None:
-        return registers.words[slot.register]
-    if slot.float_register is not None:
-        return registers.floats[slot.float_register]
-    return None if slot.offset is None else word(cfa + slot.offset)
+            arguments.append((name, value))
+        return arguments
 
 
 def value_site(session: Session, operator: Operator, function: Function, address: int) -> ValueSite | None:
     """The site of ``at::_ops::NAME::call`` or ``redispatch`` at ``address``; None for any other function."""
     mangled = next((name for name in function.names if operator_method(name)[0] == operator.struct), None)
     schema = operator.schema
-    hidden = hidden_result(schema.text) if schema else None
-    if not mangled or not schema or hidden is None:
+    uses_sret = hidden_result(schema.text) if schema else None
+    if not mangled or not schema or uses_sret is None:
         return None
     kinds = parameters(demangle(mangled))
-    leading = session.memory.architecture.leading_arguments(hidden)
+    architecture = session.memory.architecture
+    leading = architecture.leading_arguments(uses_sret)
     if operator_method(mangled)[1] == "redispatch":
         kinds, leading = kinds[1:], leading + 1
     names = [name for _, name in schema_types(schema.text)]
@@ -224,16 +97,16 @@ def value_site(session: Session, operator: Operator, function: Function, address
         raw = session.memory.read(function.start, function.size)
     except GdbextError:
         return None
-    code = list(session.memory.architecture.decode(raw, function.start))
-    places = saved_arguments(session.memory.architecture, code, address)
-    lost = frozenset(lost_registers(session.memory.architecture, kinds, slots, places, hidden))
-    return ValueSite(tuple(names), tuple(kinds), slots, places, hidden, function.start, lost)
+    places = saved_arguments(architecture, list(architecture.decode(raw, function.start)), address)
+    lost = frozenset(lost_registers(architecture, kinds, slots, places, uses_sret))
+    return ValueSite(tuple(names), tuple(kinds), slots, places, uses_sret, function.start, lost)
 
 
 def kernel_site(session: Session, operator: Operator, address: int) -> ValueSite | None:
     """The site of an unboxed kernel's first instruction: functor and keyset come before its arguments. None where
     neither the function's name nor the operator says which these are."""
-    kernel = next((one for one in operator.table if address in (one.unboxed, one.sym_unboxed)), None)
+    entries = (kernel for kernel in operator.table if address in (kernel.unboxed, kernel.sym_unboxed))
+    kernel = next(entries, None)
     names = session.symbolizer.names_at(address)
     signature = entered_unboxed(operator, kernel, address, names) if kernel else None
     schema = operator.schema
@@ -241,15 +114,11 @@ def kernel_site(session: Session, operator: Operator, address: int) -> ValueSite
     if not signature or len(arguments) != len(signature.parameters):
         return None
     architecture = session.memory.architecture
-    leading = architecture.leading_arguments(signature.hidden) + _BEFORE_ARGUMENTS
+    leading = architecture.leading_arguments(signature.hidden) + 2  # functor and keyset (KernelFunction_impl.h)
     registers = (*architecture.argument_registers, *architecture.float_argument_registers)
     places = {name: SavedArgument(name) for name in registers}
     slots = _slots(session, signature.parameters, leading)
     return ValueSite(tuple(arguments), signature.parameters, slots, places, signature.hidden, address, frozenset())
-
-
-_BEFORE_ARGUMENTS = 2
-"""Functor and keyset (KernelFunction_impl.h, 2.13.0)."""
 
 
 def lost_registers(
@@ -257,21 +126,18 @@ def lost_registers(
     kinds: Sequence[str],
     slots: Sequence[Sequence[Slot]],
     places: Mapping[str, SavedArgument],
-    hidden: bool,
+    uses_sret: bool,
 ) -> Iterator[str]:
     """The argument registers of which the places keep less than arguments of those kinds take."""
     names, floats = architecture.argument_registers, architecture.float_argument_registers
-    if hidden and architecture.result_pointer not in places:
+    if uses_sret and architecture.result_pointer not in places:
         yield architecture.result_pointer
     for kind, passed in zip(kinds, slots):
         for number, slot in enumerate(passed):
-            if slot.register is not None:
-                name = names[slot.register]
-            elif slot.float_register is not None:
+            name = "" if slot.register is None else names[slot.register]
+            if slot.float_register is not None:
                 name = floats[slot.float_register]
-            else:
-                continue
-            if name not in places or places[name].size < used_bytes(kind, number):
+            if name and (name not in places or places[name].size < used_bytes(kind, number)):
                 yield name
 
 
@@ -279,30 +145,33 @@ def _slots(session: Session, kinds: Sequence[str], leading: int) -> tuple[tuple[
     return tuple(argument_slots(session.memory.architecture, session.layout, kinds, leading)[leading:])
 
 
-def result_pointer(architecture: Architecture, passed: Passed) -> int:
-    """Address where the result goes; 0 where it is not known."""
+def result_pointer(architecture: Architecture, registers: ArgumentRegisters) -> int:
+    """Address where the result is written; 0 where it is not known."""
     names = architecture.argument_registers
     known = architecture.result_pointer in names
-    return (passed.words[names.index(architecture.result_pointer)] or 0) if known else 0
+    return (registers.words[names.index(architecture.result_pointer)] or 0) if known else 0
 
 
-def passed_at_entry(architecture: Architecture, site: ValueSite, control: RunControl) -> Passed:
-    """The words in the registers at the function's first instruction."""
+def registers_at_entry(architecture: Architecture, site: ValueSite, control: RunControl) -> ArgumentRegisters:
+    """The registers at the function's first instruction."""
     floats = architecture.float_argument_registers[: site.floats]
-    return Passed(
+    return ArgumentRegisters(
         tuple(control.register(name) for name in architecture.argument_registers),
         tuple(control.float_register(name) for name in floats),
     )
 
 
-def passed_at(architecture: Architecture, site: ValueSite, control: RunControl, cfa: int, word: ReadWord) -> Passed:
+def registers_at(
+    architecture: Architecture, site: ValueSite, control: RunControl, cfa: int, word: ReadWord
+) -> ArgumentRegisters:
     """The argument registers as the function was called, those that survived."""
     floats = architecture.float_argument_registers[: site.floats]
 
     def register(name: str) -> int:
         return control.float_register(name) if name in floats else control.register(name)
 
-    names = (*architecture.argument_registers, *floats)
-    kept = (None if name in site.lost else site.places.get(name) for name in names)
-    values = tuple(place.word(register, word, cfa) if place else None for place in kept)
-    return Passed(values[: len(values) - len(floats)], values[len(values) - len(floats) :])
+    def value(name: str) -> int | None:
+        place = None if name in site.lost else site.places.get(name)
+        return place.word(register, word, cfa) if place else None
+
+    return ArgumentRegisters(tuple(map(value, architecture.argument_registers)), tuple(map(value, floats)))

@@ -64,11 +64,7 @@ class ValueFiles:
                 why="its parent folder cannot be written to, or a file has that name",
                 help="name another --dir",
             ) from error
-        self._check_folder()
-
-    def _check_folder(self) -> None:
-        """Files can be made there: better known before the process runs."""
-        try:
+        try:  # files can be made there: better known before the process runs
             WholeFile(f"{self._folder}/try").discard()
         except OSError as error:
             raise cannot_write(str(self._folder), error) from error
@@ -78,21 +74,17 @@ class ValueFiles:
         entries, left_out = [], []
         for tensor in (tensor for value in launch.values for tensor in value.tensors):
             try:
-                found = list(entries_of(reporter, tensor.address, tensor.name))
+                for entry in list(entries_of(reporter, tensor.address, tensor.name)):
+                    if self._max_bytes and entry.size > self._max_bytes:
+                        left_out.append(f"{entry.name} ({entry.size} bytes)")
+                    else:
+                        entries.append(entry)
             except GdbextError as error:
                 left_out.append(f"{tensor.name} ({error.what})")
-                continue
-            kept = [entry for entry in found if not self._max_bytes or entry.size <= self._max_bytes]
-            left_out += [f"{entry.name} ({entry.size} bytes)" for entry in found if entry not in kept]
-            entries += kept
-        path = self._folder / f"{launch.moment}_{file_name(launch.qualified)}_{launch.call}.safetensors"
+        name = re.sub(r"[^\w-]", "_", launch.qualified)  # aten__add_Tensor of aten::add.Tensor
+        path = self._folder / f"{launch.moment}_{name}_{launch.call}.safetensors"
         scalars = {value.name: value.text for value in launch.values if value.text and not value.tensors}
         tensor_files.write(str(path), entries, {"op": launch.qualified, "kernel": launch.kernel, **scalars})
         self.count += 1
         self._show(f"{path}" + (f", without {', '.join(left_out)}" if left_out else ""))
         return False
-
-
-def file_name(operator: str) -> str:
-    """``aten__add_Tensor`` of ``aten::add.Tensor``: ``:`` and ``.`` become ``_``."""
-    return re.sub(r"[^\w-]", "_", operator)

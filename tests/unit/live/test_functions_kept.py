@@ -16,7 +16,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.formats import symbol_cache
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.live.unstopped import RunningProcess
-from gdbext.live.operator_functions import functions_kept
+from gdbext.live.operator_functions import cached_functions
 
 WANTED, UNWANTED = ("qsort", "bsearch"), "strtol"
 NOBODY = 65534
@@ -68,7 +68,7 @@ class Search:
 
     def found(self, what: str, is_wanted: Callable[[Function], bool] = is_wanted) -> list[str]:
         module: Any = self.session.modules.named("libc.so.6")
-        functions = functions_kept(self.session.symbolizer, module, what, self.places, is_wanted)
+        functions = cached_functions(self.session.symbolizer, module, what, self.places, is_wanted)
         return [next(name for name in (*WANTED, UNWANTED) if name in each.names) for each in functions]
 
 
@@ -109,7 +109,7 @@ def test_a_copy_with_the_same_build_id_has_answers_of_its_own(session: Session, 
         module: Any = other.modules.named("copy.so")
         assert module.build_id == libc.build_id
         places = [module.base + libc.vaddr(address) for address in Search(session).places()]
-        kept = functions_kept(other.symbolizer, module, "callers", lambda: places, lambda each: not is_wanted(each))
+        kept = cached_functions(other.symbolizer, module, "callers", lambda: places, lambda each: not is_wanted(each))
         assert UNWANTED in kept[0].names
         assert cache.exists()
     assert Search(session).found("callers") == [*WANTED]

@@ -1,6 +1,4 @@
-"""bpf(2), through the bare system call: maps, programs, and probes on many places of one file for one process.
-
-Also why the kernel refuses kernel probes here, and what would permit them.
+"""bpf(2) through the bare system call: maps, programs, probes of one process, and why the kernel refuses them.
 
 Commands, map types and attributes: include/uapi/linux/bpf.h of Linux 6.6 (union bpf_attr). Everything is gone with its
 descriptor, however this process ends.
@@ -32,8 +30,8 @@ _BREAKPOINTS = "trace by breakpoints: dispatch-trace OP --engine breakpoints"
 
 
 class Circumstances(NamedTuple):
-    """The kernel's facts about us: its release, our effective capabilities as bits, whether a seccomp filter is over
-    us, whether we are root in a user namespace only."""
+    """The kernel's facts about a process: its release, the process's effective capabilities as bits, whether a seccomp
+    filter is over it, whether it is root in a user namespace only."""
 
     release: str
     capabilities: int
@@ -42,69 +40,59 @@ class Circumstances(NamedTuple):
 
     @property
     def missing(self) -> list[str]:
-        """The capabilities that we lack."""
+        """The capabilities that the process lacks."""
         if self.capabilities >> _SYS_ADMIN & 1:
             return []
         return [name for number, name in _CAPABILITIES.items() if not self.capabilities >> number & 1]
 
     @property
-    def is_too_old(self) -> bool:
-        """The kernel has not what our probes need."""
-        return self._version() < _FIRST
+    def release_numbers(self) -> tuple[int, int]:
+        """The kernel's version, that of the newest ones where its release says none."""
+        numbers = re.match(r"(\d+)\.(\d+)", self.release)
+        return (int(numbers[1]), int(numbers[2])) if numbers else _FIRST_WITH_MANY
 
     @property
     def lacks_many(self) -> bool:
         """The kernel has no probes on many places at once."""
-        return self._version() < _FIRST_WITH_MANY
-
-    def _version(self) -> tuple[int, int]:
-        found = re.match(r"(\d+)\.(\d+)", self.release)
-        return (int(found[1]), int(found[2])) if found else _FIRST_WITH_MANY
+        return self.release_numbers < _FIRST_WITH_MANY
 
 
 def circumstances() -> Circumstances:
     """The circumstances of this process."""
-    status = status_fields("/proc/self/status")
-    whole = _text("/proc/self/uid_map").split()[:2] in ([], ["0", "0"])
+    status, identities = status_fields("/proc/self/status"), ""
+    with contextlib.suppress(OSError), open("/proc/self/uid_map") as file:
+        identities = file.read()
+    is_namespaced = identities.split()[:2] not in ([], ["0", "0"])
     capabilities = int(status.get("CapEff") or "0", 16)
-    return Circumstances(os.uname().release, capabilities, status.get("Seccomp", "") == _FILTERED, not whole)
+    return Circumstances(os.uname().release, capabilities, status.get("Seccomp", "") == _FILTERED, is_namespaced)
 
 
-def _text(path: str) -> str:
-    with contextlib.suppress(OSError), open(path) as file:
-        return file.read()
-    return ""
-
-
-def refused(what: str, error: OSError, here: Circumstances | None = None) -> ProbesRefused:
+def refusal(what: str, error: OSError, here: Circumstances | None = None) -> ProbesRefused:
     """The error that says what is missing; ``here``: other circumstances than ours."""
     here = here or circumstances()
-    why, help_ = _reason(error.errno or 0, here)
+    help_ = _BREAKPOINTS
+    if error.errno in (errno.EPERM, errno.EACCES):
+        why, help_ = _permission(here)
+    elif error.errno == errno.ESRCH:
+        why, help_ = "the process has ended meanwhile", "look at one that still runs: pgrep -af python"
+    elif error.errno == errno.ENOSYS:
+        why = "this kernel was built without BPF (CONFIG_BPF_SYSCALL)"
+    elif here.release_numbers < _FIRST:
+        why = f"Linux {here.release} has no probes that know their place: 5.15 is the first"
+    elif error.errno in (errno.EIO, errno.EOPNOTSUPP, errno.ENOENT):
+        why = "the file was deleted or replaced, or is on a file system that the kernel does not probe"
+    else:
+        why = f"Linux {here.release} does not take it: it may have been built without uprobes"
     return ProbesRefused(f"{what}: {error.strerror}", why=why, help=help_)
 
 
-def _reason(code: int, here: Circumstances) -> tuple[str, str]:
-    """The reason of a refusal, and what to do."""
-    if code in (errno.EPERM, errno.EACCES):
-        return _not_permitted(here)
-    if code == errno.ESRCH:
-        return "the process has ended meanwhile", "look at one that still runs: pgrep -af python"
-    if code == errno.ENOSYS:
-        return "this kernel was built without BPF (CONFIG_BPF_SYSCALL)", _BREAKPOINTS
-    if here.is_too_old:
-        return f"Linux {here.release} has no probes that know their place: 5.15 is the first", _BREAKPOINTS
-    if code in (errno.EIO, errno.EOPNOTSUPP, errno.ENOENT):
-        return "the file was deleted or replaced, or is on a file system that the kernel does not probe", _BREAKPOINTS
-    return f"Linux {here.release} does not take it: it may have been built without uprobes", _BREAKPOINTS
-
-
-def _not_permitted(here: Circumstances) -> tuple[str, str]:
+def _permission(here: Circumstances) -> tuple[str, str]:
+    """(why we are not permitted to use probes, what would permit it)."""
     if here.missing:
-        names = " and ".join(here.missing)
         options = " ".join(f"--cap-add={name[4:]}" for name in here.missing)
         who = "" if os.geteuid() == 0 else "as root "
         return (
-            f"kernel probes need {names}, or root; this process lacks that",
+            f"kernel probes need {' and '.join(here.missing)}, or root; this process lacks that",
             f"run it {who}on the host, or docker run {options}; or {_BREAKPOINTS}",
         )
     if here.is_namespaced:
@@ -121,7 +109,7 @@ def _not_permitted(here: Circumstances) -> tuple[str, str]:
     )
 
 
-_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _MAP_LOOKUP_BATCH, _LINK_CREATE = 0, 1, 2, 4, 5, 24, 28
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _MAP_LOOKUP_BATCH, LINK_CREATE = 0, 1, 2, 4, 5, 24, 28
 _MAP_TAKE, _TRIES = 21, 20
 """The number of the command BPF_MAP_LOOKUP_AND_DELETE_ELEM; and how often a program is loaded whose verification ends
 because a signal has come, as from a terminal that is resized (EAGAIN; do_check, kernel/bpf/verifier.c)."""
@@ -131,7 +119,7 @@ _ON_DEMAND = 1
 """The flag for maps without memory of their own: BPF_F_NO_PREALLOC."""
 _PROGRAM_KPROBE, _UPROBE_MULTI = 2, 48
 """Numbers of BPF_PROG_TYPE_KPROBE and BPF_TRACE_UPROBE_MULTI."""
-_POSSIBLE, _LOG_SIZE = "/sys/devices/system/cpu/possible", 1 << 16
+_LOG_SIZE = 1 << 16
 
 
 class ProbePlace(NamedTuple):
@@ -144,10 +132,12 @@ class ProbePlace(NamedTuple):
 class Bpf:
     """Calls the system call bpf(2)."""
 
-    def __init__(self, number: int, has_many: bool = True) -> None:
-        """``has_many``: the kernel places many probes at once."""
+    def __init__(self, number: int, has_many: bool = True, perf_call: int = 0) -> None:
+        """``number`` of the system call, ``perf_call`` that of perf_event_open(2); ``has_many``: the kernel places many
+        probes at once."""
         self._number = number
         self.has_many = has_many
+        self.perf_call = perf_call
         self._system_call = libc.function("syscall")
 
     @classmethod
@@ -159,7 +149,7 @@ class Bpf:
                 why="where they are cheap is known for each architecture by itself",
                 help="trace by breakpoints: dispatch-trace OP --engine breakpoints",
             )
-        return cls(architecture.probing.bpf_call, not circumstances().lacks_many)
+        return cls(architecture.probing.bpf_call, not circumstances().lacks_many, architecture.probing.perf_call)
 
     def __call__(self, command: int, attributes: bytes) -> int:
         """Call bpf(2) with these attributes. Raises OSError."""
@@ -174,36 +164,26 @@ class Bpf:
             raise OSError(code, os.strerror(code))
         return found
 
-    def map(self, kind: int, key_size: int, entries: int) -> CounterMap:
-        """A map of 64-bit counters, one for each processor. Raises ProbesRefused."""
-        return CounterMap(self, self.memory(kind, key_size, 8, entries), key_size)
-
     def memory(self, kind: int, key_size: int, value_size: int, entries: int) -> int:
         """The descriptor of any map; for a ring, ``entries`` are its bytes. Raises ProbesRefused."""
         flags = _ON_DEMAND if kind == HASH else 0
         try:
             return self(_MAP_CREATE, struct.pack("<5I", kind, key_size, value_size, entries, flags))
         except OSError as error:
-            raise refused("a BPF map cannot be made", error) from error
+            raise refusal("a BPF map cannot be made", error) from error
 
     def put(self, descriptor: int, key: bytes, value: bytes) -> None:
         """Set one entry of a map. Raises OSError."""
         texts = [ctypes.create_string_buffer(part, len(part)) for part in (key, value)]
         self(_MAP_UPDATE, struct.pack("<I4xQQQ", descriptor, *(ctypes.addressof(text) for text in texts), 0))
 
-    def get(self, descriptor: int, key: bytes, size: int) -> bytes | None:
-        """The value of one entry of a map, None without that entry. Raises OSError."""
-        return self._entry(_MAP_LOOKUP, descriptor, key, size)
-
-    def take(self, descriptor: int, key: bytes, size: int) -> bytes | None:
-        """The same, and the entry is gone then (a hash: Linux 5.14). Raises OSError."""
-        return self._entry(_MAP_TAKE, descriptor, key, size)
-
-    def _entry(self, command: int, descriptor: int, key: bytes, size: int) -> bytes | None:
+    def get(self, descriptor: int, key: bytes, size: int, is_taken: bool = False) -> bytes | None:
+        """The value of one entry of a map, None without that entry; ``is_taken``: it is removed (a hash: Linux 5.14).
+        Raises OSError."""
         name, value = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(size)
         addresses = (ctypes.addressof(text) for text in (name, value))
         try:
-            self(command, struct.pack("<I4xQQQ", descriptor, *addresses, 0))
+            self(_MAP_TAKE if is_taken else _MAP_LOOKUP, struct.pack("<I4xQQQ", descriptor, *addresses, 0))
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return None
@@ -225,6 +205,14 @@ class Bpf:
             before = ctypes.addressof(key)
             yield key
 
+    def totals(self, descriptor: int, key_size: int) -> Iterator[tuple[bytes, int]]:
+        """(key, sum over all CPUs) of every entry of a per-CPU map of 64-bit counters. Raises OSError."""
+        processors = possible_processors()
+        values = ctypes.create_string_buffer(8 * processors)
+        for key in self.keys(descriptor, key_size):
+            self(_MAP_LOOKUP, struct.pack("<I4xQQQ", descriptor, ctypes.addressof(key), ctypes.addressof(values), 0))
+            yield key.raw, sum(struct.unpack(f"<{processors}Q", values.raw))
+
     def values(self, descriptor: int, entries: int, size: int) -> bytes:
         """All values of an array, ``size`` bytes each, one after the other. Raises OSError."""
         after, keys = ctypes.create_string_buffer(4), ctypes.create_string_buffer(4 * entries)
@@ -234,39 +222,27 @@ class Bpf:
         return found.raw
 
     def program(self, code: bytes) -> int:
-        """The descriptor of a verified program. Raises ProbesRefused with what the verifier said last."""
+        """The descriptor of a verified program. Raises ProbesRefused with the verifier's last words."""
+        text, license_name = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
+        kind = _UPROBE_MULTI if self.has_many else 0
+
+        def load(log_level: int, log_size: int, log: int) -> int:
+            words = (_PROGRAM_KPROBE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(license_name))
+            rest = (log_level, log_size, log, 0, 0, b"", 0, kind, 0)
+            attributes = struct.pack("<IIQQIIQII16sIII", *words, *rest)
+            for _ in range(_TRIES):
+                with contextlib.suppress(BlockingIOError):
+                    return self(_PROG_LOAD, attributes)
+            return self(_PROG_LOAD, attributes)
+
         try:
-            return self._load(code, None)
+            return load(0, 0, 0)
         except OSError as error:
             log = ctypes.create_string_buffer(_LOG_SIZE)
             with contextlib.suppress(OSError):
-                return self._load(code, log)
+                return load(1, _LOG_SIZE, ctypes.addressof(log))
             said = "; ".join(log.value.decode(errors="replace").strip().splitlines()[-2:])
-            raise refused(f"the kernel refuses the BPF program ({said or 'no reason given'})", error) from error
-
-    def _load(self, code: bytes, log: ctypes.Array[ctypes.c_char] | None) -> int:
-        text, licence = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
-        size, level, where = (0, 0, 0) if log is None else (_LOG_SIZE, 1, ctypes.addressof(log))
-        attributes = struct.pack(
-            "<IIQQIIQII16sIII",
-            _PROGRAM_KPROBE,
-            len(code) // 8,
-            ctypes.addressof(text),
-            ctypes.addressof(licence),
-            level,
-            size,
-            where,
-            0,
-            0,
-            b"",
-            0,
-            _UPROBE_MULTI if self.has_many else 0,
-            0,
-        )
-        for _ in range(_TRIES):
-            with contextlib.suppress(BlockingIOError):
-                return self(_PROG_LOAD, attributes)
-        return self(_PROG_LOAD, attributes)
+            raise refusal(f"the kernel refuses the BPF program ({said or 'no reason given'})", error) from error
 
     def attach(self, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> int:
         """The descriptor of a link: the program runs at each place of the file, in that process alone. Raises OSError,
@@ -275,45 +251,13 @@ class Bpf:
         offsets = (ctypes.c_uint64 * count)(*(place.offset for place in places))
         cookies = (ctypes.c_uint64 * count)(*(place.cookie for place in places))
         name = ctypes.create_string_buffer(os.fsencode(path))
-        attributes = struct.pack(
-            "<4I4Q3I4x",
-            program,
-            0,
-            _UPROBE_MULTI,
-            0,
-            ctypes.addressof(name),
-            ctypes.addressof(offsets),
-            0,
-            ctypes.addressof(cookies),
-            count,
-            0,
-            pid,
-        )
-        return self(_LINK_CREATE, attributes)
-
-
-class CounterMap:
-    """A map of counters, read from outside."""
-
-    def __init__(self, bpf: Bpf, descriptor: int, key_size: int) -> None:
-        self._bpf = bpf
-        self.descriptor = descriptor
-        self._key_size = key_size
-        self._processors = possible_processors()
-
-    def totals(self) -> Iterator[tuple[bytes, int]]:
-        """(key, sum over all processors) of every entry. Raises OSError."""
-        values = ctypes.create_string_buffer(8 * self._processors)
-        unpack = struct.Struct(f"<{self._processors}Q").unpack
-        for key in self._bpf.keys(self.descriptor, self._key_size):
-            self._bpf(
-                _MAP_LOOKUP, struct.pack("<I4xQQQ", self.descriptor, ctypes.addressof(key), ctypes.addressof(values), 0)
-            )
-            yield key.raw, sum(unpack(values.raw))
+        pointers = (ctypes.addressof(name), ctypes.addressof(offsets), 0, ctypes.addressof(cookies))
+        attributes = struct.pack("<4I4Q3I4x", program, 0, _UPROBE_MULTI, 0, *pointers, count, 0, pid)
+        return self(LINK_CREATE, attributes)
 
 
 def permitted(architecture: Architecture, everywhere: bool = False) -> bool:
-    """We may load a BPF program here, so that probes can be expected to work; ``everywhere``: thousands of them."""
+    """True if we may load a BPF program, so that probes can be expected to work; ``everywhere``: thousands of them."""
     try:
         kernel = Bpf.of(architecture)
         if everywhere and not kernel.has_many:
@@ -326,5 +270,5 @@ def permitted(architecture: Architecture, everywhere: bool = False) -> bool:
 
 def possible_processors() -> int:
     """Number of values that a per-CPU map has for each key: "0-3,6" counts to the highest one."""
-    with open(_POSSIBLE) as file:
+    with open("/sys/devices/system/cpu/possible") as file:
         return int(file.read().strip().replace(",", "-").split("-")[-1]) + 1

@@ -1,17 +1,14 @@
-"""The beginning of all our BPF programs: which operator is dispatched with which keyset, and is it wanted?
+"""The beginning of all our BPF programs: which operator is dispatched with which keyset, by which thread and line.
 
-One program serves all places. What differs between them is in the place's cookie: the registers, and how far the
-return address is from the stack or frame pointer.
-
-Which line of Python a thread is in, as a BPF program finds it: the innermost frame of the thread's state.
-
-Read are the thread state's current frame (through its _PyCFrame up to 3.12), the frame's code object and its current
-instruction (pycore_frame.h, cpython/pystate.h); what they mean is said here, afterwards.
+One program serves all places: what differs between them is in the place's cookie. The line is found from the thread
+state's current frame (through its _PyCFrame up to 3.12), the frame's code object and its current instruction
+(pycore_frame.h, cpython/pystate.h).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +24,6 @@ from gdbext.torch.values.key_names import KeysetTest
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.engine.layouts.declarations import Space
 
 
 class FramePath(NamedTuple):
@@ -45,13 +41,17 @@ class PythonLines:
     """Threads and lines of one process."""
 
     def __init__(self, session: Session) -> None:
-        """Prepare the program. Raises PythonUnsupported."""
+        """Raises PythonUnsupported."""
         self._session = session
         self._runtime = runtime = session.python
         form = runtime.layout.abi.frames if runtime else None
         if not isinstance(form, InterpreterFrames):
             raise unsupported("lines are known for CPython 3.11 and later only")
-        self.path = _path(runtime.space, form)
+        space, c_frame, current = runtime.space, None, PyThreadState.current_frame
+        if form.anchor is LoopAnchor.C_FRAME:
+            c_frame, current = PyThreadState.cframe.offset(space), CFrame.current_frame
+        code, instruction = form.code.offset(space), form.instruction.offset(space)
+        self.path = FramePath(c_frame, current.offset(space), code, instruction, ~form.tag_bits & (1 << 64) - 1)
         self._lines: dict[tuple[int, int], str | None] = {}
 
     def thread_states(self) -> dict[int, int]:
@@ -61,38 +61,23 @@ class PythonLines:
         return {state.native_id: state.address for state in runtime.thread_states() if state.native_id}
 
     def text(self, code: int, instruction: int) -> str | None:
-        """``file:line (function)``; None for a dispatch that no Python frame made, or where it cannot be read."""
-        key = code & self.path.mask, instruction
+        """``file:line (function)`` of a code object and an instruction by their addresses; None for a dispatch that no
+        Python frame made, or where it cannot be read."""
+        address = code & self.path.mask
+        key = address, instruction
         if key not in self._lines:
-            self._lines[key] = self._read(*key) if key[0] else None
+            self._lines[key] = None
+            if address and self._runtime:
+                with contextlib.suppress(GdbextError):
+                    found = self._runtime.codes.get(address)
+                    line = found.line(found.offset_of(instruction))
+                    self._lines[key] = f"{found.file}:{line} ({found.name})"
         return self._lines[key]
-
-    def _read(self, address: int, instruction: int) -> str | None:
-        if not self._runtime:
-            return None
-        try:
-            code = self._runtime.codes.get(address)
-            return f"{code.file}:{code.line(code.offset_of(instruction))} ({code.name})"
-        except GdbextError:
-            return None
-
-
-def _path(space: Space, form: InterpreterFrames) -> FramePath:
-    by_c_frame = form.anchor is LoopAnchor.C_FRAME
-    if by_c_frame:
-        c_frame: int | None = PyThreadState.cframe.offset(space)
-        current = CFrame.current_frame.offset(space)
-    else:
-        c_frame, current = None, PyThreadState.current_frame.offset(space)
-    code, instruction = form.code.offset(space), form.instruction.offset(space)
-    return FramePath(c_frame, current, code, instruction, ~form.tag_bits & (1 << 64) - 1)
 
 
 def find_line(path: FramePath, states: int, thread: int, code: int, instruction: int, scratch: int) -> list[bpf.Part]:
-    """Code object and instruction of the thread onto the program's stack, zeros without one.
-
-    ``states``: the map from thread id, which is on the stack at ``thread``, to PyThreadState.
-    """
+    """Put code object and instruction of the thread's innermost Python frame onto the program's stack, zeros without
+    one. ``states``: the map from thread id, which is on the stack at ``thread``, to PyThreadState."""
     parts: list[bpf.Part] = [
         bpf.store_constant(bpf.FRAME, code, 0),
         bpf.store_constant(bpf.FRAME, instruction, 0),
@@ -121,11 +106,9 @@ def find_line(path: FramePath, states: int, thread: int, code: int, instruction:
 
 PLACE_BITS = 16
 MAX_PLACES = 1 << PLACE_BITS
-_REGISTER = 31
-_ENTRY_AT, _KEYSET_AT = 16, 21
-"""Bits of the cookie: the place's number, the numbers of two registers (0: none), then"""
-_FILTERED, _BY_FRAME_POINTER = 1 << 26, 1 << 27
-"""and the distance of the return address in the upper half."""
+_REGISTER, _ENTRY_AT, _KEYSET_AT, _FILTERED, _BY_FRAME_POINTER = 31, 16, 21, 1 << 26, 1 << 27
+"""A cookie, from its lowest bit: the place's number, the numbers of two registers (5 bits each, 0: none), two flags;
+the distance of the return address from the stack or frame pointer in the upper half."""
 
 
 class TracePlace(NamedTuple):
@@ -145,7 +128,7 @@ class TracePlace(NamedTuple):
         return self.site.event
 
 
-class At(NamedTuple):
+class StackPlaces(NamedTuple):
     """Places on the program's stack: OperatorEntry* (0: the place's own), keyset, thread."""
 
     entry: int
@@ -167,38 +150,48 @@ EVERYTHING = Filter()
 
 def cookie(architecture: Architecture, number: int, place: TracePlace) -> int:
     """The number that tells a program of its place."""
-    names, site = _names(architecture), place.site
-    value = number | _number(names, site.entry) << _ENTRY_AT | _number(names, site.keyset) << _KEYSET_AT
+    site = place.site
+    registers = ("", *_numbered_registers(architecture))
+    value = number | registers.index(site.entry) << _ENTRY_AT | registers.index(site.keyset) << _KEYSET_AT
     value |= _FILTERED if place.filtered else 0
     value |= _BY_FRAME_POINTER if site.base == architecture.frame_pointer else 0
     return (site.slot & 0xFFFFFFFF) << 32 | value
 
 
-def dispatch(architecture: Architecture, at: At, wanted: int, only: Filter = EVERYTHING) -> list[bpf.Part]:
+def load_dispatch(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> list[bpf.Part]:
     """B6: the registers at the place, B7: the cookie; the rest is on the stack. Jumps to "end" for what is not wanted.
 
     ``wanted``: the map of the OperatorEntries that filtered places show.
     """
-    return [bpf.move(bpf.B6, bpf.B1), *thread(at, only), *looked_up(architecture, at, wanted, only)]
+    return [bpf.move(bpf.B6, bpf.B1), *load_thread(at, only), *load_lookup(architecture, at, wanted, only)]
 
 
-def thread(at: At, only: Filter = EVERYTHING) -> list[bpf.Part]:
-    """The thread onto the stack; on to "end" with one that is not wanted."""
+def load_thread(at: StackPlaces, only: Filter = EVERYTHING) -> list[bpf.Part]:
+    """Put the thread onto the stack; jump to "end" for one that is not wanted."""
     others = [bpf.jump_unless_equal("end", bpf.B0, only.tid)] if only.tid else []
     return [bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), *others, bpf.store(bpf.FRAME, at.thread, bpf.B0)]
 
 
-def looked_up(architecture: Architecture, at: At, wanted: int, only: Filter = EVERYTHING) -> list[bpf.Part]:
+def load_lookup(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> list[bpf.Part]:
     """Take the cookie from B6 into B7; OperatorEntry* and keyset onto the stack. Otherwise as dispatch()."""
-    return [
+    parts: list[bpf.Part] = [
         bpf.move(bpf.B1, bpf.B6),
         bpf.call(bpf.ATTACH_COOKIE),
         bpf.move(bpf.B7, bpf.B0),
-        *_chosen(architecture, "entry", _ENTRY_AT),
+        *_register_by_number(architecture, "entry", _ENTRY_AT),
         bpf.store(bpf.FRAME, at.entry, bpf.B1),
-        *_chosen(architecture, "keyset", _KEYSET_AT),
+        *_register_by_number(architecture, "keyset", _KEYSET_AT),
         bpf.store(bpf.FRAME, at.keyset, bpf.B1),
-        *(part for test in only.keyset for part in _passes(test)),
+    ]
+    for test in only.keyset:
+        parts += [
+            bpf.move(bpf.B2, bpf.B1),
+            *([bpf.keep_bits(bpf.B2, test.mask)] if test.mask < 1 << 31 else []),
+            bpf.shift_right(bpf.B2, test.shift),
+            bpf.jump_unless_equal("end", bpf.B2, test.value),
+        ]
+    return [
+        *parts,
         *bpf.jump_unless_bit("wanted", bpf.B7, _FILTERED),
         *bpf.look_up(wanted, at.entry),
         bpf.jump_if_equal("end", bpf.B0, 0),
@@ -206,20 +199,9 @@ def looked_up(architecture: Architecture, at: At, wanted: int, only: Filter = EV
     ]
 
 
-def _passes(test: KeysetTest) -> list[bpf.Part]:
-    """Go on to "end" with a keyset, in B1, that does not pass."""
-    masked = [bpf.keep_bits(bpf.B2, test.mask)] if test.mask < 1 << 31 else []
-    return [
-        bpf.move(bpf.B2, bpf.B1),
-        *masked,
-        bpf.shift_right(bpf.B2, test.shift),
-        bpf.jump_unless_equal("end", bpf.B2, test.value),
-    ]
-
-
 def return_address(architecture: Architecture) -> list[bpf.Part]:
-    """B3: where the return address of the place's function is."""
-    saved = _saved(architecture)
+    """B3: the address at which the return address of the place's function is."""
+    saved = saved_registers(architecture)
     return [
         bpf.load(bpf.B3, bpf.B6, saved[architecture.stack_pointer]),
         *bpf.jump_unless_bit("by stack pointer", bpf.B7, _BY_FRAME_POINTER),
@@ -231,16 +213,16 @@ def return_address(architecture: Architecture) -> list[bpf.Part]:
     ]
 
 
-def _chosen(architecture: Architecture, what: str, bits: int) -> list[bpf.Part]:
-    """B1: the register whose number the cookie has at ``bits``; 0 without one."""
-    saved = _saved(architecture)
+def _register_by_number(architecture: Architecture, what: str, bits: int) -> list[bpf.Part]:
+    """B1: the register whose number the cookie has at ``bits``; 0 without one. ``what`` tells the labels apart."""
+    saved = saved_registers(architecture)
     parts: list[bpf.Part] = [
         bpf.constant(bpf.B1, 0),
         bpf.move(bpf.B2, bpf.B7),
         bpf.keep_bits(bpf.B2, _REGISTER << bits),
         bpf.jump_if_equal(what, bpf.B2, 0),
     ]
-    for number, name in enumerate(_names(architecture), start=1):
+    for number, name in enumerate(_numbered_registers(architecture), start=1):
         following = f"not {what} {name}"
         parts += [
             bpf.jump_unless_equal(following, bpf.B2, number << bits),
@@ -252,16 +234,12 @@ def _chosen(architecture: Architecture, what: str, bits: int) -> list[bpf.Part]:
 
 
 @lru_cache
-def _names(architecture: Architecture) -> Sequence[str]:
+def _numbered_registers(architecture: Architecture) -> Sequence[str]:
     """The registers in the order of their numbers: those of arguments, which nearly all places use, come first."""
     arguments = architecture.argument_registers[:2]
-    return (*arguments[::-1], *(name for name in _saved(architecture) if name not in arguments))
+    return (*arguments[::-1], *(name for name in saved_registers(architecture) if name not in arguments))
 
 
-def _number(names: Sequence[str], name: str) -> int:
-    return names.index(name) + 1 if name else 0
-
-
-def _saved(architecture: Architecture) -> dict[str, int]:
-    """Offsets at which the kernel has the registers; nothing where probes are not supported."""
-    return dict(architecture.probing.saved) if architecture.probing else {}
+def saved_registers(architecture: Architecture) -> Mapping[str, int]:
+    """Register → its offset in what the kernel gives a program; empty where probes are not supported."""
+    return architecture.probing.saved if architecture.probing else {}

@@ -1,4 +1,4 @@
-"""A process of ours that places probes and keeps them, so that a kill of the tool never comes in the middle of that.
+"""Places probes by a process of ours, which keeps them: a kill of the tool never comes in the middle of that.
 
 A task with a fatal signal cannot write to another one's memory (__get_user_pages, mm/gup.c): when it is killed while
 the kernel places probes for it, or takes them away for its close(2), their breakpoint instructions stay in the code
@@ -6,16 +6,11 @@ the kernel places probes for it, or takes them away for its close(2), their brea
 (get_signal, prepare_signal, kernel/signal.c). So the probes are placed by a process that is not killed together with
 the tool, and are taken away by its exit.
 
-Probes one by one, for kernels before 6.6, which have none on many places: each is a perf event of its own.
-
-``struct perf_event_attr``: include/uapi/linux/perf_event.h; the type of such events is in sysfs
+Kernels before 6.6 have no probes on many places: there each is a perf event of its own. ``struct perf_event_attr``:
+include/uapi/linux/perf_event.h; the type of such events is in sysfs
 (Documentation/ABI/testing/sysfs-bus-event_source-devices). The link is a BPF_LINK_TYPE_PERF_EVENT with a cookie, since
 Linux 5.15. The event is one thread's, but the program runs wherever its process hits the probe
-(kernel/trace/trace_uprobe.c, __uprobe_perf_func). To take one away takes the kernel 0.08 s, one after the other.
-
-Places probes: many at once, or one by one where the kernel cannot do that (bpf_kernel.py).
-
-Probes at many places of one process, all running one BPF program.
+(kernel/trace/trace_uprobe.c, __uprobe_perf_func). The kernel takes 0.08 s to take one away, one after the other.
 """
 
 from __future__ import annotations
@@ -27,60 +22,42 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
 from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_held, start_survivor
 from gdbext.errors import GdbextError, ProbesRefused
-from gdbext.tools.probes.bpf import probe_keeper
-from gdbext.tools.probes.bpf.bpf_kernel import HASH, PER_CPU_ARRAY, Bpf, CounterMap, ProbePlace, refused
+from gdbext.tools.probes.bpf.bpf_kernel import HASH, LINK_CREATE, PER_CPU_ARRAY, Bpf, ProbePlace, refusal
 from gdbext.tools.probes.bpf.place_program import MAX_PLACES, TracePlace, cookie
 
-MOST = 250
-"""Probes; more would take longer than 20 seconds to take away."""
-_TYPE = "/sys/bus/event_source/devices/uprobe/type"
-_LINK_CREATE, _PERF_EVENT = 28, 41
-"""Numbers of the commands BPF_LINK_CREATE and BPF_PERF_EVENT."""
+_MAX_SINGLE_PROBES = 250
+"""Probes that are placed one by one; more would take longer than 20 seconds to take away."""
+_EVENT_TYPE = "/sys/bus/event_source/devices/uprobe/type"
+_PERF_EVENT = 41
+"""Number of BPF_PERF_EVENT."""
 _ATTRIBUTES = struct.Struct("<II5QIIQQ")
 """Type and size; config to flags; wakeup_events, bp_type; config1: the path, config2: the offset."""
-_SIZE = 128
-"""The size of perf_event_attr, in bytes: PERF_ATTR_SIZE_VER7."""
-_CLOSE_ON_EXEC = 8
-"""The flag to close it on exec: PERF_FLAG_FD_CLOEXEC."""
+_ATTRIBUTES_SIZE = 128  # PERF_ATTR_SIZE_VER7
+_CLOSE_ON_EXEC = 8  # PERF_FLAG_FD_CLOEXEC
 
 
-def check(count: int) -> None:
-    """Raises ProbesRefused for too many places."""
-    if count > MOST:
-        raise ProbesRefused(
-            f"this needs {count} probes, and the kernel can only place them one by one",
-            why="probes on many places at once came with Linux 6.6; to take a single one away lasts 0.08 s",
-            help="name the operators: dispatch-top mm; or trace by breakpoints: dispatch-trace OP --engine breakpoints",
-        )
-
-
-def attach_one_by_one(
-    kernel: Bpf, architecture: Architecture, program: int, path: str, places: Sequence[ProbePlace], pid: int
-) -> Iterator[int]:
+def attach_one_by_one(kernel: Bpf, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> Iterator[int]:
     """The descriptor of a link for each place, when it is there. Raises OSError."""
-    call = architecture.probing.perf_call if architecture.probing else 0
-    with open(_TYPE) as file:
+    with open(_EVENT_TYPE) as file:
         kind = int(file.read())
     name = ctypes.create_string_buffer(os.fsencode(path))
     for place in places:
-        numbers = (kind, _SIZE, 0, 0, 0, 0, 0, 0, 0, ctypes.addressof(name), place.offset)
-        attributes = ctypes.create_string_buffer(_ATTRIBUTES.pack(*numbers), _SIZE)
-        event = kernel.system_call(call, attributes, pid, -1, -1, _CLOSE_ON_EXEC)
+        numbers = (kind, _ATTRIBUTES_SIZE, 0, 0, 0, 0, 0, 0, 0, ctypes.addressof(name), place.offset)
+        attributes = ctypes.create_string_buffer(_ATTRIBUTES.pack(*numbers), _ATTRIBUTES_SIZE)
+        event = kernel.system_call(kernel.perf_call, attributes, pid, -1, -1, _CLOSE_ON_EXEC)
         try:
-            yield kernel(_LINK_CREATE, struct.pack("<4IQ", program, event, _PERF_EVENT, 0, place.cookie))
+            yield kernel(LINK_CREATE, struct.pack("<4IQ", program, event, _PERF_EVENT, 0, place.cookie))
         finally:
             os.close(event)  # the link keeps it
 
 
-def attach(
-    kernel: Bpf, architecture: Architecture, program: int, path: str, places: Sequence[ProbePlace], pid: int
-) -> Iterator[int]:
+def attach(kernel: Bpf, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> Iterator[int]:
     """The descriptors of links, when they are there: the program runs at each place of the file, in that process alone.
 
     The kernel looks a path up with our rights, out of a container and through any link: so the file is opened as all
@@ -92,21 +69,17 @@ def attach(
         if kernel.has_many:
             yield kernel.attach(program, opened, places, pid)
         else:
-            yield from attach_one_by_one(kernel, architecture, program, opened, places, pid)
+            yield from attach_one_by_one(kernel, program, opened, places, pid)
     finally:
         os.close(file)
 
 
-_MESSAGE, _COUNT, _LATER = struct.Struct("<Ii"), struct.Struct("<Q"), struct.Struct("<QQ")
-"""The number of a file, errno: 0 where a descriptor comes along; _ALL: there is no more. For places that come later:
-their number, then offset and cookie of each, then the path."""
-_LONGEST, _PLACES_AT_ONCE = 1 << 16, 1 << 11
+_MESSAGE = struct.Struct("<Ii")
+"""An answer: the number of a file (_ALL: there is no more), errno (0 where a descriptor comes along)."""
+_COUNT, _PLACE = struct.Struct("<Q"), struct.Struct("<QQ")
+"""A request for more places: their number, then offset and cookie of each, then the path."""
+_LONGEST_REQUEST, _PLACES_AT_ONCE = 1 << 16, 1 << 11
 _ALL = 1 << 31
-_Placed = Callable[..., Iterable[int]]
-_NAME = "gdbext-probes"
-"""The name that ps shows, at most 15 characters (TASK_COMM_LEN, include/linux/sched.h)."""
-
-
 INTERRUPTS = (signal.SIGINT, signal.SIGALRM, *ENDING_SIGNALS)
 """The signals that may raise an exception anywhere: held while a ProbeKeeper is made and noted, for the links that it
 has received would be left open, and the probes with them."""
@@ -115,30 +88,42 @@ has received would be left open, and the probes with them."""
 class ProbeKeeper:
     """Probes at places of one process, until close() or until the tool has ended in any way.
 
-    The tool has the descriptors of all links, too: it goes on measuring where somebody ends the other process.
+    The tool has the descriptors of all links, too: the probes stay where the other process is killed.
     """
 
-    def __init__(
-        self,
-        kernel: Bpf,
-        architecture: Architecture,
-        program: int,
-        pid: int,
-        places: Mapping[str, Sequence[ProbePlace]],
-    ) -> None:
-        """The program runs at these places, by file. Raises ProbesRefused; nothing is left then."""
-
-        def placed(path: str, more: Sequence[ProbePlace] = ()) -> Iterable[int]:
-            return attach(kernel, architecture, program, path, more or places[path], pid)
-
-        paths = [*places]
+    def __init__(self, kernel: Bpf, program: int, pid: int, places: Mapping[str, Sequence[ProbePlace]]) -> None:
+        """Run the program at these places, by file. Raises ProbesRefused; nothing is left then."""
         self._links: list[int] = []
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._child = 0
+
+        def keep() -> None:
+            """Place the probes, and more until the tool's end; the exit of this process takes them away."""
+            self._socket.close()
+            _place_first(other_end, kernel, program, pid, places)
+            links: list[int] = []
+            while request := other_end.recv(_LONGEST_REQUEST):
+                failure = 0
+                try:
+                    end = _COUNT.size + _COUNT.unpack_from(request)[0] * _PLACE.size
+                    more = [ProbePlace(*fields) for fields in _PLACE.iter_unpack(request[_COUNT.size : end])]
+                    links += attach(kernel, program, os.fsdecode(request[end:]), more, pid)
+                except (OSError, GdbextError) as error:
+                    failure = getattr(error, "errno", 0) or errno.EIO
+                other_end.send(_MESSAGE.pack(0 if failure else _ALL, failure))
+
         try:
-            with theirs:
-                self._child = _started(lambda: _keep(theirs, self._socket, paths, placed))
-            self._receive(paths)
+            with other_end:
+                try:
+                    self._child = start_survivor(keep, "gdbext-probes")  # at most 15 characters (TASK_COMM_LEN)
+                except OSError as error:
+                    raise ProbesRefused(
+                        f"no process can be started that places the probes: {error.strerror}",
+                        why="there are too many processes (ulimit -u; pids.max of the control group), or too little "
+                        "memory",
+                        help="end others, or trace by breakpoints: dispatch-trace OP --engine breakpoints",
+                    ) from error
+            self._receive([*places])
         except BaseException:
             self.close()
             raise
@@ -147,14 +132,15 @@ class ProbeKeeper:
         """More places, of which the tool has no descriptor: there may be more than it may have open. Raises
         ProbesRefused."""
         for start in range(0, len(places), _PLACES_AT_ONCE):
-            some = places[start : start + _PLACES_AT_ONCE]
-            packed = b"".join(_LATER.pack(place.offset, place.cookie) for place in some)
-            self._socket.send(_COUNT.pack(len(some)) + packed + os.fsencode(path))
+            part = places[start : start + _PLACES_AT_ONCE]
+            packed = b"".join(_PLACE.pack(place.offset, place.cookie) for place in part)
+            self._socket.send(_COUNT.pack(len(part)) + packed + os.fsencode(path))
             self._receive([path])
 
     def _receive(self, paths: Sequence[str]) -> None:
         """Receive the descriptors of the links. Raises ProbesRefused."""
-        while True:
+        number = 0
+        while number != _ALL:
             data, descriptors, _, _ = socket.recv_fds(self._socket, _MESSAGE.size, 1)
             self._links += descriptors
             if not data:
@@ -165,9 +151,7 @@ class ProbeKeeper:
                 )
             number, error = _MESSAGE.unpack(data)
             if error:
-                raise refused(f"no probe can be placed in {paths[number]}", OSError(error, os.strerror(error)))
-            if number == _ALL:
-                return
+                raise refusal(f"no probe can be placed in {paths[number]}", OSError(error, os.strerror(error)))
 
     def close(self) -> None:
         """Take the probes away; idempotent."""
@@ -181,102 +165,86 @@ class ProbeKeeper:
         self._child = 0
 
 
-def _started(work: Callable[[], None]) -> int:
-    """The id of a process that does this, and ends. Raises ProbesRefused."""
-    try:
-        return start_survivor(work, _NAME)
-    except OSError as error:
-        raise ProbesRefused(
-            f"no process can be started that places the probes: {error.strerror}",
-            why="there are too many processes (ulimit -u; pids.max of the control group), or too little memory",
-            help="end others, or trace by breakpoints: dispatch-trace OP --engine breakpoints",
-        ) from error
-
-
-def _keep(tool: socket.socket, tools: socket.socket, paths: Sequence[str], placed: _Placed) -> None:
-    """Place the probes, hand them over, and place more until the tool's end; the exit of this process takes them
-    away."""
-    tools.close()
+def _place_first(
+    tool: socket.socket, kernel: Bpf, program: int, pid: int, places: Mapping[str, Sequence[ProbePlace]]
+) -> None:
+    """Place the probes, and hand their links over to the tool, with the number of the file or the error."""
     number = 0
     try:
-        for number, path in enumerate(paths):
-            for link in placed(path):
+        for number, (path, in_file) in enumerate(places.items()):
+            for link in attach(kernel, program, path, in_file, pid):
                 socket.send_fds(tool, [_MESSAGE.pack(number, 0)], [link])
         tool.send(_MESSAGE.pack(_ALL, 0))
     except OSError as error:
         tool.send(_MESSAGE.pack(number, error.errno or errno.EIO))
-    kept: list[int] = []
-    while data := tool.recv(_LONGEST):
-        failure = 0
-        try:
-            end = _COUNT.size + _COUNT.unpack_from(data)[0] * _LATER.size
-            places = [ProbePlace(*each) for each in _LATER.iter_unpack(data[_COUNT.size : end])]
-            kept += placed(os.fsdecode(data[end:]), places)
-        except (OSError, GdbextError) as error:
-            failure = getattr(error, "errno", 0) or errno.EIO
-        tool.send(_MESSAGE.pack(0 if failure else _ALL, failure))
 
 
-_MAX_OPERATORS = 1 << 14
+class ProbeRun(contextlib.ExitStack):
+    """The maps, programs and probes of one run: all are gone when it is closed, or this process ends."""
 
-
-class ProbeSet:
-    """The probes of one run, kept in place; when it is closed, or this process ends, all are gone.
-
-    ``lost`` counts what was seen and found no room; ``wanted`` is the map of operators that filtered places show.
-    """
-
-    def __init__(self, kernel: Bpf, architecture: Architecture) -> None:
-        """Place the probes. Raises ProbesRefused."""
-        self.kernel = kernel
-        self._architecture = architecture
-        self._descriptors: list[int] = []
-        self._keepers: list[ProbeKeeper] = []
-        self._program = -1
-        self.lost: CounterMap = kernel.map(PER_CPU_ARRAY, 4, 1)
-        self.own(self.lost.descriptor)
-        self.wanted = self.own(kernel.memory(HASH, 8, 8, _MAX_OPERATORS))
+    def __init__(self, architecture: Architecture, pid: int) -> None:
+        """Raises ProbesRefused on an architecture without probes."""
+        super().__init__()
+        self.kernel = Bpf.of(architecture)
+        self.architecture = architecture
+        self.pid = pid
+        self.keepers: list[ProbeKeeper] = []
 
     def own(self, descriptor: int) -> int:
         """Close it together with the rest."""
-        self._descriptors.append(descriptor)
+        self.callback(os.close, descriptor)
         return descriptor
 
+    def attach(self, program: int, places: Mapping[str, Sequence[ProbePlace]]) -> None:
+        """Run the program at these places, by file: one link for each file. Raises ProbesRefused."""
+        count = sum(map(len, places.values()))
+        if not self.kernel.has_many and count > _MAX_SINGLE_PROBES:
+            raise ProbesRefused(
+                f"this needs {count} probes, and the kernel can only place them one by one",
+                why="probes on many places at once came with Linux 6.6; to take a single one away lasts 0.08 s",
+                help="name the operators: dispatch-top mm; or trace by breakpoints: "
+                "dispatch-trace OP --engine breakpoints",
+            )
+        with signals_held(INTERRUPTS):
+            keeper = ProbeKeeper(self.kernel, program, self.pid, places)
+            self.callback(keeper.close)
+        self.keepers.append(keeper)
+
+
+class ProbeSet(ProbeRun):
+    """Probes at ``places``, all of which run one program that may count what it loses.
+
+    ``wanted`` is the map of the operators that filtered places show.
+    """
+
+    def __init__(self, architecture: Architecture, pid: int) -> None:
+        """Make the maps. Raises ProbesRefused."""
+        super().__init__(architecture, pid)
+        self.places: list[TracePlace] = []
+        self._program = -1
+        self.lost_counter = self.own(self.kernel.memory(PER_CPU_ARRAY, 4, 8, 1))
+        self.wanted = self.own(self.kernel.memory(HASH, 8, 8, 1 << 14))
+
     def want(self, operators: Iterable[int]) -> None:
-        """Filtered places show the operators with these OperatorEntries from now on, too. Raises OSError."""
+        """Have filtered places show the operators with these OperatorEntries, too. Raises OSError."""
         for address in operators:
             self.kernel.put(self.wanted, struct.pack("<Q", address), bytes(8))
 
-    def place(self, pid: int, places: Sequence[TracePlace], code: Callable[[], bytes]) -> None:
-        """One link for each file. Raises ProbesRefused."""
-        self._program = self.own(self.kernel.program(code()))
-        self.add(pid, places)
+    def start(self, places: Sequence[TracePlace], code: bytes) -> None:
+        """Load the program, and run it at the places. Raises ProbesRefused."""
+        self._program = self.own(self.kernel.program(code))
+        self.add(places)
 
-    def add(self, pid: int, places: Sequence[TracePlace], first: int = 0) -> None:
-        """More places for the program of place(), numbered from ``first`` on. Raises ProbesRefused."""
+    def add(self, places: Sequence[TracePlace]) -> None:
+        """Run the program of start() at these places, too. Raises ProbesRefused."""
+        first = len(self.places)
+        self.places += places[: MAX_PLACES - first]
         by_file: dict[str, list[ProbePlace]] = {}
-        for number, place in enumerate(places[: MAX_PLACES - first], start=first):
-            value = cookie(self._architecture, number, place)
+        for number, place in enumerate(self.places[first:], first):
+            value = cookie(self.architecture, number, place)
             by_file.setdefault(place.path, []).append(ProbePlace(place.site.offset, value))
-        self._attach(pid, by_file, self._program)
+        self.attach(self._program, by_file)
 
-    def attach(self, pid: int, places: Mapping[str, Sequence[ProbePlace]], code: bytes) -> None:
-        """The same for places of any kind, by file. Raises ProbesRefused."""
-        self._attach(pid, places, self.own(self.kernel.program(code)))
-
-    def _attach(self, pid: int, places: Mapping[str, Sequence[ProbePlace]], program: int) -> None:
-        if not self.kernel.has_many:
-            probe_keeper.check(sum(map(len, places.values())))
-        with signals_held(INTERRUPTS):
-            self._keepers.append(ProbeKeeper(self.kernel, self._architecture, program, pid, places))
-
-    def total_lost(self) -> int:
+    def lost(self) -> int:
         """Number of dispatches that were seen and found no room. Raises OSError."""
-        return sum(count for _, count in self.lost.totals())
-
-    def close(self) -> None:
-        """Take all probes away; idempotent."""
-        while self._keepers:
-            self._keepers.pop().close()
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        return sum(count for _, count in self.kernel.totals(self.lost_counter, 4))

@@ -1,12 +1,12 @@
 """The BPF program of a trace: one record for each dispatch, with how deep it is nested.
 
 It keeps, for each thread, the dispatches that are open: where the return address of their function is on the stack, and
-what stood there. A dispatch has ended when a later one of the thread is not below that place any more, or when
-something else stands there. No probe at a return is needed, and nobody's stack is touched.
+the word there. A dispatch has ended when a later one of the thread is not below that address any more, or when the word
+is another. No probe at a return is needed, and no stack is written to.
 
 That is not proof: old words survive in holes of newer frames. So the first time that one dispatch is seen below another
-at a certain distance, a copy of the stack between them goes to user space, which unwinds it (trace_places.py) and tells
-the program where a dispatch was not made from inside of the other.
+at a certain distance, a copy of the stack between them goes to user space, which unwinds it (dispatch_tracer.py) and
+tells the program where a dispatch was not made from inside of the other.
 
 The records come through a BPF ring buffer, which is read in this process by mmap. Layout: kernel/bpf/ringbuf.c of Linux
 6.18. Page 0 has the reader's position, which we write; page 1 the writer's; behind it is the ring, mapped twice in a
@@ -18,12 +18,20 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from gdbext.engine.arch import Architecture
 from gdbext.tools.probes.bpf import bpf_program as bpf
-from gdbext.tools.probes.bpf.place_program import MAX_PLACES, PLACE_BITS, At, Filter, dispatch, return_address
+from gdbext.tools.probes.bpf.place_program import (
+    MAX_PLACES,
+    PLACE_BITS,
+    Filter,
+    StackPlaces,
+    load_dispatch,
+    return_address,
+    saved_registers,
+)
 
 DEPTH_LIMIT = 255
 """Open dispatches of a thread that are told apart."""
@@ -49,7 +57,7 @@ _TIME, _ENTRY, _KEYSET, _SLOT, _RETURNS, _THREAD = -48, -40, -32, -24, -16, -8
 _KEY, _FOUND, _ZERO, _RELATION, _PARENT, _ONE, _SIZE = -56, -64, -72, -88, -80, -96, -104
 _NO_WAKEUP = 1
 """BPF_RB_NO_WAKEUP: the reader comes by itself."""
-_AT = At(entry=_ENTRY, keyset=_KEYSET, thread=_KEY)
+_AT = StackPlaces(entry=_ENTRY, keyset=_KEYSET, thread=_KEY)
 
 
 class TraceMaps(NamedTuple):
@@ -65,10 +73,10 @@ class TraceMaps(NamedTuple):
 
 
 def program(architecture: Architecture, maps: TraceMaps, only: Filter) -> bpf.Code:
-    """The instructions of the program."""
+    """The program that writes a record for each dispatch, and a copy of the stack for each new relation."""
     return bpf.assemble(
         (
-            *dispatch(architecture, _AT, maps.wanted, only),
+            *load_dispatch(architecture, _AT, maps.wanted, only),
             *return_address(architecture),
             bpf.store(bpf.FRAME, _SLOT, bpf.B3),
             *bpf.read_user(_RETURNS),
@@ -77,8 +85,6 @@ def program(architecture: Architecture, maps: TraceMaps, only: Filter) -> bpf.Co
             *_enter(),
             *_copy(architecture, maps),
             *_report(maps),
-            bpf.Label("end"),
-            bpf.end(),
         )
     )
 
@@ -92,11 +98,7 @@ def _state(maps: TraceMaps) -> list[bpf.Part]:
         *bpf.look_up(maps.blank, _ZERO),
         bpf.jump_if_equal("end", bpf.B0, 0),
         bpf.move(bpf.B3, bpf.B0),
-        bpf.load_map(bpf.B1, maps.states),
-        bpf.move(bpf.B2, bpf.FRAME),
-        bpf.increase(bpf.B2, _KEY),
-        bpf.constant(bpf.B4, 0),
-        bpf.call(bpf.MAP_UPDATE),
+        *bpf.put(maps.states, _KEY),
         *bpf.look_up(maps.states, _KEY),
         bpf.jump_if_equal("lost", bpf.B0, 0),
         bpf.Label("known"),
@@ -105,19 +107,26 @@ def _state(maps: TraceMaps) -> list[bpf.Part]:
 
 
 def _leave(maps: TraceMaps) -> list[bpf.Part]:
-    """B8: how many dispatches are open around this one."""
+    """B8: how many dispatches are open around this one. Zero at _ONE: the relation to the innermost is new."""
     return [
         bpf.load(bpf.B8, bpf.B9, 0),
         bpf.keep_bits(bpf.B8, DEPTH_LIMIT),
         bpf.Label("next"),
         bpf.jump_if_equal("nested", bpf.B8, 0),
-        bpf.move(bpf.B1, bpf.B8),
-        bpf.increase(bpf.B1, -1),
+        bpf.address(bpf.B1, bpf.B8, -1),
         *_frame(),
         bpf.load(bpf.B3, bpf.B1, _FRAMES),
         bpf.load(bpf.B2, bpf.FRAME, _SLOT),
         bpf.jump_unless_above("gone", bpf.B3, bpf.B2),
-        *_relation(),
+        bpf.load(bpf.B0, bpf.B1, _FRAMES + 8),  # the relation: the other's return address, and in one word the
+        bpf.store(bpf.FRAME, _PARENT, bpf.B0),  # distance (the other's slot in B3, ours in B2) and our place
+        bpf.move(bpf.B0, bpf.B3),
+        bpf.subtract(bpf.B0, bpf.B2),
+        bpf.shift_left(bpf.B0, PLACE_BITS),
+        bpf.move(bpf.B2, bpf.B7),
+        bpf.keep_bits(bpf.B2, MAX_PLACES - 1),
+        bpf.plus(bpf.B0, bpf.B2),
+        bpf.store(bpf.FRAME, _RELATION, bpf.B0),
         *bpf.read_user(_FOUND),
         bpf.load(bpf.B1, bpf.FRAME, _PARENT),
         bpf.load(bpf.B2, bpf.FRAME, _FOUND),
@@ -147,24 +156,9 @@ def _frame() -> list[bpf.Part]:
     return [bpf.keep_bits(bpf.B1, DEPTH_LIMIT), bpf.shift_left(bpf.B1, 4), bpf.plus(bpf.B1, bpf.B9)]
 
 
-def _relation() -> list[bpf.Part]:
-    """Distance (in B3, the other's slot less ours in B2) and place in one word, the other's return address."""
-    return [
-        bpf.load(bpf.B0, bpf.B1, _FRAMES + 8),
-        bpf.store(bpf.FRAME, _PARENT, bpf.B0),
-        bpf.move(bpf.B0, bpf.B3),
-        bpf.subtract(bpf.B0, bpf.B2),
-        bpf.shift_left(bpf.B0, PLACE_BITS),
-        bpf.move(bpf.B2, bpf.B7),
-        bpf.keep_bits(bpf.B2, MAX_PLACES - 1),
-        bpf.plus(bpf.B0, bpf.B2),
-        bpf.store(bpf.FRAME, _RELATION, bpf.B0),
-    ]
-
-
 def _copy(architecture: Architecture, maps: TraceMaps) -> list[bpf.Part]:
     """The stack from here up to the outermost dispatch, unless it is known whether we are inside of the next one."""
-    saved = architecture.probing.saved if architecture.probing else {}
+    frame_pointer = saved_registers(architecture).get(architecture.frame_pointer, 0)
     to = _SNAPSHOT_AT
     return [
         bpf.load(bpf.B1, bpf.FRAME, _ONE),
@@ -183,21 +177,15 @@ def _copy(architecture: Architecture, maps: TraceMaps) -> list[bpf.Part]:
         bpf.keep_bits(bpf.B2, STACK_BYTES),
         bpf.store(bpf.FRAME, _SIZE, bpf.B2),
         bpf.increase(bpf.B3, -BELOW),
-        bpf.move(bpf.B1, bpf.B9),
-        bpf.increase(bpf.B1, to + SNAPSHOT.size),
+        bpf.address(bpf.B1, bpf.B9, to + SNAPSHOT.size),
         bpf.call(bpf.READ_USER),
         bpf.jump_unless_equal("copied", bpf.B0, 0),
-        bpf.load(bpf.B1, bpf.FRAME, _RELATION),
-        bpf.store(bpf.B9, to, bpf.B1),
-        bpf.load(bpf.B1, bpf.FRAME, _PARENT),
-        bpf.store(bpf.B9, to + 8, bpf.B1),
-        bpf.load(bpf.B1, bpf.FRAME, _SLOT),
-        bpf.store(bpf.B9, to + 16, bpf.B1),
-        bpf.load(bpf.B1, bpf.B6, saved.get(architecture.frame_pointer, 0)),
-        bpf.store(bpf.B9, to + 24, bpf.B1),
+        bpf.copy_word(bpf.B9, to, bpf.FRAME, _RELATION),
+        bpf.copy_word(bpf.B9, to + 8, bpf.FRAME, _PARENT),
+        bpf.copy_word(bpf.B9, to + 16, bpf.FRAME, _SLOT),
+        bpf.copy_word(bpf.B9, to + 24, bpf.B6, frame_pointer),
         bpf.load_map(bpf.B1, maps.snapshots),
-        bpf.move(bpf.B2, bpf.B9),
-        bpf.increase(bpf.B2, to),
+        bpf.address(bpf.B2, bpf.B9, to),
         bpf.load(bpf.B3, bpf.FRAME, _SIZE),
         bpf.keep_bits(bpf.B3, STACK_BYTES),
         bpf.increase(bpf.B3, SNAPSHOT.size),
@@ -205,13 +193,7 @@ def _copy(architecture: Architecture, maps: TraceMaps) -> list[bpf.Part]:
         bpf.call(bpf.RING_OUTPUT),
         bpf.jump_unless_equal("copied", bpf.B0, 0),
         bpf.store_constant(bpf.FRAME, _ONE, NESTED),
-        bpf.load_map(bpf.B1, maps.relations),
-        bpf.move(bpf.B2, bpf.FRAME),
-        bpf.increase(bpf.B2, _RELATION),
-        bpf.move(bpf.B3, bpf.FRAME),
-        bpf.increase(bpf.B3, _ONE),
-        bpf.constant(bpf.B4, 0),
-        bpf.call(bpf.MAP_UPDATE),
+        *bpf.put(maps.relations, _RELATION, _ONE),
         bpf.Label("copied"),
     ]
 
@@ -250,13 +232,12 @@ def _report(maps: TraceMaps) -> list[bpf.Part]:
         bpf.call(bpf.TIME),
         bpf.store(bpf.FRAME, _TIME, bpf.B0),
         bpf.load_map(bpf.B1, maps.ring),
-        bpf.move(bpf.B2, bpf.FRAME),
-        bpf.increase(bpf.B2, _TIME),
+        bpf.address(bpf.B2, bpf.FRAME, _TIME),
         bpf.constant(bpf.B3, RECORD.size),
         bpf.constant(bpf.B4, _NO_WAKEUP),
         bpf.call(bpf.RING_OUTPUT),
         bpf.jump_if_equal("end", bpf.B0, 0),
-        *bpf.lose(maps.lost, _ZERO),
+        *bpf.count_lost(maps.lost, _ZERO),
     ]
 
 
@@ -269,48 +250,50 @@ class Ring:
     """A ring whose records may have any size. ``size``: its bytes, a power of two and at least a page."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Make the map. Raises OSError."""
+        """Map the ring buffer. Raises OSError."""
         page = mmap.PAGESIZE
         self._size = size
         self._start = page
         self._position = 0
-        self._ours = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._own_page = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         # The kernel offers the ring a second time behind its end (kernel/bpf/ringbuf.c); every page of it would count
         # as memory of ours.
-        self._theirs = mmap.mmap(descriptor, page + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+        self._ring = mmap.mmap(descriptor, page + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
 
     def pieces(self) -> Iterator[bytes]:
         """The records that are complete, one by one; the room of each is free when the next one is asked for."""
-        while self._position < self._written():
+        while self._unread() > 0:
             at = self._at()
-            head: int = _WORD.unpack_from(self._theirs, at)[0]
+            head: int = _WORD.unpack_from(self._ring, at)[0]
             if head & _BUSY:
                 return
             length = head & ~_DISCARDED
             if not head & _DISCARDED:
-                yield self._round(at + HEADER, length)
+                yield self._bytes(at + HEADER, length)
             self._advance(HEADER + length + 7 & ~7)
 
-    def _written(self) -> int:
-        return int(_POSITION.unpack_from(self._theirs, 0)[0])
+    def _unread(self) -> int:
+        """Bytes from our position to the writer's."""
+        return int(_POSITION.unpack_from(self._ring, 0)[0]) - self._position
 
     def _at(self) -> int:
+        """Our position in the mapped memory."""
         return self._start + (self._position & self._size - 1)
 
-    def _round(self, start: int, length: int) -> bytes:
-        """The bytes there, the rest of them from the beginning of the ring."""
+    def _bytes(self, start: int, length: int) -> bytes:
+        """The bytes there; those behind the end of the ring are at its beginning."""
         missing = max(0, start + length - self._start - self._size)
-        found = self._theirs[start : start + length - missing]
-        return found + self._theirs[self._start : self._start + missing] if missing else found
+        found = self._ring[start : start + length - missing]
+        return found + self._ring[self._start : self._start + missing] if missing else found
 
     def _advance(self, size: int) -> None:
         self._position += size
-        _POSITION.pack_into(self._ours, 0, self._position)
+        _POSITION.pack_into(self._own_page, 0, self._position)
 
     def close(self) -> None:
         """Unmap the memory; a second call does nothing."""
-        self._ours.close()
-        self._theirs.close()
+        self._own_page.close()
+        self._ring.close()
 
 
 class UniformRing(Ring):
@@ -321,34 +304,27 @@ class UniformRing(Ring):
         super().__init__(descriptor, size)
         self._step = HEADER + record.size
         self._payload = record.size
-        self._unpack = struct.Struct(f"<8x{record.format.lstrip('<')}").iter_unpack
-        self._headers = memoryview(self._theirs).cast("I")
+        self.records: Callable[[bytes], Iterator[tuple[Any, ...]]]
+        self.records = struct.Struct(f"<8x{record.format.lstrip('<')}").iter_unpack
+        """The records in what read() gave."""
+        self._headers = memoryview(self._ring).cast("I")
 
     def read(self) -> bytes:
         """All records that are complete, one after the other, and room for as many new ones in the ring."""
-        count = (self._written() - self._position) // self._step
+        step, count = self._step, self._unread() // self._step
         if not count:
             return b""
-        start = self._at()
-        heads = self._heads(start, count)
+        # No record begins so near to the end that its header goes round: both are multiples of eight bytes.
+        start, end = self._at(), self._start + self._size
+        before_end = min(count, -((start - end) // step))
+        again = start + before_end * step - self._size
+        heads = self._headers[start >> 2 : (start + before_end * step) >> 2 : step >> 2].tolist()
+        heads += self._headers[again >> 2 : (again + (count - before_end) * step) >> 2 : step >> 2].tolist()
         if any(head != self._payload for head in heads):
             count = next(number for number, head in enumerate(heads) if head != self._payload)
-        found = self._round(start, count * self._step)
-        self._advance(count * self._step)
+        found = self._bytes(start, count * step)
+        self._advance(count * step)
         return found
-
-    def _heads(self, start: int, count: int) -> list[int]:
-        """The first words of so many records from there on. No record begins so near to the end that its header goes
-        round: both are multiples of eight bytes."""
-        end, step = self._start + self._size, self._step
-        before = min(count, -((start - end) // step))
-        found: list[int] = self._headers[start >> 2 : (start + before * step) >> 2 : step >> 2].tolist()
-        again = start + before * step - self._size
-        return found + self._headers[again >> 2 : (again + (count - before) * step) >> 2 : step >> 2].tolist()
-
-    def records(self, data: bytes) -> Iterator[tuple[Any, ...]]:
-        """The records in what read() gave."""
-        return self._unpack(data)
 
     def close(self) -> None:
         """Unmap the memory; a second call does nothing."""

@@ -110,7 +110,7 @@ def probed(file: Path, offsets: tuple[int, ...], pid: int, at_once: bool = True)
     if at_once:
         links = [kernel.attach(program, str(file), places, pid)]
     else:
-        links = list(attach_one_by_one(kernel, architecture, program, str(file), places, pid))
+        links = list(attach_one_by_one(kernel, program, str(file), places, pid))
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 from gdbext.errors import NotPermitted, TargetGone
 from gdbext.tools.outcome import error_text
-from gdbext.tools.probes.bpf.bpf_kernel import Circumstances, refused
+from gdbext.tools.probes.bpf.bpf_kernel import Circumstances, refusal
 from support.programs import procfs
 from support.programs.harness import wait_until
 
@@ -150,7 +150,7 @@ def test_one_wording_wherever_it_is_noticed() -> None:
             look(pid)
         said.add(error_text(caught.value))
     assert said == {f"process {pid} has ended; take a core of the next one (gcore PID)"}
-    error = refused("no probe", OSError(errno.ESRCH, "No such process"), Circumstances("6.18.0", 0, False, False))
+    error = refusal("no probe", OSError(errno.ESRCH, "No such process"), Circumstances("6.18.0", 0, False, False))
     assert error.why == "the process has ended meanwhile"
 
 

@@ -16,9 +16,8 @@ from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import BadData, UsageError
 from gdbext.live import breakpoint_setter as setting
 from gdbext.live.breakpoint_setter import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register
-from gdbext.live.operator_functions import Opening
 from gdbext.live.registrations import KernelWatch, check_pattern, generated_functions, is_generated
-from gdbext.tools.breaks.break_plan import BreakSite, check_keys, end_site, key_condition
+from gdbext.tools.breaks.break_plan import BreakSite, Opening, check_keys, end_site, key_condition
 from gdbext.tools.breaks.break_set import BreakSet
 from gdbext.tools.breaks.breaks_section import BreakRequest
 from gdbext.torch.assumed_symbols import CALL_CHECKS
@@ -56,7 +55,7 @@ def test_key_conditions_hold_exactly_for_their_key(keys: KeyNames) -> None:
 
 def test_as_gdb_reads_conditions_and_what_they_mean() -> None:
     either = AnyOf((Equals(A, 16), Equals(Pointee(B), 16)))
-    condition = setting.both(either, Equals(Bits(Choice(Equals(A, 16), B, A), 4, 3), 4))
+    condition = setting.conjunction(either, Equals(Bits(Choice(Equals(A, 16), B, A), 4, 3), 4))
     chosen = "($a == 0x10 ? $b : $a)"
     text = f"($a == 0x10 || *(unsigned long*)$b == 0x10) && (((unsigned long){chosen} & 0x4) >> 3) == 4"
     assert setting.condition_text(condition) == text
@@ -65,8 +64,8 @@ def test_as_gdb_reads_conditions_and_what_they_mean() -> None:
     assert setting.value_of(choice, thread(a=1, b=5)) == 5
     assert setting.value_of(Pointee(A), thread(a=1)) == 0x7000
     one, two, three = (Equals(A, number) for number in (1, 2, 3))
-    assert setting.both(ALWAYS, one) == one
-    assert setting.both(setting.both(one, two), three) == AllOf((one, two, three))
+    assert setting.conjunction(ALWAYS, one) == one
+    assert setting.conjunction(setting.conjunction(one, two), three) == AllOf((one, two, three))
     assert setting.holds(ALWAYS, thread())
 
 

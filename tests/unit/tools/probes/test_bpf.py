@@ -14,7 +14,7 @@ import pytest
 
 from gdbext.engine.arch import architectures
 from gdbext.errors import ProbesRefused
-from gdbext.tools.probes.bpf.bpf_kernel import Bpf, Circumstances, refused
+from gdbext.tools.probes.bpf.bpf_kernel import Bpf, Circumstances, refusal
 from gdbext.tools.probes.bpf.place_program import Filter, TracePlace, cookie
 from gdbext.tools.probes.bpf.probe_programs import CounterMaps, cell_counts, program
 from gdbext.tools.probes.bpf.trace_program import HEADER, Ring, UniformRing
@@ -197,7 +197,7 @@ BPF, PERFMON, SYS_ADMIN = 1 << 39, 1 << 38, 1 << 21
     ],
 )
 def test_what_is_missing_is_named(code: int, here: tuple[str, int, bool, bool], why: str, help_: str) -> None:
-    error = refused("a BPF map cannot be made", OSError(code, os.strerror(code)), Circumstances(*here))
+    error = refusal("a BPF map cannot be made", OSError(code, os.strerror(code)), Circumstances(*here))
     assert error.what == f"a BPF map cannot be made: {os.strerror(code)}"
     assert why in (error.why or "")
     assert help_ in (error.help or "")

@@ -50,7 +50,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def keeper(kernel: Kernel, places: Mapping[str, Sequence[ProbePlace]] = PLACES) -> ProbeKeeper:
-    return ProbeKeeper(cast("Bpf", kernel), X86_64, 0, os.getpid(), places)
+    return ProbeKeeper(cast("Bpf", kernel), 0, os.getpid(), places)
 
 
 def is_gone(read: int) -> bool:
@@ -92,7 +92,7 @@ def test_the_kernel_gets_the_file_that_was_opened_and_not_its_name(tmp_path: Pat
             seen.append(Path(path).read_bytes())
             return -1
 
-    links = [*attach(cast("Bpf", Exchanging(-1)), X86_64, 0, str(library), [ProbePlace(1, 2)], os.getpid())]
+    links = [*attach(cast("Bpf", Exchanging(-1)), 0, str(library), [ProbePlace(1, 2)], os.getpid())]
     assert links == [-1]
     assert seen == [b"library"]
 

@@ -14,9 +14,9 @@ from gdbext.errors import BadData
 from gdbext.tools.probes import top, top_view, trace_places
 from gdbext.tools.probes.bpf.probe_programs import ENTERED, PARTS_BITS, range_of
 from gdbext.tools.probes.dispatch_counter import DispatchCount
-from gdbext.tools.probes.latency_meter import LatencyBucket, _within, powers
+from gdbext.tools.probes.latency_meter import LatencyBucket, _quantile, powers
 from gdbext.tools.probes.summary import Anomalies, Summary, TopSection
-from gdbext.tools.probes.trace_places import LatePlaces, named
+from gdbext.tools.probes.trace_places import NewLibrarySites, function_names
 from gdbext.torch.stack import DispatchEvent
 from support.fakes.fake_target import FakeTarget
 
@@ -57,12 +57,12 @@ def test_kernels_in_tables_have_no_unnamed_namespaces() -> None:
 def test_functions_that_cannot_be_counted_are_named_where_they_are_the_programs_own() -> None:
     functions = {start: SimpleNamespace(demangled=(f"mine::f{start}(at::Tensor const&)",)) for start in range(5)}
     symbolizer: Any = SimpleNamespace(function=functions.get)
-    assert named(symbolizer, {2, 1}) == "mine::f1, mine::f2"
-    assert named(symbolizer, set(range(5))) == "mine::f0, mine::f1, mine::f2, …"
-    assert named(symbolizer, {99}) == ""
+    assert function_names(symbolizer, {2, 1}) == "mine::f1, mine::f2"
+    assert function_names(symbolizer, set(range(5))) == "mine::f0, mine::f1, mine::f2, …"
+    assert function_names(symbolizer, {99}) == ""
 
     def nothing_seen(*unseen: str) -> str:
-        return top_view.nothing(TopSection(2.0, "probes", 0, 0, 3, (), unseen=2, unseen_in=unseen))
+        return top_view.nothing_text(TopSection(2.0, "probes", 0, 0, 3, (), unseen=2, unseen_in=unseen))
 
     assert nothing_seen("2 in libtorch_cpu.so") == top_view.NOTHING
     text = nothing_seen("1 in libtorch_cpu.so", "1 in ops.so: mine::f")
@@ -140,8 +140,8 @@ def test_a_duration_lies_in_its_bucket_and_powers_join_buckets_without_gaps() ->
         assert bucket < ENTERED
         assert nanoseconds < 4 or high == range_of(bucket + 1)[0]
     counts = {bucket_of(1000): 50, bucket_of(3000): 49, bucket_of(900000): 1}
-    assert [_within(counts, share) for share in (0.5, 0.9, 0.99, 1.0)] == [1.024, 3.072, 3.072, 917.504]
-    assert _within({}, 0.5) is None
+    assert [_quantile(counts, share) for share in (0.5, 0.9, 0.99, 1.0)] == [1.024, 3.072, 3.072, 917.504]
+    assert _quantile({}, 0.5) is None
     quarters = [LatencyBucket(*(edge / 1e3 for edge in range_of(bucket_of(at))), count=1) for at in (1024, 1300, 9000)]
     found = [(bucket.from_us, bucket.count) for bucket in powers(quarters)]
     assert found == [(1.024, 2), (2.048, 0), (4.096, 0), (8.192, 1)]
@@ -176,7 +176,7 @@ def test_each_library_once_and_one_that_cannot_be_read_three_times(monkeypatch: 
 
     monkeypatch.setattr(trace_places, "TracePlaces", Places)
     maps = [mapped("/lib/torch.so")]
-    late = LatePlaces(MappedSession(maps), True)  # type: ignore[arg-type]
+    late = NewLibrarySites(MappedSession(maps), True)  # type: ignore[arg-type]
     assert late.found() == ()
     maps += [mapped("/ext/a.so"), mapped("/ext/a.so", "rw-p"), mapped("/ext/data", "r--p"), mapped("")]
     assert late.found() == [(1, ["/ext/a.so"], True)]

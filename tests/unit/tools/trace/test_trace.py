@@ -33,11 +33,11 @@ from gdbext.tools.probes.dispatch_tracer import DispatchTracer, SeenDispatch
 from gdbext.tools.probes.flame_files import FlameStacks, is_flame_file
 from gdbext.tools.trace import hook_installer, nesting
 from gdbext.tools.trace.chrome_trace import ChromeTrace, JsonTrace, json_lines
-from gdbext.tools.trace.hook_installer import TracedOperators, TraceHooks, TraceRequest
+from gdbext.tools.trace.hook_installer import HookInstaller, TracedOperators
 from gdbext.tools.trace.nesting import Nesting
 from gdbext.tools.trace.trace_bars import FlameTrace, bars
 from gdbext.tools.trace.trace_output import TextTrace, TraceOutput
-from gdbext.tools.trace.tracer import Limits, Tracer
+from gdbext.tools.trace.tracer import Tracer, TraceRequest
 from gdbext.torch.stack import DispatchEvent, DispatchKeySet, Kernel
 from support.fakes.fake_target import FakeTarget
 from support.fakes.made_pages import DISPATCHES, MM, MM_CPU
@@ -86,7 +86,9 @@ class Case:
         self.lines: list[str] = []
         self.stack = Stack()
         sink, describer = TextTrace(lambda data: self.lines.append(data.decode()), verbose), SimpleNamespace(find=find)
-        arguments: Any = (lambda *_: b"", Limits(**limits), lambda operator: operator.traced)
+        since = limits.pop("since", ())
+        request = TraceRequest((), **limits)
+        arguments: Any = (lambda *_: b"", request, since, lambda operator: operator.traced, lambda: 0.0)
         self.tracer = Tracer(describer, sink, self.stack.walk(), *arguments)  # type: ignore[arg-type]
 
     def lookup(self, name: str, cfa: int, event: str = "call", bits: int = 1, tid: int = 1, number: int = 1) -> bool:
@@ -126,7 +128,7 @@ def test_a_call_from_inside_is_nested_and_others_are_not() -> None:
 
 
 def test_limit_depth_thread_beginning_and_what_is_traced() -> None:
-    case = Case(events=2, depth=1, tid=1, since=(hash("a"),))
+    case = Case(limit=2, depth=1, tid=1, since=(hash("a"),))
     assert [case.lookup(name, STACK) for name in ("before", "untraced", "a")] == [False] * 3
     nested(case, STACK, STACK - 0x100, 1)
     assert not case.lookup("b", STACK - 0x100)
@@ -147,7 +149,7 @@ def test_steps_of_a_dispatch() -> None:
     steps = [line.split("]")[0].strip(" [") for line in case.lines]
     assert steps == ["call", "lookup", "index", "found", "enter", "return", "return"]
     assert "unboxed" in case.lines[4]
-    assert not case.tracer.depth.threads()
+    assert not any(case.tracer.open.values())
     case.lookup("a", STACK)
     case.tracer.invoke(1, STACK, "kernel", 0x5008)
     assert case.lines[-1].endswith("boxed\n")
@@ -387,15 +389,19 @@ def operator(name: str) -> Any:
     return SimpleNamespace(qualified=name, name=name, address=hash(name))
 
 
-class Installer:
-    def __init__(self) -> None:
+class Installer(HookInstaller):
+    def __init__(self, all_calls: Any, request: TraceRequest, note: Callable[[str], None]) -> None:
+        self._all_calls, self._functions, self._request, self._note = all_calls, all_calls.functions, request, note
+        self._stops_at_all_boxed = False
         self.placed: list[str] = []
         self.defined: Callable[[Any], None] = lambda _: None
+        for name in ("everything", "extensions", "python_kernels", "shared_lookup"):
+            setattr(self, name, lambda *_, name=name: self.placed.append(name))
 
-    def function(self, function: Any, entry: bool) -> None:
-        self.placed.append(f"{function.name}{' with entry' if entry else ''}")
+    def function(self, function: Any) -> None:
+        self.placed.append(f"{function.name}{' with entry' if self._request.verbose else ''}")
 
-    def boxed_entry(self, entry: str, calls: bool) -> None:
+    def boxed_entry(self, entry: str, _operator: Any, calls: bool) -> None:
         self.placed.append(f"{entry}{' with calls' if calls else ''}")
 
     def structured(self, operators: list[Any]) -> None:
@@ -404,14 +410,10 @@ class Installer:
     def definitions(self, defined: Callable[[Any], None]) -> None:
         self.defined = defined
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: self.placed.append(name)
-
 
 class Trace:
     def __init__(self, *patterns: str, known: tuple[str, ...] = (), **options: Any) -> None:
         self.notes: list[str] = []
-        self.installer = Installer()
         self.request = TraceRequest(patterns, **options)
         operators = {name: operator(name) for name in known or patterns}
         dispatcher: Any = SimpleNamespace(
@@ -423,10 +425,10 @@ class Trace:
             functions=lambda one: [SimpleNamespace(operator=one, name=name) for name in OWN.get(one.name, ())],
             boxed_entries=lambda one: [f"boxed {one.name}"],
         )
-        all_calls: Any = SimpleNamespace(shared_lookups=lambda: ["callBoxed"])
-        installer: Any = self.installer
+        all_calls: Any = SimpleNamespace(shared_lookups=lambda: ["callBoxed"], functions=functions)
+        self.installer = Installer(all_calls, self.request, self.notes.append)
         self.placed = self.installer.placed
-        TraceHooks(installer, functions, all_calls, self.request, self.notes.append).place(self.operators)
+        self.installer.place(self.operators)
 
 
 def test_operators_with_and_without_functions_of_their_own() -> None:
@@ -511,7 +513,7 @@ def test_what_was_foreseen_is_shown_when_the_process_is_gone(monkeypatch: pytest
     process = Process()
     monkeypatch.setattr(nesting, "Describer", lambda *_, **__: process)
     shown: list[str] = []
-    sink: Any = SimpleNamespace(dispatch=lambda one: shown.append(one.found.qualified), ended=lambda _: None)
+    sink: Any = SimpleNamespace(dispatch=lambda one: shown.append(one.lookup.qualified), ended=lambda _: None)
     operators: Any = SimpleNamespace(since=(), has=lambda _: True)
     follows = Nesting(process, operators, TraceRequest((), True), sink, 0, PLACES)  # type: ignore[arg-type]
     tracer = FakeTracer()

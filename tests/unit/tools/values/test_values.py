@@ -13,8 +13,8 @@ from gdbext.engine.arch.argument_places import CFA, SavedArgument
 from gdbext.tools.values import launch as launches
 from gdbext.tools.values.first_nan import FirstBad, above, find_lines, has_infinity, has_nan
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchTensor, LaunchValue
-from gdbext.tools.values.value_site import ValueSite, lost_registers, passed_at
-from gdbext.tools.values.watching import WatchedOperators
+from gdbext.tools.values.value_site import ValueSite, lost_registers, registers_at
+from gdbext.tools.values.value_watch import WatchedOperators
 from gdbext.torch.values.value_text import Statistics
 
 
@@ -69,13 +69,13 @@ PLACES = {
 
 
 def test_a_number_of_which_four_bytes_are_kept_is_not_known() -> None:
-    lost = frozenset(lost_registers(X86_64, KINDS, SLOTS, PLACES, hidden=False))
+    lost = frozenset(lost_registers(X86_64, KINDS, SLOTS, PLACES, uses_sret=False))
     assert lost == {"rsi", "rcx"}
-    assert set(lost_registers(X86_64, KINDS, SLOTS, {"rsi": SavedArgument("r12")}, hidden=True)) >= {"rdi", "rdx"}
+    assert set(lost_registers(X86_64, KINDS, SLOTS, {"rsi": SavedArgument("r12")}, uses_sret=True)) >= {"rdi", "rdx"}
     site = ValueSite(("self", "dim", "keepdim", "p", "n"), KINDS, SLOTS, PLACES, False, 0x1000, lost)
     memory = {0x7000 - 0x20: 0xAAAA_0000_0007, 0x7000 - 0x24: 1, 0x7000 - 0x30: 0x3FF0_0000_0000_0000}
     control: Any = SimpleNamespace(register={"rbx": 0x5000, "rcx": 3}.__getitem__, float_register={}.__getitem__)
-    passed = passed_at(X86_64, site, control, 0x7000, memory.get)
+    passed = registers_at(X86_64, site, control, 0x7000, memory.get)
     assert passed.words == (0x5000, None, 1, None, None, None)
     assert passed.floats == (0x3FF0_0000_0000_0000,)
 
