@@ -1,8 +1,8 @@
-"""The one reader of files of /proc: never more than a limit, for the process itself sets the length of many of them.
+"""The one reader of files of /proc, up to a limit: the process itself sets the length of many of them.
 
 PR_SET_MM_MAP (prctl(2)) needs no privilege and makes ``environ`` or ``cmdline`` as long as the address space; mappings,
-mounts, threads, locks and watches are as many as the process wants. ``tests/unit/test_file_law.py`` finds who reads
-such a file in another way.
+mounts, threads, locks and watches are as many as the process wants. ``tests/unit/test_file_law.py`` finds other ways
+of reading such a file.
 """
 
 from __future__ import annotations
@@ -18,11 +18,6 @@ TABLE = 64 << 20
 """Bytes of a table: ``maps``, ``mountinfo``, ``/proc/locks``, ``net/tcp``."""
 _STEP = 1 << 16
 _LINE = 4096
-
-
-def limit_of(name: str) -> int:
-    """The limit of a file by its name in /proc/PID."""
-    return {"environ": WORDS, "cmdline": WORDS, "maps": TABLE}.get(name.rpartition("/")[2], ONE)
 
 
 def head(path: str, limit: int) -> bytes:
@@ -51,14 +46,15 @@ def line(path: str) -> bytes:
 
 
 def read(path: str, limit: int | None = None) -> bytes:
-    """The whole file; ``limit`` goes by its name unless given. Raises OSError; EFBIG where it is longer."""
-    most = limit_of(path) if limit is None else limit
-    found = head(path, most + 1)
-    if len(found) > most:
-        raise OSError(errno.EFBIG, f"longer than {most} bytes", path)
-    return found
+    """The whole file; ``limit`` None: by its name. Raises OSError; EFBIG if it is longer."""
+    if limit is None:
+        limit = {"environ": WORDS, "cmdline": WORDS, "maps": TABLE}.get(path.rpartition("/")[2], ONE)
+    data = head(path, limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"longer than {limit} bytes", path)
+    return data
 
 
 def text(path: str, limit: int | None = None) -> str:
-    """The whole file as text, in which file names stay what they are. Raises OSError; EFBIG where it is longer."""
+    """The whole file, decoded as file names are. Raises OSError; EFBIG if it is longer."""
     return os.fsdecode(read(path, limit))
