@@ -174,7 +174,6 @@ class Decoded(NamedTuple):
 
     @property
     def calls(self) -> list[Instruction]:
-        """The call instructions of the function."""
         return [found for found in self.instructions if found.is_call]
 
 

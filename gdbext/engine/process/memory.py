@@ -72,7 +72,6 @@ class Memory:
         return self._read_long(address, size)
 
     def _read_long(self, address: int, size: int) -> bytes:
-        """A read that crosses pages."""
         if size < 0 or size > _READ_LIMIT or address < 0 or address + size > _ADDRESS_LIMIT:
             raise MemoryFault(address, size, "no such range of addresses")
         if size >= _DIRECT_SIZE:
@@ -128,26 +127,21 @@ class Memory:
             raise MemoryFault(first_bad, size) from fault
 
     def u8(self, address: int) -> int:
-        """Unsigned 8-bit value. Raises MemoryFault."""
         page = self._pages.get(address >> PAGE_BITS)
         if page is None:
             page = self._fetch(address >> PAGE_BITS, address, 1)
         return page[address & _OFFSET_MASK]
 
     def u16(self, address: int) -> int:
-        """Unsigned 16-bit value. Raises MemoryFault."""
         return int(_unpack_u16(self.read(address, 2))[0])
 
     def u32(self, address: int) -> int:
-        """Unsigned 32-bit value. Raises MemoryFault."""
         return int(_unpack_u32(self.read(address, 4))[0])
 
     def i32(self, address: int) -> int:
-        """Signed 32-bit value. Raises MemoryFault."""
         return int(_unpack_i32(self.read(address, 4))[0])
 
     def u64(self, address: int) -> int:
-        """Unsigned 64-bit value. Raises MemoryFault."""
         page = self._pages.get(address >> PAGE_BITS)
         offset = address & _OFFSET_MASK
         if page is None or offset > PAGE_SIZE - 8:
@@ -158,7 +152,6 @@ class Memory:
     pointer = u64
 
     def i64(self, address: int) -> int:
-        """Signed 64-bit value. Raises MemoryFault."""
         return int(_unpack_i64(self.read(address, 8))[0])
 
     def words(self, address: int, count: int) -> tuple[int, ...]:
@@ -234,11 +227,9 @@ class NotedMemory(Memory):
         return found
 
     def u8(self, address: int) -> int:
-        """Unsigned 8-bit value. Raises MemoryFault."""
         return self.read(address, 1)[0]
 
     def u64(self, address: int) -> int:
-        """Unsigned 64-bit value. Raises MemoryFault."""
         return int(_unpack_u64(self.read(address, 8))[0])
 
     pointer = u64
@@ -266,7 +257,6 @@ class ReplayedMemory(Memory):
     __slots__ = ()
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes at ``address``. Raises MemoryFault."""
         if not 0 < size <= _READ_LIMIT or not 0 <= address <= _ADDRESS_LIMIT - size:
             if not size:
                 return b""
@@ -274,11 +264,9 @@ class ReplayedMemory(Memory):
         return self._source.read(address, size)
 
     def u8(self, address: int) -> int:
-        """Unsigned 8-bit value. Raises MemoryFault."""
         return self.read(address, 1)[0]
 
     def u64(self, address: int) -> int:
-        """Unsigned 64-bit value. Raises MemoryFault."""
         return int(_unpack_u64(self.read(address, 8))[0])
 
     pointer = u64
@@ -288,7 +276,6 @@ class ReplayedMemory(Memory):
 
 
 def memory_of(target: Target) -> Memory:
-    """The view that fits the target."""
     if target.memory.records:
         return NotedMemory(target)
     return ReplayedMemory(target) if target.origin.recorded else Memory(target)

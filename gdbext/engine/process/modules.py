@@ -259,11 +259,9 @@ class ModuleTable:
 
     @property
     def mappings(self) -> Sequence[MemoryMapping]:
-        """All lines of the memory map."""
         return self._maps
 
     def mapping_at(self, address: int) -> MemoryMapping | None:
-        """The line of the memory map that covers ``address``."""
         at = bisect_right(self._map_starts, address) - 1
         if at < 0 or address >= self._maps[at].end:
             return None

@@ -41,7 +41,6 @@ class Function(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The first of the mangled names."""
         return self.names[0]
 
     @property

@@ -66,7 +66,6 @@ class MemoryIsUp(BaseException):
 
 
 def time_error(seconds: float, help: str = "") -> TargetError:
-    """The error of a look that takes too long."""
     return TargetError(
         f"no report within {seconds:g} s",
         why="the process is large, the machine is busy or the disk slow (libraries are read once)",
@@ -75,7 +74,6 @@ def time_error(seconds: float, help: str = "") -> TargetError:
 
 
 def memory_error(help: str = "") -> TargetError:
-    """The error of a look that takes too much memory."""
     return TargetError(
         "the look takes more memory than it may",
         why="the process is very large, or its memory, a file or a document is damaged, or made to exhaust us",

@@ -282,14 +282,12 @@ class _Progress:
         self._is_wanted = sys.stderr is not None and sys.stderr.isatty()
 
     def show(self, done: int) -> None:
-        """Redraw it for each 64 MB."""
         if self._is_wanted and done - self._shown >= 64 << 20:
             self._shown = done
             of = f" of {self._size >> 20}" if self._size else ""
             write(2, f"unpacking {escape(self._name)}: {done >> 20}{of} MB …\n")
 
     def end(self) -> None:
-        """Say that it is unpacked, where anything was said."""
         if self._shown:
             write(2, "unpacked\n")
 
@@ -339,11 +337,9 @@ class DyingProcess(LocalProcess):
             raise BadCore(f"{name} cannot be read", why=why, help="core-handler makes such names") from error
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
         return read_memory(self._memory, self.pid, address, size)
 
     def threads(self) -> Sequence[TargetThread]:
-        """All threads of the core's notes, by tid."""
         return self._threads
 
     def selected_thread(self) -> TargetThread | None:

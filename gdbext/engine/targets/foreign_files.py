@@ -220,7 +220,6 @@ class ForeignFiles:
         return True
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder."""
         inside = self._inside(folder)
         descriptor = self._as_user(lambda paths: _reopened(paths.name(inside), _FOLDER))
         try:

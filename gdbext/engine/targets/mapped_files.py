@@ -45,14 +45,12 @@ class MappedFiles:
                 self._bases.setdefault(entry.path, []).append(entry.start)
 
     def close(self) -> None:
-        """Unmap all of the files; idempotent."""
         for file, _ in self._opened.values():
             if file:
                 file.close()
         self._opened.clear()
 
     def mapping_at(self, address: int) -> FileMapping | None:
-        """The NT_FILE entry that covers an address."""
         index = bisect.bisect_right(self._starts, address) - 1
         if index >= 0 and address < self._files[index].end:
             return self._files[index]

@@ -56,7 +56,6 @@ class ProcThread(TargetThread):
 
     @property
     def kernel_state(self) -> str | None:
-        """The state just before we stopped the thread."""
         return self._kernel_state
 
     @property
@@ -143,7 +142,6 @@ class ProcTarget(LocalProcess):
         self._left.update((each.tid, each) for each in threads if each.tid in self._left and not each.runs_on)
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
         if self._memory < 0:
             raise TargetError(f"process {self.pid} has been let go already")
         return read_memory(self._memory, self.pid, address, size)

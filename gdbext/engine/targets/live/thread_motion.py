@@ -68,7 +68,6 @@ class SleepPlace(NamedTuple):
 
 
 def place_of(pid: int, tid: int) -> SleepPlace:
-    """The place of a thread of this machine, now."""
     folder = f"/proc/{pid}/task/{tid}"
     ran = _ran(folder)  # before the call, so that the same again proves that the thread is in this very call
     return SleepPlace(_text(f"{folder}/syscall"), ran)
@@ -132,7 +131,6 @@ def same_but_for_rseq(one: bytes, other: bytes, address: int = 0) -> bool:
 
 
 def _is_moved_area(one: bytes, other: bytes) -> bool:
-    """Both may be the same struct rseq on two processors."""
     if len(one) < _AREA.size:
         return False
     processors = os.sysconf("SC_NPROCESSORS_CONF")

@@ -84,7 +84,6 @@ def _headed(kind: int, contents: bytes, packed: bytes) -> bytes:
 
 
 def write(path: str, data: bytes) -> None:
-    """Put the file there, for its owner only, and whole or not at all. Raises OSError."""
     with WholeFile(path, PRIVATE) as file:
         file.write(data)
 

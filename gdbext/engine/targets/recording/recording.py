@@ -68,7 +68,6 @@ class SparseBytes:
         return sum(map(len, self.pieces))
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Start and contents of each piece."""
         return zip(self.starts, self.pieces)
 
     def read(self, start: int, size: int) -> bytes:

@@ -43,12 +43,10 @@ class Fields:
         self._name = name
 
     def text(self, name: str) -> str:
-        """Return the member as a string."""
         value: str = self._get(name, is_text)
         return value
 
     def optional_text(self, name: str) -> str | None:
-        """Return the member as a string, or None."""
         return None if self.is_null(name) else self.text(name)
 
     def number(self, name: str, low: int = 0, high: int = WORD) -> int:
@@ -61,30 +59,24 @@ class Fields:
         return None if self.is_null(name) else self.number(name, low, high)
 
     def is_null(self, name: str) -> bool:
-        """The member is null, or not there."""
         return self._members.get(name) is None
 
     def items(self, name: str) -> Iterator[Any]:
-        """The items of an array."""
         yield from self._get(name, lambda value: isinstance(value, list) and len(value) <= MAX_ITEMS)
 
     def objects(self, name: str) -> Iterator[Fields]:
-        """The items of an array of objects."""
         for item in self.items(name):
             yield Fields(item, f"an item of {name!r}")
 
     def object(self, name: str) -> Fields:
-        """Return the member as an object."""
         return Fields(self._members.get(name), f"{name!r}")
 
     def members(self) -> Iterator[tuple[str, Any]]:
-        """Return all members, by name."""
         if len(self._members) > MAX_ITEMS:
             raise BadRecording(f"{self._name} of the recording has {len(self._members)} members")
         yield from self._members.items()
 
     def texts(self) -> dict[str, str]:
-        """All members, which must be strings."""
         return self._all(is_text)
 
     def numbers(self) -> dict[str, int]:
@@ -108,7 +100,6 @@ class Fields:
 
 
 def is_text(value: Any) -> bool:
-    """True for a JSON string."""
     return isinstance(value, str)
 
 
@@ -118,7 +109,6 @@ def is_number(value: Any, low: int = 0, high: int = WORD) -> bool:
 
 
 def is_flag(value: Any) -> bool:
-    """True for a JSON boolean."""
     return isinstance(value, bool)
 
 
@@ -144,7 +134,6 @@ def decode(data: bytes) -> Recording:
 
 
 def from_parts(document: Any, blocks: list[SparseBytes]) -> Recording:
-    """The recording of a document and its blocks. Raises BadRecording."""
     fields = Fields(document)
     target, made = fields.object("target"), fields.object("made")
     if target.text("kind") not in KINDS:

@@ -66,7 +66,6 @@ class ReplayedFile:
         return found
 
     def arrays(self, kind: str) -> Arrays:
-        """The arrays of the symbol index."""
         found = self.file.arrays.get(kind)
         if not found:
             raise self.absent(f"symbols of {self._name}", kind)
@@ -142,7 +141,6 @@ class ReplayedFiles(HostFiles):
 
     @cached_property
     def symbols(self) -> SymbolCache:
-        """The indexes of the recording."""
         return ReplayedSymbols()
 
     def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:  # noqa: ARG002
@@ -160,7 +158,6 @@ class ReplayedFiles(HostFiles):
             return FoundFile("missing", error.what, None)
 
     def kept(self, name: str) -> str:
-        """The text that was kept."""
         return self._recording.kept.get(name, "")
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
@@ -189,7 +186,6 @@ class ReplayThread(TargetThread):
 
     @property
     def kernel_state(self) -> str | None:
-        """The state before the thread was stopped."""
         return self._thread.kernel_state
 
     def registers(self) -> Mapping[str, int]:
@@ -246,7 +242,6 @@ class ReplayTarget(Target, TargetMemory):
 
     @classmethod
     def load(cls, path: str) -> ReplayTarget:
-        """The recording in a file."""
         return cls(recording_reader.load(path))
 
     @property
@@ -258,7 +253,6 @@ class ReplayTarget(Target, TargetMemory):
         return ReplayOrigin(self.recording, self.missing)
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes. Raises MemoryFault."""
         found = self.recording.memory.read(address, size)
         if found or not size:
             return found
@@ -273,17 +267,13 @@ class ReplayTarget(Target, TargetMemory):
         return self.recording.memory.known_from(address) or 1
 
     def threads(self) -> Sequence[TargetThread]:
-        """All threads, in the order of the recorded run."""
         return self._threads
 
     def selected_thread(self) -> TargetThread | None:
-        """The thread that was selected."""
         return next((thread for thread in self._threads if thread.tid == self.recording.selected), None)
 
     def maps(self) -> Sequence[MemoryMapping]:
-        """The memory map of the recording."""
         return self.recording.maps
 
     def auxv(self) -> Mapping[int, int]:
-        """The auxiliary vector of the recording."""
         return self.recording.auxv
