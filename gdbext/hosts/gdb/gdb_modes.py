@@ -183,7 +183,7 @@ class ProbedThreads:
 
     def _is_stopped(self, thread: int) -> bool:
         with suppress(ChildProcessError):
-            return ptrace.stopped_for(thread) == (thread, self._signal)
+            return ptrace.peek_stop(thread) == (thread, self._signal)
         return False
 
     def _let_go(self, thread: int) -> None:
@@ -193,7 +193,7 @@ class ProbedThreads:
 
     def _news(self) -> tuple[int, int] | None:
         with suppress(ChildProcessError):
-            return ptrace.stopped_for()
+            return ptrace.peek_stop()
         return None
 
 
