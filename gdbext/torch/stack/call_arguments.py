@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gdbext.engine.arch import Slot
-    from gdbext.engine.process.code_reader import Decoded, FunctionCode
+    from gdbext.engine.process.code_reader import FunctionCode, FunctionInstructions
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Function
     from gdbext.engine.unwind import NativeStack
@@ -72,11 +72,11 @@ class CallSites:
         found = self._code.function(address)
         return found if found or not self._extents else self._extents.extent(address)
 
-    def decoded(self, function: Function | None) -> Decoded:
+    def decoded(self, function: Function | None) -> FunctionInstructions:
         """The instructions of a function; none where it cannot be read."""
         return self._code.of(function)
 
-    def code(self, stack: NativeStack, level: int) -> Decoded:
+    def code(self, stack: NativeStack, level: int) -> FunctionInstructions:
         """The decoded function of frame ``level``."""
         return self._code.of(self.function(stack, level))
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.process.code_reader import Decoded
+from gdbext.engine.process.code_reader import FunctionInstructions
 
 _BOXED_AT, _UNBOXED_AT, _SYM_UNBOXED_AT = 8, 16, 24
 """Offsets in c10::KernelFunction, behind the functor; its layout is checked by ``registry.kernel``."""
@@ -54,7 +54,7 @@ class WaysBack(NamedTuple):
 
 def ways_back(
     architecture: Architecture,
-    code: Decoded,
+    code: FunctionInstructions,
     site: int,
     asks: AsksCallbacks,
     ends: NeverReturns = _never,

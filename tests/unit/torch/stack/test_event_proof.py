@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
-from gdbext.engine.process.code_reader import Decoded
+from gdbext.engine.process.code_reader import FunctionInstructions
 from gdbext.torch.assumed_symbols import KERNEL_FOR_KEY, LOOKUP
 from gdbext.torch.stack.dispatch_calls import DispatchCall, group
 from gdbext.torch.stack.event_proof import offset_in_entry, ways_back
@@ -41,8 +41,8 @@ def code_of(*parts: bytes | int) -> bytes:
     return code
 
 
-def decoded(code: bytes) -> Decoded:
-    return Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
+def decoded(code: bytes) -> FunctionInstructions:
+    return FunctionInstructions(tuple(ARCHITECTURE.decode(code, START)), frozenset())
 
 
 def ways_to(code: bytes, site: int) -> Any:
