@@ -65,8 +65,8 @@ class ForeignFiles:
 
     @classmethod
     def of_core(cls, sysroot: str, source_belongs: Callable[[str], bool] = lambda _: False) -> ForeignFiles:
-        """The files below ``sysroot``, "/" for this machine's own. "": files of this machine happen to have these names,
-        and ``source_belongs`` decides which sources are shown."""
+        """The files below ``sysroot``, "/" for this machine's own. "": files of this machine that happen to have these
+        names; ``source_belongs`` decides which sources are shown."""
         files = cls(sysroot)
         if not sysroot:
             files.vouched = False
