@@ -57,7 +57,7 @@ class MappedFiles:
         return None
 
     def base_of(self, entry: FileMapping) -> int | None:
-        """Address at which the file's first byte is mapped: the nearest mapping of its offset 0 at or below ``entry``."""
+        """Address of the file's first byte: the nearest mapping of its offset 0 at or below ``entry``."""
         bases = self._bases.get(entry.path, [])
         index = bisect.bisect_right(bases, entry.start) - 1
         return bases[index] if index >= 0 else None

@@ -1,4 +1,4 @@
-"""The target that a recording is, and its answers in place of this machine's files."""
+"""A recording as a target, with the recorded files in place of this machine's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class ReplayedFile:
-    """An ELF file of which only pieces are known (see formats.elf.Data). Raises SymbolFileError for all others."""
+    """An ELF file of which pieces are known (see formats.elf.Data). Raises SymbolFileError for all other pieces."""
 
     def __init__(self, file: RecordedFile, missing: Missing) -> None:
         self.file = file
@@ -73,14 +73,12 @@ class ReplayedFile:
         return ReplayedNumbers(first, self), ReplayedNumbers(second, self)
 
     def absent(self, kind: str, place: object) -> SymbolFileError:
-        """The error to raise; the report will say what is missing."""
+        """The error for a missing part, which is noted for the report."""
         self._missing.note(kind, place)
         return SymbolFileError(f"{kind} are not in the recording")
 
 
 class ReplayedImage(ElfImage):
-    """The image of such a file."""
-
     def __init__(self, file: ReplayedFile) -> None:
         super().__init__(file, file.file.path)
         self._file = file
@@ -95,7 +93,7 @@ class ReplayedImage(ElfImage):
 
 
 class ReplayedNumbers:
-    """An array of a symbol index of which only some items are known."""
+    """An array of a symbol index of which some items are known."""
 
     def __init__(self, numbers: RecordedNumbers, file: ReplayedFile) -> None:
         self._count = numbers.length
@@ -120,17 +118,17 @@ class ReplayedSymbols(SymbolCache):
 
     searches = 0
 
-    def __init__(self) -> None:
-        """Make a door to no folder."""
+    def __init__(self) -> None:  # no folder is needed
+        pass
 
     def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str, build: Builder) -> Arrays:  # noqa: ARG002
-        """The arrays that were looked up; built where the tables themselves were read (see LoggedSymbols)."""
+        """The recorded arrays; those of tables that were read themselves are built (see LoggedSymbols)."""
         file = tables[0].data
         return file.arrays(kind) if isinstance(file, ReplayedFile) else build(tables)
 
 
 class ReplayedFiles(HostFiles):
-    """The files of a recording. ``missing`` is told what is not in it."""
+    """The files of a recording. What is not in it is noted in ``missing``."""
 
     are_here = False
 
@@ -144,7 +142,6 @@ class ReplayedFiles(HostFiles):
         return ReplayedSymbols()
 
     def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:  # noqa: ARG002
-        """Return the module's file as it was found when it was recorded."""
         module = self._recording.modules.get(start)
         if not module:
             self._missing.note("files of modules", start)
@@ -161,7 +158,6 @@ class ReplayedFiles(HostFiles):
         return self._recording.kept.get(name, "")
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
-        """Return the fact as it was read when it was recorded."""
         if name not in self._recording.facts:
             self._missing.note("facts of the system", name)
             return unknown
@@ -174,13 +170,10 @@ class ReplayThread(TargetThread):
     """One thread of a recording."""
 
     def __init__(self, thread: RecordedThread, wanted: Sequence[str], of_sleeper: Collection[str] = ()) -> None:
-        """``wanted`` are the registers of a stopped thread, ``of_sleeper`` those of one that nobody has stopped."""
-        self.tid = thread.tid
-        self.number = thread.number
-        self.name = thread.name
-        self.signal = thread.signal
+        """``wanted``: names of the registers of a stopped thread; ``of_sleeper``: of one that sleeps without a stop."""
+        self.tid, self.number, self.name = thread.tid, thread.number, thread.name
+        self.signal, self.stop_signal = thread.signal, thread.stop_signal
         self.kernel_side = thread.kernel_side
-        self.stop_signal = thread.stop_signal
         self._thread = thread
         self._wanted, self._of_sleeper = wanted, of_sleeper
 
@@ -189,17 +182,17 @@ class ReplayThread(TargetThread):
         return self._thread.kernel_state
 
     def registers(self) -> Mapping[str, int]:
-        """The registers. Raises TargetError where they could not be read."""
+        """Raises TargetError if they could not be read when it was recorded."""
         registers = self._thread.registers
         known = bool(self._of_sleeper) and all(name in registers for name in self._of_sleeper)
-        asleep = bool(registers) and bool(self.kernel_side or known)  # nobody stopped it: only some are known
+        asleep = bool(registers) and bool(self.kernel_side or known)  # it was not stopped: only some are known
         if not asleep and not all(name in registers for name in self._wanted):
             what = self._thread.problem or f"the registers of thread {self.tid} are not in the recording"
             raise TargetError(what, help=self._thread.help)
         return registers
 
     def float_registers(self) -> Mapping[str, int]:
-        """Those of the recorded run; {} in recordings made before they were kept."""
+        """{} in recordings of versions that did not keep them."""
         return self._thread.float_registers
 
 
@@ -223,7 +216,7 @@ class ReplayOrigin(TargetOrigin):
 
 
 class ReplayTarget(Target, TargetMemory):
-    """A recording. What was not read when it was made cannot be read, and ``missing`` says so.
+    """A recording. What was not read when it was made cannot be read, and is noted in ``missing``.
 
     Raises BadRecording, ForeignArchitecture.
     """
@@ -263,7 +256,7 @@ class ReplayTarget(Target, TargetMemory):
         raise MemoryFault(gap, size, NOT_RECORDED)
 
     def known_from(self, address: int) -> int:
-        """Number of bytes to the end of a piece; 1 where there is none: reading that says so."""
+        """Number of bytes to the end of a piece; 1 if there is none: reading that raises."""
         return self.recording.memory.known_from(address) or 1
 
     def threads(self) -> Sequence[TargetThread]:
