@@ -292,7 +292,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         with budget.MemoryLimit(budget.MEMORY), budget.TimeLimit(_SECONDS):
             outcome = guard("py-spy", argv, lambda: _answered(options))
-    except budget.TimeIsUp:
+    except budget.TimeLimitExceeded:
         outcome = _failed(budget.time_error(_SECONDS))
     return launcher.deliver(outcome, "Error")
 

@@ -144,7 +144,7 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
     watches = _watches(options)
     if not watches and table.needs_running(options.command, options.argv):
         raise UsageError(f"{options.command} needs a debugger", help="use --debugger gdb, or --debugger lldb")
-    limit = budget.TimeLimit(options.time_limit, KeyboardInterrupt if watches else budget.TimeIsUp)
+    limit = budget.TimeLimit(options.time_limit, KeyboardInterrupt if watches else budget.TimeLimitExceeded)
     try:
         with budget.MemoryLimit(options.memory), limit:
             if recorded:
@@ -154,7 +154,7 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
                     outcome = recorded.run(open_target, color, host)
             else:
                 outcome = running.execute(options.command, options.argv, open_session, color, host)
-    except budget.TimeIsUp:
+    except budget.TimeLimitExceeded:
         return failure(options.command, options.argv, budget.time_error(options.time_limit or 0))
     finally:
         try:

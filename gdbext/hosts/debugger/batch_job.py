@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.session import Session
-from gdbext.engine.targets.budget import MemoryIsUp, memory_error, raise_gc_threshold
+from gdbext.engine.targets.budget import MemoryLimitExceeded, memory_error, raise_gc_threshold
 from gdbext.engine.targets.budget_watch import BudgetWatch
 from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
 from gdbext.engine.targets.system.linux import signals_held
@@ -63,7 +63,7 @@ def run(name: str, job: Job) -> None:
         else:
             outcome = running.execute(job.command, job.argv, open_session, job.color, host)
         watched.end()
-    except MemoryIsUp:
+    except MemoryLimitExceeded:
         outcome = failure(job.command, job.argv, memory_error())
         recorded = None
     finally:

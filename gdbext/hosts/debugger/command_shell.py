@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.tool_arguments import names_file
-from gdbext.engine.targets.budget import SECONDS, MemoryIsUp, TimeIsUp, memory_error, time_error
+from gdbext.engine.targets.budget import SECONDS, MemoryLimitExceeded, TimeLimitExceeded, memory_error, time_error
 from gdbext.engine.targets.budget_watch import BudgetWatch
 from gdbext.engine.terminal import write
 from gdbext.errors import GdbextError
@@ -178,9 +178,9 @@ class Shell:
                     if self._sessions:
                         self._sessions.forget_what_changed()
                     gc.collect()
-        except TimeIsUp:
+        except TimeLimitExceeded:
             return failure(row.name, argv, time_error(SECONDS, _OUTSIDE))
-        except MemoryIsUp:
+        except MemoryLimitExceeded:
             return failure(row.name, argv, memory_error(_OUTSIDE))
 
     def completions(self, row: table.ToolRow, words: Sequence[str], current: str) -> list[str]:

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.command_parser import CommandParser
 from gdbext.engine.formats.whole_file import write
 from gdbext.engine.numbers import integer, number
-from gdbext.engine.targets.budget import MEMORY, MemoryLimit, TimeIsUp, TimeLimit, duration, memory_size, time_error
+from gdbext.engine.targets.budget import (
+    MEMORY,
+    MemoryLimit,
+    TimeLimit,
+    TimeLimitExceeded,
+    duration,
+    memory_size,
+    time_error,
+)
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.engine.targets.system.socket_table import peer_user
@@ -268,7 +276,7 @@ def _judged(options: argparse.Namespace, color: bool) -> Outcome:
             with TimeLimit(limit):
                 report = judge(seen or _rows(options), options.pid)
                 return _outcome(report._replace(ras=_ras(options, report.reports)), options, color)
-        except TimeIsUp:
+        except TimeLimitExceeded:
             raise time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
 
 

@@ -1,7 +1,7 @@
-"""The kernel probes that are in a process, of whatever tool, as far as the kernel lists them.
+"""The kernel probes that are in a process, of any tool, as far as the kernel lists them.
 
-Their breakpoint instructions look like those of a debugger; but the kernel takes them away itself, and would not notice
-that somebody else did.
+Their breakpoint instructions look like those of a debugger, but the kernel removes them itself, and would not notice if
+we did.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PROBE_LINES = ("/sys/kernel/tracing/uprobe_events", "/sys/kernel/debug/tracing/
 
 
 def listed_probes(pid: int) -> set[tuple[int, int, int]]:
-    """The device, the inode and the offset of each probe that the kernel lists, of whatever tool, and not for another
-    process: in links of BPF since Linux 6.8, 6.6 for single ones, and in tracefs. It needs CAP_SYS_ADMIN."""
+    """(device, inode, offset) of each probe that the kernel lists and that is not for another process: in links of BPF
+    since Linux 6.8, 6.6 for single ones, and in tracefs. Needs CAP_SYS_ADMIN."""
     found: set[tuple[int, int, int]] = set()
     own = architectures.own()
     places = [] if not own or not own.probing else [*_linked_places(own.probing.bpf_call, pid)]
@@ -45,7 +45,7 @@ def listed_probes(pid: int) -> set[tuple[int, int, int]]:
 
 
 def _linked_places(number: int, pid: int) -> Iterator[tuple[str, list[int]]]:
-    """The file and the offsets of each link of BPF that has probes; ``number`` is that of bpf(2)."""
+    """(file, offsets) of each link of BPF that has probes; ``number`` is that of bpf(2)."""
     system_call = libc.function("syscall")
     link = ctypes.create_string_buffer(12)
     while system_call(number, _NEXT_LINK, link, len(link)) == 0:
@@ -53,7 +53,7 @@ def _linked_places(number: int, pid: int) -> Iterator[tuple[str, list[int]]]:
         descriptor = system_call(number, _LINK_BY_ID, ctypes.create_string_buffer(following + bytes(8), 12), 12)
         link = ctypes.create_string_buffer(following + bytes(8), 12)
         if descriptor < 0:
-            continue  # it is gone meanwhile
+            continue  # it was removed meanwhile
         try:
             yield from _places_of(partial(_describe, system_call, number, descriptor), pid)
         finally:
@@ -61,14 +61,14 @@ def _linked_places(number: int, pid: int) -> Iterator[tuple[str, list[int]]]:
 
 
 def _describe(system_call: Callable[..., int], number: int, link: int, given: bytes) -> bytes:
-    """The kernel's ``struct bpf_link_info`` of a link, asked with these first bytes; b"" where it refuses."""
+    """The kernel's ``struct bpf_link_info`` of a link; ``given`` are its first bytes in the request. b"" if refused."""
     info = ctypes.create_string_buffer(given, _INFO)
     attributes = ctypes.create_string_buffer(struct.pack("<IIQ", link, _INFO, ctypes.addressof(info)), 16)
     return info.raw if system_call(number, _LINK_INFO, attributes, len(attributes)) == 0 else b""
 
 
 def _places_of(describe: Callable[[bytes], bytes], pid: int) -> Iterator[tuple[str, list[int]]]:
-    """The file and the offsets of a link, if it has probes: its members uprobe_multi and perf_event.uprobe."""
+    """(file, offsets) of a link that has probes: its members uprobe_multi and perf_event.uprobe."""
     path = ctypes.create_string_buffer(_LONGEST_PATH)
     first = describe(b"")
     kind = int.from_bytes(first[:4], "little")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gdbext.engine.targets import budget, budget_watch
-from gdbext.engine.targets.budget import SECONDS, MemoryIsUp, TimeIsUp, TimeLimit
+from gdbext.engine.targets.budget import SECONDS, MemoryLimitExceeded, TimeLimit, TimeLimitExceeded
 from gdbext.engine.targets.budget_watch import BudgetWatch
 from gdbext.engine.targets.live import proc_checks, supervision
 from gdbext.engine.targets.rooted_paths import ActingUser, Rights
@@ -78,7 +78,7 @@ def test_an_interruption_that_is_swallowed_comes_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(signal, "setitimer", lambda *timer: timers.append(timer))
     with TimeLimit(60):
         for _ in range(3):
-            with pytest.raises(TimeIsUp):
+            with pytest.raises(TimeLimitExceeded):
                 signal.raise_signal(signal.SIGALRM)
     assert timers == [(signal.ITIMER_REAL, 60, budget._AGAIN), (signal.ITIMER_REAL, 0)]
 
@@ -97,7 +97,7 @@ class FakeClock:
             self.now += 1
 
 
-@pytest.mark.parametrize(("kind", "limits"), [(TimeIsUp, (60, 0)), (MemoryIsUp, (0, 60))])
+@pytest.mark.parametrize(("kind", "limits"), [(TimeLimitExceeded, (60, 0)), (MemoryLimitExceeded, (0, 60))])
 def test_a_debugger_is_interrupted(kind: Any, limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     monkeypatch.setattr(budget_watch, "_private_memory", clock)
@@ -112,7 +112,7 @@ def test_a_debugger_is_interrupted(kind: Any, limits: tuple[int, int], monkeypat
 def test_a_file_system_that_does_not_answer_does_not_hold_the_look() -> None:
     """Another user's files are opened by a thread of its own: what holds that thread leaves ours free to be told."""
     acting, answer, answered = ActingUser(Rights(12345, 12345, ())), threading.Event(), []
-    with pytest.raises(TimeIsUp), TimeLimit(0.2):
+    with pytest.raises(TimeLimitExceeded), TimeLimit(0.2):
         acting.run(lambda: answered.append(answer.wait(PATIENCE)))
     assert not answered
     answer.set()
