@@ -25,7 +25,6 @@ from gdbext.engine.targets.recording.recording import (
     RecordedNumbers,
     RecordedThread,
     Recording,
-    SparseBytes,
 )
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import NOT_RECORDED, MemoryFault, SymbolFileError, TargetError
@@ -43,7 +42,7 @@ class ReplayedFile:
 
     def __init__(self, file: RecordedFile, missing: Missing) -> None:
         self.file = file
-        self._name = file.path.rpartition("/")[2]
+        self.name = file.path.rpartition("/")[2]
         self._missing = missing
 
     def __len__(self) -> int:
@@ -53,24 +52,24 @@ class ReplayedFile:
         start, end, _ = where.indices(self.file.size)
         if start >= end:
             return b""
-        found = self.file.contents.read(start, end - start)
-        if not found:
-            raise self.absent(f"parts of {self._name}", self.file.contents.gap(start, end - start))
-        return found
+        data = self.file.contents.read(start, end - start)
+        if not data:
+            raise self.absent(f"parts of {self.name}", self.file.contents.gap(start, end - start))
+        return data
 
     def find(self, needle: bytes, start: int, end: int) -> int:
-        """Find as bytes.find does, for the searches that were made."""
-        found = self.file.offsets.get((needle, start, end))
-        if found is None:
-            raise self.absent(f"searches in {self._name}", (needle, start, end))
-        return found
+        """As bytes.find, for the recorded searches."""
+        offset = self.file.offsets.get((needle, start, end))
+        if offset is None:
+            raise self.absent(f"searches in {self.name}", (needle, start, end))
+        return offset
 
     def arrays(self, kind: str) -> Arrays:
-        found = self.file.arrays.get(kind)
-        if not found:
-            raise self.absent(f"symbols of {self._name}", kind)
-        first, second = found
-        return ReplayedNumbers(first, self), ReplayedNumbers(second, self)
+        """The recorded arrays of the symbol index."""
+        arrays = self.file.arrays.get(kind)
+        if not arrays:
+            raise self.absent(f"symbols of {self.name}", kind)
+        return ReplayedNumbers(arrays[0], self), ReplayedNumbers(arrays[1], self)
 
     def absent(self, kind: str, place: object) -> SymbolFileError:
         """The error for a missing part, which is noted for the report."""
@@ -84,10 +83,10 @@ class ReplayedImage(ElfImage):
         self._file = file
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
-        """Return what this search found when it was recorded."""
+        """The recorded result of this search."""
         search = (needle, vaddr, end, step)
         if search not in self._file.file.found:
-            self._file.absent(f"searches in {self.path.rpartition('/')[2]}", search)
+            self._file.absent(f"searches in {self._file.name}", search)
             return None
         return self._file.file.found[search]
 
@@ -96,21 +95,20 @@ class ReplayedNumbers:
     """An array of a symbol index of which some items are known."""
 
     def __init__(self, numbers: RecordedNumbers, file: ReplayedFile) -> None:
-        self._count = numbers.length
-        self._width = numbers.width
-        self._contents: SparseBytes = numbers.contents
+        self._numbers = numbers
         self._file = file
 
     def __len__(self) -> int:
-        return self._count
+        return self._numbers.length
 
     def __getitem__(self, position: int) -> int:
-        if not 0 <= position < self._count:
+        if not 0 <= position < self._numbers.length:
             raise IndexError(position)
-        found = self._contents.read(position * self._width, self._width)
-        if not found:
-            raise self._file.absent(f"symbols of {self._file.file.path.rpartition('/')[2]}", position)
-        return int.from_bytes(found, "little")
+        width = self._numbers.width
+        data = self._numbers.contents.read(position * width, width)
+        if not data:
+            raise self._file.absent(f"symbols of {self._file.name}", position)
+        return int.from_bytes(data, "little")
 
 
 class ReplayedSymbols(SymbolCache):
@@ -142,15 +140,16 @@ class ReplayedFiles(HostFiles):
         return ReplayedSymbols()
 
     def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:  # noqa: ARG002
+        """The recorded result of the search for the module's file."""
         module = self._recording.modules.get(start)
         if not module:
             self._missing.note("files of modules", start)
             return FoundFile("missing", "its file is not in the recording", None)
         if module.file is None:
             return FoundFile(module.status, module.problem, None)
-        file = self._recording.files[module.file]
+        file = ReplayedFile(self._recording.files[module.file], self._missing)
         try:
-            return FoundFile(module.status, module.problem, ReplayedImage(ReplayedFile(file, self._missing)))
+            return FoundFile(module.status, module.problem, ReplayedImage(file))
         except SymbolFileError as error:
             return FoundFile("missing", error.what, None)
 
@@ -158,12 +157,13 @@ class ReplayedFiles(HostFiles):
         return self._recording.kept.get(name, "")
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
+        """The recorded fact; ``unknown`` if there is none, or it has another type."""
         if name not in self._recording.facts:
             self._missing.note("facts of the system", name)
             return unknown
-        found = self._recording.facts[name]
-        same = isinstance(found, type(unknown)) or (unknown is None and isinstance(found, float))
-        return found if same else unknown  # type: ignore[return-value]
+        fact = self._recording.facts[name]
+        is_same_type = isinstance(fact, type(unknown)) or (unknown is None and isinstance(fact, float))
+        return fact if is_same_type else unknown  # type: ignore[return-value]
 
 
 class ReplayThread(TargetThread):
@@ -184,9 +184,9 @@ class ReplayThread(TargetThread):
     def registers(self) -> Mapping[str, int]:
         """Raises TargetError if they could not be read when it was recorded."""
         registers = self._thread.registers
-        known = bool(self._of_sleeper) and all(name in registers for name in self._of_sleeper)
-        asleep = bool(registers) and bool(self.kernel_side or known)  # it was not stopped: only some are known
-        if not asleep and not all(name in registers for name in self._wanted):
+        has_sleepers = bool(self._of_sleeper) and registers.keys() >= set(self._of_sleeper)
+        is_asleep = bool(registers) and bool(self.kernel_side or has_sleepers)  # not stopped: only some are known
+        if not is_asleep and not registers.keys() >= set(self._wanted):
             what = self._thread.problem or f"the registers of thread {self.tid} are not in the recording"
             raise TargetError(what, help=self._thread.help)
         return registers
@@ -208,7 +208,6 @@ class ReplayOrigin(TargetOrigin):
         self._missing = missing
 
     def environ(self) -> Mapping[str, str]:
-        """The recorded variables of the initial environment."""
         return self._recording.environ
 
     def missing_from_recording(self) -> str:
@@ -246,9 +245,9 @@ class ReplayTarget(Target, TargetMemory):
         return ReplayOrigin(self.recording, self.missing)
 
     def read(self, address: int, size: int) -> bytes:
-        found = self.recording.memory.read(address, size)
-        if found or not size:
-            return found
+        data = self.recording.memory.read(address, size)
+        if data or not size:
+            return data
         gap = self.recording.memory.gap(address, size)
         if gap - gap % PAGE_SIZE in self.recording.unreadable:
             raise MemoryFault(gap, size)

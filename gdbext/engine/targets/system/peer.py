@@ -130,6 +130,7 @@ class Peer(NamedTuple):
 
     @json_member(after="name")
     def pids(self) -> tuple[int, ...]:
+        """The PIDs of the local processes there."""
         return tuple(each.pid for each in self.processes)
 
     @property
