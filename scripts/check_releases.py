@@ -119,10 +119,10 @@ ALTERNATIVES = (
 """Rows of which one is enough."""
 _HEAD = """# Releases of PyTorch
 
-Made by `scripts/check_releases.py`: what gdbext assumes of torch by name, looked up in the symbol tables of the wheels
-for Linux on x86-64 (CPython 3.11) on the package index, and the ABIs of the standard library for which a layout is
-shipped ("probed": the nearest one, if the live structures prove it). "works": every name is there. "all but 1": one is
-not, and what is lost without it stands below the table.
+Made by `scripts/check_releases.py`: the symbols that gdbext expects in torch, looked up in the wheels for Linux on
+x86-64 (CPython 3.11) on the package index, and the standard library ABIs for which a layout is shipped ("probed": the
+nearest layout, if the live structures prove it). "works": every name is there. "all but 1": one is missing; what that
+disables is listed below the table.
 
 """
 _DISTRIBUTIONS = """

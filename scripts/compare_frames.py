@@ -30,13 +30,13 @@ PAGE = ROOT / "docs" / "measurements" / "frames-compared.md"
 _HEAD = """# Python frames, compared
 
 Made by `scripts/compare_frames.py`. Threads of two programs (tests/inferiors/python_stacks.py and
-python_interpreters.py) that stand in generators, coroutines, coroutines that an exception is thrown into, `finally` and
-`except` blocks while an exception is on its way, 300 recursions, callbacks of ctypes, sort, map and re, slots of
-classes, class bodies, comprehensions, `exec`, and a subinterpreter. They say themselves where they are
-(`sys._current_frames()`). A tool is right about a thread if all of its frames are those: function, file and line,
-in their order. Names count without the class or function that they are defined in, since py-spy leaves that out.
-Where they differ: "guest" is the thread in the subinterpreter, of which py-spy, and pystack up to 3.10, show the frames
-of one interpreter only; "through_long_function" has a file with a Japanese name, whose frames pystack leaves out.
+python_interpreters.py) parked in generators, coroutines, coroutines that an exception is thrown into, `finally` and
+`except` blocks during an exception, a 300-deep recursion, callbacks of ctypes, sort, map and re, class slots, class
+bodies, comprehensions, `exec`, and a subinterpreter. The programs report their own frames (`sys._current_frames()`).
+A tool is right about a thread if every frame matches, in order: function, file and line. Names are compared without
+the enclosing class or function, which py-spy omits.
+Where they differ: "guest" is the thread in the subinterpreter; py-spy, and pystack up to 3.10, show the frames of
+only one interpreter. "through_long_function" is in a file with a Japanese name, whose frames pystack omits.
 3.13t and 3.14t are free-threaded builds.
 {versions}
 

@@ -23,20 +23,20 @@ from support.programs import harness  # noqa: E402
 from support.truth import autograd_truth, compile_truth  # noqa: E402
 
 PAGE = ROOT / "docs" / "measurements" / "compile-compared.md"
-_HEAD = f"""# dispatch-compile and dispatch-autograd, compared with what programs say of themselves
+_HEAD = f"""# dispatch-compile and dispatch-autograd, compared with what the programs record
 
-Made by `scripts/measure_compile.py`. {len(compile_truth.PROGRAMS)} programs (tests/inferiors/compile_programs.py) write
-down what torch.compile recorded in them: its counters, the reasons of graph breaks and of recompilations, guards that
+Made by `scripts/measure_compile.py`. {len(compile_truth.PROGRAMS)} programs (tests/inferiors/compile_programs.py) log
+what torch.compile recorded in them: its counters, the reasons of graph breaks and of recompilations, guards that
 failed, errors, compilations, compiled code, and the options of torch._dynamo.config and torch._inductor.config that
 differ from their defaults. They are compiled by Inductor with g++, forward and backward, by the backends eager and
 aot_eager, with graph breaks, with recompilations beyond the limit, with errors that are suppressed and with errors that
 are not, with all kinds of options, in threads that compile, and not at all (disabled by an option, by the environment).
-"equal": every one of these facts, in the running process and in its core. Of a release that is not here,
-dispatch-compile says "unknown".
+"equal": each of these facts, in the running process and in its core. For a release that is not
+listed, dispatch-compile reports "unknown".
 
-Nodes: twenty threads that each stand at another place of a backward pass (tests/inferiors/autograd.py); name, sequence
-number and forward operator of the running node against `grad_fn.name()`, `_sequence_nr()` and the profiler. "wrong" is
-what is reported and is not so; what is missing is unknown.
+Nodes: twenty threads, each at a different point of a backward pass (tests/inferiors/autograd.py); name, sequence
+number and forward operator of the running node against `grad_fn.name()`, `_sequence_nr()` and the profiler. "wrong":
+reported but false; what was not found is reported as unknown.
 
 """
 _COLUMNS = ("torch", "CPython", "programs equal", "cores equal", "nodes right", "nodes wrong")

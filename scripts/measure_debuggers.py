@@ -318,7 +318,7 @@ def page(found: list[Row], load: float) -> str:
     """The page in Markdown."""
     system = f"Linux {platform.release().partition('-')[0]}, {platform.machine()}, {os.cpu_count()} processors"
     lines = [
-        "# What commands that resume a process leave behind",
+        "# What remains after a command that resumes a process is killed",
         "",
         "Made by `scripts/measure_debuggers.py`.",
         f"{system}; load {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end.",

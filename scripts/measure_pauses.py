@@ -26,16 +26,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
 from support.programs import harness  # noqa: E402 - the tests' folder is on the path from here on
 
 PAGE = ROOT / "docs" / "measurements" / "pauses.md"
-NOBODY = "nobody"
-_HEAD = """# For how long a process is stopped
+NO_TOOL = "none"
+_HEAD = """# How long a process is stopped
 
 Made by `scripts/measure_pauses.py`: {rounds} rounds, {cores} processors, the process and the tools ahead of whatever
-else ran (`chrt -f 10`). The process (tests/inferiors/threads200.py) has threads inside of operators, half of them in
-C++, half in Python; one more thread sleeps 0.1 ms at a time and notes the longest delay, in milliseconds. "{nobody}" is
-a second in which no tool runs: what the machine itself adds. "said" is the longest `target.paused_ms` of the reports,
-all stops of a report together: the thread that notes the delays moves, so that the process is stopped twice.
+else ran (`chrt -f 10`). The process (tests/inferiors/threads200.py) has threads inside operators, half of them in
+C++, half in Python. One more thread sleeps for 0.1 ms repeatedly and records the longest delay, in milliseconds.
+"{no_tool}" is
+a second in which no tool runs: what the machine itself adds. "reported" is the longest `target.paused_ms` of the
+reports, the sum of all stops of a report: the thread that records the delays runs, so the process is stopped twice.
 
-| threads | tool | median | longest | said |
+| threads | tool | median | longest | reported |
 |---|---|---|---|---|
 """
 
@@ -78,7 +79,7 @@ def commands(pid: int, chosen: Sequence[str]) -> dict[str, list[str]]:
         "detach",
     ]
     found = {
-        NOBODY: ["sleep", "1"],
+        NO_TOOL: ["sleep", "1"],
         "dispatch-diagnose": [*ours, "--debugger", "none", "dispatch-diagnose"],
         "dispatch-diagnose --no-stop": [*ours, "--debugger", "none", "--no-stop", "dispatch-diagnose"],
         "dispatch-diagnose, gdb": [*ours, "--debugger", "gdb", "dispatch-diagnose"],
@@ -86,7 +87,7 @@ def commands(pid: int, chosen: Sequence[str]) -> dict[str, list[str]]:
         "py-spy dump --native": [str(beside / "py-spy"), "dump", "--native", "--pid", str(pid)],
         "pystack remote --native": [str(beside / "pystack"), "remote", "--native", str(pid)],
     }
-    return {name: command for name, command in found.items() if not chosen or name in (NOBODY, *chosen)}
+    return {name: command for name, command in found.items() if not chosen or name in (NO_TOOL, *chosen)}
 
 
 def look(command: Sequence[str], clock: Clock) -> tuple[float, float | None]:
@@ -139,7 +140,7 @@ def main() -> int:
     )
     parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE")
     options = parser.parse_args()
-    head = _HEAD.format(rounds=options.rounds, cores=os.cpu_count(), nobody=NOBODY)
+    head = _HEAD.format(rounds=options.rounds, cores=os.cpu_count(), no_tool=NO_TOOL)
     table = [row for threads in options.threads for row in rows(threads, options.rounds, options.tool)]
     text = "".join(f"| {' | '.join(row)} |\n" for row in table)
     options.output.write_text(head + text)

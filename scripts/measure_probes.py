@@ -26,10 +26,10 @@ PAGE = ROOT / "docs" / "measurements" / "probes-measured.md"
 _HEAD = """# What watching costs
 
 Made by `scripts/measure_probes.py`, which measures scripts/dispatch on tests/inferiors/measured_calls.py. Figures are
-medians, with the least and the most of all rounds; what is compared was measured in turn. The slow-down of a dispatch
-is that of a loop of `torch.mm` on 4 × 4 matrices (processor time), divided by the number of its dispatches. An empty
-BPF program at the same places is what the kernel takes for a trap into it and back: it depends on the machine (here a
-virtual one) and on what else runs on the core's other thread.
+medians, with the minimum and maximum of all rounds; compared variants were measured alternately. The slowdown per
+dispatch is the extra CPU time of a loop of `torch.mm` on 4 × 4 matrices, divided by its number of dispatches. An
+empty BPF program at the same addresses measures the kernel's trap and return alone: it depends on the machine (here a
+virtual one) and on the load of the core's other hardware thread.
 
 """
 _SCENES: dict[str, tuple[Callable[[MeasuredProcess, int], Iterator[scenes.Figure]], int]] = {

@@ -35,11 +35,12 @@ PAGE = ROOT / "docs" / "measurements" / "releases-compared.md"
 _HEAD = """# Releases of PyTorch, compared with their own dumps
 
 Made by `scripts/measure_releases.py`, which installs a wheel from the package index, starts programs with it, and
-compares. Cells: the computed dispatch tables of all operators, kernel and reason of every key, against
-`torch._C._dispatch_dump_table`. Registrations: all operators against `torch._C._dispatch_dump`. Keysets: those
-recovered from the stacks of 40 operators stopped in their kernels, against what breakpoints saw in registers.
-Arguments: the tensors found there. The layouts are the shipped ones. Alone: what compared had no compiler on its PATH,
-no headers in the wheel and no network.
+compares. Cells: every entry (kernel, reason) of every operator's computed dispatch table, compared with
+`torch._C._dispatch_dump_table`. Registrations: all operators, compared with `torch._C._dispatch_dump`. Keysets:
+keysets recovered from the stacks of 40 operators stopped in their kernels, compared with the registers at
+breakpoints.
+Arguments: the tensors found there. The layouts are the shipped ones. Alone: the comparing process had no compiler on
+its PATH, no headers in the wheel and no network.
 
 """
 _COLUMNS = (

@@ -24,22 +24,23 @@ from support.programs import harness  # noqa: E402
 from support.truth import settings_truth  # noqa: E402
 
 PAGE = ROOT / "docs" / "measurements" / "settings-compared.md"
-_HEAD = f"""# dispatch-info --settings and --memory, compared with what programs say of themselves
+_HEAD = f"""# dispatch-info --settings and --memory, compared with what the programs print
 
-Made by `scripts/measure_settings.py`. {len(settings_truth.PROGRAMS)} programs (tests/inferiors/settings.py) set PyTorch
-in different ways and print what its own functions then say: determinism, flags of cuDNN, cuBLAS, oneDNN and attention,
+Made by `scripts/measure_settings.py`. {len(settings_truth.PROGRAMS)} programs (tests/inferiors/settings.py) configure
+PyTorch in different ways and print what its own functions return: determinism, flags of cuDNN, cuBLAS, oneDNN and
+attention,
 float32 precision by the old functions and the new ones, seeds, how many numbers were drawn, the hash of the generator's
 state, threads of OpenMP, MKL and OpenBLAS, the inter-op pool, autocast, grad and inference mode, modes of
 `__torch_function__` and `__torch_dispatch__`, the default device, saved-tensor hooks, a profiler, an observer, options
 of torch._dynamo and Inductor, allocators, and what the environment sets; older releases have fewer of these. "equal":
-every one of these facts, in the running process and in its core, save for those that are reported as unknown: these are
-named. Of a library that chooses a number by itself, "default" is right.
+each of these facts, in the running process and in its core, except those reported as unknown: these are
+named. If a library chooses a number by itself, "default" is the right answer.
 
-"set again": a program that `--reproduce` wrote, run in a new process, which then prints the same of what is known.
+"set again": a program written by `--reproduce` and run in a new process, which then prints the same settings.
 
-CUDA: what the caching allocator counts, against torch.cuda.memory_stats(), and seed and offset of the device's
-generator, in the process and in its core. There is no device: a library that takes CUDA's place says that there is one
-(tests/inferiors/native/one_cuda_device.cpp), and PyTorch's own allocator works on memory that nobody touches.
+CUDA: the caching allocator's counts, compared with torch.cuda.memory_stats(), and the seed and offset of the device's
+generator, in the process and in its core. There is no device: a mock CUDA library reports one device
+(tests/inferiors/native/one_cuda_device.cpp), and PyTorch's own allocator manages memory that is never used.
 
 """
 _COLUMNS = ("torch", "layout", "programs equal", "cores equal", "set again", "CUDA facts equal", "unknown")

@@ -1,21 +1,20 @@
-"""Answers the questions of the recognisers of waits to the CPython in the process."""
+"""Answers to what the recognizers of waits ask about the CPython in the process."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.objects.py_ref import PyRef
-from gdbext.cpython.sync.debtors import debtors, error_in_future, flag_debtors, methods_that_end
-from gdbext.cpython.sync.held_locks import entered_objects, held_locks, seemingly_held, taken_before, where_entered
+from gdbext.cpython.sync.held_locks import entered_objects, held_after_acquire, held_in_try, held_locks, where_entered
 from gdbext.cpython.sync.helper_threads import (
+    dead_threads_calling,
+    dead_threads_reaching,
     ended_processes,
-    lost_callers,
     lost_executor,
     lost_loop,
     lost_pool,
-    lost_users,
     never_began,
 )
 from gdbext.cpython.sync.locks import read_gils, waited_words, words_of_native_lock
@@ -34,41 +33,42 @@ from gdbext.cpython.sync.python_wait import (
     python_wait,
     running_jobs,
 )
+from gdbext.cpython.sync.waker_search import error_in_future, methods_that_end, possible_setters, possible_wakers
 from gdbext.cpython.threads.frame_variables import instruction, name_of
 from gdbext.cpython.threads.object_text import caught_error, exception_text, handled_error
-from gdbext.cpython.threads.object_users import ObjectUsers
+from gdbext.cpython.threads.object_users import tids_by_object
 from gdbext.cpython.threads.runtime import recorded_native_id
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+    from typing import TypeVar
 
-    from gdbext.cpython.sync.debtors import Debtors
-    from gdbext.cpython.sync.helper_threads import EndedProcess, LostHelpers, LostPool, ThreadObject
+    from gdbext.cpython.sync.helper_threads import DeadPool, DeadWorkers, EndedProcess, ThreadObject
     from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.cpython.sync.python_wait import PythonWait
+    from gdbext.cpython.sync.waker_search import PossibleWakers
     from gdbext.cpython.tasks.awaited import Awaited
-    from gdbext.cpython.tasks.loop_reader import LoopReader
+    from gdbext.cpython.tasks.library_tasks import LoopReader
     from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.object_text import HandledError
     from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.cpython.threads.runtime import NoteError, ThreadTable
 
+    _Key = TypeVar("_Key", bound=Hashable)
+    _Entry = TypeVar("_Entry")
 
-_TAKEN = (assumed_names.Waitable.LOCK, assumed_names.Waitable.SEMAPHORE)
-"""Objects that whoever has taken them must give back, also where no function of the program calls ``release()``."""
-_LOOKING = 3
+
+_POLLING_FRAMES = 3
 """Innermost Python frames in which the loop of a sleep is looked for: a function may do nothing but sleep."""
-
-
-_NAMING = 3
+_NAMING_FRAMES = 3
 """Innermost Python frames in which the name of a lock is looked for."""
-_ATTRIBUTES = 64
 _MOST_NAMED = 16
-"""Most threads of which that is done."""
+"""Most threads in whose frames it is looked for."""
+_ATTRIBUTES = 64
 
 
 class PythonWaitView:
@@ -82,15 +82,17 @@ class PythonWaitView:
         self._waits: dict[tuple[int, int], PythonWait | None] = {}
 
     def __bool__(self) -> bool:
-        """There is a Python that can be read."""
         return bool(self.runtime)
 
     def states(self, tid: int) -> Sequence[ThreadState]:
-        """The thread states of a thread."""
+        """The thread states of a thread, one for each interpreter."""
         return self._threads.states.get(tid, ())
 
+    def _first_state(self, tid: int) -> ThreadState | None:
+        return next(iter(self.states(tid)), None)
+
     def stack(self, tid: int) -> PyStack:
-        """The Python frames of a thread."""
+        """The Python frames of a thread, innermost first."""
         return self._threads.frames(tid)
 
     def gils(self) -> Sequence[GilState]:
@@ -107,82 +109,74 @@ class PythonWaitView:
 
     def tid_of_state(self, address: int) -> int | None:
         """The tid of the thread with this PyThreadState."""
-        return self._tids_of_states.get(address)
-
-    @cached_property
-    def _tids_of_states(self) -> dict[int, int]:
-        return {state.address: tid for tid, states in self._threads.states.items() for state in states}
+        tids = (tid for tid, states in self._threads.states.items() if any(each.address == address for each in states))
+        return next(tids, None)
 
     def wait(self, tid: int, futex: int) -> PythonWait | None:
-        """The wait of the thread that sleeps on ``futex``, as Python's own objects tell it."""
+        """The wait of the thread that sleeps on ``futex``, according to Python's own objects."""
         key = tid, futex
         if key not in self._waits:
-            self._waits[key] = self._read_wait(tid, futex)
+            self._waits[key] = None
+            for state in self.states(tid):
+                try:
+                    wait = python_wait(self.runtime, state, futex, lambda: self.running_jobs)
+                except GdbextError as error:
+                    self._note(error, f"Python objects of thread {tid}")
+                    continue
+                if wait:
+                    self._waits[key] = wait
+                    break
         return self._waits[key]
 
-    def _read_wait(self, tid: int, futex: int) -> PythonWait | None:
-        for state in self.states(tid):
-            try:
-                found = python_wait(self.runtime, state, futex, lambda: self.running_jobs)
-            except GdbextError as error:
-                self._note(error, f"Python objects of thread {tid}")
-                continue
-            if found:
-                return found
-        return None
-
     def never_began(self, found: PythonWait) -> ThreadObject | None:
-        """The thread that Thread.start() waits for, where it has ended before it began."""
-        is_event = found.kind is assumed_names.Waitable.EVENT
+        """The thread that Thread.start() waits for, if it has ended before it began."""
+        is_event = found.kind is Waitable.EVENT
         return never_began(self.runtime, PyRef(self.runtime, found.address)) if is_event else None
 
-    def lost_executor(self, tid: int, future: int) -> LostHelpers | None:
-        """The threads that should run, or hand out, the job of a future, where none of them runs."""
-        state = next(iter(self.states(tid)), None)
-        owed = PyRef(self.runtime, future)
-        found = lost_executor(self.runtime, owed)
-        return lost_loop(self.runtime, state, owed) if not found and state else found
+    def lost_executor(self, tid: int, future: int) -> DeadWorkers | None:
+        """The threads that should run, or hand out, the job of a future, if none of them runs."""
+        state, owed = self._first_state(tid), PyRef(self.runtime, future)
+        return lost_executor(self.runtime, owed) or (lost_loop(self.runtime, state, owed) if state else None)
 
-    def lost_users(self, address: int) -> Sequence[ThreadObject]:
-        """The threads that run no more and still have the object at hand."""
-        return lost_users(self.runtime, PyRef(self.runtime, address))
+    def dead_threads_reaching(self, address: int) -> Sequence[ThreadObject]:
+        """The threads that have ended and still have the object at hand."""
+        return dead_threads_reaching(self.runtime, PyRef(self.runtime, address))
 
-    def lost_callers(self, found: PythonWait) -> Sequence[ThreadObject]:
-        """The threads that run no more and had a method that ends the wait to call, as a Timer that was cancelled."""
-        methods = methods_that_end(found.kind, found.frame.function.rpartition(".")[2])
-        return lost_callers(self.runtime, PyRef(self.runtime, found.address), methods)
+    def dead_threads_calling(self, found: PythonWait) -> Sequence[ThreadObject]:
+        """The threads that have ended and had a method that ends the wait to call, as a Timer that was cancelled."""
+        methods = methods_that_end(found.kind, found.frame.name)
+        return dead_threads_calling(self.runtime, PyRef(self.runtime, found.address), methods)
 
     def ended_processes(self) -> Sequence[EndedProcess]:
-        """The processes of multiprocessing that have ended, and were waited for."""
+        """The processes of multiprocessing that have ended and were reaped."""
         return tuple(ended_processes(self.runtime))
 
-    def lost_pool(self, tid: int) -> LostPool | None:
+    def lost_pool(self, tid: int) -> DeadPool | None:
         """The pool with jobs and without threads that the thread's innermost functions have at hand; None without."""
-        return lost_pool(self.runtime, self.stack(tid).innermost(_LOOKING))
+        return lost_pool(self.runtime, self.stack(tid).innermost(_POLLING_FRAMES))
 
-    def debtors(self, tid: int, found: PythonWait) -> Debtors | None:
-        """The functions that could end the thread's wait, who is in them, and the threads that have ended."""
-        methods = methods_that_end(found.kind, found.frame.function.rpartition(".")[2])
-        state = next(iter(self.states(tid)), None)
+    def possible_wakers(self, tid: int, found: PythonWait) -> PossibleWakers | None:
+        """The functions that could end the thread's wait, the threads in them, and the threads that have ended."""
+        methods, state = methods_that_end(found.kind, found.frame.name), self._first_state(tid)
         if not state or not methods:
             return None
-        otherwise = ("acquire",) if found.kind in _TAKEN else ()
-        return debtors(self.runtime, state, found.address, methods, otherwise)
+        # a taken lock must be given back, also if no function of the program calls release()
+        otherwise = ("acquire",) if found.kind in (Waitable.LOCK, Waitable.SEMAPHORE) else ()
+        return possible_wakers(self.runtime, state, found.address, methods, otherwise)
 
-    def flag_debtors(self, tid: int, name: str) -> Debtors | None:
-        """The functions that set a variable which the thread looks at, who is in them, and threads that have ended."""
-        state = next(iter(self.states(tid)), None)
-        return flag_debtors(self.runtime, state, name) if state else None
+    def possible_setters(self, tid: int, name: str) -> PossibleWakers | None:
+        """The functions that set a variable which the thread polls, the threads in them, and those that have ended."""
+        state = self._first_state(tid)
+        return possible_setters(self.runtime, state, name) if state else None
 
     def question(self, tid: int) -> Question | None:
-        """The question that the thread's Python functions ask somebody who should type; None for none."""
-        stacks = (self.runtime.stack_of([state]) for state in self.states(tid))
-        return next((found for stack in stacks if (found := asked_question(stack))), None)
+        """The question that the thread's Python functions ask a person who should type; None for none."""
+        questions = (asked_question(self.runtime.stack_of([state])) for state in self.states(tid))
+        return next(filter(None, questions), None)
 
     def handled_error(self, tid: int) -> HandledError | None:
         """The exception that the thread handles; None for none."""
-        found = (handled_error(self.runtime, state) for state in self.states(tid))
-        return next((each for each in found if each), None)
+        return next(filter(None, (handled_error(self.runtime, state) for state in self.states(tid))), None)
 
     def kept_error(self, thread: PyRef) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""
@@ -191,23 +185,20 @@ class PythonWaitView:
 
     def caught_error(self, tid: int) -> HandledError | None:
         """The exception that the thread's loop has caught in an earlier turn, and kept in a variable."""
-        for state in self.states(tid):
-            frame = waiting_loop(self.runtime, self.runtime.frames.stack(state).frames)
-            if frame:
-                return caught_error(self.runtime, frame)
-        return None
+        loop = next(filter(None, self._waiting_loops(tid)), None)
+        return caught_error(self.runtime, loop) if loop else None
 
     def error_in_future(self, tid: int, codes: Collection[int]) -> str:
-        """The exception that came through one of those functions and that a Future keeps, in words; "" for none."""
-        state = next(iter(self.states(tid)), None)
+        """The exception that came through one of those functions (addresses of their code) and that a Future keeps, in
+        words; "" for none."""
+        state = self._first_state(tid)
         error = error_in_future(self.runtime, state, codes) if state else 0
         return exception_text(self.runtime, error) if error else ""
 
     def parked(self, tid: int, futex: int) -> Parked | None:
         """The object that the thread which sleeps on ``futex`` is parked on, in a free-threaded build."""
-        lot = self._parking_lot
         try:
-            return lot.parked(self.states(tid), futex) if lot else None
+            return self._parking_lot.parked(self.states(tid), futex) if self._parking_lot else None
         except GdbextError as error:
             self._note(error, f"what thread {tid} is parked on")
             return None
@@ -228,48 +219,49 @@ class PythonWaitView:
 
     @cached_property
     def running_jobs(self) -> Mapping[int, int]:
-        """concurrent.futures.Future → ident of the thread that runs its job."""
+        """Address of a concurrent.futures.Future → ident of the thread that runs its job."""
         return running_jobs(self.runtime)
 
     def native_id(self, tid: int) -> int | None:
         """The native_id that ``threading`` recorded when the thread was made; a fork does not change it
-        (Lib/threading.py, _after_fork, up to 3.13). None where none is known."""
-        found = (recorded_native_id(self.runtime, state.ident) for state in self.states(tid))
-        return next(filter(None, found), None)
+        (Lib/threading.py, _after_fork, up to 3.13). None if it is not known."""
+        ids = (recorded_native_id(self.runtime, state.ident) for state in self.states(tid))
+        return next(filter(None, ids), None)
 
     def polled_objects(self, tid: int) -> Sequence[PolledObject]:
-        """The objects that the code of the thread's innermost Python frames looks at; empty where that is not known."""
+        """The objects that the code of the thread's innermost Python frames polls; empty if that is not known."""
         for state in self.states(tid):
-            stack = self.runtime.stack_of([state]).innermost(_LOOKING)
+            stack = self.runtime.stack_of([state]).innermost(_POLLING_FRAMES)
             for frame in up_to_callback(stack) if stack and "sleep" in stack.used_names(stack[0]) else ():
-                found = polled_objects(self.runtime, frame)
-                if found:
-                    return found
+                objects = polled_objects(self.runtime, frame)
+                if objects:
+                    return objects
         return ()
 
     def polled_results(self, seen: Sequence[PolledObject]) -> PythonWait | None:
-        """The debtors of results that polled futures or pools stand for; None where there are none, or nobody knows."""
+        """The wait for the results that polled futures or pools stand for; None without any, or if nothing is known."""
         polled = [PyRef(self.runtime, each.address) for each in seen if each.kind]
         return for_polled(self.runtime, polled, self.running_jobs)
 
     def waiting_loop(self, tid: int) -> str:
-        """The line of the loop that repeats the thread's wait, ``train.py:8 (step)``, "" where none is known."""
-        loops = (waiting_loop(self.runtime, self.runtime.frames.stack(state).frames) for state in self.states(tid))
-        return next((f"{each.file}:{each.line} ({each.function})" for each in loops if each), "")
+        """The line of the loop that repeats the thread's wait, ``train.py:8 (step)``, "" if none is known."""
+        return next((frame.place for frame in self._waiting_loops(tid) if frame), "")
+
+    def _waiting_loops(self, tid: int) -> Iterable[PythonFrame | None]:
+        return (waiting_loop(self.runtime, self.runtime.frames.stack(state).frames) for state in self.states(tid))
 
     def in_signal_handler(self, tid: int) -> bool:
         """A signal handler runs in the thread, and has interrupted other Python code."""
         return any(in_signal_handler(self.runtime, state) for state in self.states(tid))
 
     def asked_to_sleep(self, tid: int) -> float | None:
-        """The seconds that the thread's innermost Python frame asked ``time.sleep`` for; None where that is not
-        known."""
+        """The seconds that the thread's innermost Python frame passed to ``time.sleep``; None if not known."""
         stack = self.stack(tid)
         return asked_to_sleep(stack, stack[0]) if stack else None
 
     @cached_property
     def _loop_reader(self) -> LoopReader:
-        from gdbext.cpython.tasks.loop_reader import LoopReader  # 6 ms, which most processes need not pay
+        from gdbext.cpython.tasks.library_tasks import LoopReader  # 6 ms, which most processes need not pay
 
         return LoopReader(self.runtime)
 
@@ -287,13 +279,9 @@ class PythonWaitView:
         return self.tid_of_ident(loop.ident) if loop and loop.ident else None
 
     def instruction(self, tid: int) -> tuple[int, int] | None:
-        """The address of the thread's innermost Python frame, and its instruction; None where there is none."""
-        frame = self._innermost(tid)
-        return (frame.address, instruction(self.runtime, frame)) if frame else None
-
-    def _innermost(self, tid: int) -> PythonFrame | None:
-        stacks = (self.runtime.frames.stack(state) for state in self.states(tid))
-        return next((frame for stack in stacks for frame in stack.frames[:1]), None)
+        """The address of the thread's innermost Python frame, and its instruction; None if there is none."""
+        stack = self.stack(tid)
+        return (stack[0].address, instruction(self.runtime, stack[0])) if stack else None
 
     def tid_of_ident(self, ident: int) -> int | None:
         """The tid of the thread with this threading.get_ident()."""
@@ -312,14 +300,15 @@ class PythonWaitView:
         return self._users.get(address, ())
 
     @cached_property
-    def _users(self) -> dict[int, list[int]]:
-        return ObjectUsers(self.runtime).of(self._threads.states)
+    def _users(self) -> Mapping[int, Sequence[int]]:
+        return tids_by_object(self.runtime, self._threads.states)
 
     def is_taken_by_somebody(self, tid: int, semaphore: int) -> bool:
-        """The thread waits for a lock of multiprocessing that has this semaphore, and that somebody has taken."""
+        """The thread waits for a lock of multiprocessing that has this semaphore, and that some process has taken."""
         return any(is_taken_by_somebody(self.runtime, state, semaphore) for state in self.states(tid))
 
     def _words(self, futex: int) -> tuple[int, ...]:
+        """Identities (LockState.word) that the lock can have on which a thread sleeps by that futex."""
         return waited_words(self.runtime, futex) if self.runtime else ()
 
     def inside_with(self, futex: int) -> Sequence[int]:
@@ -328,42 +317,48 @@ class PythonWaitView:
         return [tid for word in words for tid in self._inside.get(word, ())]
 
     def where_taken(self, futex: int, tid: int) -> str:
-        """The line of the ``with`` or ``acquire()`` by which that thread holds that lock, "" where it is not known."""
+        """The line of the ``with`` or ``acquire()`` by which that thread holds that lock, "" if it is not known."""
         words = self._words(futex)
-        states = self._threads.states.get(tid, ())
-        places = (where_entered(self.runtime, state, word) for state in states for word in words)
-        return next((f"{each.file}:{each.line} ({each.function})" for each in places if each), "")
+        frames = (where_entered(self.runtime, state, word) for state in self.states(tid) for word in words)
+        return next((frame.place for frame in frames if frame), "")
 
     def variable_of(self, tid: int, address: int) -> str:
         """The variable by which the code of that thread's innermost frames has the object: ``stats_lock``,
-        ``self.lock``; "" where none is known, and for all but the first threads that are asked for."""
+        ``self.lock``; "" if none is known, and for all but the first threads that are asked for."""
         if tid not in self._named and len(self._named) >= _MOST_NAMED:
             return ""
         self._named.add(tid)
-        stacks = (self.runtime.frames.stack(state).frames[:_NAMING] for state in self.states(tid))
+        stacks = (self.runtime.frames.stack(state).frames[:_NAMING_FRAMES] for state in self.states(tid))
         names = (name_of(self.runtime, frame, address) for stack in stacks for frame in stack)
         return next(filter(None, names), "")
 
-    def inside_try(self, futex: int, waiter: int) -> Sequence[int]:
-        """Tids of the threads that seem to have taken that lock before a ``try`` whose end releases it; the innermost
-        frame of the ``waiter`` itself does not count."""
-        found = [each for word in self._words(futex) for each in self._inside_try.get(word, ())]
-        return list(dict.fromkeys(tid for tid, number in found if number or tid != waiter))
+    def likely_holders(self, futex: int, waiter: int) -> Sequence[int]:
+        """Tids with a frame inside a ``try`` that seems to have taken the lock at ``futex`` and to release it at its
+        end. The innermost frame of the ``waiter`` itself does not count: it may be about to take it."""
+        holders = [each for word in self._words(futex) for each in self._holders_in_try.get(word, ())]
+        return list(dict.fromkeys(tid for tid, level in holders if level or tid != waiter))
 
     @cached_property
-    def _inside_try(self) -> dict[int, list[tuple[int, int]]]:
-        found: dict[int, list[tuple[int, int]]] = {}
+    def _holders_in_try(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+        """Word of a lock → (tid, level of the frame)."""
+        return self._by_key(
+            lambda tid, state: ((lock.word, (tid, level)) for level, lock in held_in_try(self.runtime, state))
+        )
+
+    def _by_key(self, read: Callable[[int, ThreadState], Iterable[tuple[_Key, _Entry]]]) -> dict[_Key, list[_Entry]]:
+        """The entries that are read of all thread states, by their keys."""
+        table: dict[_Key, list[_Entry]] = {}
         for tid, states in self._threads.states.items():
             for state in states:
-                for number, lock in seemingly_held(self.runtime, state):
-                    found.setdefault(lock.word, []).append((tid, number))
-        return found
+                for key, entry in read(tid, state):
+                    table.setdefault(key, []).append(entry)
+        return table
 
     def has_taken(self, tid: int, futex: int) -> bool:
         """The thread has taken the lock that it now sleeps on, by a statement before, and no other thread has the lock
         at hand."""
         words = self._words(futex)
-        locks = (lock for state in self.states(tid) for lock in taken_before(self.runtime, state))
+        locks = (lock for state in self.states(tid) for lock in held_after_acquire(self.runtime, state))
         lock = next((lock for lock in locks if lock.word in words), None)
         return bool(lock and set(self.users_of(lock.address)) <= {tid})
 
@@ -372,22 +367,15 @@ class PythonWaitView:
         return list(dict.fromkeys(self._inside_objects.get(address, ())))
 
     @cached_property
-    def _inside_objects(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for tid, states in self._threads.states.items():
-            for state in states:
-                for address in entered_objects(self.runtime, state):
-                    found.setdefault(address, []).append(tid)
-        return found
+    def _inside_objects(self) -> Mapping[int, Sequence[int]]:
+        """Address of a context manager → tids."""
+        return self._by_key(lambda tid, state: ((each, tid) for each in entered_objects(self.runtime, state)))
 
     @cached_property
-    def _inside(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for tid, states in self._threads.states.items():
-            for state in states:
-                for lock in held_locks(self.runtime, state):
-                    found.setdefault(lock.word, []).append(tid)
+    def _inside(self) -> Mapping[int, Sequence[int]]:
+        """Word of a lock → tids of the threads inside of its ``with`` block."""
+        table = self._by_key(lambda tid, state: ((lock.word, tid) for lock in held_locks(self.runtime, state)))
         for address, tids in self._inside_objects.items():
             for word in words_of_native_lock(self.runtime, address):
-                found.setdefault(word, []).extend(tids)
-        return found
+                table.setdefault(word, []).extend(tids)
+        return table

@@ -30,7 +30,7 @@ from gdbext.errors import MemoryFault
 from gdbext.live.operator_functions import OperatorFunctions, functions_kept
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS, STEP_CALLBACKS_NAME
 from gdbext.torch.registry.kernel import plain_name
-from gdbext.torch.stack.event_proof import KEYSET_BITS, walk_back
+from gdbext.torch.stack.inlined_events import KEYSET_BITS, walk_cfg_back
 from gdbext.torch.stack.lookup_sites import FoundLookup, LookupSites, SiteFinder
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
@@ -192,7 +192,7 @@ class AllCalls:
 
     def _each(self, function: Function) -> list[FoundLookup]:
         try:
-            return self._functions.finder.each(function)
+            return self._functions.finder.all_lookups(function)
         except MemoryFault:
             return []
 
@@ -328,7 +328,7 @@ class _Behind:
         if returns_to not in self._known:
             if self._code is None:
                 self._code = self._finder.code(self._function)
-            met = walk_back(self._code, returns_to, self._finder.dispatch_step, self._finder.never_returns)
+            met = walk_cfg_back(self._code, returns_to, self._finder.dispatch_step, self._finder.never_returns)
             self._known[returns_to] = not met or "kernel" not in met[0]
         return self._known[returns_to]
 

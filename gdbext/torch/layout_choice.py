@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from gdbext.engine.layouts import AnyPath, Layout
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.targets.host_files import HostFiles
 
     Measure = Callable[[str, Optional[str]], Layout]
     """The layout of the PyTorch that a libtorch_cpu.so with that build-id belongs to. Raises LayoutError."""
 
-_KEPT = "torch layout"
-_EXTENSION = re.compile(r"/torch/_C\.[^/]*\.so$")
+_RECORDED = "torch layout"
+"""The name under which a recording keeps a layout that was generated on its machine."""
 _log = logger(__name__)
 
 
@@ -42,11 +41,11 @@ def torch_layout(
     folder: AnyPath | None = None,
     measure: Measure | None = None,
 ) -> Layout:
-    """The layout for the PyTorch in the target, from the layout files in ``folder``, by default those that are
-    shipped for the architecture of the process.
+    """The layout for the PyTorch in the target, from the layout files in ``folder``, by default those that are shipped
+    for the architecture of the process.
 
-    In this order: ``file`` if the user named one; the file measured on this very build ("exact", or "generated" where
-    that was done on this machine and the live structures do not contradict it); a shipped one of the same release whose
+    In this order: ``file`` if the user named one; the file measured on this very build ("exact", or "generated" if it
+    was measured on this machine and the live structures do not contradict it); a shipped one of the same release whose
     probe passes ("probed"), or, where the target's release is newer than all, of the newest one, whose probe must then
     prove more; one that ``measure`` makes now of the headers beside the library; a shipped one of the same minor
     version whose probe passes. A probe asks ``find_dispatcher`` for the address of the c10::Dispatcher.
@@ -60,18 +59,23 @@ def torch_layout(
     candidates = _Candidates(modules, memory, symbolizer, find_dispatcher)
     if file is not None:
         return candidates.named(file, module)
-    exact = candidates.made_here(candidates.of_build(module, folder)) or _kept(module, modules.files)
-    found = exact or candidates.fitting(module, folder, measure)
-    _log.info("layout %s (%s) for build-id %s", found.id, found.match, module.build_id)
+    layout = candidates.of_build(module, folder)
+    recorded = "" if layout else modules.files.kept(_RECORDED)
+    if recorded:
+        layout = complete(store.parse(recorded, "the recording", "generated"))
+        if layout.build_ids.get(store.TORCH_LIBRARY) != module.build_id:
+            layout = None
+    layout = layout or candidates.fitting(module, folder, measure)
+    _log.info("layout %s (%s) for build-id %s", layout.id, layout.match, module.build_id)
     if candidates.unsound:
-        found.unsound = tuple(candidates.unsound)
-    if found.match == "generated":
-        modules.files.keep(_KEPT, found.text)
-    return found
+        layout.unsound = tuple(candidates.unsound)
+    if layout.match == "generated":
+        modules.files.keep(_RECORDED, layout.text)
+    return layout
 
 
 def complete(layout: Layout) -> Layout:
-    """The same layout, which has all without which nothing can be said of a dispatcher. Raises LayoutError."""
+    """The same layout, if it has every member that reading a dispatcher needs. Raises LayoutError."""
     layout.require(required_in(structures, value_structures))
     count, entry = layout.constant("num_runtime_entries"), structures.KernelFunctionStruct.shape(layout).size
     table = structures.OperatorEntry.dispatchTable_.checked(layout).size
@@ -82,7 +86,7 @@ def complete(layout: Layout) -> Layout:
 
 
 class _Candidates:
-    """Layouts that were not measured on this very build, tried in turn on the target."""
+    """Layouts, tried in turn on the target; ``unsound`` are the errors of layout files that cannot be used."""
 
     def __init__(
         self, modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, find_dispatcher: Callable[[], int]
@@ -96,10 +100,10 @@ class _Candidates:
         self._headers_are_others = False
 
     def of_build(self, module: Module, folder: AnyPath) -> Layout | None:
-        """The one that was measured on this very build; a file that is unsound costs no more than itself."""
+        """The layout that was measured on this very build; a file that is unsound costs no more than itself."""
         try:
-            found = store.by_build_id(module.build_id, folder)
-            return found and complete(found)
+            layout = store.by_build_id(module.build_id, folder)
+            return layout and self._checked_if_generated(complete(layout))
         except LayoutError as error:
             self._pass_over(error)
             return None
@@ -109,15 +113,15 @@ class _Candidates:
             self._refused.append(error.what)
             self.unsound.append(error)
 
-    def made_here(self, layout: Layout | None) -> Layout | None:
-        """A layout by its build-id; None for one that was measured on this machine, but on headers that are not those
-        of the library: it was built by somebody who changed them, or they were changed since."""
-        if not layout or layout.match != "generated":
+    def _checked_if_generated(self, layout: Layout) -> Layout | None:
+        """The layout; None if it was measured on this machine, but on headers that are not the library's: its builder
+        changed them, or they were changed since."""
+        if layout.match != "generated":
             return layout
         try:
             self._find_dispatcher()
         except GdbextError:
-            return layout  # there is nothing to hold it against
+            return layout  # no live structure can contradict it
         reason = self._why_not(layout)
         if not reason:
             return layout
@@ -129,21 +133,24 @@ class _Candidates:
         return None
 
     def fitting(self, module: Module, folder: AnyPath, measure: Measure | None) -> Layout:
-        """The first that fits. Raises LayoutError."""
+        """The first layout of another build that fits. Raises LayoutError."""
         version = torch_version(self._modules)
         same = store.of_release(version, folder)
-        found = self._probed(same) or self._probed(store.nearest_older(version, folder), other_minor=True)
-        found = found or self._measured(module, measure)
-        found = found or self._probed([path for path, _ in store.by_version(version, folder) if path not in same])
-        if not found:
+        layout = (
+            self._probed(same)
+            or self._probed(store.nearest_older(version, folder), other_minor=True)
+            or self._measured(module, measure)
+            or self._probed([path for path, _ in store.by_version(version, folder) if path not in same])
+        )
+        if not layout:
             raise LayoutError(
                 f"no layout for PyTorch {version or 'of unknown version'} (build-id {module.build_id or 'unknown'}): "
                 + "; ".join(self._refused or ["none of this minor version is shipped"])
             )
-        return found
+        return layout
 
     def named(self, file: str, module: Module) -> Layout:
-        """The one that the user wants. Raises LayoutError."""
+        """The layout in the file that the user named. Raises LayoutError."""
         layout = complete(store.load(file, full=True))
         if module.build_id and layout.build_ids.get(store.TORCH_LIBRARY) == module.build_id:
             return layout
@@ -177,61 +184,45 @@ class _Candidates:
             return None
         package = _package(module)
         files = self._modules.files
-        if not package or not module.image or not files.are_here or not _is_folder(package, files):
+        try:
+            is_folder = bool(package and S_ISDIR(files.foreign.status(package).st_mode))
+        except OSError:
+            is_folder = False
+        if not module.image or not files.are_here or not is_folder:
             self._refused.append(f"none can be measured: the file {module.path} is not the one in memory or not here")
             return None
         try:
-            return self.made_here(complete(measure(module.image.path, module.build_id)))
+            return self._checked_if_generated(complete(measure(module.image.path, module.build_id)))
         except LayoutError as error:
             self._refused.append(f"none can be measured: {error.what}")
             return None
 
 
-def _is_folder(path: str, files: HostFiles) -> bool:
-    try:
-        return S_ISDIR(files.foreign.status(path).st_mode)
-    except OSError:
-        return False
-
-
-def _kept(module: Module, files: HostFiles) -> Layout | None:
-    """The layout that was generated on the machine of a recording."""
-    text = files.kept(_KEPT)
-    layout = complete(store.parse(text, "the recording", "generated")) if text else None
-    return layout if layout and layout.build_ids.get(store.TORCH_LIBRARY) == module.build_id else None
-
-
 def torch_version(modules: ModuleTable) -> str:
-    """The version as torch.__version__ has it, "" when it cannot be known.
+    """The version as torch.__version__ has it, "" if it cannot be known.
 
-    From torch/version.py (or the dist-info folder) beside the library, parsed as text, provided that the
-    library there is the one in memory; else beside the extension torch/_C, for distributions (conda-forge, Debian) keep
-    the libraries in a folder of the system.
+    From torch/version.py (or the dist-info folder) beside the library, parsed as text, provided that the library there
+    is the one in memory; else from the library's name (Debian's libtorch_cpu.so.1.13.0); else from beside the extension
+    torch/_C, for distributions (conda-forge, Debian) keep the libraries in a folder of the system.
     """
     module = modules.named(store.TORCH_LIBRARY)
     if not module:
         return ""
     folder = _package(module)
     version = store.torch_version(folder, modules.files)[0] if folder is not None else ""
-    return version or _version_of_name(module.name) or _version_of_extension(modules)
-
-
-def _version_of_extension(modules: ModuleTable) -> str:
-    for module in modules.modules:
-        if module.image and module.status == "ok" and _EXTENSION.search(module.image.path):
-            return store.torch_version(os.path.dirname(module.image.path), modules.files)[0]
+    if version:
+        return version
+    in_name = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)$", module.name)
+    if in_name:
+        return in_name.group(1)
+    for extension in modules.modules:
+        if extension.image and extension.status == "ok" and re.search(r"/torch/_C\.[^/]*\.so$", extension.image.path):
+            return store.torch_version(os.path.dirname(extension.image.path), modules.files)[0]
     return ""
 
 
-def _version_of_name(name: str) -> str:
-    """1.13.0 of Debian's libtorch_cpu.so.1.13.0, whose Python files lie elsewhere; "" of a wheel's library."""
-    found = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)$", name)
-    return found.group(1) if found else ""
-
-
 def _package(module: Module) -> str | None:
-    """site-packages/torch of the library, as we can open it; None when the file is not the one in memory."""
-    if not module.image or module.status != "ok":
+    """The folder site-packages/torch of the library, as we can open it; None if the file is not the one in memory."""
+    if not module.image or module.status != "ok" or not module.image.path.startswith("/"):
         return None
-    path = module.image.path
-    return store.package_of(path) if path.startswith("/") else None
+    return store.package_of(module.image.path)

@@ -1,10 +1,10 @@
-"""Does a layout make sense of the live dispatcher? Asked of layouts that were measured on another build.
+"""Checks whether a layout that was measured on another build makes sense of the live dispatcher.
 
-The walk reads a few dozen operators of ``c10::Dispatcher::operators_`` and holds them against what must be true of
-any dispatcher: names parse as ns::name, the list and the lookup table count the same operators, kernels lie in
-executable memory, those that torchgen named after a dispatch key stand at the index of that key, and so do the
-fallbacks whose functions are named after their key. A layout of another minor version must find all of the latter.
-Source: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h.
+It reads a few dozen operators of ``c10::Dispatcher::operators_`` and checks what is true of any dispatcher: names parse
+as ns::name, the list and the lookup table count the same operators, kernels lie in executable memory, those that
+torchgen named after a dispatch key are at the index of that key, and so are the fallbacks whose functions are named
+after their key. A layout of another minor version must find all of these fallbacks. Sources:
+ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch import structures
-from gdbext.torch.registry.kernel import KernelFunction, kernel_parser
+from gdbext.torch.registry.kernel import kernel_parser
 from gdbext.torch.values import value_structures
 from gdbext.torch.values.containers import string_reader
 
-_NAME = re.compile(r"[A-Za-z_][\w.]*::[\w.]+")
-_OVERLOAD = re.compile(r"[\w.]*")
-_KEY = re.compile(r"wrapper_([A-Za-z]+[0-9]?)_")
 _FALLBACKS = {
     "Python": "pythonFallback",  # ATen/core/PythonFallbackKernel.cpp, as the next three
     "PythonDispatcher": "pythonDispatcherFallback",
@@ -40,14 +37,12 @@ _FALLBACKS = {
     "ZeroTensor": "zeroTensorFallback",  # ATen/ZeroTensorFallback.cpp
 }
 """The function that is registered for all operators of a key; the names are those of torch 2.0 to 2.13."""
-_MAX_NAME = 512
-_MAX_OPERATORS = 1_000_000
-_MAX_REGISTRATIONS = 4096
 _WALKED = 64
+"""Operators that are read."""
 
 
 class Probe:
-    """One layout held against one target. ``evidence`` fills as ``run`` goes on."""
+    """Compares one layout with one target; ``run`` adds sentences to ``evidence``."""
 
     def __init__(
         self,
@@ -57,7 +52,7 @@ class Probe:
         layout: Layout,
         find_dispatcher: Callable[[], int],
     ) -> None:
-        """``find_dispatcher`` gives the address of the c10::Dispatcher; it may raise any GdbextError."""
+        """``find_dispatcher`` returns the address of the c10::Dispatcher; it may raise any GdbextError."""
         self._memory = memory
         self._modules = modules
         self._symbolizer = symbolizer
@@ -65,16 +60,15 @@ class Probe:
         self._space = Space(memory, layout)
         self._find_dispatcher = find_dispatcher
         self.evidence: list[str] = []
-        self.named = 0
+        self._named_kernels = 0
         self._proven: set[str] = set()
         indices = layout.dispatch("table_index")
         self._indices = {name: index for name, index in zip(layout.dispatch("key_names"), indices) if index > 0}
 
     def run(self, other_minor: bool = False) -> str:
-        """The reason why the layout does not fit; "" when it does. A fault in the target is such a reason, never an
-        exception.
+        """The reason why the layout does not fit, "" if it does; a fault in the target is such a reason.
 
-        Of a layout of an ``other_minor`` version it must also be proven that dispatch keys have kept their numbers.
+        For a layout of an ``other_minor`` version, fallbacks must also prove that dispatch keys have the same numbers.
         """
         try:
             dispatcher = structures.DispatcherStruct(self._space, self._find_dispatcher())
@@ -95,12 +89,12 @@ class Probe:
             return f"nothing proves the numbers of dispatch keys such as {unproven[0]}"
         self.evidence.append(
             f"{walked} operators walked: names parse, {kernels} kernels lie in executable memory, "
-            f"{self.named} are named after the key at whose index they stand"
+            f"{self._named_kernels} are named after the key at whose index they stand"
         )
         return ""
 
     def _operators(self, dispatcher: structures.DispatcherStruct) -> Iterator[structures.OperatorEntry]:
-        """The first operators of the list. A std::list is a ring: next, previous, then the value."""
+        """The first operators of the std::list, a ring of nodes: next, previous, then the value."""
         head = previous = dispatcher.operators_
         current = self._memory.u64(head)
         for _ in range(_WALKED):
@@ -113,12 +107,12 @@ class Probe:
 
     def _check_name(self, operator: structures.OperatorEntry) -> None:
         strings, name = string_reader(self._memory, self._layout), operator.name_
-        text, overload = strings.read(name.name, _MAX_NAME), strings.read(name.overload_name, _MAX_NAME)
-        if not _NAME.fullmatch(text) or not _OVERLOAD.fullmatch(overload):
+        text, overload = strings.read(name.name, 512), strings.read(name.overload_name, 512)
+        if not re.fullmatch(r"[A-Za-z_][\w.]*::[\w.]+", text) or not re.fullmatch(r"[\w.]*", overload):
             raise BadData(f"{text[:40]!r} is not an operator's name")
 
     def _check_rest(self, operator: structures.OperatorEntry) -> None:
-        """Members behind the table: masks of keys, two flags, and a hash table whose numbers fit each other."""
+        """Check the members after the table: masks of keys, two flags, a hash table whose numbers fit each other."""
         extractor = operator.dispatchKeyExtractor_
         full = (1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1) - 1
         backends = self._layout.constant("full_backend_mask")
@@ -130,27 +124,31 @@ class Probe:
         if max(flags) > 1:
             raise BadData(f"{max(flags)} stands where a truth value should")
         slots, used = operator.kernels_.num_slots_minus_one + 1, operator.kernels_.num_elements
-        if slots & slots - 1 or used > slots or used > _MAX_REGISTRATIONS:
+        if slots & slots - 1 or used > slots or used > 4096:
             raise BadData(f"{used} registrations in a table of {slots}")
 
     def _check_table(self, operator: structures.OperatorEntry) -> int:
-        """Number of kernels in the operator's table, each of which must look like one and stand where its name says."""
+        """Number of kernels in the operator's table, each of which must look like one and be where its name says."""
         size, parse = structures.KernelFunctionStruct.size(self._space), kernel_parser(self._layout)
         entries = self._layout.constant("num_runtime_entries")
         raw = self._memory.read(operator.dispatchTable_, size * entries)
-        return sum(self._check_entry(index, parse(raw, index * size)) for index in range(entries))
-
-    def _check_entry(self, index: int, kernel: KernelFunction) -> bool:
-        """True for an entry that has a kernel. Raises BadData for one that cannot be."""
-        if not all(self._is_code(pointer) for pointer in kernel.same_code if pointer):
-            raise BadData(f"entry {index} of a dispatch table points outside executable memory")
-        if kernel.functor and not self._is_object(kernel.functor):
-            raise BadData(f"entry {index} of a dispatch table has no object for its functor")
-        if kernel.unboxed and kernel.sym_unboxed:  # a kernel takes SymInt or int, never both (KernelFunction_impl.h)
-            raise BadData(f"entry {index} of a dispatch table has two unboxed kernels")
-        if kernel.unboxed or kernel.sym_unboxed:
-            self._check_key(index, kernel.unboxed or kernel.sym_unboxed)
-        return any(kernel.same_code)
+        kernels = [parse(raw, index * size) for index in range(entries)]
+        for index, kernel in enumerate(kernels):
+            if not all(self._is_code(pointer) for pointer in kernel.same_code if pointer):
+                raise BadData(f"entry {index} of a dispatch table points outside executable memory")
+            if kernel.functor and not self._is_object(kernel.functor):
+                raise BadData(f"entry {index} of a dispatch table has no object for its functor")
+            if kernel.unboxed and kernel.sym_unboxed:  # it takes SymInt or int, never both (KernelFunction_impl.h)
+                raise BadData(f"entry {index} of a dispatch table has two unboxed kernels")
+            # torchgen names a kernel after its key (wrapper_CPU__mm): then it must be at that key's index
+            unboxed = kernel.unboxed or kernel.sym_unboxed
+            names = self._symbolizer.names_at(unboxed) if unboxed else ()
+            keys = {key for name in names for key in re.findall(r"wrapper_([A-Za-z]+[0-9]?)_", name)}
+            expected = {self._indices[key] for key in keys if key in self._indices}
+            if expected and index not in expected:
+                raise BadData(f"a kernel for {', '.join(sorted(keys))} stands at entry {index} of a dispatch table")
+            self._named_kernels += bool(expected)
+        return sum(any(kernel.same_code) for kernel in kernels)
 
     def _is_object(self, address: int) -> bool:
         """An object with virtual functions: its first word leads into a library's data, whose first word is code."""
@@ -162,23 +160,15 @@ class Probe:
         first = self._memory.try_u64(table)
         return bool(first) and self._is_code(first or 0)
 
-    def _check_key(self, index: int, unboxed: int) -> None:
-        """torchgen names a kernel after its key (wrapper_CPU__mm): then it must stand at that key's index."""
-        keys = {found for name in self._symbolizer.names_at(unboxed) for found in _KEY.findall(name)}
-        expected = {self._indices[key] for key in keys if key in self._indices}
-        if expected and index not in expected:
-            raise BadData(f"a kernel for {', '.join(sorted(keys))} stands at entry {index} of a dispatch table")
-        self.named += bool(expected)
-
     def _check_fallbacks(self, dispatcher: structures.DispatcherStruct) -> None:
-        """A fallback whose function is named after a key must stand at that key's index."""
+        """Check that each fallback whose function is named after a key is at that key's index."""
         entries = self._layout.constant("num_runtime_entries")
         fallbacks = structures.AnnotatedKernel.array(self._space, dispatcher.backendFallbackKernels_, entries)
         for index, fallback in enumerate(fallbacks):
             function = fallback.kernel.boxed_kernel_func_.boxed_kernel_func_
             names = self._symbolizer.names_at(function) if function else ()
             for key, name in _FALLBACKS.items():
-                if any(f"{len(name)}{name}E" in each for each in names):
+                if any(f"{len(name)}{name}E" in symbol for symbol in names):
                     if self._indices.get(key) != index:
                         raise BadData(f"the fallback of {key} stands at entry {index}")
                     self._proven.add(key)
@@ -192,23 +182,20 @@ class Probe:
 
     def _check_counts(self, dispatcher: structures.DispatcherStruct, walked: int) -> None:
         counts = {"list": self._listed(dispatcher), "lookup table": self._mapped(dispatcher)}
-        known = [(name, count) for name, count in counts.items() if count is not None]
+        known = {name: count for name, count in counts.items() if count is not None}
         if not known:
             return
-        name, count = known[0]
-        if not 0 < count <= _MAX_OPERATORS or walked != min(count, _WALKED):
+        (name, count), last = next(iter(known.items())), [*known.values()][-1]
+        if not 0 < count <= 1_000_000 or walked != min(count, _WALKED):
             raise BadData(f"the {name} says {count} operators, {walked} were walked")
         # A registration in progress has put its operator into one of the two and not yet into the other.
-        if abs(count - known[-1][1]) > 1:
-            raise BadData(f"the list holds {count} operators, the lookup table {known[-1][1]}")
-        self.evidence.append(
-            f"{' and '.join(each for each, _ in known)} both count {count} operators"
-            if len(known) > 1
-            else f"the {name} counts {count} operators"
-        )
+        if abs(count - last) > 1:
+            raise BadData(f"the list holds {count} operators, the lookup table {last}")
+        subject = f"{' and '.join(known)} both count" if len(known) > 1 else f"the {name} counts"
+        self.evidence.append(f"{subject} {count} operators")
 
     def _listed(self, dispatcher: structures.DispatcherStruct) -> int | None:
-        """The size of the list of operators; a std::list from before the C++11 ABI does not know it."""
+        """The size of the list of operators; None for a std::list from before the C++11 ABI, which does not keep it."""
         operators = value_structures.List(self._space, dispatcher.operators_)
         return operators.length if operators.has(value_structures.List.length) else None
 

@@ -1,4 +1,4 @@
-"""Finds the dispatcher (c10::Dispatcher::realSingleton), for which no layout is needed."""
+"""Finds the dispatcher (c10::Dispatcher::realSingleton), which needs no layout."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
 
-_FUNCTION = 256
-"""Bytes of ``c10::Dispatcher::realSingleton`` at most, which constructs the dispatcher or returns it."""
-
 
 def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
     """Address of the dispatcher: its own local symbol, else the exported reference to it (which the dynamic loader may
-    have put into another library), else what the exported function returns.
+    have put into another library), else the return value of the exported function.
 
-    Raises TargetError where no symbol leads there and where it is not constructed yet, MemoryFault.
+    Raises TargetError if no symbol leads there or it is not constructed yet, MemoryFault.
     """
     guard = SINGLETON_GUARD.address(symbolizer)
     if guard and not memory.u8(guard):
@@ -28,8 +25,12 @@ def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
     address = SINGLETON.address(symbolizer)
     if address:
         return address
-    place = SINGLETON_REFERENCE.address(symbolizer)
-    address = (place and memory.try_u64(place)) or _returned(memory, symbolizer)
+    reference = SINGLETON_REFERENCE.address(symbolizer)
+    address = (reference and memory.try_u64(reference)) or 0
+    function = 0 if address else symbolizer.address_of(REAL_SINGLETON.examples[0], REAL_SINGLETON.library)
+    code = memory.try_read(function, 256) if function else b""  # realSingleton() is shorter
+    if code:
+        address = returned_address(memory.architecture, code, function)
     if not address:
         raise TargetError(
             "the dispatcher cannot be found: no symbol leads to c10::Dispatcher",
@@ -39,18 +40,8 @@ def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
     return address
 
 
-def _returned(memory: Memory, symbolizer: Symbolizer) -> int:
-    """The address of the dispatcher that the function which makes it gives; 0 if unknown."""
-    function = symbolizer.address_of(REAL_SINGLETON.examples[0], REAL_SINGLETON.library)
-    code = memory.try_read(function, _FUNCTION) if function else b""
-    if not code:
-        return 0
-
-    return returned_address(memory.architecture, code, function)
-
-
 def not_yet(detail: str) -> TargetError:
-    """The error for a process whose dispatcher is still being made."""
+    """The error for a process whose dispatcher is not constructed yet."""
     return TargetError(
         f"the dispatcher does not exist yet: {detail}",
         why="the process is still loading libtorch_cpu.so: its static initialisers have not run",

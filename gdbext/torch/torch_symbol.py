@@ -1,8 +1,6 @@
-"""One name that is assumed of torch's libraries: how it is looked for, and what is lost without it.
+"""The names that are assumed of torch's Python modules, and the type of those of its libraries (assumed_symbols.py).
 
-What is assumed of torch's Python modules by name, like ``assumed_symbols.py`` for its libraries.
-
-Seen in the wheels of 2.0.1, 2.4.1, 2.6.0, 2.10.0, 2.13.0 and 2.15.0.
+The Python names were seen in the wheels of 2.0.1, 2.4.1, 2.6.0, 2.10.0, 2.13.0 and 2.15.0 unless noted.
 """
 
 from __future__ import annotations
@@ -50,8 +48,8 @@ RPC_FILE, RPC_CALL, RPC_WORKER = "torch/distributed/rpc/api.py", "rpc_sync", "to
 """The file and the function that call another rank and wait for the answer, and the argument that names its worker;
 without them, such a wait is one for a future. Seen in 2.13.0."""
 RPC_ASYNC, RPC_FETCH = "rpc_async", "to_here"
-"""The other waits for an answer of another rank, of a future and of a remote reference, by the functions that people
-call. What such a wait is for says the agent itself."""
+"""The other waits for an answer of another rank, for a future and for a remote reference, by the functions that people
+call; the agent itself knows which answer it is."""
 RPC_CALLS = frozenset({RPC_CALL, RPC_ASYNC, RPC_FETCH})
 RPC_SERVER = "pt_thread_pool"
 """The name of the threads that answer such calls (c10/core/thread_pool.cpp); without it, ranks that call each other are
@@ -98,12 +96,12 @@ class TorchSymbol(NamedTuple):
     """A symbol, or a family of symbols, that torch's libraries are assumed to have.
 
     ``names`` are spellings of different versions or functions of one purpose: any one of them will do. ``library`` is
-    the file that defines them, ANY_LIBRARY where every library may. ``lost`` says what cannot be done without it.
-    ``first`` and ``last`` are the first and the last version in which it was found, ``last`` "" where the newest that
-    is shipped a layout of still has it (scripts/check_releases.py searches the wheels of all releases;
-    docs/releases.md). ``examples`` are whole mangled names of the family: a look-up finds
-    them at once, while the family itself has to be searched for. ``unoptimised``: release wheels have it inlined; it
-    was found in programs built without optimisation against the headers of those versions.
+    the file that defines them, ANY_LIBRARY if every library may. ``lost`` says what cannot be done without it.
+    ``first`` and ``last`` are the first and the last version that has it, ``last`` "" if the newest version with a
+    shipped layout has it (scripts/check_releases.py searches the wheels of all releases; docs/releases.md).
+    ``examples`` are whole mangled names of the family: a look-up finds them at once, while the family itself has to be
+    searched for. ``unoptimised``: release wheels have it inlined; it was found in programs built without optimization
+    against the headers of those versions.
     """
 
     names: tuple[str, ...]
@@ -117,18 +115,17 @@ class TorchSymbol(NamedTuple):
     unoptimised: Internal[bool] = False
 
     def begins(self, mangled: str) -> bool:
-        """True if a symbol is of this family."""
         return mangled.startswith(self.names)
 
     def find(self, symbolizer: Symbolizer) -> tuple[Module, Symbol] | None:
-        """Address at which the symbol is defined, None where it is not."""
-        found = (symbolizer.symbol_of(name, self.library or None) for name in self.names)
-        return next(filter(None, found), None)
+        """The library that defines the symbol, and its entry in there; None if no library does."""
+        matches = (symbolizer.symbol_of(name, self.library or None) for name in self.names)
+        return next(filter(None, matches), None)
 
     def address(self, symbolizer: Symbolizer) -> int:
-        """The symbol's absolute address, 0 where there is none or it is thread-local."""
-        found = (symbolizer.address_of(name, self.library or None) for name in self.names)
-        return next(filter(None, found), 0)
+        """The symbol's absolute address, 0 if there is none or it is thread-local."""
+        addresses = (symbolizer.address_of(name, self.library or None) for name in self.names)
+        return next(filter(None, addresses), 0)
 
     @property
     def beginnings(self) -> tuple[str, ...]:

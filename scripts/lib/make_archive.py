@@ -16,10 +16,13 @@ DATE = (1980, 1, 1, 0, 0, 0)
 """The earliest date that a ZIP file can hold."""
 
 
+KINDS = (".py", ".json", ".css", ".js", ".gz", ".cpp", ".h", ".hpp")
+
+
 def package_files() -> Iterator[Path]:
     """What belongs to the package: modules and data, nothing that was compiled or left behind."""
     for path in sorted((ROOT / "gdbext").rglob("*")):
-        if path.suffix in (".py", ".json", ".css", ".js", ".gz") and "__pycache__" not in path.parts:
+        if path.suffix in KINDS and "__pycache__" not in path.parts:
             yield path
 
 

@@ -52,7 +52,13 @@ DECLARED = {
     ],
     "our own program and data": [
         *("engine/layouts/__init__.py", "engine/layouts/store.py", "torch/registry/operator_names.py"),
-        *("torch/compile/dynamo_names.py", "tools/ranks/other_machines.py", "init.py", "lldb_init.py"),
+        *(
+            "torch/assumed_symbols.py",
+            "torch/compile/dynamo_names.py",
+            "tools/ranks/other_machines.py",
+            "init.py",
+            "lldb_init.py",
+        ),
         "engine/terminal.py",
     ],
     "memory that it shares with the process that started it": [

@@ -19,7 +19,7 @@ DECLARED = {
     "the parser": ["engine/numbers.py"],
     "numbers already": [
         *("cpython/", "diagnosis/verdict/slow_reasons.py", "engine/arch/__init__.py"),
-        *("engine/formats/elf_core.py", "tools/autograd/autograd_graph.py", "tools/tensor/contents.py"),
+        *("tools/autograd/autograd_graph.py", "tools/tensor/contents.py"),
         *("tools/tensor/numpy_statistics.py", "tools/tensor/tensor_report.py", "tools/timeout/__init__.py"),
         *("tools/watch/__init__.py", "torch/values/value_text.py"),
     ],
@@ -30,9 +30,10 @@ DECLARED = {
         *("engine/targets/live/", "engine/targets/system/", "hosts/cli/debugger_runner.py", "tools/family.py"),
         *("tools/probes/", "tools/ps/__init__.py", "tools/ranks/rank_processes.py", "tools/watch/progress_watch.py"),
     ],
-    "descriptors of our own; names in /proc": ["engine/targets/core_sources.py"],
+    "descriptors of our own; names in /proc": ["engine/targets/core_sources.py", "engine/targets/host_files.py"],
     "numbers and words of the debugger's": ["hosts/gdb/", "hosts/lldb/"],
     "words that we wrote ourselves": [
+        "engine/arch/x86_64/conventions.py",
         *("hosts/hang_watcher.py", "hosts/pytest_plugin.py", "live/operator_functions.py", "tools/outcome.py"),
         *("torch/registry/operator_names.py", "torch/stack/kernel_match.py"),
     ],
@@ -44,7 +45,7 @@ DECLARED = {
 def conversions(_: str, source: str) -> Iterator[tuple[int, str]]:
     """Each int() of what may be text, and each place that int is handed to."""
     for call in calls(source):
-        if ast.unparse(call.func) in ("isinstance", "issubclass", "cast"):
+        if ast.unparse(call.func) in ("isinstance", "issubclass", "cast", "TypeVar"):
             continue
         handed = [*call.args, *(keyword.value for keyword in call.keywords)]
         is_handed = any(isinstance(each, ast.Name) and each.id == "int" for each in handed)

@@ -2,7 +2,7 @@
 
 C functions are recognised by name on native stacks. Compared with the symbol tables of 3.8.18, 3.9.18, 3.10.13,
 3.11.7, 3.12.1 and 3.13.0; a name has every version unless noted. Static functions (take_gil, drop_gil) have no name in
-a stripped Python, so whoever looks for them has another way, too.
+a stripped Python, so a search for them has another way, too.
 
 The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so that frames and attributes
 tell them. Sources: Lib/threading.py, queue.py, concurrent/futures/_base.py and thread.py, importlib/_bootstrap.py,
@@ -131,13 +131,6 @@ CONDITION_LOCK = "_lock"
 """The attribute of a Condition with its lock."""
 CONDITION_WAITERS = "_waiters"
 """The attribute of a Condition with those who wait for it."""
-GENERATOR_MANAGERS = frozenset({"_GeneratorContextManager", "_AsyncGeneratorContextManager"})
-"""The classes of what functions with contextlib's ``contextmanager`` return, and their attribute with the generator
-that is suspended while the body of the ``with`` runs (Lib/contextlib.py, 3.8 to 3.15)."""
-MANAGED_GENERATOR = "gen"
-EXIT_STACKS, STACKED_EXITS = frozenset({"ExitStack", "AsyncExitStack"}), "_exit_callbacks"
-EVENT_FLAG = "_flag"
-"""The attribute of an Event that says whether it is set."""
 CONDITION_WAITER = "waiter"
 """The local variable of Condition.wait with the lock that it sleeps on."""
 SHUTDOWN = "_shutdown"
@@ -162,28 +155,18 @@ EXECUTOR_THREADS = "_threads"
 EXECUTOR_QUEUE = "_work_queue"
 """The attribute of ThreadPoolExecutor with the queue of its jobs."""
 
-WAITING_FUNCTIONS = frozenset(
+
+def _calls(functions_by_file: dict[str, str]) -> frozenset[tuple[str, str]]:
+    return frozenset((file, name) for file, names in functions_by_file.items() for name in names.split())
+
+
+WAITING_FUNCTIONS = _calls(
     {
-        ("threading.py", "wait"),
-        ("threading.py", "wait_for"),
-        ("threading.py", "_wait"),
-        ("threading.py", "acquire"),
-        ("threading.py", "__enter__"),
-        ("threading.py", "_acquire_restore"),
-        ("threading.py", "join"),
-        ("threading.py", "_wait_for_tstate_lock"),
-        ("threading.py", "_shutdown"),
-        ("queue.py", "get"),
-        ("queue.py", "put"),
-        ("queue.py", "join"),
-        ("_base.py", "result"),
-        ("_base.py", "exception"),
-        ("pool.py", "wait"),
-        ("pool.py", "get"),
-        ("pool.py", "next"),
-        ("<frozen importlib._bootstrap>", "acquire"),
-        ("<frozen importlib._bootstrap>", "__enter__"),
-        ("<frozen importlib._bootstrap>", "_lock_unlock_module"),
+        "threading.py": "wait wait_for _wait acquire __enter__ _acquire_restore join _wait_for_tstate_lock _shutdown",
+        "queue.py": "get put join",
+        "_base.py": "result exception",
+        "pool.py": "wait get next",
+        "<frozen importlib._bootstrap>": "acquire __enter__ _lock_unlock_module",
     }
 )
 """(file, function) of frames that only wait."""
@@ -212,26 +195,11 @@ and how many items it takes."""
 QUEUE_JOIN, QUEUE_PUT = "join", "put"
 """Methods of a Queue: it waits until all tasks are done, or until there is room."""
 
-WAITING_FILES = frozenset(
-    {
-        "threading.py",
-        "queue.py",
-        "connection.py",
-        "selectors.py",
-        "queues.py",
-        "synchronize.py",
-    }
-)
+WAITING_FILES = frozenset({"threading.py", "queue.py", "connection.py", "selectors.py", "queues.py", "synchronize.py"})
 """Files whose functions, called by a pool's worker, only wait for work."""
 
-WORKING_CALLS = frozenset(
-    {
-        ("connection.py", "_send"),
-        ("synchronize.py", "__enter__"),
-        ("synchronize.py", "acquire"),
-        ("queue.py", "put"),
-        ("queues.py", "put"),
-    }
+WORKING_CALLS = _calls(
+    {"connection.py": "_send", "synchronize.py": "__enter__ acquire", "queue.py": "put", "queues.py": "put"}
 )
 """(file, function) in which a pool's worker does not idle: it delivers, or waits for a semaphore between processes."""
 PROCESS_POPEN = "_popen"

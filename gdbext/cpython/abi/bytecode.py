@@ -39,18 +39,18 @@ class Bytecode(NamedTuple):
     """A version's opcodes.
 
     ``roles`` has a letter for each: a kind of load, "2" two local variables, "s" a store and a load, "b" a jump
-    backward, "j" a jump to an absolute place, "e" a prefix of the argument, "x" unknown, "." anything else. ``caches``
+    backward, "j" a jump to an absolute target, "e" a prefix of the argument, "x" unknown, "." anything else. ``caches``
     has the number of code units behind each, as a hexadecimal digit. The index of a global variable or attribute is the
     argument shifted right; ``jump_unit`` is the number of bytes that an absolute jump counts in.
     """
 
     roles: str
     caches: str
-    global_shift: int
-    attribute_shift: int
-    jump_unit: int
+    global_shift: int = 1
+    attribute_shift: int = 0
+    jump_unit: int = 2
     pop_top: int = 1
-    """The opcode that throws a result away."""
+    """The opcode that discards a result."""
     load_const: frozenset[int] = frozenset({100})
     """Opcodes that load a constant by its number."""
     methods: frozenset[int] = frozenset({160})
@@ -58,13 +58,13 @@ class Bytecode(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """An instruction: where it begins and ends, its role, its argument."""
+    """An instruction: where it begins and ends (in bytes), its role, its argument."""
 
     start: int
     end: int
     role: str
     argument: int
-    opcode: int = 0
+    opcode: int
 
     @property
     def load(self) -> LoadKind | None:
@@ -73,83 +73,84 @@ class _Step(NamedTuple):
 
 
 _UNIT = 2
-_NIBBLE = 4
+"""Bytes of a code unit."""
 
 
 def loop_around(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
-    """The names that the innermost loop around the instruction at byte ``at`` loads, in order; None where there is no
+    """The names that the innermost loop around the instruction at byte ``at`` loads, in order; None if there is no
     loop, or the code cannot be followed."""
-    steps = _loop(form, code, at)
-    return list(_loads(form, steps)) if steps is not None else None
+    steps = _innermost_loop(form, code, at)
+    return list(_loads(form, steps)) if steps else None
 
 
-def _loop(form: Bytecode, code: bytes, at: int) -> list[_Step] | None:
-    steps = list(_steps(form, code))
-    if any(step.role == "x" for step in steps):
-        return None
-    loops = _loops(form, steps, at)
-    if not loops:
-        return None
-    start, end = max(loops)
+def _innermost_loop(form: Bytecode, code: bytes, at: int) -> list[_Step]:
+    """The instructions of the innermost loop around byte ``at``; empty if there is none."""
+    steps = _steps(form, code) or []
+    start, end = max(_loops(form, steps, at), default=(0, 0))
     return [step for step in steps if start <= step.start < end]
 
 
-def _loops(form: Bytecode, steps: Sequence[_Step], at: int) -> list[tuple[int, int]]:
+def _loops(form: Bytecode, steps: Sequence[_Step], at: int) -> Iterator[tuple[int, int]]:
     """The beginning and end of each loop around byte ``at``: jumps backwards, also from handlers at the code's end."""
-    return [(target, step.end) for step in steps for target in _targets(form, step) if target <= at < step.end]
+    for step in steps:
+        target = None
+        if step.role == "b":
+            target = step.end - step.argument * _UNIT
+        elif step.role == "j" and step.argument * form.jump_unit < step.start:
+            target = step.argument * form.jump_unit
+        if target is not None and target <= at < step.end:
+            yield target, step.end
 
 
 def is_in_loop(form: Bytecode, code: bytes, around: int, at: int) -> bool:
-    """The instruction at byte ``at`` is in a loop around that at byte ``around``, as far as code can be followed."""
-    steps = list(_steps(form, code))
-    known = not any(step.role == "x" for step in steps)
-    return known and any(start <= at < end for start, end in _loops(form, steps, around))
+    """The instruction at byte ``at`` is in a loop around the one at byte ``around``, as far as code can be followed."""
+    return any(start <= at < end for start, end in _loops(form, _steps(form, code) or [], around))
 
 
 def constants(form: Bytecode, code: bytes, at: int | None = None) -> list[int]:
-    """The numbers (in co_consts) of the constants that code loads, in the innermost loop around ``at`` where that is
-    given; empty where there is no loop, or the code cannot be followed."""
-    steps = _loop(form, code, at) if at is not None else list(_steps(form, code))
-    return [step.argument for step in steps or () if step.opcode in form.load_const]
+    """The numbers (in co_consts) of the constants that code loads, in the innermost loop around byte ``at`` if that is
+    given; empty if there is no loop, or that code cannot be followed."""
+    steps = _innermost_loop(form, code, at) if at is not None else _all_steps(form, code)
+    return [step.argument for step in steps if step.opcode in form.load_const]
 
 
 def all_loads(form: Bytecode, code: bytes) -> list[Load] | None:
-    """The names that all of the code loads, in order; None where it cannot be followed."""
-    steps = list(_steps(form, code))
-    return None if any(step.role == "x" for step in steps) else list(_loads(form, steps))
+    """The names that all of the code loads, in order; None if it cannot be followed."""
+    steps = _steps(form, code)
+    return list(_loads(form, steps)) if steps is not None else None
 
 
 class MethodCall(NamedTuple):
-    """``owner.method``, with what the owner was loaded from where it is an attribute itself. ``is_statement``: it is
-    called without arguments, and its result is thrown away. ``offset``: the byte at which the method is loaded."""
+    """``owner.method``, with the load of the owner's own owner if it is an attribute itself. ``is_statement``: it is
+    called without arguments, and its result is discarded. ``offset``: the byte at which the method is loaded."""
 
     method: Load
     owner: Load
     outer: Load | None
     is_statement: bool
-    offset: int = 0
+    offset: int
 
 
 _CALL = 3
-"""Instructions from a method without arguments to the throwing away of its result, at most (PRECALL is 3.11's)."""
+"""Instructions from a method without arguments to the discarding of its result, at most (PRECALL is 3.11's)."""
 
 
 def methods_before(form: Bytecode, code: bytes, at: int) -> list[MethodCall] | None:
-    """The methods that code loads before the instruction at byte ``at``, in order; None where it cannot be followed."""
-    steps = [step for step in _steps(form, code) if step.start < at]
+    """The methods that code loads before the instruction at byte ``at``, in order; None if it cannot be followed."""
+    steps = [step for step in _all_steps(form, code) if step.start < at]
     if any(step.role == "x" for step in steps):
         return None
-    found = []
-    for number, step in enumerate(steps):
-        loads = list(_loads(form, steps[max(number - 2, 0) : number + 1]))
+    calls = []
+    for index, step in enumerate(steps):
+        loads = list(_loads(form, steps[max(index - 2, 0) : index + 1]))
         if step.load is not LoadKind.ATTRIBUTE or len(loads) < 2 or not loads[-1].follows:
             continue
-        behind = steps[number + 1 : number + 1 + _CALL]
-        thrown = next((place for place, each in enumerate(behind) if each.opcode == form.pop_top), 0)
-        plain = thrown > 0 and not any(each.role in _LOADING for each in behind[:thrown])
+        following = steps[index + 1 : index + 1 + _CALL]
+        discarded = next((place for place, each in enumerate(following) if each.opcode == form.pop_top), 0)
+        is_statement = discarded > 0 and not any(each.role in _LOADING for each in following[:discarded])
         outer = loads[-3] if len(loads) > 2 and loads[-2].follows else None
-        found.append(MethodCall(loads[-1], loads[-2], outer, plain, step.start))
-    return found
+        calls.append(MethodCall(loads[-1], loads[-2], outer, is_statement, step.start))
+    return calls
 
 
 _ENTERS = (143, 154)
@@ -157,16 +158,22 @@ _ENTERS = (143, 154)
 
 
 def enters_with(form: Bytecode, code: bytes, handler: int) -> int | None:
-    """The byte of the instruction that enters the ``with`` of a handler, as blocks of 3.8 to 3.10 name it; None where
+    """The byte of the instruction that enters the ``with`` of a handler, as blocks of 3.8 to 3.10 name it; None if
     there is not just one."""
-    steps = (step for step in _steps(form, code) if step.opcode in _ENTERS)
-    found = [step.start for step in steps if step.end + step.argument * form.jump_unit == handler * form.jump_unit]
-    return found[0] if len(found) == 1 else None
+    target = handler * form.jump_unit
+    entering = (step for step in _all_steps(form, code) if step.opcode in _ENTERS)
+    starts = [step.start for step in entering if step.end + step.argument * form.jump_unit == target]
+    return starts[0] if len(starts) == 1 else None
 
 
-def _steps(form: Bytecode, code: bytes) -> Iterator[_Step]:
-    at = prefix = 0
-    begin = 0
+def _steps(form: Bytecode, code: bytes) -> list[_Step] | None:
+    """The instructions; None if one is unknown."""
+    steps = list(_all_steps(form, code))
+    return None if any(step.role == "x" for step in steps) else steps
+
+
+def _all_steps(form: Bytecode, code: bytes) -> Iterator[_Step]:
+    at = prefix = begin = 0
     while at + 1 < len(code):
         opcode, argument = code[at], prefix << 8 | code[at + 1]
         role = form.roles[opcode]
@@ -179,21 +186,12 @@ def _steps(form: Bytecode, code: bytes) -> Iterator[_Step]:
         at = end
 
 
-def _targets(form: Bytecode, step: _Step) -> Iterator[int]:
-    """The target of a jump backward."""
-    if step.role == "b":
-        yield step.end - step.argument * _UNIT
-    elif step.role == "j" and step.argument * form.jump_unit < step.start:
-        yield step.argument * form.jump_unit
-
-
 def _loads(form: Bytecode, steps: list[_Step]) -> Iterator[Load]:
     loaded_before = False
     for step in steps:
         if step.role == "2":
-            yield Load(LoadKind.FAST, step.argument >> _NIBBLE)
-            yield Load(LoadKind.FAST, step.argument & 15)
-        elif step.role == "s":
+            yield Load(LoadKind.FAST, step.argument >> 4)
+        if step.role in ("2", "s"):
             yield Load(LoadKind.FAST, step.argument & 15)
         elif step.load:
             shift = {"g": form.global_shift, "a": form.attribute_shift}.get(step.role, 0)
@@ -214,7 +212,6 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
         "",
         global_shift=0,
-        attribute_shift=0,
         jump_unit=1,
     ),
     (3, 9): Bytecode(
@@ -223,7 +220,6 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
         "",
         global_shift=0,
-        attribute_shift=0,
         jump_unit=1,
     ),
     (3, 10): Bytecode(
@@ -232,8 +228,6 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
         "",
         global_shift=0,
-        attribute_shift=0,
-        jump_unit=2,
     ),
     (3, 11): Bytecode(
         "..................................e...baaaaa.ffgg......gaaaa..aa...................................."
@@ -242,9 +236,6 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         "00011111100001101444444444222200000000044444000550000005aaaa10aa111100001100111111000000000010040000"
         "000000420000010050000110000100000000000001010000000004400044a000001011140000011110000000000000000000"
         "00000000000000000000000000000000000000000000000000000000",
-        global_shift=1,
-        attribute_shift=0,
-        jump_unit=2,
         methods=frozenset({160, 56, 57, 58, 59, 62, 63}),
     ),
     (3, 12): Bytecode(
@@ -254,9 +245,7 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         "0000001110100110101111133100330000300033333333333000000031111011111100909900999999900000000011040000"
         "0000009100044400400000110000000000000000010000004000040000011100001110030000000000000000000000000000"
         "00000000000000000000000000000000000001000300000010000000",
-        global_shift=1,
         attribute_shift=1,
-        jump_unit=2,
     ),
     (3, 13): Bytecode(
         ".................x....................................................xe.....bb...a.df.f2..gn......."
@@ -265,9 +254,7 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         "0001010000000000000000000000000000000001300001000000030000110000000000001000010000900000000401000111"
         "1000100040000000010000000000000000000000000000000011111111111133333333333333333333111111111999999999"
         "99944110144411333333111000000000000000000011300001111100",
-        global_shift=1,
         attribute_shift=1,
-        jump_unit=2,
         pop_top=32,
         load_const=frozenset({83}),
     ),
@@ -278,9 +265,7 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         "0005000000000000000000000000000000000013000050000000300311000000000000100001000090000000000040001000"
         "1111001000400000000100000000055555555555555333333333333333333333331111111111199999999999990044110144"
         "41133333311100000000000000000000000001000111100001330100",
-        global_shift=1,
         attribute_shift=1,
-        jump_unit=2,
         pop_top=31,
         load_const=frozenset({82, 190, 191}),
     ),
@@ -291,9 +276,7 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         "0005100000000000000000000000000000001300005000000030031100000000000010100010000900000000000400010001"
         "1110010004000000001000000000155555555555555533333331133333333333333331111111111111199999999999994411"
         "11111444113333331110000000000000000010001111100013311000",
-        global_shift=1,
         attribute_shift=1,
-        jump_unit=2,
         pop_top=29,
         load_const=frozenset({81}),
     ),

@@ -2,16 +2,12 @@
 itself.
 
 Three sources, the best last: ``python_structures`` (types that exist only in a .c file), the generated tables of
-``engine/layouts/data`` (made from the headers of each version), and the ``_Py_DebugOffsets`` of versions that publish
-them at the start of ``_PyRuntime``.
-
-Task and Future of the C module _asyncio are among them up to 3.13; later versions publish where they keep what is read
-of them (cpython/tasks/task_lists.py).
+``engine/layouts/data`` (made from the headers of each version), and the ``_Py_DebugOffsets`` that versions since 3.13
+publish at the start of ``_PyRuntime``.
 
 FutureObj and TaskObj (Modules/_asynciomodule.c) are in no header; the offsets are those of the debug information of
-CPython 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and 3.13.0 for 64 bits. tp_basicsize tells whether they fit.
-
-Since 3.13 CPython publishes offsets about itself at the start of ``_PyRuntime``.
+CPython 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and 3.13.0 for 64 bits. tp_basicsize tells whether they fit. Later
+versions publish where they keep what is read of tasks (cpython/tasks/task_lists.py).
 
 Layout: struct _Py_DebugOffsets, Include/internal/pycore_runtime.h of 3.13 ("only guaranteed to be stable between
 patch versions for a given minor version"): cookie[8], version, free_threaded, then groups of uint64_t, each
@@ -20,6 +16,7 @@ starting with the size of the structure it describes. Every minor version has a 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from gdbext.cpython.abi import Groups, PythonAbi
+    from gdbext.cpython.abi import PythonAbi
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
 
@@ -66,110 +63,83 @@ class PythonLayout:
     """The places of the members of CPython's structures, of one version."""
 
     def __init__(self, abi: PythonAbi, table: Layout, overrides: Mapping[Member[Any], int] | None = None) -> None:
+        """``overrides``: offsets that the target publishes about itself, which win over the tables."""
         self.abi = abi
         self.table = table
         self._overrides = dict(overrides or {})
         self._structs: dict[str, StructLayout] = {}
 
     def struct(self, name: str) -> StructLayout:
-        """The structure with that name; ``PyInterpreterState.stoptheworld``: which is only a member of another one.
-        Raises LayoutError."""
-        found = self._structs.get(name)
-        if not found:
+        """The structure with that name; ``PyInterpreterState.stoptheworld`` is only a member of another one. Raises
+        LayoutError."""
+        known = self._structs.get(name)
+        if not known:
             outer, _, member = name.partition(".")
-            found = self._structs[name] = self._inner(outer, member) if member else self._outer(name)
-        return found
+            known = self._structs[name] = self._inner(outer, member) if member else self._outer(name)
+        return known
 
     def _outer(self, name: str) -> StructLayout:
-        text = f"CPython {self.abi.text}'s {name}"
-        if self.table.has_struct(name):
-            measured = self.table.struct(name)
+        structure = py.STATED.get(name)
+        if self.table.has_struct(name) or not structure:
+            measured = self.table.struct(name)  # raises for an unknown structure
             size, fields = measured.size, measured.fields
         else:
-            size, fields = self._stated(name)
-        stated = {each.path: at for each, at in self._overrides.items() if each.owner == name}
-        if stated:
-            moved = {
-                field: fields[field]._replace(offset=at) if field in fields else FieldLayout(field, at, 0)
-                for field, at in stated.items()
-            }
-            fields = {**fields, **moved}
-        return StructLayout(text, size, fields)
+            wider = self.table.struct(py.PyObject.OF).size - HEADER if issubclass(structure, py.PyObject) else 0
+            own = [each for each in structure.members() if each.owner == name]
+            fields = {each.path: FieldLayout(each.path, wider + each.at, 0) for each in own if each.at is not None}
+            size = structure.SIZE and structure.SIZE + wider
+        published = {each.path: at for each, at in self._overrides.items() if each.owner == name}
+        moved = {path: fields.get(path, FieldLayout(path, at, 0))._replace(offset=at) for path, at in published.items()}
+        return StructLayout(f"CPython {self.abi.text}'s {name}", size, {**fields, **moved})
 
     def _inner(self, outer: str, member: str) -> StructLayout:
         whole = self.struct(outer)
-        itself, start = whole.field(member), len(member) + 1
+        itself, prefix = whole.field(member), f"{member}."
         fields = {
-            name[start:]: field._replace(offset=field.offset - itself.offset)
+            name[len(prefix) :]: field._replace(offset=field.offset - itself.offset)
             for name, field in whole.fields.items()
-            if name.startswith(f"{member}.")
+            if name.startswith(prefix)
         }
         return StructLayout(f"{whole.name}.{member}", itself.size, fields)
 
-    def _stated(self, name: str) -> tuple[int, dict[str, FieldLayout]]:
-        structure = py.STATED.get(name)
-        if not structure:
-            return self.table.struct(name).size, {}  # which raises
-        wider = self.table.struct(py.PyObject.OF).size - HEADER if issubclass(structure, py.PyObject) else 0
-        own = [each for each in structure.members() if each.owner == name and each.at is not None]
-        fields = {each.path: FieldLayout(each.path, wider + each.at, 0) for each in own if each.at is not None}
-        return structure.SIZE and structure.SIZE + wider, fields
-
     def find(self, member: Member[Any]) -> int | None:
-        """The offset of a member in its structure, in bytes; None where this version does not have it."""
+        """The offset of a member in its structure, in bytes; None if this version does not have it."""
         return member.find(self)
 
     def size(self, structure: type[Struct]) -> int:
         """``sizeof``, in bytes. Raises LayoutError."""
         return self.struct(structure.OF).size
 
-    def with_overrides(self, overrides: Mapping[Member[Any], int]) -> PythonLayout:
-        """The same layout where ``overrides`` (what the target says of itself) win over the tables."""
-        return PythonLayout(self.abi, self.table, overrides)
-
 
 @cache
 def layout_for(abi: PythonAbi, architecture: str = "") -> PythonLayout:
-    """The shipped layout of a version, by default on this machine's architecture. Raises LayoutError where its table is
+    """The shipped layout of a version, by default on this machine's architecture. Raises LayoutError if its table is
     missing."""
-    return PythonLayout(abi, store.load(table_path(abi, architecture)).require(required_in(py)))
+    folder = store.data_of(architecture) if architecture else store.DATA
+    return PythonLayout(abi, store.load(f"{folder}/cpython-{abi.text}.json").require(required_in(py)))
 
 
-def table_path(abi: PythonAbi, architecture: str = "") -> str:
-    """The path of the shipped table's file."""
-    return f"{store.data_of(architecture) if architecture else store.DATA}/cpython-{abi.text}.json"
-
-
-_HEADER = 24  # cookie, version, free_threaded
+_OFFSETS_HEADER = 24  # cookie, version, free_threaded
 _MAX_OFFSET = 1 << 24  # py.PyInterpreterState, the largest, has 195 KB in 3.13.0
 
 
 def layouts(memory: Memory, runtime: int, shipped: PythonLayout) -> list[PythonLayout]:
     """Possible layouts of the CPython whose _PyRuntime is at ``runtime``, the likeliest first.
 
-    One, as a rule: its published offsets are those of the shipped table. Where they are not, it is another build, whose
+    One, as a rule: its published offsets are those of the shipped table. Otherwise it is another build, whose
     structures have other sizes, or they are damaged. Raises MemoryFault.
     """
     groups = shipped.abi.debug_offsets
-    published = _read(memory, runtime, groups) if groups else {}
+    words = memory.words(runtime + _OFFSETS_HEADER, len(groups)) if groups else ()
+    published = {each: word for each, word in zip(groups, words) if each}
     offsets = {each: offset for each, offset in published.items() if isinstance(each, Member)}
     differing = {each.owner for each, offset in offsets.items() if shipped.find(each) != offset}
     if not differing or max(published.values()) > _MAX_OFFSET:
         return [shipped]
-    other = shipped.with_overrides(offsets)
-    sizes = ((each, size) for each, size in published.items() if not isinstance(each, Member))
-    damaged = any(size == _size(shipped, each) for each, size in sizes if each.OF in differing)
-    return [shipped, other] if damaged else [other, shipped]
-
-
-def _size(layout: PythonLayout, structure: type[Struct]) -> int | None:
-    try:
-        return layout.size(structure)
-    except LayoutError:
-        return None
-
-
-def _read(memory: Memory, runtime: int, groups: Groups) -> dict[type[Struct] | Member[Any], int]:
-    """The sizes and offsets that the target publishes at ``runtime``. Raises MemoryFault."""
-    words = memory.words(runtime + _HEADER, len(groups))
-    return {each: word for each, word in zip(groups, words) if each}
+    is_damaged = False
+    for each, size in published.items():
+        if not isinstance(each, Member) and each.OF in differing:
+            with suppress(LayoutError):
+                is_damaged = is_damaged or shipped.size(each) == size  # other offsets in a structure of the same size
+    other = PythonLayout(shipped.abi, shipped.table, offsets)
+    return [shipped, other] if is_damaged else [other, shipped]

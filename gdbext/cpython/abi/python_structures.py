@@ -2,7 +2,7 @@
 
 Each class has the name of the C structure's typedef and the members that readers want; members that some version lacks
 are asked for with ``has`` first, or are chosen by the version's row (cpython/abi/versions.py). Measured from the
-headers of 3.8 to 3.15 (torch/measure/header_wants.py).
+headers of 3.8 to 3.15 (torch/measure/wants.json).
 
 Where offsets stand here (``at``), CPython declares the structure only in a .c file, so that no installed header has it;
 the file is named at each. They are bytes on a 64-bit platform without Py_TRACE_REFS, and the same in every version that
@@ -27,14 +27,10 @@ class PyObject(Struct, of="PyObject"):
 
 
 class PyVarObject(PyObject, of="PyVarObject"):
-    """The head of an object of variable size."""
-
     ob_size = U64()
 
 
 class PyTypeObject(PyVarObject, of="PyTypeObject"):
-    """A type, built in or not."""
-
     tp_name = U64()
     tp_basicsize = U64()
     tp_repr = U64()
@@ -64,26 +60,18 @@ class PyCompactUnicodeObject(PyObject, of="PyCompactUnicodeObject"):
 
 
 class PyUnicodeObject(PyObject, of="PyUnicodeObject"):
-    """A str whose characters are elsewhere."""
-
     data = U64()
 
 
 class PyBytesObject(PyVarObject, of="PyBytesObject"):
-    """A bytes object, with its bytes."""
-
     ob_sval = Place()
 
 
 class PyTupleObject(PyVarObject, of="PyTupleObject"):
-    """A tuple: its items come behind it."""
-
     ob_item = Place()
 
 
 class PyListObject(PyVarObject, of="PyListObject"):
-    """A list: its items are elsewhere."""
-
     ob_item = U64()
 
 
@@ -95,8 +83,6 @@ class PySetObject(PyObject, of="PySetObject"):
 
 
 class PyFloatObject(PyObject, of="PyFloatObject"):
-    """A float, which is a double."""
-
     ob_fval = F64()
 
 
@@ -143,14 +129,10 @@ class PyModuleObject(PyObject, of="PyModuleObject"):
 
 
 class PyCellObject(PyObject, of="PyCellObject"):
-    """The cell of a variable that functions share."""
-
     ob_ref = U64()
 
 
 class PyWeakReference(PyObject, of="PyWeakReference", cpp="struct _PyWeakReference"):
-    """A weak reference to an object."""
-
     wr_object = U64()
 
 
@@ -174,8 +156,6 @@ class DequeBlock(Struct, of="deque block", cpp=""):
 
 
 class PyFunctionObject(PyObject, of="PyFunctionObject"):
-    """A function that is written in Python."""
-
     func_code = U64()
     func_globals = U64()
     func_name = U64()
@@ -185,15 +165,11 @@ class PyFunctionObject(PyObject, of="PyFunctionObject"):
 
 
 class PyMethodObject(PyObject, of="PyMethodObject"):
-    """A bound method with its object."""
-
     im_func = U64()
     im_self = U64()
 
 
 class PyCFunctionObject(PyObject, of="PyCFunctionObject"):
-    """A function that is written in C."""
-
     m_ml = U64()
     m_self = U64()
 
@@ -211,14 +187,10 @@ class PyDescrObject(PyObject, of="PyDescrObject", cpp="", size=40):
 
 
 class PyMemberDescrObject(PyDescrObject, of="PyMemberDescrObject", cpp="", size=48):
-    """A descriptor of a member of a C structure."""
-
     d_member = U64(at=40)
 
 
 class PyCodeObject(PyVarObject, of="PyCodeObject"):
-    """A code object with its tables."""
-
     co_argcount = U32()
     co_flags = U32()
     co_stacksize = U32()
@@ -389,8 +361,6 @@ class PyTracebackObject(PyObject, of="PyTracebackObject", cpp="", size=40):
 
 
 class FutureIterator(PyObject, of="futureiterobject", cpp="", size=24):
-    """The object that a coroutine has on its stack while it awaits a future."""
-
     future = U64(at=16)
 
 
@@ -414,8 +384,6 @@ class PyHamtNodeBitmap(PyVarObject, of="PyHamtNode_Bitmap", cpp="", size=40):
 
 
 class PyHamtNodeArray(PyObject, of="PyHamtNode_Array", cpp="", size=280):
-    """A node with many children."""
-
     a_array = Place(at=16)
 
 

@@ -4,9 +4,7 @@ Layouts: Include/cpython/unicodeobject.h, longintrepr.h, tupleobject.h, listobje
 Readers raise MemoryFault (the object is not there) or BadData (it cannot be what it should be).
 
 Dicts and instance attributes have several forms: combined and split tables, managed dicts, inline values,
-``__slots__``.
-
-Layouts: Objects/dict-common.h (3.8-3.10), Include/internal/pycore_dict.h (3.11 and later),
+``__slots__``. Layouts: Objects/dict-common.h (3.8-3.10), Include/internal/pycore_dict.h (3.11 and later),
 Include/internal/pycore_object.h (where a managed dict or the values of an instance are).
 
 Attributes in ``__slots__`` are in the object itself. Where is decided by type_new_descriptors (Objects/typeobject.c,
@@ -94,17 +92,15 @@ class ObjectReader:
     def type_info(self, address: int) -> TypeInfo:
         """The PyTypeObject at ``address``. Raises MemoryFault, BadData."""
         known = self._types.get(address)
-        if not known:
-            known = self._types[address] = self._read_type(address)
-        return known
-
-    def _read_type(self, address: int) -> TypeInfo:
+        if known:
+            return known
         kind = py.PyTypeObject(self.space, address)
         name = self.memory.cstring(kind.tp_name, NAME_LIMIT)
         if not name:
             raise BadData(f"no type at {address:#x}: its name is empty")
         text = name.decode("utf-8", "replace")
-        return TypeInfo(address, text, kind.tp_flags, kind.tp_basicsize, kind.tp_dictoffset)
+        info = self._types[address] = TypeInfo(address, text, kind.tp_flags, kind.tp_basicsize, kind.tp_dictoffset)
+        return info
 
     def has_flag(self, address: int, flag: int) -> bool:
         """True if the object's type has that tp_flags bit; False where it cannot be read."""
@@ -112,10 +108,6 @@ class ObjectReader:
             return bool(self.type_of(address).flags & flag)
         except GdbextError:
             return False
-
-    def is_dict(self, address: int) -> bool:
-        """True if this is a dict or of a subclass of it."""
-        return self.has_flag(address, FLAG_DICT)
 
     def text(self, address: int, limit: int = TEXT_LIMIT) -> str:
         """A str, cut after ``limit`` characters. Raises MemoryFault, BadData for anything but a str."""
@@ -169,28 +161,22 @@ class ObjectReader:
         """An int (also a bool). Raises MemoryFault, BadData."""
         if not self.type_of(address).flags & FLAG_LONG:
             raise BadData(f"no int at {address:#x}")
-        sign, count, digits = self._digits(address)
+        number = py.PyLongObject(self.space, address)
+        if self.layout.abi.integers is IntegerForm.SIGNED_SIZE:
+            size = self.memory.i64(address + self._ob_size)
+            sign, count, digits = (-1 if size < 0 else 1), abs(size), number.ob_digit
+        else:
+            tag = number.lv_tag
+            sign, count, digits = (1, 0, -1)[min(tag & 3, 2)], tag >> 3, number.value_digit
         if count > DIGIT_LIMIT:
             raise BadData(f"int at {address:#x} of {count} digits")
-        value = 0
-        for place in range(count):
-            value |= self.memory.u32(digits + 4 * place) << (_DIGIT_BITS * place)
-        return sign * value
+        return sign * sum(self.memory.u32(digits + 4 * index) << (_DIGIT_BITS * index) for index in range(count))
 
     def number(self, address: int) -> float:
         """An int or a float (PyFloatObject, Include/cpython/floatobject.h). Raises MemoryFault, BadData."""
         if self.type_of(address).name != "float":
             return self.integer(address)
         return py.PyFloatObject(self.space, address).ob_fval
-
-    def _digits(self, address: int) -> tuple[int, int, int]:
-        """Sign, number of digits and their address."""
-        number = py.PyLongObject(self.space, address)
-        if self.layout.abi.integers is IntegerForm.SIGNED_SIZE:
-            size = self.memory.i64(address + self._ob_size)
-            return (-1 if size < 0 else 1), abs(size), number.ob_digit
-        tag = number.lv_tag
-        return (1, 0, -1)[min(tag & 3, 2)], tag >> 3, number.value_digit
 
     def tuple_items(self, address: int, limit: int = ITEM_LIMIT, most: int = ITEM_LIMIT) -> tuple[int, ...]:
         """Addresses of a tuple's first ``most`` items. Raises MemoryFault, BadData when it is none or longer than
@@ -241,20 +227,16 @@ def slot_attributes(objects: ObjectReader, address: int) -> Iterator[tuple[int, 
         base = py.PyTypeObject(objects.space, kind).tp_base
         if not base:
             return
-        if objects.type_info(kind).flags & FLAG_HEAP_TYPE:
-            yield from _of_class(objects, address, kind, objects.type_info(base).size)
+        info = objects.type_info(kind)
+        slots = py.PyHeapTypeObject(objects.space, kind).ht_slots if info.flags & FLAG_HEAP_TYPE else 0
+        names = objects.tuple_items(slots) if slots else ()
+        start = objects.type_info(base).size if names else 0
+        if names and start + _POINTER * len(names) <= info.size:
+            for index, name in enumerate(names):
+                value = objects.memory.u64(address + start + _POINTER * index)
+                if value:
+                    yield name, value
         kind = base
-
-
-def _of_class(objects: ObjectReader, address: int, kind: int, start: int) -> Iterator[tuple[int, int]]:
-    slots = py.PyHeapTypeObject(objects.space, kind).ht_slots
-    names = objects.tuple_items(slots) if slots else ()
-    if start + _POINTER * len(names) > objects.type_info(kind).size:
-        return
-    for number, name in enumerate(names):
-        value = objects.memory.u64(address + start + _POINTER * number)
-        if value:
-            yield name, value
 
 
 _DICT_BASES = 1000
@@ -286,10 +268,10 @@ class DictReader:
 
     def items(self, address: int, limit: int = ITEM_LIMIT) -> Iterator[Item]:
         """(key, value) addresses of the dict at ``address``, at most ``limit``. Raises MemoryFault, BadData."""
-        if not self._objects.is_dict(address):
+        if not self._objects.has_flag(address, FLAG_DICT):
             raise BadData(f"no dict at {address:#x}")
-        found = py.PyDictObject(self._space, address)
-        keys, values = found.ma_keys, found.ma_values
+        table = py.PyDictObject(self._space, address)
+        keys, values = table.ma_keys, table.ma_values
         if values:
             return islice(self._split_items(keys, self._values_start(values)), limit)
         return islice(((key, value) for key, value in self._entries(keys) if key and value), limit)
@@ -299,15 +281,10 @@ class DictReader:
         equals = self._objects.text_equals
         return next((value for name, value in self.items(address) if equals(name, key)), 0)
 
-    def class_attribute(self, kind: int, name: str) -> int:
-        """An attribute of the class itself, not of its bases; 0 if it has none. Raises MemoryFault, BadData."""
-        namespace = py.PyTypeObject(self._space, kind).tp_dict
-        return self.get(namespace, name) if namespace else 0  # of a static built-in type of 3.12
-
     def class_items(self, kind: int) -> Iterator[Item]:
         """Names and values of a class itself, not of its bases. Raises MemoryFault, BadData."""
         namespace = py.PyTypeObject(self._space, kind).tp_dict
-        return self.items(namespace) if namespace else iter(())
+        return self.items(namespace) if namespace else iter(())  # none: a static built-in type of 3.12
 
     def inherited_attribute(self, kind: int, name: str) -> int:
         """An attribute of a class or of its bases, by the method resolution order; 0 if there is none.
@@ -315,7 +292,9 @@ class DictReader:
         Raises MemoryFault, BadData."""
         mro = py.PyTypeObject(self._space, kind).tp_mro
         bases = self._objects.tuple_items(mro, _DICT_BASES) if mro else (kind,)
-        return next(filter(None, (self.class_attribute(base, name) for base in bases)), 0)
+        equals = self._objects.text_equals
+        fields = (next((value for key, value in self.class_items(base) if equals(key, name)), 0) for base in bases)
+        return next(filter(None, fields), 0)
 
     def _values_start(self, values: int) -> int:
         """Address of the first value: a PyObject*[] (3.8-3.10) or inside a PyDictValues."""
@@ -334,30 +313,26 @@ class DictReader:
         count = py.PyDictKeysObject(self._space, keys).dk_nentries
         if count > ITEM_LIMIT:
             raise BadData(f"dict keys at {keys:#x} with {count} entries")
-        start, general = self._entry_table(keys)
-        if general:
-            size = self._layout.size(py.PyDictKeyEntry)
-            if size != _GENERAL.size:
-                raise BadData(f"the entries of a dict have {size} bytes in this layout, not {_GENERAL.size}")
-            raw = self._memory.read(start, size * count)
-            return ((key, value) for _, key, value in _GENERAL.iter_unpack(raw))
-        raw = self._memory.read(start, 2 * _POINTER * count)
-        return ((key, value) for key, value in struct.iter_unpack("<QQ", raw))
-
-    def _entry_table(self, keys: int) -> tuple[int, bool]:
-        """The start of the entries, and whether they carry a hash (PyDictKeyEntry)."""
         table = py.PyDictKeysObject(self._space, keys)
-        indices = table.dk_indices
         if self._keys_form is DictKeysForm.LOG2_SIZES:
-            log2, kind = table.dk_log2_index_bytes, table.dk_kind
+            log2, has_hashes = table.dk_log2_index_bytes, table.dk_kind == _KIND_GENERAL
             if log2 > _MAX_LOG2:
                 raise BadData(f"dict keys at {keys:#x} with 2**{log2} bytes of indices")
-            return indices + (1 << log2), kind == _KIND_GENERAL
-        size = table.dk_size
-        if size > 1 << _MAX_LOG2:
-            raise BadData(f"dict keys at {keys:#x} of size {size}")
-        width = 1 if size <= 0xFF else 2 if size <= 0xFFFF else 4 if size <= 0xFFFFFFFF else 8
-        return indices + size * width, True
+            start = table.dk_indices + (1 << log2)
+        else:
+            size, has_hashes = table.dk_size, True
+            if size > 1 << _MAX_LOG2:
+                raise BadData(f"dict keys at {keys:#x} of size {size}")
+            width = 1 if size <= 0xFF else 2 if size <= 0xFFFF else 4 if size <= 0xFFFFFFFF else 8
+            start = table.dk_indices + size * width
+        if not has_hashes:
+            raw = self._memory.read(start, 2 * _POINTER * count)
+            return ((key, value) for key, value in struct.iter_unpack("<QQ", raw))
+        size = self._layout.size(py.PyDictKeyEntry)
+        if size != _GENERAL.size:
+            raise BadData(f"the entries of a dict have {size} bytes in this layout, not {_GENERAL.size}")
+        raw = self._memory.read(start, size * count)
+        return ((key, value) for _, key, value in _GENERAL.iter_unpack(raw))
 
     def attribute(self, address: int, name: str) -> int:
         """An instance's own attribute (not of its class), 0 if it has none or it cannot be read."""

@@ -1,6 +1,7 @@
 """Code objects and callables: names, file, lines; which Python function is behind an object. Each is read once.
 
-Layout: Include/cpython/code.h (Include/code.h of 3.8).
+Layouts: Include/cpython/code.h (Include/code.h of 3.8), funcobject.h (cpython/funcobject.h), classobject.h,
+methodobject.h, Modules/_functoolsmodule.c.
 
 A bytecode offset becomes a source line by the three formats that CPython has had:
 
@@ -9,10 +10,7 @@ A bytecode offset becomes a source line by the three formats that CPython has ha
   where -128 means that the range has no line.
 - the location table of 3.11 and later: Objects/locations.md (3.12; InternalDocs/code_objects.md in 3.13).
 
-All offsets are bytes from the start of the bytecode; a line is None where the table says that there is none.
-
-Layouts of callables: Include/funcobject.h (cpython/funcobject.h), classobject.h, methodobject.h,
-Modules/_functoolsmodule.c.
+All offsets are bytes from the start of the bytecode; a line is None if the table says that there is none.
 """
 
 from __future__ import annotations
@@ -39,25 +37,18 @@ _NO_LINE = -128  # 3.10: "this range has no line number"
 CODE_UNIT = 2
 """Size of a _Py_CODEUNIT, in bytes."""
 _LONG, _NO_COLUMNS, _NONE = 14, 13, 15  # 3.11 location codes; 10-12 are "one line" forms, below are "short"
-_END = 1 << 62
 
 
 def line_at(ranges: list[Range], offset: int) -> int | None:
     """The line of the instruction at byte ``offset``; None if it has none or no range covers it."""
-    for start, end, line in ranges:
-        if start <= offset < end:
-            return line
-    return None
+    return next((line for start, end, line in ranges if start <= offset < end), None)
 
 
 def parse(form: LineTable, table: bytes, first_line: int) -> list[Range]:
     """All ranges of a code object's table, which starts at line ``first_line``."""
-    readers = {
-        LineTable.LINE_INCREMENTS: _lnotab,
-        LineTable.LINE_RANGES: _linetable,
-        LineTable.LOCATIONS: _locations,
-    }
-    return list(readers[form](table, first_line))
+    if form is LineTable.LINE_INCREMENTS:
+        return list(_lnotab(table, first_line))
+    return list((_linetable if form is LineTable.LINE_RANGES else _locations)(table, first_line))
 
 
 def _signed(byte: int) -> int:
@@ -73,7 +64,7 @@ def _lnotab(table: bytes, line: int) -> Iterator[Range]:
             yield start, end, line
             start = end
         line += _signed(table[index + 1])
-    yield start, _END, line
+    yield start, 1 << 62, line
 
 
 def _linetable(table: bytes, line: int) -> Iterator[Range]:
@@ -120,8 +111,6 @@ def _signed_varint(table: bytes, position: int) -> int:
     return -(value >> 1) if value & 1 else value >> 1
 
 
-_VARARGS = 0x04
-"""The flag of a code object with ``*args``: CO_VARARGS (Include/cpython/code.h)."""
 _TABLE_LIMIT = 4 << 20
 """Longest line table, in bytes; that of a generated module of 100,000 lines has about one."""
 _NAME_LIMIT = 1024
@@ -129,11 +118,6 @@ _PATH_LIMIT = 4096
 _LOCALS_LIMIT = 10_000
 _COPIES_LIMIT = 1 << 16
 """Copies of the bytecode of one code object; there is one for each thread that runs it often."""
-_LINE_TABLES = {
-    LineTable.LINE_INCREMENTS: py.PyCodeObject.co_lnotab,
-    LineTable.LINE_RANGES: py.PyCodeObject.co_linetable,
-    LineTable.LOCATIONS: py.PyCodeObject.co_linetable,
-}
 
 
 class Code:
@@ -143,21 +127,6 @@ class Code:
     co_firstlineno, ``bytecode`` the address of the first instruction (0 where co_code is a bytes object), and
     ``first_traceable`` the number of code units before which a frame of it is not complete.
     """
-
-    __slots__ = (
-        "_copies",
-        "_local_names",
-        "_objects",
-        "_ranges",
-        "_size",
-        "address",
-        "bytecode",
-        "file",
-        "first_line",
-        "first_traceable",
-        "lines",
-        "name",
-    )
 
     def __init__(self, objects: ObjectReader, address: int) -> None:
         layout, space = objects.layout, objects.space
@@ -201,17 +170,14 @@ class Code:
         if offset in self.lines:
             return self.lines[offset]
         if self._ranges is None:
-            self._ranges = self._read_ranges()
+            form, code = self._objects.layout.abi.line_table, py.PyCodeObject(self._objects.space, self.address)
+            table = code.co_lnotab if form is LineTable.LINE_INCREMENTS else code.co_linetable
+            self._ranges = parse(form, self._objects.bytes(table, _TABLE_LIMIT), self.first_line)
         line = self.lines[offset] = line_at(self._ranges, offset)
         return line
 
-    def _read_ranges(self) -> list[Range]:
-        form = self._objects.layout.abi.line_table
-        table = py.PyCodeObject(self._objects.space, self.address).value(_LINE_TABLES[form])
-        return parse(form, self._objects.bytes(table, _TABLE_LIMIT), self.first_line)
-
     def opcode(self, offset: int) -> int | None:
-        """The opcode at byte ``offset``, None where it cannot be read. As executed: specialised and instrumented."""
+        """The opcode at byte ``offset``, None if it cannot be read. As executed: specialized and instrumented."""
         objects = self._objects
         try:
             if self.bytecode:
@@ -235,23 +201,18 @@ class Code:
 
     @property
     def takes_more(self) -> bool:
-        """It has a parameter ``*args``. Raises MemoryFault, LayoutError."""
-        return bool(py.PyCodeObject(self._objects.space, self.address).co_flags & _VARARGS)
+        """It has a parameter ``*args`` (CO_VARARGS, Include/cpython/code.h). Raises MemoryFault, LayoutError."""
+        return bool(py.PyCodeObject(self._objects.space, self.address).co_flags & 0x04)
 
     def local_names(self) -> list[str]:
         """Names of the fast locals in the order of their slots: locals, then cells and free variables."""
         if self._local_names is None:
-            self._local_names = self._read_local_names()
-        return self._local_names
-
-    def _read_local_names(self) -> list[str]:
-        objects, code = self._objects, py.PyCodeObject(self._objects.space, self.address)
-        names: list[str] = []
-        for member in objects.layout.abi.local_names:
-            items = code.value(member)
-            if items:
+            objects, code = self._objects, py.PyCodeObject(self._objects.space, self.address)
+            names: list[str] = []
+            for items in filter(None, map(code.value, objects.layout.abi.local_names)):
                 names += [objects.text(name, _NAME_LIMIT) for name in objects.tuple_items(items, _LOCALS_LIMIT)]
-        return names
+            self._local_names = names
+        return self._local_names
 
 
 class CodeCache:
@@ -260,18 +221,17 @@ class CodeCache:
     def __init__(self, objects: ObjectReader) -> None:
         self._objects = objects
         self._known: dict[int, Code | None] = {}
+        """None: no code object is there, or it cannot be read."""
 
     def get(self, address: int) -> Code:
         """The code object at ``address``. Raises BadData for anything else, MemoryFault when it is not there."""
-        if address in self._known:
-            code = self._known[address]
-            if not code:
-                raise BadData(f"no code object at {address:#x}")
-            return code
-        self._known[address] = None
-        if self._objects.type_of(address).name != "code":
+        if address not in self._known:
+            self._known[address] = None
+            if self._objects.type_of(address).name == "code":
+                self._known[address] = Code(self._objects, address)
+        code = self._known[address]
+        if not code:
             raise BadData(f"no code object at {address:#x}")
-        code = self._known[address] = Code(self._objects, address)
         return code
 
 
@@ -298,7 +258,7 @@ class PythonFunction(NamedTuple):
 
     @property
     def place(self) -> str:
-        """ "file:line", or "" where there is none."""
+        """ "file:line", or "" if there is none."""
         return f"{self.file}:{self.line}" if self.file is not None else ""
 
 
@@ -313,35 +273,27 @@ class FunctionReader:
         self._space = objects.space
 
     def source(self, address: int) -> PythonFunction | None:
-        """The function behind the callable at ``address``; None where no object can be read there."""
+        """The function behind the callable at ``address``; None if no object can be read there."""
         wrappers: list[str] = []
         seen: set[int] = set()
         try:
-            for _ in range(_DEPTH):
-                if address in seen:
-                    break
+            while address not in seen and len(seen) < _DEPTH:
                 seen.add(address)
-                inner = self._unwrap(address)
+                kind, inner = self._objects.type_of(address).name, 0
+                if kind == "method":
+                    inner = py.PyMethodObject(self._space, address).im_func
+                elif kind == "functools.partial":
+                    inner = py.PartialObject(self._space, address).fn
+                elif kind == "function":
+                    namespace = py.PyFunctionObject(self._space, address).func_dict
+                    inner = self._dicts.get(namespace, "__wrapped__") if namespace else 0
                 if not inner:
                     break
-                wrappers.append(self._objects.type_of(address).name)
+                wrappers.append(kind)
                 address = inner
             return self._describe(address, tuple(wrappers))
         except GdbextError:
             return None
-
-    def _unwrap(self, address: int) -> int:
-        """The callable inside a partial, a bound method or a functools.wraps'ed function; 0 for any other."""
-        space = self._space
-        kind = self._objects.type_of(address).name
-        if kind == "method":
-            return py.PyMethodObject(space, address).im_func
-        if kind == "functools.partial":
-            return py.PartialObject(space, address).fn
-        if kind == "function":
-            namespace = py.PyFunctionObject(space, address).func_dict
-            return self._dicts.get(namespace, "__wrapped__") if namespace else 0
-        return 0
 
     def _describe(self, address: int, wrappers: tuple[str, ...]) -> PythonFunction:
         info = self._objects.type_of(address)
@@ -355,8 +307,7 @@ class FunctionReader:
             return PythonFunction(self._objects.type_info(address).name, None, None, "class", address, wrappers)
         call = self._dicts.inherited_attribute(info.address, "__call__")
         if call and self._objects.type_of(call).name == "function":
-            found = self._function(call, wrappers)
-            return PythonFunction(found.qualname, found.file, found.line, "instance", address, wrappers, found.code)
+            return self._function(call, wrappers)._replace(kind="instance", address=address)
         return PythonFunction(info.name, None, None, "object", address, wrappers)
 
     def _function(self, address: int, wrappers: tuple[str, ...]) -> PythonFunction:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from gdbext.cpython.objects import DictReader, ObjectReader
     from gdbext.cpython.objects.py_space import PySpace
-    from gdbext.engine.layouts.declarations import Place
 
 
 _LIMIT = 100_000
@@ -71,13 +70,9 @@ def queued(runtime: PySpace, address: int) -> tuple[int, ...]:
     if runtime.objects.type_of(address).name != QUEUE_TYPE:
         raise BadData(f"no SimpleQueue at {address:#x}")
     (form,) = runtime.layout.abi.lock_types_named(QUEUE_TYPE)
-    if form.struct is py.ParkingQueueObject:
-        return _in_ring(runtime, address)
-    queue = py.SimpleQueueObject(runtime.space, address)
-    return runtime.objects.list_items(queue.lst, _QUEUE_LIMIT)[queue.lst_pos :]
-
-
-def _in_ring(runtime: PySpace, address: int) -> tuple[int, ...]:
+    if form.struct is not py.ParkingQueueObject:
+        queue = py.SimpleQueueObject(runtime.space, address)
+        return runtime.objects.list_items(queue.lst, _QUEUE_LIMIT)[queue.lst_pos :]
     ring = py.ParkingQueueObject(runtime.space, address)
     first, capacity, count = ring.get_idx, ring.items_cap, ring.num_items
     if not first < capacity <= _QUEUE_LIMIT or count > capacity:
@@ -86,7 +81,6 @@ def _in_ring(runtime: PySpace, address: int) -> tuple[int, ...]:
     return (words * 2)[first : first + count]
 
 
-_DESCRIPTOR = "member_descriptor"
 _OBJECT_TYPES = (6, 16)
 """Types T_OBJECT and Py_T_OBJECT_EX (structmember.h)."""
 
@@ -95,7 +89,7 @@ def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) 
     """The object that an instance keeps under that name; 0 for none. Raises BadData, MemoryFault."""
     memory = objects.memory
     descriptor = dicts.inherited_attribute(objects.type_of(address).address, name)
-    if not descriptor or objects.type_of(descriptor).name != _DESCRIPTOR:
+    if not descriptor or objects.type_of(descriptor).name != "member_descriptor":
         return 0
     definition = py.PyMemberDescrObject(objects.space, descriptor).d_member
     text, kind, offset = memory.words(definition, 3)
@@ -106,60 +100,51 @@ def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) 
     return memory.u64(address + offset)
 
 
-_DEPTH = 8
-"""The largest depth of a tree: _Py_HAMT_MAX_TREE_DEPTH."""
+_MAX_TREE_DEPTH = 8
+"""_Py_HAMT_MAX_TREE_DEPTH."""
 _CHILDREN = 32
 """HAMT_ARRAY_NODE_SIZE; a bitmap node has at most as many pairs."""
 _BITMAP, _ARRAY, _COLLISION = "hamt_bitmap_node", "hamt_array_node", "hamt_collision_node"
 
 
-class ContextReader:
-    """Reads the variables of contexts."""
+def context_variables(runtime: PySpace, state: int) -> dict[int, int]:
+    """ContextVar to value, both as addresses, in the current context of a PyThreadState; empty as long as the thread
+    has none. Raises MemoryFault, BadData."""
+    context = py.PyThreadState(runtime.space, state).context
+    if not context:
+        return {}
+    if _class_name(runtime, context) != "Context":
+        raise BadData(f"no context at {context:#x}")
+    tree = py.PyContext(runtime.space, context).ctx_vars
+    root, count = tree.h_root, tree.h_count
+    if count > _LIMIT:
+        raise BadData(f"context at {context:#x} with {count} variables")
+    variables = dict(_tree_pairs(runtime, root, _MAX_TREE_DEPTH))
+    if len(variables) != count:
+        raise BadData(f"context at {context:#x} with {len(variables)} of {count} variables")
+    return variables
 
-    def __init__(self, objects: ObjectReader) -> None:
-        self._objects = objects
-        self._memory = objects.memory
-        self._space = objects.space
 
-    def of_thread(self, state: int) -> dict[int, int]:
-        """ContextVar to value, both as addresses, in the current context of a PyThreadState; empty as long as the
-        thread has none. Raises MemoryFault, BadData."""
-        context = py.PyThreadState(self._space, state).context
-        return self.variables(context) if context else {}
+def _class_name(runtime: PySpace, address: int) -> str:
+    return runtime.objects.type_of(address).name.rpartition(".")[2]
 
-    def variables(self, context: int) -> dict[int, int]:
-        """The same of a PyContext. Raises MemoryFault, BadData."""
-        if self._kind(context) != "Context":
-            raise BadData(f"no context at {context:#x}")
-        tree = py.PyContext(self._space, context).ctx_vars
-        root, count = tree.h_root, tree.h_count
-        if count > _LIMIT:
-            raise BadData(f"context at {context:#x} with {count} variables")
-        found = dict(self._pairs(root, _DEPTH))
-        if len(found) != count:
-            raise BadData(f"context at {context:#x} with {len(found)} of {count} variables")
-        return found
 
-    def _kind(self, address: int) -> str:
-        return self._objects.type_of(address).name.rpartition(".")[2]
-
-    def _pairs(self, node: int, depth: int) -> Iterator[tuple[int, int]]:
-        if not depth:
-            raise BadData(f"the tree of a context is too deep at {node:#x}")
-        kind = self._kind(node)
-        if kind == _ARRAY:
-            for child in self._memory.words(py.PyHamtNodeArray(self._space, node).a_array, _CHILDREN):
-                yield from self._pairs(child, depth - 1) if child else ()
-            return
-        if kind not in (_BITMAP, _COLLISION):
-            raise BadData(f"a {kind} is no node of a context")
-        form = py.PyHamtNodeBitmap.b_array if kind == _BITMAP else py.PyHamtNodeCollision.c_array
-        words = self._words(py.PyVarObject(self._space, node), form)
-        for key, value in zip(words[::2], words[1::2]):
-            yield from ((key, value),) if key else self._pairs(value, depth - 1)
-
-    def _words(self, node: py.PyVarObject, words: Place) -> tuple[int, ...]:
-        count = node.ob_size
-        if count > 2 * _CHILDREN:
-            raise BadData(f"node of a context at {node.address:#x} of {count} words")
-        return self._memory.words(node.value(words), count)
+def _tree_pairs(runtime: PySpace, node: int, depth: int) -> Iterator[tuple[int, int]]:
+    """The keys and values of a node and the nodes below it."""
+    if not depth:
+        raise BadData(f"the tree of a context is too deep at {node:#x}")
+    kind = _class_name(runtime, node)
+    if kind == _ARRAY:
+        for child in runtime.memory.words(py.PyHamtNodeArray(runtime.space, node).a_array, _CHILDREN):
+            yield from _tree_pairs(runtime, child, depth - 1) if child else ()
+        return
+    if kind not in (_BITMAP, _COLLISION):
+        raise BadData(f"a {kind} is no node of a context")
+    head = py.PyVarObject(runtime.space, node)
+    count = head.ob_size
+    if count > 2 * _CHILDREN:
+        raise BadData(f"node of a context at {node:#x} of {count} words")
+    array = py.PyHamtNodeBitmap.b_array if kind == _BITMAP else py.PyHamtNodeCollision.c_array
+    words = runtime.memory.words(head.value(array), count)
+    for key, value in zip(words[::2], words[1::2]):
+        yield from ((key, value),) if key else _tree_pairs(runtime, value, depth - 1)

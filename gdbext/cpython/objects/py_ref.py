@@ -30,7 +30,7 @@ from gdbext.cpython.objects.object_items import QUEUE_TYPE, c_member, deque_item
 from gdbext.errors import BadData, GdbextError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Union
 
     from gdbext.cpython.objects.code import Code, PythonFunction
@@ -44,13 +44,11 @@ _VARIABLES = 10_000
 """Most variables that are read at once, where nobody gives a limit."""
 _BASES = 64
 _PARTS = 32
-_SETS = ("set", "frozenset")
 _CELLS = 16
 """Most variables of a closure."""
 _BUILTIN = "builtin_function_or_method"
 _METHOD = 8
 """Offset of ml_meth in PyMethodDef (Include/methodobject.h)."""
-_WEAK_REFERENCES = ("weakref", "weakref.ReferenceType", "ReferenceType")
 
 
 class PyRef:
@@ -104,7 +102,7 @@ class PyRef:
         return reader(self.python, self.address)
 
     def read_or(self, reader: Callable[[PySpace, builtins.int], T], default: T) -> T:
-        """The same, and the default where that cannot be read."""
+        """The same, and the default if that cannot be read."""
         try:
             return self.read(reader)
         except GdbextError:
@@ -124,16 +122,15 @@ class PyRef:
     @property
     def is_dict(self) -> bool:
         """It is a dict, or of a class that is derived from it."""
-        return self.read_or(lambda python, at: python.objects.is_dict(at), False)
+        return bool(self) and self.python.objects.has_flag(self.address, FLAG_DICT)
 
     @property
     def has_own_class(self) -> bool:
         """Its class is made at run time, by a program or a library: it is not built in."""
-        return self.read_or(lambda python, at: python.objects.has_flag(at, FLAG_HEAP_TYPE), False)
+        return bool(self) and self.python.objects.has_flag(self.address, FLAG_HEAP_TYPE)
 
     @property
     def is_none(self) -> bool:
-        """It is Python's None."""
         return self.type == "NoneType"
 
     def str(self, limit: builtins.int = TEXT_LIMIT) -> builtins.str:
@@ -212,7 +209,10 @@ class PyRef:
     @property
     def referent(self) -> PyRef:
         """The object that a weak reference refers to: None once it is gone. Missing for any other object."""
-        return self.at(_referent)
+        names = ("weakref", "weakref.ReferenceType", "ReferenceType")
+        return self.at(
+            lambda python, at: py.PyWeakReference(python.space, at).wr_object if type_name(python, at) in names else 0
+        )
 
     # --- what it has -----------------------------------------------------------------------------
 
@@ -241,10 +241,12 @@ class PyRef:
 
     def inherited(self, name: builtins.str) -> PyRef:
         """The attribute of its class, or of a base of that."""
-        return self.at(lambda python, at: _inherited(python, at, name), name)
+        return self.at(
+            lambda python, at: python.dicts.inherited_attribute(python.objects.type_of(at).address, name), name
+        )
 
     def variables(self, limit: builtins.int = _VARIABLES) -> PyVariables:
-        """The same as by ``[name]``, all at once: cheaper for whoever needs several. Names are cut after 512
+        """The same as by ``[name]``, all at once: cheaper if several are needed. Names are cut after 512
         characters."""
         return self._by_name(_fields, limit)
 
@@ -258,12 +260,16 @@ class PyRef:
         return self._by_name(_attributes, limit)
 
     def _by_name(self, fields: Callable[[PySpace, builtins.int], Iterator[Item]], limit: builtins.int) -> PyVariables:
-        found = PyVariables(self.python)
+        variables = PyVariables(self.python)
         try:
-            found.update(self.read(lambda python, at: _named(python, islice(fields(python, at), limit))))
+            for key, value in self.read(lambda python, at: islice(fields(python, at), limit)):
+                try:
+                    variables[self.python.objects.name(key)] = PyRef(self.python, value)
+                except BadData:  # a name that is no text
+                    continue
         except GdbextError as error:
-            found.fault = error
-        return found
+            variables.fault = error
+        return variables
 
     def items(self, limit: builtins.int = ITEM_LIMIT) -> PyItems[tuple[PyRef, PyRef]]:
         """The keys of a dict with their values."""
@@ -282,7 +288,7 @@ class PyRef:
         """The first values of a dict, else the first elements: without those of sets, which have removed ones."""
         if self.is_dict:
             return [value for _, value in self.items(limit)]
-        return [] if self.type in _SETS else self.elements(limit)
+        return [] if self.type in ("set", "frozenset") else self.elements(limit)
 
     def __iter__(self) -> Iterator[PyRef]:
         return iter(self.elements())
@@ -351,36 +357,14 @@ def _c_function(python: PySpace, address: int) -> int:
     return python.memory.u64(py.PyCFunctionObject(python.space, address).m_ml + _METHOD)
 
 
-def _referent(python: PySpace, address: int) -> int:
-    is_one = python.objects.type_of(address).name in _WEAK_REFERENCES
-    return py.PyWeakReference(python.space, address).wr_object if is_one else 0
-
-
-def _function_globals(python: PySpace, address: int) -> int:
-    return py.PyFunctionObject(python.space, address).func_globals
-
-
-def _function_code(python: PySpace, address: int) -> int:
-    return py.PyFunctionObject(python.space, address).func_code
-
-
-def _bound_to(python: PySpace, address: int) -> int:
-    return py.PyMethodObject(python.space, address).im_self
-
-
-def _behind_head(python: PySpace, address: int) -> int:
-    return python.memory.u64(address + python.layout.size(py.PyObject))
-
-
-def _bound_to_builtin(python: PySpace, address: int) -> int:
-    return py.PyCFunctionObject(python.space, address).m_self
-
-
-_SPECIAL = {
-    "__globals__": {"function": _function_globals},
-    "__code__": {"function": _function_code},
-    "__self__": {"method": _bound_to, _BUILTIN: _bound_to_builtin},
-    "__func__": {"staticmethod": _behind_head},
+_SPECIAL: Mapping[str, Mapping[str, Callable[[PySpace, int], int]]] = {
+    "__globals__": {"function": lambda python, at: py.PyFunctionObject(python.space, at).func_globals},
+    "__code__": {"function": lambda python, at: py.PyFunctionObject(python.space, at).func_code},
+    "__self__": {
+        "method": lambda python, at: py.PyMethodObject(python.space, at).im_self,
+        _BUILTIN: lambda python, at: py.PyCFunctionObject(python.space, at).m_self,
+    },
+    "__func__": {"staticmethod": lambda python, at: python.memory.u64(at + python.layout.size(py.PyObject))},
 }
 """Attributes that built-in types have in their structures: name → type → reader."""
 
@@ -424,19 +408,6 @@ def _attributes(python: PySpace, address: int) -> Iterator[Item]:
     if not python.objects.type_of(address).flags & FLAG_HEAP_TYPE:
         return iter(())
     return chain(python.dicts.attributes(address), slot_attributes(python.objects, address))
-
-
-def _inherited(python: PySpace, address: int, name: str) -> int:
-    return python.dicts.inherited_attribute(python.objects.type_of(address).address, name)
-
-
-def _named(python: PySpace, fields: Iterable[Item]) -> Iterator[tuple[str, PyRef]]:
-    """The fields whose names are texts."""
-    for key, value in fields:
-        try:
-            yield python.objects.name(key), PyRef(python, value)
-        except BadData:
-            continue
 
 
 def _pairs(python: PySpace, address: int, limit: int) -> Iterator[tuple[PyRef, PyRef]]:

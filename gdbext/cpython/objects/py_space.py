@@ -21,8 +21,8 @@ class PySpace:
     """For values (``PyRef``) what Space is for structures of C++; ``space`` is that of the structures of CPython."""
 
     def __init__(self, memory: Memory, layout: PythonLayout) -> None:
-        self.memory = memory
-        self.layout = layout
+        self.memory: Memory = memory
+        self.layout: PythonLayout = layout
         self.objects = ObjectReader(memory, layout)
         self.space: Space = self.objects.space
         self.dicts = DictReader(self.objects)

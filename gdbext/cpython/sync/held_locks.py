@@ -6,10 +6,10 @@ be able to unwind to the depth that the exception table (Objects/exception_handl
 InternalDocs/exception_handling.md of 3.13) or the block stack (PyTryBlock, cpython/frameobject.h of 3.8) names for the
 current instruction. The block begins only after ``__enter__`` has returned, so a thread that still waits for the lock
 is not counted. A lock may also be that of a generator: contextlib's ``contextmanager`` suspends it inside of its own
-``with lock:`` while the body runs, so its frame is read as if it stood on the thread's stack.
+``with lock:`` while the body runs, so its frame is read as if it were on the thread's stack.
 
 A lock taken by ``lock.acquire()`` leaves nothing on the frame's stack. But code that names both calls, has the lock at
-hand, and is inside a ``try`` block, has most likely taken the lock on its way there. So has code that stands behind a
+hand, and is inside a ``try`` block, has most likely taken the lock on its way there. So has code after a
 statement ``lock.acquire()`` with no ``release`` in between.
 """
 
@@ -40,7 +40,7 @@ _WITH_FRAMES = 200
 """Innermost Python frames that are read."""
 _TABLE_LIMIT = 1 << 20
 _DEPTH_LIMIT = 1000
-_NAMES_OF_FUNCTIONS = {
+_FUNCTION_NAMES = {
     "method_descriptor": py.PyDescrObject.d_name,
     "function": py.PyFunctionObject.func_name,
 }
@@ -57,38 +57,39 @@ def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
     Raises nothing.
 
     Not among them: a lock that a Condition.wait further in has given up, and those of functions that mention
-    ``release``, which may have let go of them inside the block.
+    ``release``, which may have released them inside the block.
     """
-    found: list[LockState] = []
+    held: list[LockState] = []
     given_up: set[int] = set()
     for _, frame in _holding_frames(runtime, state, _WITH_FRAMES):
         try:
-            given_up.update(_given_up(runtime, frame))
-            managers = _entered(runtime, frame)
-            locks = [lock for lock in (lock_of(runtime, each) for each in managers) if lock]
+            if frame.name == assumed_names.CONDITION_WAIT and frame.file.endswith(assumed_names.THREADING_FILE):
+                condition = locals_of(runtime, frame).get("self", 0)
+                given_up.add(runtime.dicts.attribute(condition, assumed_names.CONDITION_LOCK) if condition else 0)
+            locks = [lock for each in _entered(runtime, frame) if (lock := lock_of(runtime, each))]
             locks = [lock for lock in locks if lock.address not in given_up]
-            if locks and not _mentions_release(runtime, frame):
-                found.extend(locks)
+            names = py.PyCodeObject(runtime.space, frame.code).co_names if locks else 0
+            mentioned = runtime.objects.tuple_items(names) if locks else ()
+            if not any(runtime.objects.text_equals(name, "release") for name in mentioned):
+                held.extend(locks)
         except GdbextError:
             continue
-    return found
+    return held
 
 
 def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
     """All objects inside whose ``with`` block the thread is: a Semaphore for example. Raises nothing."""
-    found: list[int] = []
+    objects: list[int] = []
     for _, frame in _holding_frames(runtime, state, _WITH_FRAMES):
-        try:
-            found.extend(_entered(runtime, frame))
-        except GdbextError:
-            continue
-    return found
+        with suppress(GdbextError):
+            objects.extend(_entered(runtime, frame))
+    return objects
 
 
 def entered_in(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
     """The context managers inside whose ``with`` or ``async with`` block one frame is, the outermost first, with those
     of the generators that some of them are. Raises MemoryFault, BadData."""
-    return [each for one in (frame, *_generators(runtime, frame)) for each in _entered(runtime, one)]
+    return [each for inner in (frame, *_generators(runtime, frame)) for each in _entered(runtime, inner)]
 
 
 _NESTED = 3
@@ -96,12 +97,12 @@ _NESTED = 3
 
 
 def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> Iterator[tuple[int, PythonFrame]]:
-    """The innermost frames with their numbers from 0 on, each followed by the generators in whose ``with`` block it is,
-    which have the number of its caller."""
-    for number, frame in enumerate(runtime.frames.stack(state).frames[:limit]):
-        yield number, frame
+    """(level from 0 on, frame) of the innermost frames, each followed by the generators in whose ``with`` block it is,
+    which have the level of its caller."""
+    for level, frame in enumerate(runtime.frames.stack(state).frames[:limit]):
+        yield level, frame
         for inner in _generators(runtime, frame):
-            yield number + 1, inner
+            yield level + 1, inner
 
 
 def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = _NESTED) -> Iterator[PythonFrame]:
@@ -112,20 +113,18 @@ def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = _NESTED
     except GdbextError:
         return
     for manager in managers:
-        inner = _managed(runtime, manager)
+        inner = _generator_frame(runtime, manager)
         if inner:
             yield inner
             yield from _generators(runtime, inner, depth - 1) if depth else ()
 
 
-def _managed(runtime: PythonRuntime, manager: int) -> PythonFrame | None:
-    try:
-        if runtime.objects.type_of(manager).name not in assumed_names.GENERATOR_MANAGERS:
-            return None
-        generator = runtime.dicts.attribute(manager, assumed_names.MANAGED_GENERATOR)
-        return generator_frame(runtime, generator) if generator else None
-    except GdbextError:
-        return None
+def _generator_frame(runtime: PythonRuntime, manager: int) -> PythonFrame | None:
+    with suppress(GdbextError):
+        if runtime.objects.type_of(manager).name in assumed_names.GENERATOR_MANAGERS:
+            generator = runtime.dicts.attribute(manager, assumed_names.MANAGED_GENERATOR)
+            return generator_frame(runtime, generator) if generator else None
+    return None
 
 
 def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
@@ -134,78 +133,62 @@ def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
     if lock:
         return lock
     own = runtime.dicts.attribute(manager, assumed_names.CONDITION_LOCK)
-    return (
-        read_lock(runtime, own) if own and runtime.dicts.attribute(manager, assumed_names.CONDITION_WAITERS) else None
-    )
-
-
-def _given_up(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
-    """The lock that threading.Condition.wait has released for the time of the wait."""
-    if frame.function.rpartition(".")[2] != assumed_names.CONDITION_WAIT or not frame.file.endswith(
-        assumed_names.THREADING_FILE
-    ):
-        return
-    condition = locals_of(runtime, frame).get("self", 0)
-    lock = runtime.dicts.attribute(condition, assumed_names.CONDITION_LOCK) if condition else None
-    if lock:
-        yield lock
-
-
-def _mentions_release(runtime: PythonRuntime, frame: PythonFrame) -> bool:
-    """``release`` is among the names that the function's code uses (co_names)."""
-    names = py.PyCodeObject(runtime.space, frame.code).co_names
-    return any(runtime.objects.text_equals(name, "release") for name in runtime.objects.tuple_items(names))
+    is_condition = own and runtime.dicts.attribute(manager, assumed_names.CONDITION_WAITERS)
+    return read_lock(runtime, own) if is_condition else None
 
 
 def _entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
     """The context managers whose ``with`` block the frame is in, the outermost first, each followed by those that it
-    has entered where it is an ExitStack. Raises MemoryFault, BadData."""
+    has entered if it is an ExitStack. Raises MemoryFault, BadData."""
     interpreted = isinstance(runtime.layout.abi.frames, InterpreterFrames)
-    if interpreted and not runtime.once(_entries_of, frame.code):  # most functions have no ``with`` and no ``try``
+    if interpreted and not runtime.once(_exception_table, frame.code):  # most functions have no ``with`` and no ``try``
         return ()
     return runtime.once(_all_entered, frame)
 
 
 def _all_entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
-    return tuple(_managers(runtime, frame))
+    managers: list[int] = []
+    for _, manager in _entered_slots(runtime, frame):
+        managers += [manager, *_exit_stack_managers(runtime, manager)]
+    return tuple(managers)
 
 
-def _managers(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
-    for _, manager in _entered_at(runtime, frame):
-        yield manager
-        yield from _stacked(runtime, manager)
-
-
-def _stacked(runtime: PythonRuntime, stack: int) -> Iterator[int]:
+def _exit_stack_managers(runtime: PythonRuntime, stack: int) -> Iterator[int]:
     """The context managers that a contextlib.ExitStack has entered: it keeps (True, their bound ``__exit__``)."""
     with suppress(GdbextError):
-        is_one = runtime.objects.type_of(stack).name in assumed_names.EXIT_STACKS
-        kept = runtime.dicts.attribute(stack, assumed_names.STACKED_EXITS) if is_one else None
-        for row in deque_items(runtime, kept, _DEPTH_LIMIT)[1] if kept else ():
+        if runtime.objects.type_of(stack).name not in assumed_names.EXIT_STACKS:
+            return
+        exits = runtime.dicts.attribute(stack, assumed_names.STACKED_EXITS)
+        for row in deque_items(runtime, exits, _DEPTH_LIMIT)[1] if exits else ():
             method = runtime.objects.tuple_items(row)[1]
             if runtime.objects.type_of(method).name == "method":
                 yield py.PyMethodObject(runtime.space, method).im_self
 
 
-def _entered_at(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[tuple[int, int]]:
-    """The same with the slots of the value stack in which they, or their ``__exit__``, are."""
-    depth = min(_live_depth(runtime, frame), _DEPTH_LIMIT)
-    if not depth:
+def _entered_slots(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[tuple[int, int]]:
+    """(slot of the value stack with its ``__exit__``, context manager) of the ``with`` blocks that the frame is in."""
+    form = runtime.layout.abi.frames
+    if isinstance(form, FrameObjects):
+        blocks = _blocks(runtime, frame)
+        depth = blocks[-1].b_level if blocks else 0
+    else:
+        depth = max(_depths(runtime, frame, form), default=0)
+    if depth <= 0:
         return
     previous = 0
-    for number, slot in enumerate(objects_at(runtime, value_stack(runtime, frame), depth)):
-        manager = _manager_of_exit(runtime, previous, slot)
+    for slot, address in enumerate(objects_at(runtime, value_stack(runtime, frame), min(depth, _DEPTH_LIMIT))):
+        manager = _manager_of_exit(runtime, previous, address)
         if manager:
-            yield number, manager
-        previous = slot
+            yield slot, manager
+        previous = address
 
 
 def _manager_of_exit(runtime: PythonRuntime, previous: int, address: int) -> int:
-    """The object whose ``__exit__`` stands in a slot: bound to it, or as a function in the slot before it; else 0."""
+    """The object whose ``__exit__`` is in a slot: bound to it, or as a function in the slot before it; else 0."""
     if address & 7 or address < 4096:
         return 0
     form, space = runtime.layout.abi.frames, runtime.space
-    try:
+    with suppress(GdbextError):  # what is left over on a stack need not be an object
         if isinstance(form, InterpreterFrames) and form.exit_form is ExitForm.FUNCTION_AND_SELF:
             return address if _is_exit(runtime, previous) else 0
         kind = runtime.objects.type_of(address).name
@@ -213,8 +196,6 @@ def _manager_of_exit(runtime: PythonRuntime, previous: int, address: int) -> int
             return py.PyCFunctionObject(space, address).m_self
         if kind == "method" and _is_exit(runtime, py.PyMethodObject(space, address).im_func):
             return py.PyMethodObject(space, address).im_self
-    except GdbextError:
-        pass  # what is left over on a stack need not be an object
     return 0
 
 
@@ -225,9 +206,9 @@ def _is_exit(runtime: PythonRuntime, address: int) -> bool:
     if kind.endswith(_CYTHON_FUNCTION):
         method = py.PyCFunctionObject(runtime.space, address).m_ml
         return runtime.memory.cstring(runtime.memory.u64(method), _NAME_LIMIT) in (b"__exit__", b"__aexit__")
-    if kind not in _NAMES_OF_FUNCTIONS:
+    if kind not in _FUNCTION_NAMES:
         return False
-    name = py.PyObject(runtime.space, address).value(_NAMES_OF_FUNCTIONS[kind])
+    name = py.PyObject(runtime.space, address).value(_FUNCTION_NAMES[kind])
     return any(runtime.objects.text_equals(name, each) for each in ("__exit__", "__aexit__"))
 
 
@@ -236,45 +217,46 @@ def where_entered(runtime: PythonRuntime, state: ThreadState, word: int) -> Pyth
     the only frame that has called the lock's ``acquire``, with the line of the only such call. Raises nothing.
 
     The line of a ``with`` is known up to 3.10 by the frame's own block, which has its handler. From 3.11 on it is known
-    where the frame stands in the very block, and in no ``try`` or other ``with`` inside of it: then the entry of the
+    if the frame is in the very block, and in no ``try`` or other ``with`` inside of it: then the entry of the
     exception table that it is in is that of the ``with`` (SETUP_WITH keeps the last instruction, SETUP_FINALLY does
     not: Python/assemble.c), and the first entry with its handler begins behind the instruction that entered.
     """
-    found, is_inside = None, False
+    outermost: PythonFrame | None = None
     frames = [frame for _, frame in _holding_frames(runtime, state, _WITH_FRAMES)]
     for frame in frames:
-        try:
-            for slot, manager in _entered_at(runtime, frame):
+        with suppress(GdbextError):
+            for slot, manager in _entered_slots(runtime, frame):
                 lock = lock_of(runtime, manager)
                 if lock and lock.word == word:
-                    is_inside, found = True, frame._replace(line=_line_of_with(runtime, frame, slot))
+                    outermost = frame._replace(line=_line_of_with(runtime, frame, slot))
                     break
-        except GdbextError:
-            continue
-    if is_inside:
-        return found if found and found.line is not None else None
+    if outermost:
+        return outermost if outermost.line is not None else None
     calls = [frame._replace(line=line) for frame in frames for line in _lines_of_acquire(runtime, frame, word)]
     return calls[0] if len(calls) == 1 else None
 
 
 def _lines_of_acquire(runtime: PythonRuntime, frame: PythonFrame, word: int) -> list[int]:
-    """The lines with ``lock.acquire()`` that the code has passed, without a ``release`` behind, of the lock with that
-    word."""
+    """The lines with ``lock.acquire()`` that the code has passed, without a ``release`` after them, of the lock with
+    that word."""
     if "acquire" not in used_names(runtime, frame):
         return []
-    found: dict[int, None] = {}
+    lines: dict[int, None] = {}
     own = variables(runtime, frame)
     for call in called_methods(runtime, frame):
-        if call.method in _CALLS and call.line is not None and _lock_called(runtime, own, call) == word:
-            found = {**found, call.line: None} if call.method == "acquire" else {}
-    return list(found)
+        if call.method in ("acquire", "release") and call.line is not None:
+            lock = _called_lock(runtime, own, call)
+            if lock and lock.word == word:
+                lines = {**lines, call.line: None} if call.method == "acquire" else {}
+    return list(lines)
 
 
-def _lock_called(runtime: PythonRuntime, own: Mapping[str, int], call: CalledMethod) -> int:
-    """The word of the lock that a method was called of, by what its name means now; 0 for anything else."""
+def _called_lock(runtime: PythonRuntime, own: Mapping[str, int], call: CalledMethod) -> LockState | None:
+    """The taken lock whose method was called, by what its name means now; None for any other object. ``own``: the
+    frame's variables."""
     owner = attributes(runtime, own.get(call.outer, 0)) if call.outer else own
     lock = read_lock(runtime, owner.get(call.owner, 0))
-    return lock.word if lock and lock.locked else 0
+    return lock if lock and lock.locked else None
 
 
 def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int | None:
@@ -284,45 +266,24 @@ def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int 
         return next(filter(None, (line_of_block(runtime, frame, handler) for handler in blocks)), None)
     code = runtime.codes.get(frame.code)
     at = code.offset_of(py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction))
-    table = py.PyCodeObject(runtime.space, frame.code).co_exceptiontable
-    rows = list(_rows(runtime.objects.bytes(table, _TABLE_LIMIT)))
-    around = [(target, depth) for start, end, target, depth in rows if start <= at < end]
+    table = runtime.once(_exception_table, frame.code)
+    around = [(target, depth) for start, end, target, depth in table if start <= at < end]
     if len(around) != 1 or around[0][1] != (slot + 1) << 1 | 1:
         return None
-    return code.line(min(start for start, _, target, _ in rows if target == around[0][0]))
-
-
-def _live_depth(runtime: PythonRuntime, frame: PythonFrame) -> int:
-    """Slots of the value stack that are certainly in use."""
-    form = runtime.layout.abi.frames
-    if isinstance(form, FrameObjects):
-        return _depth_by_block_stack(runtime, frame)
-    return max(_depths(runtime, frame, form), default=0)
-
-
-def is_protected(runtime: PythonRuntime, frame: PythonFrame) -> bool:
-    """The frame is inside a ``try`` or ``with`` block. Raises MemoryFault, BadData."""
-    form = runtime.layout.abi.frames
-    if isinstance(form, FrameObjects):
-        return 0 < py.PyFrameObject(runtime.space, frame.address).f_iblock <= _BLOCKS
-    return bool(_depths(runtime, frame, form))
+    return code.line(min(start for start, _, target, _ in table if target == around[0][0]))
 
 
 def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> list[int]:
-    """The depths of all entries of the exception table that the current instruction is in."""
+    """Numbers of slots that are in use for certain: those of all entries of the exception table that the current
+    instruction is in."""
     instruction = py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction)
     at = runtime.codes.get(frame.code).offset_of(instruction)
-    return [depth for start, end, depth in runtime.once(_entries_of, frame.code) if start <= at < end]
+    return [depth >> 1 for start, end, _, depth in runtime.once(_exception_table, frame.code) if start <= at < end]
 
 
-def _entries_of(runtime: PythonRuntime, code: int) -> Sequence[tuple[int, int, int]]:
+def _exception_table(runtime: PythonRuntime, code: int) -> Sequence[tuple[int, int, int, int]]:
     table = py.PyCodeObject(runtime.space, code).co_exceptiontable
-    return tuple(entries(runtime.objects.bytes(table, _TABLE_LIMIT)))
-
-
-def _depth_by_block_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
-    blocks = _blocks(runtime, frame)
-    return max(blocks[-1].b_level, 0) if blocks else 0
+    return tuple(exception_entries(runtime.objects.bytes(table, _TABLE_LIMIT)))
 
 
 def _blocks(runtime: PythonRuntime, frame: PythonFrame) -> list[py.PyTryBlock]:
@@ -332,13 +293,9 @@ def _blocks(runtime: PythonRuntime, frame: PythonFrame) -> list[py.PyTryBlock]:
     return list(py.PyTryBlock.array(runtime.space, found.f_blockstack, count)) if 0 < count <= _BLOCKS else []
 
 
-def entries(table: bytes) -> Iterator[tuple[int, int, int]]:
-    """The exception table: (start, end, depth); offsets in bytes from the first instruction."""
-    return ((start, end, depth >> 1) for start, end, _, depth in _rows(table))
-
-
-def _rows(table: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """(start, end, handler, depth << 1 | lasti) of each entry of the exception table.
+def exception_entries(table: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """(start, end, handler, depth << 1 | lasti) of each entry of the exception table; places are byte offsets from the
+    first instruction.
 
     Each entry is four numbers, most significant six bits first; bit 6 says that more follow, bit 7 marks the first
     byte of an entry: start, length and target in code units of two bytes, then depth << 1 | lasti.
@@ -356,55 +313,50 @@ def _rows(table: bytes) -> Iterator[tuple[int, int, int, int]]:
             position += 1
         return value
 
-    try:
+    with suppress(IndexError):
         while position < len(table):
             start, length, target, depth = number(), number(), number(), number()
             yield start * 2, (start + length) * 2, target * 2, depth
-    except IndexError:
-        return
 
 
 _FRAMES = 64
 """Innermost Python frames that are read."""
-_CALLS = frozenset({"acquire", "release"})
 
 
-def seemingly_held(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[int, LockState]]:
-    """Locks that are taken, and that frames of this kind have at hand, each with the number of its frame: 0 is the
-    innermost one, which may as well be about to take the lock. Raises nothing."""
-    for number, frame in _holding_frames(runtime, state, _FRAMES):
+def held_in_try(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[int, LockState]]:
+    """(level of a frame, taken lock that it has at hand) for frames inside a ``try`` or ``with`` block whose code calls
+    ``acquire`` and ``release``. Level 0 is the innermost frame, which may as well be about to take the lock. Raises
+    nothing."""
+    form = runtime.layout.abi.frames
+    for level, frame in _holding_frames(runtime, state, _FRAMES):
         try:
-            if not used_names(runtime, frame) >= _CALLS or not is_protected(runtime, frame):
+            if not used_names(runtime, frame) >= {"acquire", "release"}:
                 continue
+            if isinstance(form, FrameObjects):
+                is_protected = 0 < py.PyFrameObject(runtime.space, frame.address).f_iblock <= _BLOCKS
+            else:
+                is_protected = bool(_depths(runtime, frame, form))
         except GdbextError:
             continue
-        for address in _at_hand(runtime, frame):
+        own = variables(runtime, frame) if is_protected else {}
+        inner = attributes(runtime, own["self"]).values() if "self" in own else ()
+        for address in {*own.values(), *inner}:
             lock = read_lock(runtime, address)
             if lock and lock.locked:
-                yield number, lock
+                yield level, lock
 
 
-def taken_before(runtime: PythonRuntime, state: ThreadState) -> Iterator[LockState]:
-    """Locks that are taken, and that frames have taken by a statement ``lock.acquire()`` behind which the code has come
-    without a ``release`` of anything; the call that still waits is none of those. Raises nothing."""
+def held_after_acquire(runtime: PythonRuntime, state: ThreadState) -> Iterator[LockState]:
+    """Taken locks that frames have taken by a statement ``lock.acquire()``, after which the code has come without a
+    ``release`` of anything; the call that still waits is none of those. Raises nothing."""
     for frame in runtime.frames.stack(state).frames[:_FRAMES]:
         if "acquire" not in used_names(runtime, frame):
             continue
-        taken: list[CalledMethod] = []
+        calls: list[CalledMethod] = []
         for call in called_methods(runtime, frame):
             if call.method == "acquire" and call.is_statement:
-                taken.append(call)
+                calls.append(call)
             elif call.method == "release":
-                taken.clear()
-        own = variables(runtime, frame) if taken else {}
-        for call in taken:
-            owner = attributes(runtime, own.get(call.outer, 0)) if call.outer else own
-            lock = read_lock(runtime, owner.get(call.owner, 0))
-            if lock and lock.locked:
-                yield lock
-
-
-def _at_hand(runtime: PythonRuntime, frame: PythonFrame) -> set[int]:
-    own = variables(runtime, frame)
-    inner = attributes(runtime, own["self"]).values() if "self" in own else ()
-    return {*own.values(), *inner}
+                calls.clear()
+        own = variables(runtime, frame) if calls else {}
+        yield from (lock for call in calls if (lock := _called_lock(runtime, own, call)))

@@ -9,15 +9,13 @@ waits on ``switch_cond`` until another thread has taken it.
 Locks of threading: a PyThread_type_lock is a pointer to a sem_t on Linux (Python/thread_pthread.h, USE_SEMAPHORES). A
 thread that waits for it sleeps in a futex at the address of that sem_t: glibc keeps the value in the low half of its
 first word and the number of waiters in the high half (struct new_sem, sysdeps/nptl/internaltypes.h). A PyMutex is one
-byte; who waits for it sleeps on a semaphore in a wait entry on its own stack, which names the mutex
+byte; a thread that waits for it sleeps on a semaphore in a wait entry on its own stack, which names the mutex
 (Python/parking_lot.c).
-
-Thread states, frames and GILs of a process that runs, read while it stands still for a moment.
 
 What running threads do to these lists cannot be read a millisecond later: threads come and go, and the frames of a
 moment are overwritten by others. So the interpreter is found, and the code of its functions read, before the process
 is stopped; at the stop its lists are walked, innermost frames first, for some milliseconds at most. Every page that is
-read then belongs to the copy, and whoever reads it later reads that moment.
+read then belongs to the copy, and a later read sees that moment.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import GilPlace, LockForm, LockType
@@ -63,7 +62,7 @@ class GilState(NamedTuple):
 
     ``holder_tid`` and ``holder`` (a PyThreadState*) are set only while the GIL is locked and its fields are at
     rest; ``last_holder`` stays after a release. ``mutex_owner`` is the tid of a thread that is changing the fields
-    right now (it takes or drops the GIL). Ranges are half-open, in bytes; None where this build has no such field.
+    right now (it takes or drops the GIL). Ranges are half-open, in bytes.
     """
 
     address: int
@@ -81,25 +80,20 @@ class GilState(NamedTuple):
     switch_mutex_range: tuple[int, int]
 
     def part_at(self, address: int) -> GilPart | None:
-        """The part that an address (of a futex, a condvar, a mutex) is in, None when it is in none of them."""
-        for part, (start, end) in (
-            (GilPart.COND, self.cond_range),
-            (GilPart.MUTEX, self.mutex_range),
-            (GilPart.SWITCH_COND, self.switch_cond_range),
-            (GilPart.SWITCH_MUTEX, self.switch_mutex_range),
-        ):
-            if start <= address < end:
-                return part
-        return None
+        """The part that an address (of a futex, a condvar, a mutex) is in, None if it is in none of them."""
+        ranges = (self.cond_range, self.mutex_range, self.switch_cond_range, self.switch_mutex_range)
+        return next((part for part, (start, end) in zip(GilPart, ranges) if start <= address < end), None)
 
 
 def read_gils(runtime: PythonRuntime) -> list[GilState]:
     """All GILs, the main interpreter's first; none of a free-threaded build, unless something enabled it there
-    (PYTHON_GIL=1, an extension that needs it). Raises BadData where one cannot be what it should be, MemoryFault."""
+    (PYTHON_GIL=1, an extension that needs it). Raises BadData if one cannot be what it should be, MemoryFault."""
     users: dict[int, list[Interpreter]] = {}
     for interpreter in sorted(runtime.interpreters(), key=lambda each: each.id):
         address = _gil_of(runtime, interpreter)
-        if address and _is_enabled(runtime, address):
+        gil = py.GilRuntimeState(runtime.space, address)
+        # ``enabled`` is a member of free-threaded builds only: INT_MAX for ever, 0, or how many wanted it for a while.
+        if address and (not gil.has(py.GilRuntimeState.enabled) or gil.enabled):
             users.setdefault(address, []).append(interpreter)
     return [_read(runtime, address, interpreters) for address, interpreters in users.items()]
 
@@ -107,23 +101,15 @@ def read_gils(runtime: PythonRuntime) -> list[GilState]:
 def touch_gils(runtime: PythonRuntime) -> None:
     """Read the memory of all GILs, and nothing of threads. Raises BadData, MemoryFault."""
     size = runtime.layout.size(py.GilRuntimeState)
-    for interpreter in runtime.interpreters():
-        address = _gil_of(runtime, interpreter)
-        if address:
-            runtime.memory.read(address, size)
+    for address in filter(None, (_gil_of(runtime, interpreter) for interpreter in runtime.interpreters())):
+        runtime.memory.read(address, size)
 
 
 def _gil_of(runtime: PythonRuntime, interpreter: Interpreter) -> int:
-    """Address of the GIL an interpreter uses; 0 where it has none (start-up)."""
+    """Address of the GIL an interpreter uses; 0 if it has none (start-up)."""
     if runtime.layout.abi.gil is GilPlace.RUNTIME:
         return py.PyRuntimeState(runtime.space, runtime.address).gil
     return py.PyInterpreterState(runtime.space, interpreter.address).gil
-
-
-def _is_enabled(runtime: PythonRuntime, address: int) -> bool:
-    """``enabled`` is a member of free-threaded builds only: INT_MAX for ever, 0, or how many wanted it for a while."""
-    gil = py.GilRuntimeState(runtime.space, address)
-    return not gil.has(py.GilRuntimeState.enabled) or gil.enabled != 0
 
 
 def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> GilState:
@@ -135,21 +121,18 @@ def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> Gil
     changing = recorded_owner(runtime.memory, gil.mutex) or None
     holder = last if locked == 1 and changing is None else None
     state = next((each for each in runtime.thread_states() if each.address == holder), None) if holder else None
-    cond, mutex, switch_cond, switch_mutex = gil.cond, gil.mutex, gil.switch_cond, gil.switch_mutex
+    starts = (gil.cond, gil.mutex, gil.switch_cond, gil.switch_mutex, address + py.GilRuntimeState.size(gil.space))
     return GilState(
-        address=address,
-        interpreter=users[0].id,
-        interpreters=tuple(user.id for user in users),
-        locked=locked == 1,
-        holder=holder,
-        holder_tid=runtime.proven_tid(state) if state else None,
-        last_holder=last,
-        mutex_owner=changing,
-        interval=interval,
-        cond_range=(cond, mutex),
-        mutex_range=(mutex, switch_cond),
-        switch_cond_range=(switch_cond, switch_mutex),
-        switch_mutex_range=(switch_mutex, address + py.GilRuntimeState.size(gil.space)),
+        address,
+        users[0].id,
+        tuple(user.id for user in users),
+        locked == 1,
+        holder,
+        runtime.proven_tid(state) if state else None,
+        last,
+        changing,
+        interval,
+        *zip(starts, starts[1:]),
     )
 
 
@@ -184,47 +167,36 @@ class LockState(NamedTuple):
 
 
 def read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
-    """The lock object at ``address``; None for any other object and where it cannot be read."""
-    try:
-        return _read_lock(runtime, address)
-    except GdbextError:
-        return None
+    """The lock object at ``address``; None for any other object and if it cannot be read."""
+    with suppress(GdbextError):
+        info = runtime.objects.type_of(address)
+        forms = runtime.layout.abi.lock_types_named(info.name)
+        form = next((form for form in forms if runtime.layout.size(form.struct) == info.size), None)
+        return _read_lock(runtime, address, form) if form else None
+    return None
 
 
-def _read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
-    info = runtime.objects.type_of(address)
-    forms = runtime.layout.abi.lock_types_named(info.name)
-    found = next((form for form in forms if runtime.layout.size(form.struct) == info.size), None)
-    if not found:
-        return None
-    word = found.struct(runtime.space, address).value(found.word)
-    if found.form is LockForm.SEMAPHORE:
-        return _semaphore_lock(runtime, address, found, word)
-    return _parking_lock(runtime, address, found, word)
-
-
-def _semaphore_lock(runtime: PythonRuntime, address: int, lock: LockType, semaphore: int) -> LockState:
-    word = runtime.memory.u64(semaphore)
-    locked, waiters = not word & 0xFFFFFFFF, word >> 32
-    if lock.kind is not Waitable.RLOCK:
-        return LockState(address, lock.kind, semaphore, locked, waiters)
-    found = py.RLockObject(runtime.space, address)
-    count = found.rlock_count
-    owner = found.rlock_owner if count else None
-    owner_tid = runtime.tid_of_ident(owner) if owner else None
-    return LockState(address, lock.kind, semaphore, locked, waiters, owner, owner_tid, count)
-
-
-def _parking_lock(runtime: PythonRuntime, address: int, lock: LockType, at: int) -> LockState:
-    bits = runtime.memory.u8(at)
+def _read_lock(runtime: PythonRuntime, address: int, lock: LockType) -> LockState:
+    """The lock that has this form. Raises MemoryFault, LayoutError."""
+    word = lock.struct(runtime.space, address).value(lock.word)
+    if lock.form is LockForm.SEMAPHORE:
+        semaphore = runtime.memory.u64(word)
+        state = LockState(address, lock.kind, word, not semaphore & 0xFFFFFFFF, semaphore >> 32)
+        if lock.kind is not Waitable.RLOCK:
+            return state
+        old = py.RLockObject(runtime.space, address)
+        count = old.rlock_count
+        owner = old.rlock_owner if count else None
+        return state._replace(owner_ident=owner, owner_tid=runtime.tid_of_ident(owner) if owner else None, depth=count)
+    bits = runtime.memory.u8(word)
     if lock.form is LockForm.WAITING_FLAG:
-        return LockState(address, lock.kind, at, bits != 0, bits)
-    locked, waiters = bool(bits & _LOCKED), int(bool(bits & HAS_PARKED))
-    if lock.form is not LockForm.RECURSIVE_MUTEX or not locked:
-        return LockState(address, lock.kind, at, locked, waiters)
-    found = py.MutexRLockObject(runtime.space, address)
-    owner, count = found.thread, found.level + 1
-    return LockState(address, lock.kind, at, True, waiters, owner or None, runtime.tid_of_ident(owner), count)
+        return LockState(address, lock.kind, word, bits != 0, bits)
+    state = LockState(address, lock.kind, word, bool(bits & _LOCKED), int(bool(bits & HAS_PARKED)))
+    if lock.form is not LockForm.RECURSIVE_MUTEX or not state.locked:
+        return state
+    mutex = py.MutexRLockObject(runtime.space, address)
+    ident, depth = mutex.thread, mutex.level + 1
+    return state._replace(owner_ident=ident or None, owner_tid=runtime.tid_of_ident(ident), depth=depth)
 
 
 def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
@@ -270,22 +242,19 @@ def find_lock(runtime: PythonRuntime, futex: int, candidates: Iterable[int]) -> 
 
 
 def waited_lock(runtime: PythonRuntime, state: ThreadState, futex: int) -> LockState | None:
-    """The lock object that a thread sleeping on ``futex`` waits for, found among the values, locals and
-    attributes that its innermost Python frames hold; None where it is not there."""
-    frames = runtime.frames.stack(state).frames[:_FRAMES]
-    return find_lock(runtime, futex, _objects_of(runtime, frames))
+    """The lock object that a thread sleeping on ``futex`` waits for, found among the values, locals and attributes that
+    its innermost Python frames hold; None if it is not there."""
+    return find_lock(runtime, futex, _objects_of(runtime, runtime.frames.stack(state).frames[:_FRAMES]))
 
 
 def _objects_of(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[int]:
     """Objects that a frame can take a lock from, the likeliest first."""
     for frame in frames:
         held: list[int] = []
-        for reader in (stack_slots, locals_of):
-            try:
-                found = reader(runtime, frame)
-            except GdbextError:
-                continue
-            held += found.values() if isinstance(found, dict) else found
+        with suppress(GdbextError):
+            held += stack_slots(runtime, frame)
+        with suppress(GdbextError):
+            held += locals_of(runtime, frame).values()
         yield from held
         for address in held:
             yield from _inside(runtime, address)
@@ -295,68 +264,50 @@ def _inside(runtime: PythonRuntime, address: int) -> Iterator[int]:
     """``self`` of a bound method, and the attributes of an instance of a Python class."""
     if address & 7 or address < 4096:
         return
-    try:
+    with suppress(GdbextError):
         info = runtime.objects.type_of(address)
         if info.name == "builtin_function_or_method":  # "with lock:" keeps the lock's bound __exit__
             yield py.PyCFunctionObject(runtime.space, address).m_self
         elif info.name == "method":
             yield py.PyMethodObject(runtime.space, address).im_self
         elif info.flags & FLAG_HEAP_TYPE:
-            for number, (_, value) in enumerate(runtime.dicts.attributes(address)):
-                if number >= _ATTRIBUTES:
-                    return
-                yield value
-    except GdbextError:
-        return
+            yield from (value for _, value in islice(runtime.dicts.attributes(address), _ATTRIBUTES))
 
 
 _SECONDS = 0.015
-"""Seconds that the process stands still longer for it, at most."""
+"""Seconds that the process is stopped longer for it, at most."""
 _TRIES = 3
 """Attempts to find an interpreter: the lists that prove it may be torn."""
 
 
 def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -> Callable[[], None] | None:
-    """The walk to be made at the stop; None without a Python. Where the lists were torn each time, for threads come and
-    go, the interpreter itself is found at the stop. Raises nothing but TargetGone."""
+    """The walk to be made at the stop; None without a Python. If the lists were torn each time, because threads come
+    and go, the interpreter itself is found at the stop. Raises nothing but TargetGone."""
     memory = Memory(target)
-    try:
-        runtime = _runtime_of(memory, modules, symbolizer)
-    except GdbextError:
-        return lambda: _find_at_stop(memory, modules, symbolizer)
-    if not runtime:
+    runtime: PythonRuntime | None = None
+    for _ in range(_TRIES):
+        with suppress(GdbextError):
+            runtime = PythonRuntime.detect(memory, modules, symbolizer)
+            break
+        memory.forget()
+    if runtime is not None and not runtime:
         return None
-    found = runtime
-    with suppress(GdbextError):
-        _walk_at_stop(found, time.monotonic() + 10 * _SECONDS)  # so that the code of most functions is known then
+    if runtime:
+        with suppress(GdbextError):
+            _walk(runtime, time.monotonic() + 10 * _SECONDS)  # so that the code of most functions is known then
 
-    def walk() -> None:
+    def walk_at_stop() -> None:
         memory.forget()
         with suppress(GdbextError):
-            _walk_at_stop(found.anew(), time.monotonic() + _SECONDS)
+            present = runtime.anew() if runtime else PythonRuntime.detect(memory, modules, symbolizer)
+            if present:
+                _walk(present, time.monotonic() + _SECONDS)
 
-    return walk
-
-
-def _find_at_stop(memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> None:
-    memory.forget()
-    with suppress(GdbextError):
-        runtime = PythonRuntime.detect(memory, modules, symbolizer)
-        if runtime:
-            _walk_at_stop(runtime, time.monotonic() + _SECONDS)
+    return walk_at_stop
 
 
-def _runtime_of(memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime:
-    """The interpreter, NO_PYTHON without one. Raises GdbextError: it was torn each time."""
-    for _ in range(_TRIES - 1):
-        with suppress(GdbextError):
-            return PythonRuntime.detect(memory, modules, symbolizer)
-        memory.forget()
-    return PythonRuntime.detect(memory, modules, symbolizer)
-
-
-def _walk_at_stop(runtime: PythonRuntime, deadline: float) -> None:
-    """Read what the threads do. Raises GdbextError."""
+def _walk(runtime: PythonRuntime, deadline: float) -> None:
+    """Read what the threads do, until the deadline (time.monotonic). Raises GdbextError."""
     runtime.sys_hexversion()
     touch_gils(runtime)
     for state in runtime.thread_states():

@@ -1,9 +1,9 @@
-"""The objects that threads of a free-threaded build are parked on besides lock objects, and who has to act.
+"""What threads of a free-threaded build are parked on besides lock objects, and the threads that must act.
 
 Three things make threads of such a build wait for one another where others have the GIL: the mutex of an object, which
 a thread holds while it is in a critical section of it; the thread that stops the world, which waits until all others
-have let go of their thread states; and those others, once they want to go on. Each sleeps on a semaphore of its own,
-in a wait entry that names the address (Python/parking_lot.c).
+have detached from their thread states; and those others, once they want to resume. Each sleeps on a semaphore of its
+own, in a wait entry that names the address (Python/parking_lot.c).
 
 Layouts: PyCriticalSection (cpython/critical_section.h, pycore_critical_section.h), struct _stoptheworld_state
 (pycore_interp.h, pycore_interp_structs.h), PyThreadState.state (pycore_pystate.h), 3.13 and 3.14.
@@ -12,6 +12,7 @@ Layouts: PyCriticalSection (cpython/critical_section.h, pycore_critical_section.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
@@ -39,7 +40,7 @@ class ParkedOn(Enum):
 
 class Parked(NamedTuple):
     """The object, or the _stoptheworld_state, at ``address`` that one thread is parked on; ``owners`` are the tids of
-    those who have to act. ``type_name``: of an object."""
+    the threads that have to act. ``type_name``: of an object."""
 
     kind: ParkedOn
     address: int
@@ -48,7 +49,7 @@ class Parked(NamedTuple):
 
 
 class _Pause(NamedTuple):
-    """A _stoptheworld_state: that of the runtime, or of one interpreter (None: all)."""
+    """A _stoptheworld_state: the runtime's, or one interpreter's (None: all). ``requester`` is a PyThreadState*."""
 
     address: int
     event: int
@@ -66,7 +67,18 @@ class ParkingLot:
         self._memory = runtime.memory
         self._space = runtime.space
         self._states = runtime.thread_states()
-        self._pauses = tuple(self._read_pauses())
+        pauses: list[tuple[py.StopTheWorld, int | None]] = [
+            (py.PyRuntimeState(self._space, runtime.address).stoptheworld, None)
+        ]
+        for each in runtime.interpreters():
+            pauses.append((py.PyInterpreterState(self._space, each.address).stoptheworld, each.address))
+        self._pauses = []
+        for pause, interpreter in pauses:
+            requester = pause.requester if pause.requested else 0
+            is_complete = pause.world_stopped != 0
+            self._pauses.append(
+                _Pause(pause.address, pause.stop_event, pause.mutex, requester, is_complete, interpreter)
+            )
         self._sections = dict(self._read_sections())
 
     def parked(self, states: Sequence[ThreadState], futex: int) -> Parked | None:
@@ -77,66 +89,52 @@ class ParkingLot:
             return None
         for state in states:
             if address == state.address + py.PyThreadState.state.offset(self._space):
-                return self._suspended(state)
+                scopes = (None, state.interpreter.address)
+                stopped = next((each for each in self._pauses if each.requester and each.interpreter in scopes), None)
+                return self._resumption(stopped) if stopped else Parked(ParkedOn.RESUMPTION, 0, ())
         for pause in self._pauses:
             if address == pause.event:
-                asks = any(state.address == pause.requester for state in states)  # nobody else sleeps on it
+                asks = any(state.address == pause.requester for state in states)  # no other thread sleeps on it
                 return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause) if asks else ())
             if address == pause.mutex:
-                return Parked(ParkedOn.RESUMPTION, pause.address, self._tids(pause.requester))
-        return self._object(address)
+                return self._resumption(pause)
+        return self._parked_on_object(address)
 
     def stopping(self, states: Sequence[ThreadState]) -> Parked | None:
         """The threads that the thread with these states waits for if it is stopping the world and others have not
         stopped yet; it waits for a millisecond at a time."""
         addresses = {state.address for state in states}
-        for pause in self._pauses:
-            if pause.requester in addresses and not pause.is_complete:
-                return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause))
-        return None
+        pause = next((each for each in self._pauses if each.requester in addresses and not each.is_complete), None)
+        return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause)) if pause else None
 
-    def _suspended(self, state: ThreadState) -> Parked:
-        of = (None, state.interpreter.address)
-        pause = next((each for each in self._pauses if each.requester and each.interpreter in of), None)
-        if not pause:
-            return Parked(ParkedOn.RESUMPTION, 0, ())
-        return Parked(ParkedOn.RESUMPTION, pause.address, self._tids(pause.requester))
+    def _resumption(self, pause: _Pause) -> Parked:
+        tids = (self._runtime.tid_of(state) for state in self._states if state.address == pause.requester)
+        return Parked(ParkedOn.RESUMPTION, pause.address, tuple(filter(None, tids)))
 
     def _attached(self, pause: _Pause) -> tuple[int, ...]:
-        """Threads that have not let go of their thread states yet."""
-        found = (
+        """Tids of the threads that have not detached from their thread states yet."""
+        tids = (
             self._runtime.tid_of(state)
             for state in self._states
             if state.address != pause.requester
             and pause.interpreter in (None, state.interpreter.address)
             and py.PyThreadState(self._space, state.address).state == _ATTACHED
         )
-        return tuple(sorted({*filter(None, found)}))
+        return tuple(sorted({*filter(None, tids)}))
 
-    def _tids(self, address: int) -> tuple[int, ...]:
-        """The thread with the PyThreadState at ``address``."""
-        found = (self._runtime.tid_of(state) for state in self._states if state.address == address)
-        return tuple(filter(None, found))
-
-    def _object(self, mutex: int) -> Parked | None:
-        """The object whose mutex that is: by a critical section of it, or by its bits and the type in its header."""
+    def _parked_on_object(self, mutex: int) -> Parked | None:
+        """The PyObject whose ob_mutex is ``mutex``. Proof: a thread's critical section names it, or a readable type is
+        in its header and HAS_PARKED is set."""
         address = mutex - py.PyObject.ob_mutex.offset(self._space)
-        owner = self._sections.get(mutex, 0)
-        type_name = self._type_name(address)
+        owner, type_name = self._sections.get(mutex, 0), ""
+        with suppress(GdbextError):
+            type_name = self._runtime.objects.type_of(address).name if not address & 7 else ""
         if not owner and not (type_name and self._memory.u8(mutex) & HAS_PARKED):
             return None
         return Parked(ParkedOn.OBJECT, address if type_name else mutex, (owner,) if owner else (), type_name)
 
-    def _type_name(self, address: int) -> str:
-        if address & 7:
-            return ""
-        try:
-            return self._runtime.objects.type_of(address).name
-        except GdbextError:
-            return ""
-
     def _read_sections(self) -> Iterator[tuple[int, int]]:
-        """The mutexes of active critical sections, with the tid of who is in them."""
+        """The mutexes of active critical sections, with the tid of the thread that is in them."""
         for state in self._states:
             tagged, tid = py.PyThreadState(self._space, state.address).critical_section, self._runtime.tid_of(state)
             for _ in range(_SECTIONS):
@@ -146,14 +144,3 @@ class ParkingLot:
                 following, first, *second = self._memory.words(section, 3 if tagged & _TWO_MUTEXES else 2)
                 yield from ((mutex, tid) for mutex in (first, *second) if mutex)
                 tagged = following
-
-    def _read_pauses(self) -> Iterator[_Pause]:
-        runtime = self._runtime
-        yield self._pause(py.PyRuntimeState(self._space, runtime.address).stoptheworld, None)
-        for each in runtime.interpreters():
-            yield self._pause(py.PyInterpreterState(self._space, each.address).stoptheworld, each.address)
-
-    def _pause(self, pause: py.StopTheWorld, interpreter: int | None) -> _Pause:
-        requester = pause.requester if pause.requested else 0
-        is_complete = pause.world_stopped != 0
-        return _Pause(pause.address, pause.stop_event, pause.mutex, requester, is_complete, interpreter)

@@ -27,23 +27,18 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.cpython.threads.runtime import PythonRuntime
 
-_SETS = {"wait": "not_done", "as_completed": "pending"}
-"""Function: the local variable with the futures that are not done."""
-_FILE = "concurrent/futures/_base.py"
-_STATE = "_state"
-_NOT_DONE, _LONGEST_STATE = ("PENDING", "RUNNING"), 32
-_LIMIT = 256
-
 
 def pending_futures(stack: PyStack, frame: PythonFrame) -> tuple[PyRef, ...]:
-    """The futures that are not done; empty where the frame is none of these functions, or they cannot be read."""
-    name = _SETS.get(frame.function.rpartition(".")[2]) if frame.file.endswith(_FILE) else None
-    return tuple(filter(is_pending, stack.locals(frame)[name].elements(_LIMIT))) if name is not None else ()
+    """The futures that are not done; empty unless the frame is one of these functions, and if they cannot be read."""
+    variable = {"wait": "not_done", "as_completed": "pending"}.get(frame.name)
+    if not variable or not frame.file.endswith("concurrent/futures/_base.py"):
+        return ()
+    return tuple(filter(is_pending, stack.locals(frame)[variable].elements(256)))
 
 
 def is_pending(future: PyRef) -> bool:
     """True for a future whose job is not done."""
-    return future.var(_STATE).str(_LONGEST_STATE) in _NOT_DONE
+    return future.var("_state").str(32) in ("PENDING", "RUNNING")
 
 
 _DEPTH = 8
@@ -72,8 +67,7 @@ def _managers(runtime: PythonRuntime) -> Iterator[PyVariables]:
     for state in runtime.thread_states():
         stack = runtime.stack_of([state]).innermost(_DEPTH)
         for frame in stack:
-            call = frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]
-            if call == assumed_names.EXECUTOR_MANAGER_CALL:
+            if frame.call == assumed_names.EXECUTOR_MANAGER_CALL:
                 yield stack.locals(frame)["self"].attributes(_ATTRIBUTES)
             elif frame.function == assumed_names.OLD_EXECUTOR_MANAGER:
                 yield stack.locals(frame)
@@ -89,8 +83,8 @@ _INNER, _OUTER = 8, 12
 
 
 def exhausted_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
-    """Idents of the workers of the pool in whose queue the future's job is, where each of them runs a job that waits
-    for a job in that queue; empty otherwise: any worker that goes on may run it.
+    """Idents of the workers of the pool in whose queue the future's job is, if each of them runs a job that waits for a
+    job in that queue; empty otherwise: any worker that becomes free may run it.
 
     Each of them: as many as the pool itself has started. One whose stack cannot be read may be anywhere.
     """
@@ -98,10 +92,11 @@ def exhausted_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
     queue = next((queue for queue in pools if future in jobs_in_queue(queue)), None)
     if queue is None:
         return ()
-    pending = jobs_in_queue(queue)
-    workers = pools[queue]
-    are_all = {worker.pool_size for worker in workers} == {len(workers)}
-    return tuple(w.ident for w in workers) if are_all and all(w.waits_for in pending for w in workers) else ()
+    pending, workers = jobs_in_queue(queue), pools[queue]
+    is_complete = {worker.pool_size for worker in workers} == {len(workers)}
+    if not is_complete or any(worker.waits_for not in pending for worker in workers):
+        return ()
+    return tuple(worker.ident for worker in workers)
 
 
 class _PoolWorker(NamedTuple):
@@ -111,19 +106,23 @@ class _PoolWorker(NamedTuple):
     waits_for: PyRef
     """A future, missing for none."""
     pool_size: int
-    """Number of workers that its executor has started; 0 where that cannot be read."""
+    """Number of workers that its executor has started; 0 if that cannot be read."""
 
 
 def _pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
     """The work queue of each pool → its workers."""
     pools: dict[PyRef, list[_PoolWorker]] = {}
+
+    def is_call(frame: PythonFrame, file: str, function: str) -> bool:
+        return frame.name == function and frame.file.endswith(file)
+
     for state in runtime.thread_states():
         stack = runtime.stack_of([state])
-        loop = next((frame for frame in stack[-_OUTER:] if _is(frame, assumed_names.FUTURES_FILE, "_worker")), None)
+        loop = next((frame for frame in stack[-_OUTER:] if is_call(frame, assumed_names.FUTURES_FILE, "_worker")), None)
         if not loop:
             continue
         own = stack.locals(loop)
-        waits = next((frame for frame in stack[:_INNER] if _is(frame, "futures/_base.py", "result")), None)
+        waits = next((frame for frame in stack[:_INNER] if is_call(frame, "futures/_base.py", "result")), None)
         future = (stack.locals(waits) if waits else PyVariables(runtime))["self"]
         executor = own["executor_reference"].referent.attributes(_ATTRIBUTES)
         size = len(executor[assumed_names.EXECUTOR_THREADS].elements())
@@ -136,10 +135,6 @@ def jobs_in_queue(queue: PyRef) -> frozenset[PyRef]:
     return frozenset(filter(None, (item.var(assumed_names.JOB_FUTURE) for item in queue.elements())))
 
 
-def _is(frame: PythonFrame, file: str, function: str) -> bool:
-    return frame.function.rpartition(".")[2] == function and frame.file.endswith(file)
-
-
 _FRAMES = 12
 """Innermost Python frames that are read."""
 
@@ -148,16 +143,16 @@ def takes_jobs(runtime: PythonRuntime, state: ThreadState, folders: Collection[s
     """A thread waits in ``get()`` of another queue.Queue, called by code of one of these folders."""
     stack = runtime.stack_of([state]).innermost(_FRAMES)
     for frame, caller in zip(stack, stack[1:]):
-        if frame.function.rpartition(".")[2] == "get" and frame.file.endswith("/queue.py"):
+        if frame.name == "get" and frame.file.endswith("/queue.py"):
             own = stack.locals(frame)["self"]
             return caller.file.rpartition("/")[0] in folders and own.address not in (0, address)
     return False
 
 
-def goes_on_in(runtime: PythonRuntime, state: ThreadState, packages: Collection[str]) -> bool:
-    """A thread stands in code of one of these packages and waits for no other thread: for a peer, perhaps."""
+def runs_in(runtime: PythonRuntime, state: ThreadState, packages: Collection[str]) -> bool:
+    """A thread runs code of one of these packages and waits for no other thread: for a peer, perhaps."""
     for frame in runtime.frames.stack(state).frames[:_FRAMES]:
-        if (frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]) in assumed_names.WAITING_FUNCTIONS:
+        if frame.call in assumed_names.WAITING_FUNCTIONS:
             return False
         if is_of_program(frame.file):
             return package_of(frame.file) in packages

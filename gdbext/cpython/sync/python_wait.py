@@ -4,10 +4,10 @@ The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in 
 object as ``self``. What kind of object it is, its attributes tell (cpython/abi/assumed_names.py).
 
 Locks of multiprocessing are semaphores that processes share. Such a semaphore keeps no owner, and not what it was made
-with. That of a Lock or an RLock had one token, and that of a BoundedSemaphore as many as it may have: whoever waits for
-one waits for somebody who took it. Those of an Event, a Condition, a Barrier or a JoinableQueue were made with 0, and
-nobody ever took them; of a Semaphore it cannot be known. SemLockObject (Modules/_multiprocessing/semaphore.c, 3.8 to
-3.15): the head, handle, last_tid (8 bytes each), count, maxvalue, kind (4 each).
+with. A Lock's or an RLock's had one token, and a BoundedSemaphore's as many as it may have: a thread that waits for one
+waits for the process that took it. Those of an Event, a Condition, a Barrier or a JoinableQueue were made with 0, and
+no process ever took them; for a Semaphore it cannot be known. SemLockObject (Modules/_multiprocessing/semaphore.c, 3.8
+to 3.15): the head, handle, last_tid (8 bytes each), count, maxvalue, kind (4 each).
 """
 
 from __future__ import annotations
@@ -93,27 +93,28 @@ def python_wait(
 
 def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -> PythonWait | None:
     """The outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
-    found: tuple[Waitable, PyRef, PythonFrame] | None = None
+    outermost: tuple[Waitable, PyRef, PythonFrame] | None = None
     lock: LockState | None = None
     reacquiring = False
     for frame in stack:
-        if not _is_waiting(frame):
-            pending = pending_futures(stack, frame) if found else ()
+        if frame.call not in assumed_names.WAITING_FUNCTIONS:
+            pending = pending_futures(stack, frame) if outermost else ()
             if pending:
                 return _for_futures(runtime, frame, pending, jobs())
             break
         own = stack.locals(frame)
-        kind = Waitable.SHUTDOWN if _name(frame) == assumed_names.SHUTDOWN else _kind_of(own["self"])
+        kind = Waitable.SHUTDOWN if frame.name == assumed_names.SHUTDOWN else _kind_of(own["self"])
         if not kind:
             continue
-        found = kind, own["self"], frame
+        outermost = kind, own["self"], frame
         if kind is Waitable.CONDITION and not lock:
             lock, reacquiring = _condition_lock(runtime, own, futex)
-    if not found:
+    if not outermost:
         return None
-    kind, value, frame = found
+    kind, value, frame = outermost
     if kind is Waitable.SHUTDOWN:
-        return PythonWait(kind, 0, frame, awaited=_awaited(runtime))
+        tids = (runtime.tid_of_ident(ident) for ident in awaited_at_exit(runtime))
+        return PythonWait(kind, 0, frame, awaited=tuple(filter(None, tids)))
     if not lock and futex:
         own = stack.locals(stack[0])
         lock = find_lock(runtime, futex, (each.address for each in (*own.values(), *own["self"].vars().values())))
@@ -121,11 +122,14 @@ def _by_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -
         return _for_future(runtime, value, frame, jobs().get(value.address), lock)._replace(reacquiring=reacquiring)
     owner = _owner(kind, value, lock)
     tid = runtime.tid_of_ident(owner) if owner else None
-    of_pool = kind is Waitable.POOL_RESULT
-    pids = pool_workers(value) if of_pool else ()
-    helpers = pool_helpers(runtime, value) if of_pool else ()
+    is_pool = kind is Waitable.POOL_RESULT
+    pids = pool_workers(value) if is_pool else ()
+    helpers = pool_helpers(runtime, value) if is_pool else ()
     lacks = _lacks(kind, value, frame)
-    awaited = _jobs_calling(runtime, jobs(), value) if kind in _CALLED_BACK and not reacquiring else ()
+    awaited: tuple[int, ...] = ()
+    if kind in _CALLED_BACK and not reacquiring:  # the jobs at whose end a method of the object is called
+        idents = dict.fromkeys(ident for job, ident in jobs().items() if _calls_back(PyRef(runtime, job), value))
+        awaited = tuple(filter(None, map(runtime.tid_of_ident, idents)))
     return PythonWait(
         kind, value.address, frame, lock, reacquiring, owner, tid, pids, helpers, awaited=awaited, lacks=lacks
     )
@@ -135,13 +139,6 @@ _CALLED_BACK = (Waitable.QUEUE, Waitable.SIMPLE_QUEUE, Waitable.EVENT, Waitable.
 """Objects of which programs hand a method to Future.add_done_callback()."""
 
 
-def _jobs_calling(runtime: PythonRuntime, jobs: Mapping[int, int], value: PyRef) -> tuple[int, ...]:
-    """The tids of the threads that run jobs at whose end a method of an object is called."""
-    idents = (ident for future, ident in jobs.items() if _calls_back(PyRef(runtime, future), value))
-    tids = (runtime.tid_of_ident(ident) for ident in dict.fromkeys(idents))
-    return tuple(filter(None, tids))
-
-
 def _calls_back(future: PyRef, value: PyRef) -> bool:
     callbacks = future.var(assumed_names.FUTURE_CALLBACKS).parts()
     return any(value == each["__self__"] or value in each.closure for each in callbacks)
@@ -149,16 +146,14 @@ def _calls_back(future: PyRef, value: PyRef) -> bool:
 
 def _lacks(kind: Waitable, value: PyRef, frame: PythonFrame) -> str:
     """The progress of a queue or a barrier, by the numbers that it keeps."""
-    if kind not in assumed_names.COUNTS:
-        return ""
-    numbers = [value.var(name).int() for name in assumed_names.COUNTS[kind]]
-    if None in numbers:
+    numbers = [value.var(name).int() for name in assumed_names.COUNTS.get(kind, ())]
+    if not numbers or None in numbers:
         return ""
     if kind is Waitable.BARRIER:
         return f"{numbers[0]} of {numbers[1]} threads have come"
-    if _name(frame) == assumed_names.QUEUE_JOIN:
+    if frame.name == assumed_names.QUEUE_JOIN:
         return f"{numbers[0]} task{'s' if numbers[0] != 1 else ''} without task_done()"
-    return f"full, maxsize {numbers[1]}" if _name(frame) == assumed_names.QUEUE_PUT else ""
+    return f"full, maxsize {numbers[1]}" if frame.name == assumed_names.QUEUE_PUT else ""
 
 
 def _for_futures(
@@ -188,41 +183,18 @@ def for_polled(runtime: PythonRuntime, polled: Sequence[PyRef], jobs: Mapping[in
 def _for_future(
     runtime: PythonRuntime, future: PyRef, frame: PythonFrame, owner: int | None, lock: LockState | None = None
 ) -> PythonWait:
-    """The wait for one future, whose job the thread ``owner`` runs; else the workers of its pool owe it."""
-    tid = runtime.tid_of_ident(owner) if owner else None
-    pids = executor_workers(runtime, future) if owner is None else None
-    exhausted = _exhausted(runtime, future) if owner is None and pids is None else ()
-    return PythonWait(
-        Waitable.FUTURE,
-        future.address,
-        frame,
-        lock,
-        owner_ident=owner,
-        owner_tid=tid,
-        pids=pids or (),
-        exhausted=exhausted,
-        lacks_workers=pids == (),
-    )
-
-
-def _awaited(runtime: PythonRuntime) -> tuple[int, ...]:
-    tids = (runtime.tid_of_ident(ident) for ident in awaited_at_exit(runtime))
-    return tuple(filter(None, tids))
-
-
-def _exhausted(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
-    """All of the workers, or none: which thread one of them is may be unknown."""
+    """The wait for one future, whose job the thread with the ident ``owner`` runs; else the workers of its pool owe
+    it."""
+    wait = PythonWait(Waitable.FUTURE, future.address, frame, lock, owner_ident=owner)
+    if owner is not None:
+        return wait._replace(owner_tid=runtime.tid_of_ident(owner) if owner else None)
+    pids = executor_workers(runtime, future)
+    if pids is not None:
+        return wait._replace(pids=pids, lacks_workers=not pids)
+    # all of the workers, or none: which thread one of them is may be unknown
     tids = [runtime.tid_of_ident(ident) for ident in exhausted_workers(runtime, future)]
     known = tuple(filter(None, tids))
-    return known if len(set(known)) == len(tids) else ()
-
-
-def _is_waiting(frame: PythonFrame) -> bool:
-    return (frame.file.rpartition("/")[2], _name(frame)) in assumed_names.WAITING_FUNCTIONS
-
-
-def _name(frame: PythonFrame) -> str:
-    return frame.function.rpartition(".")[2]
+    return wait._replace(exhausted=known if len(set(known)) == len(tids) else ())
 
 
 def _kind_of(value: PyRef) -> Waitable | None:
@@ -262,7 +234,7 @@ def running_jobs(runtime: PythonRuntime) -> dict[int, int]:
     for state in runtime.thread_states():
         stack = runtime.stack_of([state])
         for frame in stack[-_OUTER:]:
-            if _name(frame) == assumed_names.JOB_RUN and frame.file.endswith(assumed_names.FUTURES_FILE):
+            if frame.name == assumed_names.JOB_RUN and frame.file.endswith(assumed_names.FUTURES_FILE):
                 future = stack.locals(frame)["self"].var(assumed_names.JOB_FUTURE)
                 if future:
                     found.setdefault(future.address, state.ident)
@@ -274,36 +246,26 @@ _SEM_VALUE_MAX = 0x7FFF_FFFF
 """The ``maxvalue`` that SemLock gets for a Semaphore, however many tokens that has (synchronize.py)."""
 _ATTRIBUTES = 64
 _NEAR_CALL = 3
-"""Innermost frames: the method of the object, and who called it."""
+"""Innermost frames: the method of the object, and its caller."""
 
 
 def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> bool:
     """The thread waits for a lock of multiprocessing that has this semaphore, was made with all of its tokens, and is
     not one that this very process has taken. Raises nothing."""
     stack = runtime.stack_of([state]).innermost(_NEAR_CALL)
-    for value in chain.from_iterable(_values(stack, frame) for frame in stack):
-        found = _count_and_limit(value, semaphore)
-        if found:
-            return not found[0] and found[1] != _SEM_VALUE_MAX
+    for frame in stack:
+        own = stack.locals(frame)
+        for value in chain(stack.slots(frame), own.values(), own["self"].attributes(_ATTRIBUTES).values()):
+            lock = value["__self__"] or value  # a method of the lock counts, too
+            if lock.type == _SEMAPHORE:
+                handle, count, maxvalue = lock.read_or(_semaphore, (0, 0, 0))
+                if handle == semaphore:
+                    return not count and maxvalue != _SEM_VALUE_MAX
     return False
 
 
-def _values(stack: PyStack, frame: PythonFrame) -> Iterator[PyRef]:
-    """The objects that the frame has at hand: its value stack, its variables, and what ``self`` has."""
-    own = stack.locals(frame)
-    yield from (*stack.slots(frame), *own.values())
-    yield from own["self"].attributes(_ATTRIBUTES).values()
-
-
-def _count_and_limit(value: PyRef, semaphore: int) -> tuple[int, int] | None:
-    """The number of times that this process has taken a SemLock, or the one whose method it is, and how many tokens
-    that may have; None for anything else."""
-    lock = value["__self__"] or value
-    handle, *numbers = lock.read_or(_semaphore, (0, 0, 0)) if lock.type == _SEMAPHORE else (0, 0, 0)
-    return (numbers[0], numbers[1]) if handle == semaphore else None
-
-
 def _semaphore(python: PySpace, address: int) -> tuple[int, int, int]:
+    """(handle, number of times that this process has taken it, number of tokens that it may have)."""
     lock = py.SemLockObject(python.space, address)
     return lock.handle, lock.count, lock.maxvalue
 
@@ -315,15 +277,15 @@ _ARGUMENTS = 3
 
 
 def in_signal_handler(runtime: PythonRuntime, state: ThreadState) -> bool:
-    """One of the thread's innermost functions is a signal handler, or was called by one. Raises nothing."""
+    """One of the thread's innermost functions is a signal handler, or was called by one: it has a number and the frame
+    object of its caller as arguments. Raises nothing."""
     stack = runtime.stack_of([state]).innermost(_HANDLER_FRAMES)
-    return any(_has_frame_of(stack, handler, caller) for handler, caller in zip(stack, stack[1:]))
-
-
-def _has_frame_of(stack: PyStack, handler: PythonFrame, caller: PythonFrame) -> bool:
-    arguments = list(_arguments(stack, handler))
-    pairs = zip(arguments, arguments[1:])
-    return any(_is_object_of(value, caller) and number.int() is not None for number, value in pairs)
+    for handler, caller in zip(stack, stack[1:]):
+        arguments = list(_arguments(stack, handler))
+        for number, value in zip(arguments, arguments[1:]):
+            if _is_object_of(value, caller) and number.int() is not None:
+                return True
+    return False
 
 
 def _arguments(stack: PyStack, frame: PythonFrame) -> Iterator[PyRef]:
@@ -346,7 +308,6 @@ def _is_object_of(value: PyRef, frame: PythonFrame) -> bool:
 def awaited_at_exit(runtime: PythonRuntime) -> list[int]:
     """Idents of the threads that are no daemons: the interpreter waits for their end before its own (_shutdown of
     Lib/threading.py). The main thread is among them. Raises nothing."""
-    threads = (
-        (ident.int(), thread.var(assumed_names.THREAD_DAEMON).int()) for ident, thread in active_threads(runtime)
-    )
-    return [ident for ident, is_daemon in threads if ident is not None and is_daemon == 0]
+    threads = active_threads(runtime)
+    idents = (ident.int() for ident, thread in threads if thread.var(assumed_names.THREAD_DAEMON).int() == 0)
+    return [ident for ident in idents if ident is not None]

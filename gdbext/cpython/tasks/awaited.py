@@ -20,7 +20,6 @@ from gdbext.cpython.threads.py_stack import PyStack
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.tasks.loops import RunningTask
     from gdbext.cpython.threads.runtime import PythonRuntime
 
@@ -99,12 +98,12 @@ _TASK_TYPES = frozenset({"_asyncio.Task", "Task", "_PyTask"})
 def awaited_by(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task waits for. Raises nothing."""
     found = _awaited(runtime, task)
-    timed = found.timed or any(_call(frame.file, frame.function) in _TIMED for frame in task.frames)
+    timed = found.timed or any(frame.call in _TIMED for frame in task.frames)
     return found._replace(timed=timed or any(PyRef(runtime, each).type == "Timeout" for each in task.entered))
 
 
 def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
-    inner = _call(task.frames[0].file, task.frames[0].function) if task.frames else ("", "")
+    inner = task.frames[0].call if task.frames else ("", "")
     awaited, subject = PyRef(runtime, task.waiter or task.awaited), task.variables["self"]
     if _is_task(awaited):
         return Awaited(Awaitable.TASK, awaited.address, (awaited.address,))
@@ -116,7 +115,11 @@ def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     found = _by_frame(runtime, task, inner, awaited.address) or _by_callback(awaited, task.address)
     if found:
         return found
-    kind = _kind(subject, inner)
+    kind = Awaitable.FUTURE
+    if inner[0] in ("locks.py", "queues.py") and subject:
+        own = subject.attributes(_ATTRIBUTES)
+        kind = next((kind for kind, names in _BY_ATTRIBUTES if all(each in own for each in names)), Awaitable.FUTURE)
+        kind = Awaitable.EVENT if kind is Awaitable.SEMAPHORE and inner[1] == "wait" else kind
     return Awaited(kind, (subject if kind is not Awaitable.FUTURE else awaited).address)
 
 
@@ -139,7 +142,10 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
         return Awaited(Awaitable.TASK, awaited, waited) if waited else None
     if inner in _PROCESS_WAITS:
         return _process(subject, _PROCESS_WAITS[inner], awaited)
-    descriptor = _descriptor(task, inner[0])
+    descriptor = own["fd"].int() if inner[0] == "selector_events.py" else None
+    if inner[0] == "streams.py":
+        transport = subject.attributes(_ATTRIBUTES)["_transport"].attributes(_ATTRIBUTES)
+        descriptor = (transport["_sock_fd"] or transport["_fileno"]).int()
     if descriptor is not None:
         return Awaited(Awaitable.DESCRIPTOR, awaited, descriptor=descriptor)
     if inner == ("base_events.py", "shutdown_default_executor"):
@@ -148,7 +154,7 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
     barrier = next((frame for frame in outer if frame.function.startswith("Barrier.")), None)
     if barrier:
         return Awaited(Awaitable.BARRIER, stack.locals(barrier)["self"].address)
-    if outer and _call(outer[0].file, outer[0].function) == ("queues.py", "join"):
+    if outer and outer[0].call == ("queues.py", "join"):
         return Awaited(Awaitable.JOIN, stack.locals(outer[0])["self"].address)
     return None
 
@@ -168,9 +174,11 @@ def _process(subject: PyRef, attribute: str, awaited: int) -> Awaited:
 def _by_callback(future: PyRef, own: int) -> Awaited | None:
     """The object by what the function that was first added to a future's callbacks has in its closure: shield() keeps
     the task there, wrap_future() the job of an executor."""
-    callback = PyRef(future.python, future.read_or(_first_callback, 0)) if future.type == "_asyncio.Future" else None
-    function = callback.function if callback else None
-    if not callback or not function or function.qualname not in _KEEPERS:
+    if future.type != "_asyncio.Future":
+        return None
+    callback = future.at(lambda python, at: FutureObj(python.space, at).fut_callback0)
+    function = callback.function
+    if not function or function.qualname not in _KEEPERS:
         return None
     for each in callback.closure:
         if _is_task(each) and each.address != own:
@@ -179,10 +187,6 @@ def _by_callback(future: PyRef, own: int) -> Awaited | None:
         if "_condition" in kept:
             return Awaited(Awaitable.JOB, each.address, is_pending=kept["_state"].str(_LONGEST) == "PENDING")
     return None
-
-
-def _first_callback(python: PySpace, future: int) -> int:
-    return FutureObj(python.space, future).fut_callback0
 
 
 def _is_task(value: PyRef) -> bool:
@@ -194,28 +198,6 @@ def _tasks_of(container: PyRef) -> tuple[int, ...]:
     return _addresses(filter(_is_task, container))
 
 
-def _call(file: str, function: str) -> tuple[str, str]:
-    return file.rpartition("/")[2], function.rpartition(".")[2]
-
-
-def _kind(subject: PyRef, inner: tuple[str, str]) -> Awaitable:
-    if inner[0] not in ("locks.py", "queues.py") or not subject:
-        return Awaitable.FUTURE
-    own = subject.attributes(_ATTRIBUTES)
-    kind = next((kind for kind, names in _BY_ATTRIBUTES if all(each in own for each in names)), Awaitable.FUTURE)
-    return Awaitable.EVENT if kind is Awaitable.SEMAPHORE and inner[1] == "wait" else kind
-
-
-def _descriptor(task: RunningTask, file: str) -> int | None:
-    """The descriptor of a socket or pipe that is read or written."""
-    if file == "selector_events.py":
-        return task.variables["fd"].int()
-    if file != "streams.py":
-        return None
-    own = task.variables["self"].attributes(_ATTRIBUTES)["_transport"].attributes(_ATTRIBUTES)
-    return (own["_sock_fd"] or own["_fileno"]).int()
-
-
 TRIO = "trio"
 _TASKS = 10_000
 _SCOPES = 64
@@ -223,7 +205,7 @@ _SCOPES = 64
 
 def trio_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task waits for. Raises nothing."""
-    inner = _call(task.frames[0].file, task.frames[0].function)
+    inner = task.frames[0].call
     found = _by_trio_call(runtime, task, inner)
     return found._replace(package=TRIO, timed=found.timed or _has_deadline(PyRef(runtime, task.address)))
 
@@ -243,20 +225,15 @@ def _by_trio_call(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, s
         return Awaited(Awaitable.DESCRIPTOR, 0, descriptor=task.variables["fd"].int())
     if inner == ("_threads.py", "to_thread_run_sync"):
         return Awaited(Awaitable.THREAD, task.variables["sync_fn"].address)
-    if (
-        inner == ("_parking_lot.py", "park")
-        and len(task.frames) > 1
-        and _call(task.frames[1].file, task.frames[1].function)[0] == "_sync.py"
-    ):
+    if inner == ("_parking_lot.py", "park") and len(task.frames) > 1 and task.frames[1].call[0] == "_sync.py":
         return _parked(stack.locals(task.frames[1])["self"])
     return Awaited(Awaitable.FUTURE, task.subject or task.address)
 
 
 def _trio_sleep(stack: PyStack) -> Awaited:
     """A sleep until a time is a wait for a deadline; one for ever for being cancelled."""
-    calls = [(_call(frame.file, frame.function)[1], frame) for frame in stack[:3]]
-    if any(name == "sleep_until" for name, _ in calls):
-        frame = next((frame for name, frame in calls if name == "sleep"), None)
+    if any(frame.name == "sleep_until" for frame in stack[:3]):
+        frame = next((frame for frame in stack[:3] if frame.name == "sleep"), None)
         delay = stack.locals(frame)["seconds"].float() if frame else None
         return Awaited(Awaitable.SLEEP, 0, delay=delay, timed=True)
     return Awaited(Awaitable.CANCEL, 0)

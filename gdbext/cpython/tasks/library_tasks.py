@@ -1,6 +1,4 @@
-"""Tasks of trio, and greenlets: which there are, and what each of them waits for.
-
-The runner of trio has its own set of them.
+"""The event loops of one process: asyncio's, the runners of trio and the greenlets, and what their tasks wait for.
 
 ``run`` of trio/_core/_run.py, and ``unrolled_run`` while a task runs, have the runner in a variable. The runner has
 all tasks, those that are due (``runq``) and the deadlines; a task has its coroutine, its nursery and its cancel scopes.
@@ -28,12 +26,14 @@ from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects import base_classes
 from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables, size_of_deque
-from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, task_members
+from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, awaited_by, task_members, trio_awaited
 from gdbext.cpython.tasks.loops import (
     RunningLoop,
     RunningTask,
     coroutine_chain,
     entered_objects,
+    owes,
+    read_loops,
     running_frame,
 )
 from gdbext.cpython.threads.frame_reader import PythonFrame
@@ -46,43 +46,62 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _RUN, _TRAPS = "/trio/_core/_run.py", "/trio/_core/_traps.py"
-_LOOPS = ("run", "unrolled_run")
 _SYSTEM = "/trio/_core/"
 """Tasks whose coroutine is a function in there are trio's own."""
 _WORDS = 64
 _ATTRIBUTES, _LONGEST_NAME = 64, 128
 
 
+class LoopReader:
+    """Reads the loops once, and what their tasks wait for."""
+
+    def __init__(self, runtime: PythonRuntime) -> None:
+        self._runtime = runtime
+
+    @cached_property
+    def loops(self) -> Sequence[RunningLoop]:
+        """All loops that have tasks."""
+        return [*read_loops(self._runtime), *trio_loops(self._runtime), *greenlet_loops(self._runtime)]
+
+    def awaited(self, loop: RunningLoop, task: RunningTask) -> Awaited:
+        """The object that a task of a loop waits for."""
+        if loop.kind.startswith(TRIO):
+            return trio_awaited(self._runtime, task)
+        return (greenlet_awaited if loop.kind == GREENLET else awaited_by)(self._runtime, task)
+
+    def owing(self, future: PyRef) -> RunningLoop | None:
+        """The loop that alone can complete a concurrent.futures.Future; None without one."""
+        return next((loop for loop in self.loops if loop.ident and owes(self._runtime, loop, future)), None)
+
+
 def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
     """The runners of trio that run in a thread. Raises nothing; what cannot be read is left out."""
-    found = []
-    try:
+    loops = []
+    with suppress(GdbextError):
         for state in runtime.thread_states():
             stack = runtime.stack_of([state])
-            frame = next((each for each in stack if is_runner(each)), None)
+            is_runner = (each for each in stack if each.file.endswith(_RUN) and each.name in ("run", "unrolled_run"))
+            frame = next(is_runner, None)
             runner = stack.locals(frame)["runner"] if frame else None
             if runner:
-                found.append(_loop(runtime, state, stack, runner))
-    except GdbextError:
-        pass  # the runners that were read until then
-    return found
+                loops.append(_trio_loop(runtime, state, stack, runner))
+    return loops
 
 
-def is_runner(frame: PythonFrame) -> bool:
-    """It is the loop of trio."""
-    return frame.file.endswith(_RUN) and frame.function.rpartition(".")[2] in _LOOPS
-
-
-def _loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[PythonFrame], runner: PyRef) -> RunningLoop:
+def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[PythonFrame], runner: PyRef) -> RunningLoop:
     own = runner.attributes(_ATTRIBUTES)
-    stack = {frame.address for frame in frames}
+    addresses = {frame.address for frame in frames}
     tasks, current = [], 0
     for member in task_members(own["tasks"]):
-        found = _task(runtime, member, runner, stack)
-        if found and (not found.outer or _SYSTEM not in found.outer.file):
-            tasks.append(found)
-            if found.outer and found.outer.address in stack:
+        task = _trio_task(runtime, member, runner, addresses)
+        if task and (not task.outer or _SYSTEM not in task.outer.file):
+            tasks.append(task)
+            if task.outer and task.outer.address in addresses:
                 current = member.address
+    # Only the process itself can wake the loop if there is no deadline, and the one fd that it watches is the one of
+    # ``TrioToken.run_sync_soon``.
+    watched = own["io_manager"].attributes(_ATTRIBUTES)["_registered"].keys()
+    has_no_deadline = own["deadlines"].attributes(_ATTRIBUTES)["_active"].int() == 0
     return RunningLoop(
         runner.address,
         f"{TRIO}.run",
@@ -91,21 +110,12 @@ def _loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[PythonFra
         own["runq"].read_or(size_of_deque, None),
         current,
         tuple(tasks),
-        _only_itself(own),
+        has_no_deadline and not watched.fault and len(watched) == 1,
     )
 
 
-def _only_itself(runner: PyVariables) -> bool:
-    """Only the process itself can wake the loop: there is no deadline, and the one descriptor that it watches is that
-    of ``TrioToken.run_sync_soon``."""
-    if runner["deadlines"].attributes(_ATTRIBUTES)["_active"].int() != 0:
-        return False
-    watched = runner["io_manager"].attributes(_ATTRIBUTES)["_registered"].keys()
-    return not watched.fault and len(watched) == 1
-
-
-def _task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[int]) -> RunningTask | None:
-    """A task that is not done."""
+def _trio_task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[int]) -> RunningTask | None:
+    """The task unless it is done. ``stack``: addresses of the frames of the runner's thread."""
     own = task.attributes(_ATTRIBUTES)
     coroutine = own["coro"].address
     outer = running_frame(runtime, coroutine) if coroutine else None
@@ -122,8 +132,6 @@ def _task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[int]) -
 
 
 GREENLET = "greenlet"
-_MODULE = "_greenlet."
-"""The beginning of the file's name of the extension."""
 _OBJECTS = 400_000
 _PIMPL, _SELF = 32, 8
 """PyGreenlet (greenlet.h of 2.0 to 3.5): head, weakreflist, dict, pimpl; in what that points to, the object itself
@@ -154,7 +162,7 @@ def has_greenlets(runtime: PythonRuntime) -> bool:
     """The extension module that greenlets are made of is loaded, and a hub is on some stack: the objects of a process
     that only has the module need not be gone through."""
     modules = runtime.modules.modules if runtime.modules else ()
-    if not any(module.name.startswith(_MODULE) for module in modules):
+    if not any(module.name.startswith("_greenlet.") for module in modules):
         return False
     files = {frame.file for state in runtime.thread_states() for frame in runtime.frames.stack(state).frames}
     return any(hub in file for file in files for hub in assumed_names.GREENLET_HUBS)
@@ -170,7 +178,7 @@ def greenlet_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 
 
 class _Suspended(NamedTuple):
-    """A greenlet that is switched out: its frames, innermost first, and where its stack began."""
+    """A greenlet that is switched out: its frames, innermost first, and the address at which its stack began."""
 
     address: int
     frames: tuple[PythonFrame, ...]
@@ -182,7 +190,7 @@ class _Greenlets:
 
     def __init__(self, runtime: PythonRuntime) -> None:
         self._runtime = runtime
-        self._kinds: dict[int, Sequence[str]] = {}
+        self._classes: dict[int, Sequence[str]] = {}
         self._suspended: dict[int, _Suspended] = {}
         self._candidates: list[int] = []
         """Objects of gevent that greenlets may wait for, and timers of both."""
@@ -193,40 +201,30 @@ class _Greenlets:
         """One for each thread with suspended greenlets in it. Raises GdbextError."""
         runtime = self._runtime
         for address, kind in collected_objects(runtime, _OBJECTS):
-            if self._is_greenlet(kind):
-                found = self._read(address)
-                if found:
-                    self._suspended[address] = found
-            elif self._is_candidate(kind):
+            if kind not in self._classes:
+                self._classes[kind] = _class_names(runtime, kind)
+            names = self._classes[kind]
+            if "greenlet.greenlet" in names:
+                greenlet = self._read(address)
+                if greenlet:
+                    self._suspended[address] = greenlet
+            elif names[0] in _TIMERS or any(name.startswith("gevent.") for name in names):
                 self._candidates.append(address)
         self._timers = {greenlet: timer for timer in self._candidates for greenlet in self._woken_by(timer)}
-        links: dict[int, list[int]] = {}
-        for greenlet, awaited in self._links():
-            links.setdefault(greenlet, []).append(awaited)
+        awaited: dict[int, list[int]] = {}
+        for candidate in self._candidates:
+            for link in self._links_of(candidate):
+                for greenlet_address in self._switched_by(link):
+                    awaited.setdefault(greenlet_address, []).append(candidate)
         threads: dict[int, list[RunningTask]] = {}
         for each in self._suspended.values():
-            tid = self._thread_of(each.stack)
-            task = self._task(each, links.get(each.address, [])) if tid is not None else None
+            tid = self._threads.get(self._mapping_of(each.stack))
+            task = self._task(each, awaited.get(each.address, [])) if tid is not None else None
             if tid is not None and task:
                 threads.setdefault(tid, []).append(task)
         idents = {runtime.tid_of(state): state.ident for state in runtime.thread_states()}
         for tid, tasks in threads.items():
             yield RunningLoop(0, GREENLET, idents.get(tid), 0, None, 0, tuple(tasks))
-
-    def _is_greenlet(self, kind: int) -> bool:
-        """The type is greenlet.greenlet or made from it. Raises MemoryFault, BadData."""
-        return "greenlet.greenlet" in self._names_of(kind)
-
-    def _is_candidate(self, kind: int) -> bool:
-        """The type is a class of gevent, or made from one, or a timer of eventlet. Raises MemoryFault, BadData."""
-        names = self._names_of(kind)
-        return names[0] in _TIMERS or any(name.startswith("gevent.") for name in names)
-
-    def _names_of(self, kind: int) -> Sequence[str]:
-        """The names of a type and of those that it is made from."""
-        if kind not in self._kinds:
-            self._kinds[kind] = _class_names(self._runtime, kind)
-        return self._kinds[kind]
 
     def _read(self, address: int) -> _Suspended | None:
         """The greenlet, unless it runs, has ended or not begun."""
@@ -238,44 +236,39 @@ class _Greenlets:
             return None
         if not words or words[_SELF // 8] != address:
             return None
-        at = next(
-            (at for at, word in enumerate(words) if at > _STACK and PyRef(runtime, _object(word)).type == "frame"), 0
-        )
+        frame_words = (at for at in range(_STACK + 1, len(words)) if self._ref(words[at]).type == "frame")
+        at = next(frame_words, 0)
         start, _, copy, saved = words[at - _STACK : at - _STACK + 4] if at else (0, 0, 0, 0)
         if not start:
             return None
         frames = runtime.frames.suspended(words[at], start, copy, saved if saved < 1 << 40 else 0)
         return _Suspended(address, tuple(frames), start) if frames else None
 
-    def _thread_of(self, stack: int) -> int | None:
-        """The thread in whose stack an address is."""
-        return self._threads.get(self._mapping_of(stack))
-
     @cached_property
     def _threads(self) -> Mapping[int, int]:
         """The beginning of the mapping in which a thread's stack is → the thread."""
-        found: dict[int, int] = {}
-        top = self._runtime.memory.architecture.stack_pointer
+        tids: dict[int, int] = {}
+        stack_pointer = self._runtime.memory.architecture.stack_pointer
         for thread in self._runtime.memory.target.memory.threads():
             with suppress(GdbextError):
-                found.setdefault(self._mapping_of(thread.registers().get(top, 0)), thread.tid)
-        found.pop(0, None)
-        return found
+                tids.setdefault(self._mapping_of(thread.registers().get(stack_pointer, 0)), thread.tid)
+        tids.pop(0, None)
+        return tids
 
     def _mapping_of(self, address: int) -> int:
         """The beginning of the mapping that has the address; 0 for none."""
-        around = self._runtime.modules.mapping_at(address) if self._runtime.modules else None
-        return around.start if around else 0
+        mapping = self._runtime.modules.mapping_at(address) if self._runtime.modules else None
+        return mapping.start if mapping else 0
 
-    def _links(self) -> Iterator[tuple[int, int]]:
-        """(greenlet, object of gevent that will switch to it): the object keeps a list of methods to call."""
-        for candidate in self._candidates:
-            for link in self._links_of(candidate):
-                yield from ((each, candidate) for each in self._switched_by(link))
+    def _ref(self, word: int) -> PyRef:
+        """The object at that address; missing for a word that cannot be one."""
+        return PyRef(self._runtime, _object_address(word))
 
     def _switched_by(self, method: int) -> list[int]:
         """The suspended greenlet whose method it is, or that a waiter has whose method it is, or which it is itself."""
-        called = self._self_of(method)
+        called = 0
+        with suppress(GdbextError):
+            called = _object_address(self._runtime.memory.u64(method + _LINK_SELF))
         if called in self._suspended:
             return [called]
         waiter = next((each for each in (called, method) if PyRef(self._runtime, each).type.endswith("Waiter")), 0)
@@ -284,101 +277,77 @@ class _Greenlets:
     def _woken_by(self, candidate: int) -> Iterator[int]:
         """The suspended greenlets that a timer has: among its arguments (gevent's Timeout), or by the method that it
         calls. One that was stopped has neither."""
-        if not PyRef(self._runtime, candidate).type.lower().endswith("timer"):
+        timer = PyRef(self._runtime, candidate)
+        if not timer.type.lower().endswith("timer"):
             return
-        own = PyRef(self._runtime, candidate).attributes(_ATTRIBUTES)
-        words = [*self._members(candidate), *(value.address for value in own.values())]
-        for word in map(_object, words):
-            for each in (word, *self._items_of(word)):
+        own = timer.attributes(_ATTRIBUTES)
+        for word in map(_object_address, [*self._members(candidate), *(value.address for value in own.values())]):
+            arguments: Sequence[int] = ()
+            with suppress(GdbextError):
+                if PyRef(self._runtime, word).type == "tuple":
+                    arguments = self._runtime.objects.tuple_items(word)
+            for each in (word, *arguments):
                 yield from [each] if each in self._suspended else self._switched_by(each)
-
-    def _items_of(self, address: int) -> Sequence[int]:
-        """Those of a tuple; none of anything else."""
-        with suppress(GdbextError):
-            if PyRef(self._runtime, address).type == "tuple":
-                return self._runtime.objects.tuple_items(address)
-        return ()
 
     def _links_of(self, address: int) -> Iterator[int]:
         """The items of an object's lists and queues."""
         for word in self._members(address):
             with suppress(GdbextError):
-                kind = PyRef(self._runtime, _object(word)).type
+                kind = self._ref(word).type
                 if kind == "list":
                     yield from self._runtime.objects.list_items(word, _LINKS)
                 elif kind == "collections.deque":
                     yield from deque_items(self._runtime, word, _LINKS)[1]
 
     def _members(self, address: int) -> Sequence[int]:
+        """The words behind an object's head."""
         try:
             size = self._runtime.objects.type_of(address).size
             return self._runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _WORDS))
         except GdbextError:
             return ()
 
-    def _self_of(self, method: int) -> int:
-        """The object whose method it is."""
-        try:
-            return _object(self._runtime.memory.u64(method + _LINK_SELF))
-        except GdbextError:
-            return 0
-
-    def _task(self, found: _Suspended, awaited: Sequence[int]) -> RunningTask | None:
-        """The task, by the frames that are the program's own; None for those of the library, as its hub is. What wakes
-        it is a timer, where it has one; it awaits the object whose method it has called."""
-        own = tuple(each for each in found.frames if not any(part in each.file for part in _LIBRARIES))
+    def _task(self, greenlet: _Suspended, awaited: Sequence[int]) -> RunningTask | None:
+        """The task, by the frames that are the program's own; None for a greenlet of the library, as its hub is. A
+        timer wakes it, if it has one; it awaits the object whose method it has called."""
+        own = tuple(each for each in greenlet.frames if not any(part in each.file for part in _LIBRARIES))
         if not own:
             return None
-        inner = found.frames[: found.frames.index(own[0])]
+        inner = greenlet.frames[: greenlet.frames.index(own[0])]
         outer = inner[-1] if inner else own[0] if own[0].file.endswith(assumed_names.THREADING_FILE) else None
         stack = PyStack(self._runtime)
         called = stack.locals(outer)["self"].address if outer else 0
         variables = stack.locals(inner[-1]) if inner else PyVariables(self._runtime)
-        entered = tuple(dict.fromkeys(each for frame in own for each in entered_objects(self._runtime, frame)))
-        timer = self._timers.get(found.address, found.address)
         variables["self"] = PyRef(self._runtime, awaited[0] if awaited else called)
-        return RunningTask(
-            found.address,
-            "",
-            0,
-            own,
-            timer,
-            called,
-            variables,
-            entered,
-            own[-1],
-        )
+        entered = tuple(dict.fromkeys(each for frame in own for each in entered_objects(self._runtime, frame)))
+        timer = self._timers.get(greenlet.address, greenlet.address)
+        return RunningTask(greenlet.address, "", 0, own, timer, called, variables, entered, own[-1])
 
 
 def _class_names(runtime: PythonRuntime, kind: int) -> Sequence[str]:
-    """The names of a type and of those that it is made from. Raises MemoryFault, BadData."""
+    """The names of a type and of its bases. Raises MemoryFault, BadData."""
     return [runtime.objects.type_info(each).name for each in base_classes(runtime.objects, kind)]
 
 
-def _object(word: int) -> int:
-    """The word where it can be the address of an object, else 0."""
+def _object_address(word: int) -> int:
+    """The word if it can be the address of an object, else 0."""
     return word if word > _LOWEST and not word & 7 and word < 1 << 47 else 0
 
 
-def _kinds(runtime: PythonRuntime, address: int) -> Sequence[str]:
-    """The names of an object's classes, the first of which is "" where there is no object."""
-    try:
-        return _class_names(runtime, runtime.objects.type_of(address).address) if address else [""]
-    except GdbextError:
-        return [""]
-
-
 def greenlet_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
-    """The object that a greenlet waits for; a bare switch where that is not known. Raises nothing."""
-    timed, kinds = task.waiter != task.address, _kinds(runtime, task.subject)
-    name = kinds[0].rpartition(".")[2]
-    package = "gevent" if any(each.startswith("gevent.") for each in kinds) else "eventlet"
+    """The object that a greenlet waits for; a bare switch if that is not known. Raises nothing."""
+    timed, classes = task.waiter != task.address, [""]
+    with suppress(GdbextError):
+        if task.subject:
+            classes = [*_class_names(runtime, runtime.objects.type_of(task.subject).address)]
+    name = classes[0].rpartition(".")[2]
+    package = "gevent" if any(each.startswith("gevent.") for each in classes) else "eventlet"
     if name.endswith(("Greenlet", "GreenThread")):
         return Awaited(Awaitable.TASK, task.subject, (task.subject,), timed=timed, package=package)
-    found = next((each for part, each in _KINDS if part in name), None)
-    if found:
+    kind = next((each for part, each in _KINDS if part in name), None)
+    if kind:
         owner = PyRef(runtime, task.awaited).attributes(_ATTRIBUTES)["_owner"]
         holder = owner.int() or owner.address  # its ident, that is its address, in a patched RLock
-        return Awaited(found, task.subject, timed=timed, package=package, holder=holder)
+        return Awaited(kind, task.subject, timed=timed, package=package, holder=holder)
     delay = task.variables["seconds"].float()
     return Awaited(Awaitable.SWITCH, task.address, delay=delay, timed=timed, package=package)

@@ -7,13 +7,14 @@ that frame's stack what it awaits (_PyGen_yf, Objects/genobject.c).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import FrameObjects
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import FUTURE_CALLBACKS
 from gdbext.cpython.abi.python_layout import TASK_LAYOUTS, TaskLayout
-from gdbext.cpython.objects.py_ref import PyItems, PyRef, PyVariables, size_of_deque
+from gdbext.cpython.objects.py_ref import PyRef, PyVariables, size_of_deque
 from gdbext.cpython.sync.held_locks import entered_in
 from gdbext.cpython.tasks.task_lists import TaskLists, all_tasks, current_tasks, listed_tasks, published_lists, running
 from gdbext.cpython.threads.frame_reader import PythonFrame
@@ -27,7 +28,6 @@ from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import BadData, GdbextError
 
 if TYPE_CHECKING:
-    from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.threads.frame_reader import Interpreter
     from gdbext.cpython.threads.runtime import PythonRuntime
 
@@ -36,34 +36,31 @@ _LONGEST = 100
 _GENERATORS = ("coroutine", "generator", "async_generator")
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
 """Iterators around a coroutine or an asynchronous generator, which they keep behind their header."""
-_CYTHON = "_cython_"
-"""The beginning of the module of Cython's types (Cython/Utility/CommonStructures.c), behind which its version comes."""
 _FUTURE_ITERATOR = "_asyncio.FutureIter"
 
 
 def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[PythonFrame], int]:
     """The frames of a suspended coroutine and of those that it awaits, the innermost first, and the object that the
-    innermost one awaits, 0 where that is not known. Raises nothing."""
+    innermost one awaits, 0 if that is not known. Raises nothing."""
     frames: list[PythonFrame] = []
     awaited = coroutine
-    try:
+    with suppress(GdbextError):  # what was read until then
         while len(frames) < _LONGEST:
             kind = runtime.objects.type_of(awaited).name
             if kind in _WRAPPERS:
                 awaited = py.CoroutineWrapper(runtime.space, awaited).cw_coroutine
-                continue
-            if _is_cythons(kind):
+            elif _is_cython_coroutine(kind):
                 awaited = _awaited_by_cython(runtime, awaited)
-                continue
-            if kind not in _GENERATORS:
-                return frames[::-1], _future_of(runtime, awaited, kind)
-            frame = generator_frame(runtime, awaited)
-            if not frame:
-                break
-            frames.append(frame)
-            awaited = _awaited_by(runtime, frame)
-    except GdbextError:
-        pass  # what was read until then
+            elif kind not in _GENERATORS:
+                if kind == _FUTURE_ITERATOR:
+                    awaited = py.FutureIterator(runtime.space, awaited).future
+                return frames[::-1], awaited
+            else:
+                frame = generator_frame(runtime, awaited)
+                if not frame:
+                    break
+                frames.append(frame)
+                awaited = _awaited_by(runtime, frame)
     return frames[::-1], 0
 
 
@@ -71,43 +68,36 @@ def _awaited_by_cython(runtime: PythonRuntime, address: int) -> int:
     """The only coroutine, or future, that a coroutine of Cython keeps, which has no frame. Raises BadData,
     MemoryFault."""
     size = runtime.objects.type_of(address).size
-    words = runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _LOOP_WORDS))
-    found = {word for word in words if word > _LOWEST and not word & 7 and _is_awaitable(runtime, word)}
-    if len(found) != 1:
-        raise BadData(f"the coroutine at {address:#x} keeps {len(found)} objects that can be awaited")
-    return found.pop()
+    awaitables = set()
+    for word in runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _LOOP_WORDS)):
+        kind = PyRef(runtime, word).type if word > _LOWEST and not word & 7 else ""
+        if kind in (*_GENERATORS, *_WRAPPERS, _FUTURE_ITERATOR) or _is_cython_coroutine(kind):
+            awaitables.add(word)
+    if len(awaitables) != 1:
+        raise BadData(f"the coroutine at {address:#x} keeps {len(awaitables)} objects that can be awaited")
+    return awaitables.pop()
 
 
-def _is_awaitable(runtime: PythonRuntime, address: int) -> bool:
-    try:
-        kind = runtime.objects.type_of(address).name
-    except GdbextError:
-        return False
-    return kind in (*_GENERATORS, *_WRAPPERS, _FUTURE_ITERATOR) or _is_cythons(kind)
-
-
-def _is_cythons(kind: str) -> bool:
-    return kind.startswith(_CYTHON) and kind.rpartition(".")[2] in _GENERATORS
-
-
-def _future_of(runtime: PythonRuntime, address: int, kind: str) -> int:
-    """The future behind the iterator that awaits it, or the object itself."""
-    return py.FutureIterator(runtime.space, address).future if kind == _FUTURE_ITERATOR else address
+def _is_cython_coroutine(kind: str) -> bool:
+    """The module of Cython's types ends with its version: ``_cython_3_0_11`` (Cython/Utility/CommonStructures.c)."""
+    return kind.startswith("_cython_") and kind.rpartition(".")[2] in _GENERATORS
 
 
 def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
     """The object that a suspended frame awaits, on top of its stack. Raises MemoryFault, BadData."""
     form = runtime.layout.abi.frames
-    old, inner = py.PyFrameObject(runtime.space, frame.address), py.PyInterpreterFrame(runtime.space, frame.address)
     start, below = value_stack(runtime, frame), 1
     if isinstance(form, FrameObjects):
+        old = py.PyFrameObject(runtime.space, frame.address)
         depth = (old.f_stacktop - start) // 8 if old.has(py.PyFrameObject.f_stacktop) else old.f_stackdepth
-    elif inner.has(py.PyInterpreterFrame.stacktop):
-        depth, start = inner.stacktop, inner.localsplus
-    elif inner.has(py.PyInterpreterFrame.stackpointer):
-        depth, below = (inner.stackpointer - start) // 8, form.awaited_slot
     else:
-        raise BadData("where the stack of a suspended frame ends is not known in this version")
+        inner = py.PyInterpreterFrame(runtime.space, frame.address)
+        if inner.has(py.PyInterpreterFrame.stacktop):
+            depth, start = inner.stacktop, inner.localsplus
+        elif inner.has(py.PyInterpreterFrame.stackpointer):
+            depth, below = (inner.stackpointer - start) // 8, form.awaited_slot
+        else:
+            raise BadData("where the stack of a suspended frame ends is not known in this version")
     if not below <= depth < 10_000:
         raise BadData(f"the stack of the frame at {frame.address:#x} has {depth} entries")
     return objects_at(runtime, start + 8 * (depth - below), 1)[0]
@@ -117,15 +107,10 @@ _TASKS = 10_000
 _ATTRIBUTES, _LONGEST_NAME = 64, 128
 _CALLBACKS = 64
 _ENDED = 16
-"""Tasks that have ended which are looked at."""
-_DONE = frozenset({"FINISHED", "CANCELLED"})
+"""Tasks that have ended which are read."""
 _LOOP_WORDS = 256
 _LOWEST = 1 << 16
 """vm.mmap_min_addr: no object lies below it."""
-_HANDLES = 256
-"""Callbacks that are due which are looked at."""
-_HANDLE_WORDS = 8
-"""Words of a Handle, which has slots for its callback and arguments (Lib/asyncio/events.py)."""
 
 
 class RunningTask(NamedTuple):
@@ -187,7 +172,11 @@ def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
     known = TASK_LAYOUTS.get(runtime.layout.abi.version)
     lists = None if known else published_lists(runtime)
     layout = lists.task if lists else known
-    return [loop for interpreter in _interpreters(runtime) for loop in _loops_of(runtime, interpreter, lists, layout)]
+    loops: list[RunningLoop] = []
+    with suppress(GdbextError):
+        for interpreter in runtime.interpreters():
+            loops += _loops_of(runtime, interpreter, lists, layout)
+    return loops
 
 
 def _loops_of(
@@ -203,34 +192,29 @@ def _loops_of(
     tasks: dict[int, list[RunningTask]] = {loop: [] for loop in current}
     ended: dict[int, list[EndedTask]] = {}
     for address in dict.fromkeys(addresses[:_TASKS]):
-        found = _task(runtime, layout, address, runs=address in current.values())
-        if found:
-            tasks.setdefault(found.loop, []).append(found)
+        running_task = _task(runtime, layout, address, runs=address in current.values())
+        if running_task:
+            tasks.setdefault(running_task.loop, []).append(running_task)
         elif sum(map(len, ended.values())) < _ENDED:
             for owner, failed in _failed(runtime, layout, address):
                 ended.setdefault(owner, []).append(failed)
-    for address, each in tasks.items():
-        found_loop = _loop(runtime, address, current.get(address, 0), tuple(each), idents.get(address))
-        yield found_loop._replace(ended=tuple(ended.get(address, ())))
-
-
-_FINISHED = 2
+    for address, own_tasks in tasks.items():
+        loop_record = _loop(runtime, address, current.get(address, 0), tuple(own_tasks), idents.get(address))
+        yield loop_record._replace(ended=tuple(ended.get(address, ())))
 
 
 def _failed(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> Iterator[tuple[int, EndedTask]]:
-    """The task at an address with its loop, where an exception has ended it. Raises nothing."""
-    try:
+    """(address of its loop, the task) if an exception has ended the task at that address. Raises nothing."""
+    with suppress(GdbextError):
         if not address or not layout or runtime.objects.type_of(address).size != layout.task_size:
             return
-        if runtime.memory.u32(address + layout.state) != _FINISHED:
+        if runtime.memory.u32(address + layout.state) != 2:  # FUTURE_FINISHED
             return
         future = py.FutureObj(runtime.space, address)
         text = exception_text(runtime, future.fut_exception)
         name = _task_name(PyRef(runtime, runtime.memory.u64(address + layout.name)))
         if text:
             yield future.fut_loop, EndedTask(name, text, raised_in(runtime, future.fut_exception))
-    except GdbextError:
-        return
 
 
 def loop_at(runtime: PythonRuntime, address: int) -> RunningLoop | None:
@@ -244,41 +228,28 @@ def loop_at(runtime: PythonRuntime, address: int) -> RunningLoop | None:
 def owes(runtime: PythonRuntime, loop: RunningLoop, future: PyRef) -> bool:
     """Only this loop can complete a concurrent.futures.Future: a callback that is due has it in its closure, or it is
     completed with one of the loop's tasks (run_coroutine_threadsafe; _chain_future of Lib/asyncio/futures.py)."""
-    return _schedules(PyRef(runtime, loop.queue), future) or _follows_task(loop, future)
-
-
-def _schedules(queue: PyRef, future: PyRef) -> bool:
-    handles = queue.elements(_HANDLES)
-    words = (word for handle in handles for word in handle.read_or(_words_of_handle, _NO_WORDS) if not word & 7)
-    return any(future in PyRef(queue.python, word).closure for word in words)
-
-
-_NO_WORDS: tuple[int, ...] = ()
-
-
-def _words_of_handle(python: PySpace, handle: int) -> tuple[int, ...]:
-    return python.memory.words(handle + 16, _HANDLE_WORDS)
-
-
-def _follows_task(loop: RunningLoop, future: PyRef) -> bool:
+    nothing: tuple[int, ...] = ()
+    for handle in PyRef(runtime, loop.queue).elements(256):
+        # A Handle has slots for its callback and arguments (Lib/asyncio/events.py).
+        words = handle.read_or(lambda python, at: python.memory.words(at + 16, 8), nothing)
+        if any(not word & 7 and future in PyRef(runtime, word).closure for word in words):
+            return True
     tasks = {task.address for task in loop.tasks}
     functions = future.attributes(_ATTRIBUTES)[FUTURE_CALLBACKS].elements(_CALLBACKS) if tasks else ()
     return any(value.address in tasks for function in functions for value in function.closure)
 
 
-def _interpreters(runtime: PythonRuntime) -> list[Interpreter]:
-    try:
-        return runtime.interpreters()
-    except GdbextError:
-        return []
-
-
 def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs: bool) -> RunningTask | None:
-    """A task by its C structure, or by its attributes where it is written in Python; None for one that is done."""
+    """A task by its C structure, or by its attributes if it is written in Python; None for one that is done."""
     try:
-        fields = _c_fields(runtime, layout, address) or _python_fields(PyRef(runtime, address))
+        fields = _c_fields(runtime, layout, address)
         if not fields:
-            return None
+            own = PyRef(runtime, address).attributes(_ATTRIBUTES)
+            coro, fut_waiter = own["_coro"], own["_fut_waiter"]
+            if not coro or not fut_waiter or own["_state"].str(_LONGEST_NAME) in ("FINISHED", "CANCELLED"):
+                return None
+            waiter_address = 0 if fut_waiter.is_none else fut_waiter.address
+            fields = coro.address, waiter_address, own["_loop"].address, _task_name(own["_name"])
         coroutine, waiter, loop, name = fields
         frames, awaited = ([], 0) if runs else coroutine_chain(runtime, coroutine)
         outer = frames[-1] if frames else running_frame(runtime, coroutine)
@@ -299,26 +270,16 @@ def running_frame(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
 
 
 def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> tuple[int, int, int, str] | None:
-    """Coroutine, waiter, loop and name. Raises MemoryFault, BadData."""
+    """(coroutine, waiter, loop, name); None unless the C structure is a task that is not done. Raises MemoryFault,
+    BadData."""
     if not address or not layout:
         return None
-    info = runtime.objects.type_of(address)
-    if info.name != "_asyncio.Task" or info.size != layout.task_size:
-        return None
-    memory = runtime.memory
-    if memory.u32(address + layout.state):
+    info, memory = runtime.objects.type_of(address), runtime.memory
+    if info.name != "_asyncio.Task" or info.size != layout.task_size or memory.u32(address + layout.state):
         return None
     name = PyRef(runtime, memory.u64(address + layout.name))
     coroutine, waiter = memory.u64(address + layout.coroutine), memory.u64(address + layout.waiter)
     return coroutine, waiter, py.FutureObj(runtime.space, address).fut_loop, _task_name(name)
-
-
-def _python_fields(task: PyRef) -> tuple[int, int, int, str] | None:
-    own = task.attributes(_ATTRIBUTES)
-    coroutine, waiter = own["_coro"], own["_fut_waiter"]
-    if not coroutine or not waiter or own["_state"].str(_LONGEST_NAME) in _DONE:
-        return None
-    return coroutine.address, 0 if waiter.is_none else waiter.address, own["_loop"].address, _task_name(own["_name"])
 
 
 def entered_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
@@ -334,13 +295,19 @@ def _loop(
 ) -> RunningLoop:
     loop = PyRef(runtime, address)
     own = loop.attributes(_ATTRIBUTES)
-    queue, found = own["_ready"].address, own["_thread_id"].int()
+    queue, thread_id = own["_ready"].address, own["_thread_id"].int()
     if not queue:
-        queue, found = _native_loop(runtime, address)
+        queue, thread_id = _native_loop(runtime, address)
     ready = PyRef(runtime, queue).read_or(size_of_deque, None)
-    itself = _watches_itself(own)
     return RunningLoop(
-        address, loop.type, ident or found, queue if ready is not None else 0, ready, current, tasks, itself
+        address,
+        loop.type,
+        ident or thread_id,
+        queue if ready is not None else 0,
+        ready,
+        current,
+        tasks,
+        _watches_itself(own),
     )
 
 
@@ -348,33 +315,27 @@ def _watches_itself(own: PyVariables) -> bool:
     """True if only the process itself can wake the loop, by the attributes that loops of asyncio have in 3.8 to 3.15:
     ``_scheduled`` is a list of timers, ``_ssock`` the socket by which threads wake it, ``_selector._fd_to_key`` what it
     watches."""
-    if not _is_empty(own["_scheduled"].elements(1)) or not _is_empty(own["_signal_handlers"].keys(1)):
-        return False
+    for sources in (own["_scheduled"].elements(1), own["_signal_handlers"].keys(1)):
+        if sources or sources.fault:
+            return False
     watched = own["_selector"].attributes(_ATTRIBUTES)["_fd_to_key"].keys()
     return bool(own["_ssock"]) and not watched.fault and len(watched) == 1
 
 
-def _is_empty(items: PyItems[PyRef]) -> bool:
-    return not items and not items.fault
-
-
 def _native_loop(runtime: PythonRuntime, address: int) -> tuple[int, int | None]:
-    """The deque of callbacks and the thread of a loop that is a C structure, as uvloop's is: by the only word that is a
-    deque, and by the only one that is the ident of a thread. An ident is an address; a smaller number, in a thread
-    state that was overwritten, is any counter of the loop, too."""
+    """(deque of callbacks, 0 if not known; ident of the thread) of a loop that is a C structure, as uvloop's is: by the
+    only word that is a deque, and by the only one that is the ident of a thread. An ident is an address; a smaller
+    number, in a thread state that was overwritten, is any counter of the loop, too."""
     try:
         size = runtime.objects.type_of(address).size
         words = runtime.memory.words(address, min(size // 8, _LOOP_WORDS))
         idents = {state.ident for state in runtime.thread_states() if state.ident > _LOWEST}
     except GdbextError:
         return 0, None
-    queues = [word for word in words if _is_deque(runtime, word)]
+    objects = (PyRef(runtime, word) for word in words if word > _LOWEST and not word & 7)
+    queues = [each.address for each in objects if each.type == "collections.deque"]
     runs_it = idents.intersection(words)
     return (queues[0] if len(queues) == 1 else 0), (runs_it.pop() if len(runs_it) == 1 else None)
-
-
-def _is_deque(runtime: PythonRuntime, address: int) -> bool:
-    return address > _LOWEST and not address & 7 and PyRef(runtime, address).type == "collections.deque"
 
 
 def _task_name(value: PyRef) -> str:

@@ -22,13 +22,11 @@ from gdbext.errors import GdbextError
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import Interpreter, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
-    from gdbext.engine.process.modules import Module
 
 _SECTION = ".AsyncioDebug"
 _WORDS = 13
 _LARGEST = 1 << 24
 """Bytes; sizes and offsets beyond are none."""
-_MODULE_NAME = "_asyncio."
 _LIMIT = 100_000
 
 
@@ -45,22 +43,16 @@ class TaskLists(NamedTuple):
 
 
 def published_lists(runtime: PythonRuntime) -> TaskLists | None:
-    """The lists that the module publishes; None for a version that does not, or where asyncio is not loaded. Raises
-    nothing."""
-    for module in _candidates(runtime):
+    """The lists that the extension module publishes, or the interpreter that contains it; None for a version that does
+    not, and if asyncio is not loaded. Raises nothing."""
+    modules = runtime.modules.modules if runtime.modules else ()
+    for module in (*(module for module in modules if module.name.startswith("_asyncio.")), runtime.module):
         section = module.image.sections.get(_SECTION) if module.image else None
         raw = runtime.memory.try_read(module.base + section.address, _WORDS * 8) if section else b""
-        found = parsed(raw) if raw else None
-        if found:
-            return found
+        lists = parsed(raw) if raw else None
+        if lists:
+            return lists
     return None
-
-
-def _candidates(runtime: PythonRuntime) -> Iterator[Module]:
-    """The extension module, or the interpreter that contains it."""
-    modules = runtime.modules.modules if runtime.modules else ()
-    yield from (module for module in modules if module.name.startswith(_MODULE_NAME))
-    yield runtime.module
 
 
 def parsed(raw: bytes) -> TaskLists | None:
@@ -115,19 +107,17 @@ def _ring(runtime: PythonRuntime, lists: TaskLists, head: int) -> Iterator[int]:
 
 
 _MODULE = "asyncio.tasks"
-_WEAK_SETS = ("_all_tasks", "_scheduled_tasks")
-_EAGER, _CURRENT = "_eager_tasks", "_current_tasks"
-_ATTRIBUTES = 64
 
 
 def current_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> dict[int, int]:
-    """Loop and task, of each loop that runs one. Raises nothing."""
-    current = runtime.globals_in(interpreter, _MODULE)[_CURRENT].items()
+    """Address of a loop → address of the task that it runs, of each loop that runs one. Raises nothing."""
+    current = runtime.globals_in(interpreter, _MODULE)["_current_tasks"].items()
     return {loop.address: task.address for loop, task in current}
 
 
 def all_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> list[int]:
     """The addresses of the tasks in the weak sets. Raises nothing."""
     own = runtime.globals_in(interpreter, _MODULE)
-    references = (reference for name in _WEAK_SETS for reference in own[name].attributes(_ATTRIBUTES)["data"])
-    return [task.address for task in (*(each.referent for each in references), *own[_EAGER]) if task]
+    sets = (own[name].attributes(64)["data"] for name in ("_all_tasks", "_scheduled_tasks"))
+    tasks = [*(each.referent for references in sets for each in references), *own["_eager_tasks"]]
+    return [task.address for task in tasks if task]

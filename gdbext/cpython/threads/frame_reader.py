@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import FrameObjects, InterpreterFrames, LoopAnchor
@@ -68,6 +68,21 @@ class PythonFrame(NamedTuple):
     line: int | None
     address: int
     code: int
+
+    @property
+    def name(self) -> str:
+        """The function's name without those of its class or outer function."""
+        return self.function.rpartition(".")[2]
+
+    @property
+    def call(self) -> tuple[str, str]:
+        """(file name without folders, ``name``): ``("queue.py", "get")``."""
+        return self.file.rpartition("/")[2], self.name
+
+    @property
+    def place(self) -> str:
+        """``/srv/train.py:8 (step)``."""
+        return f"{self.file}:{self.line} ({self.function})"
 
 
 class FrameGroup(list[PythonFrame]):
@@ -124,14 +139,12 @@ def c_frames(state: PyThreadState) -> Iterator[int]:
     """Addresses of the _PyCFrame (CFrame in 3.10) of each evaluation loop, innermost first, up to the thread state's
     own. Each is a local variable of its loop, so it lies inside the loop's native stack frame."""
     root, space = state.root_cframe.address, state.space
-    for address in linked_frames(space.memory, state.cframe, CFrame.previous.offset(space)):
-        if address == root:
-            return
-        yield address
+    frames = linked_frames(space.memory, state.cframe, CFrame.previous.offset(space))
+    return takewhile(lambda address: address != root, frames)
 
 
 class FrameObjectReader:
-    """Groups the frame objects of a thread by evaluation loop."""
+    """Groups the frame objects of a thread by evaluation loop (3.8 to 3.10)."""
 
     def __init__(self, space: Space, codes: CodeCache, form: FrameObjects) -> None:
         self._space = space
@@ -143,11 +156,16 @@ class FrameObjectReader:
 
         Raises MemoryFault, BadData.
         """
-        anchors = self._anchors(state)
+        thread = PyThreadState(self._space, state.address)
+        anchors = c_frames(thread) if thread.has(PyThreadState.cframe) else iter(())
         passing: list[PythonFrame] = []
         last: FrameGroup | None = None
-        for frame, suspended in self._frames(state):
-            if suspended:
+        for frame, code, at in self._frames(thread.frame):
+            # A generator that is suspended in ``yield from`` while on the stack: genobject.c's _gen_throw put it there
+            # without an evaluation loop. When it runs, the current instruction is YIELD_FROM itself.
+            opcode = self._form.yield_from
+            is_generator = PyFrameObject(self._space, frame.address).f_gen and at >= 0
+            if is_generator and code.opcode(at) != opcode and code.opcode(at + CODE_UNIT) == opcode:
                 passing.append(frame)
                 continue
             if last is not None:
@@ -160,35 +178,17 @@ class FrameObjectReader:
                 last.cut = True
             yield last
 
-    def _frames(self, state: ThreadState) -> Iterator[tuple[PythonFrame, bool]]:
-        """Each frame, and whether it is a suspended generator."""
-        space = self._space
-        top = PyThreadState(space, state.address).frame
-        for address in linked_frames(space.memory, top, PyFrameObject.f_back.offset(space)):
-            frame = PyFrameObject(space, address)
+    def _frames(self, address: int) -> Iterator[tuple[PythonFrame, Code, int]]:
+        """Each frame with its code, and the byte offset of its instruction."""
+        for each in linked_frames(self._space.memory, address, PyFrameObject.f_back.offset(self._space)):
+            frame = PyFrameObject(self._space, each)
             code = self._codes.get(frame.f_code)
             at = frame.f_lasti * self._form.lasti_unit
-            suspended = bool(frame.f_gen) and self._is_passing_on(code, at)
-            yield PythonFrame(code.name, code.file, code.line(at), address, code.address), suspended
+            yield PythonFrame(code.name, code.file, code.line(at), each, code.address), code, at
 
     def suspended(self, frame: int, *_: int) -> Iterator[PythonFrame]:
         """The frames from one on, which are objects. Raises MemoryFault, BadData."""
-        for address in linked_frames(self._space.memory, frame, PyFrameObject.f_back.offset(self._space)):
-            found = PyFrameObject(self._space, address)
-            code = self._codes.get(found.f_code)
-            line = code.line(found.f_lasti * self._form.lasti_unit)
-            yield PythonFrame(code.name, code.file, line, address, code.address)
-
-    def _is_passing_on(self, code: Code, at: int) -> bool:
-        """A generator that is suspended in ``yield from`` while on the stack: genobject.c's _gen_throw put it
-        there without an evaluation loop. When it runs, the current instruction is YIELD_FROM itself."""
-        opcode = self._form.yield_from
-        return at >= 0 and code.opcode(at) != opcode and code.opcode(at + CODE_UNIT) == opcode
-
-    def _anchors(self, state: ThreadState) -> Iterator[int]:
-        """The C frames of the evaluation loops, innermost first; nothing where the version has none."""
-        found = PyThreadState(self._space, state.address)
-        return c_frames(found) if found.has(PyThreadState.cframe) else iter(())
+        return (each for each, _, _ in self._frames(frame))
 
 
 _WORD = 8
@@ -214,11 +214,16 @@ class InterpreterFrameReader:
 
     def groups(self, state: ThreadState) -> Iterator[FrameGroup]:
         """One group for each evaluation loop. Raises MemoryFault, BadData, IncompleteGroup."""
-        found = PyThreadState(self._space, state.address)
-        if self._form.anchor is LoopAnchor.C_FRAME:
-            return self._groups_by_c_frame(found)
-        base = found.base_frame if found.has(PyThreadState.base_frame) else 0
-        return self._groups_by_entry_frame(found.current_frame, base)
+        thread = PyThreadState(self._space, state.address)
+        if self._form.anchor is LoopAnchor.ENTRY_FRAME:
+            base = thread.base_frame if thread.has(PyThreadState.base_frame) else 0
+            yield from self._groups_by_entry_frame(thread.current_frame, base)
+            return
+        # Each _PyCFrame knows the innermost frame of its loop; the next one's is where it ends.
+        anchors = list(c_frames(thread))
+        tops = [CFrame(self._space, anchor).current_frame for anchor in anchors]
+        for anchor, top, end in zip(anchors, tops, [*tops[1:], 0]):
+            yield self._group(self._until(top, end), anchor)
 
     def suspended(self, frame: int, start: int, copy: int, size: int) -> Iterator[PythonFrame]:
         """The frames from a frame object on. Entry frames are on the stack of the thread, and moved with it since 3.12;
@@ -233,19 +238,8 @@ class InterpreterFrameReader:
             at = address - start + copy if moved else address
             address = self._memory.u64(at + self._previous_at)
 
-    def _groups_by_c_frame(self, state: PyThreadState) -> Iterator[FrameGroup]:
-        """Each _PyCFrame knows the innermost frame of its loop; the next one's is where it ends."""
-        anchors = list(c_frames(state))
-        tops = [CFrame(self._space, anchor).current_frame for anchor in anchors]
-        for index, anchor in enumerate(anchors):
-            end = tops[index + 1] if index + 1 < len(tops) else 0
-            yield self._group(self._until(tops[index], end), anchor)
-
     def _until(self, address: int, end: int) -> Iterator[int]:
-        for frame in linked_frames(self._memory, address, self._previous_at):
-            if frame == end:
-                return
-            yield frame
+        return takewhile(lambda frame: frame != end, linked_frames(self._memory, address, self._previous_at))
 
     def _groups_by_entry_frame(self, top: int, base: int) -> Iterator[FrameGroup]:
         """Each loop's own entry frame ends its group; ``base`` is an entry frame of no loop, below all others."""
@@ -288,18 +282,43 @@ class InterpreterFrameReader:
 
 
 class FrameReader:
-    """Reads the Python frames of one runtime's threads; each thread's once, for as long as the target stands still."""
+    """Reads the Python frames of one runtime's threads; each thread's once, for as long as the target is stopped."""
 
     def __init__(self, memory: Memory, layout: PythonLayout, codes: CodeCache) -> None:
-        self._reader = _reader_for(memory, layout, codes)
+        form, space = layout.abi.frames, Space(memory, layout)
+        self._reader: FrameObjectReader | InterpreterFrameReader
+        if isinstance(form, FrameObjects):
+            self._reader = FrameObjectReader(space, codes, form)
+        else:
+            self._reader = InterpreterFrameReader(space, codes, form)
         self._stacks: dict[int, PythonStack] = {}
 
     def stack(self, state: ThreadState) -> PythonStack:
         """All Python frames of a thread. What could not be read ends the walk with a problem."""
         known = self._stacks.get(state.address)
-        if not known:
-            known = self._stacks[state.address] = self._read_stack(state)
-        return known
+        if known:
+            return known
+        groups: list[FrameGroup] = []
+        problem = None
+        try:
+            count = 0
+            for group in self._reader.groups(state):
+                groups.append(group)
+                count += len(group)
+                if count >= FRAME_LIMIT:
+                    problem = f"truncated at {count} frames"
+                    break
+        except IncompleteGroup as error:
+            groups.append(error.group)
+            problem = error.problem
+        except (BadData, MemoryFault) as error:
+            problem = str(error)
+        if groups and problem is not None:
+            groups[-1].cut = True
+        elif groups and groups[-1].cut:
+            problem = "the callers of a generator are not linked while throw() passes through it (CPython 3.9)"
+        stack = self._stacks[state.address] = PythonStack(tuple(_without_parents(groups)), problem)
+        return stack
 
     def groups(self, states: Sequence[ThreadState]) -> list[FrameGroup]:
         """The groups of one native thread, innermost first; it has several thread states with subinterpreters.
@@ -321,28 +340,6 @@ class FrameReader:
             found.extend(islice(self._reader.suspended(frame, start, copy, size), FRAME_LIMIT))
         return found
 
-    def _read_stack(self, state: ThreadState) -> PythonStack:
-        groups: list[FrameGroup] = []
-        problem = None
-        try:
-            count = 0
-            for group in self._reader.groups(state):
-                groups.append(group)
-                count += len(group)
-                if count >= FRAME_LIMIT:
-                    problem = f"truncated at {count} frames"
-                    break
-        except IncompleteGroup as error:
-            groups.append(error.group)
-            problem = error.problem
-        except (BadData, MemoryFault) as error:
-            problem = str(error)
-        if groups and problem is not None:
-            groups[-1].cut = True
-        elif groups and groups[-1].cut:
-            problem = "the callers of a generator are not linked while throw() passes through it (CPython 3.9)"
-        return PythonStack(tuple(_without_parents(groups)), problem)
-
 
 _FORK, _CHILD = ("popen_fork.py", "_launch"), ("process.py", "_bootstrap")
 """(file, function) that forks for multiprocessing, and the first one that runs in the child alone."""
@@ -351,25 +348,17 @@ _FORK, _CHILD = ("popen_fork.py", "_launch"), ("process.py", "_bootstrap")
 def _without_parents(groups: Sequence[FrameGroup]) -> Iterator[FrameGroup]:
     """The groups without what a forked process has inherited of its parent's stack: the callers of the fork never run
     there, and their variables are the parent's."""
-    inner = ("", "")
     if not any(frame.file.endswith(_FORK[0]) for group in groups for frame in group):
         yield from groups
         return
+    called = ("", "")
     for group in groups:
-        for number, frame in enumerate(group):
-            called = (frame.file.rpartition("/")[2], frame.function.rpartition(".")[2])
-            if called == _FORK and inner == _CHILD:
-                yield FrameGroup(group[: number + 1], group.anchor, cut=True)
+        for level, frame in enumerate(group):
+            if frame.call == _FORK and called == _CHILD:
+                yield FrameGroup(group[: level + 1], group.anchor, cut=True)
                 return
-            inner = called
+            called = frame.call
         yield group
-
-
-def _reader_for(memory: Memory, layout: PythonLayout, codes: CodeCache) -> FrameObjectReader | InterpreterFrameReader:
-    form, space = layout.abi.frames, Space(memory, layout)
-    if isinstance(form, FrameObjects):
-        return FrameObjectReader(space, codes, form)
-    return InterpreterFrameReader(space, codes, form)
 
 
 def place_groups(

@@ -25,7 +25,7 @@ from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from gdbext.cpython.objects.py_space import PySpace
 
@@ -56,16 +56,15 @@ def _structure(runtime: PySpace, frame: PythonFrame) -> py.PyFrameObject | py.Py
 
 
 def stack_slots(runtime: PySpace, frame: PythonFrame) -> tuple[int, ...]:
-    """All objects on the value stack, also above its top: what is used and what is left over cannot be
-    distinguished while C code runs, so whoever asks must prove what he finds. Raises MemoryFault, BadData."""
+    """All objects on the value stack, also above its top: what is used and what is left over cannot be distinguished
+    while C code runs, so that the caller must prove what it finds. Raises MemoryFault, BadData."""
     size = py.PyCodeObject(runtime.space, frame.code).co_stacksize
-    words = objects_at(runtime, value_stack(runtime, frame), min(size, _STACK_LIMIT))
-    return tuple(word for word in words if word)
+    return tuple(filter(None, objects_at(runtime, value_stack(runtime, frame), min(size, _STACK_LIMIT))))
 
 
 def objects_at(runtime: PySpace, address: int, count: int) -> tuple[int, ...]:
-    """The objects that ``count`` slots of a frame refer to; 0 for an empty slot, and for a number that stands in the
-    slot itself. Raises MemoryFault."""
+    """The objects that ``count`` slots of a frame refer to; 0 for an empty slot, and for a number that is in the slot
+    itself. Raises MemoryFault."""
     words = runtime.memory.words(address, count) if count else ()
     form = runtime.layout.abi.frames
     tag_bits = form.tag_bits if isinstance(form, InterpreterFrames) else 0
@@ -76,51 +75,49 @@ def objects_at(runtime: PySpace, address: int, count: int) -> tuple[int, ...]:
 
 def value_stack(runtime: PySpace, frame: PythonFrame) -> int:
     """Address of the first slot of the value stack. Raises MemoryFault."""
-    found = _structure(runtime, frame)
-    if isinstance(found, py.PyFrameObject):
-        return found.f_valuestack
-    return found.localsplus + 8 * py.PyCodeObject(runtime.space, frame.code).co_nlocalsplus
+    structure = _structure(runtime, frame)
+    if isinstance(structure, py.PyFrameObject):
+        return structure.f_valuestack
+    return structure.localsplus + 8 * py.PyCodeObject(runtime.space, frame.code).co_nlocalsplus
 
 
 def instruction(runtime: PySpace, frame: PythonFrame) -> int:
-    """The position of the frame in its code: f_lasti, or the address of an instruction; 0 where it cannot be read."""
+    """The position of the frame in its code: f_lasti, or the address of an instruction; 0 if it cannot be read."""
     form = runtime.layout.abi.frames
-    try:
+    with suppress(GdbextError):
         if isinstance(form, FrameObjects):
             return py.PyFrameObject(runtime.space, frame.address).f_lasti & 0xFFFFFFFF
         return py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction)
-    except GdbextError:
-        return 0
+    return 0
 
 
 def generator_frame(runtime: PySpace, generator: int) -> PythonFrame | None:
     """The frame of a coroutine or generator; None for one that has ended. Raises MemoryFault, BadData."""
-    form, found = runtime.layout.abi.frames, py.PyCoroObject(runtime.space, generator)
+    form, coroutine = runtime.layout.abi.frames, py.PyCoroObject(runtime.space, generator)
     if isinstance(form, FrameObjects):
-        frame = found.cr_frame
-        if not frame.address:
+        address = coroutine.cr_frame.address
+        if not address:
             return None
-        code = runtime.codes.get(frame.f_code)
-        line = code.line(frame.f_lasti * form.lasti_unit)
-        return PythonFrame(code.name, code.file, line, frame.address, code.address)
-    inner = found.cr_iframe
-    code = runtime.codes.get(inner.value(form.code) & ~form.tag_bits)
-    line = code.line(code.offset_of(inner.value(form.instruction)))
-    return PythonFrame(code.name, code.file, line, inner.address, code.address)
+        code = runtime.codes.get(coroutine.cr_frame.f_code)
+        line = code.line(coroutine.cr_frame.f_lasti * form.lasti_unit)
+    else:
+        inner = coroutine.cr_iframe
+        address, code = inner.address, runtime.codes.get(inner.value(form.code) & ~form.tag_bits)
+        line = code.line(code.offset_of(inner.value(form.instruction)))
+    return PythonFrame(code.name, code.file, line, address, code.address)
 
 
 def slots_of(runtime: PySpace, frame: PythonFrame) -> int:
     """Address of the first fast local."""
-    found = _structure(runtime, frame)
-    return found.f_localsplus if isinstance(found, py.PyFrameObject) else found.localsplus
+    structure = _structure(runtime, frame)
+    return structure.f_localsplus if isinstance(structure, py.PyFrameObject) else structure.localsplus
 
 
 def _open_cell(runtime: PySpace, address: int) -> int:
-    try:
+    """The object in a cell; any other object itself."""
+    with suppress(GdbextError):
         if runtime.objects.type_of(address).name == "cell":
             return py.PyCellObject(runtime.space, address).ob_ref
-    except GdbextError:
-        pass  # shown as it is: whoever looks at it will find out what is wrong with it
     return address
 
 
@@ -132,8 +129,8 @@ _ITEMS = 32
 
 
 def used_names(runtime: PySpace, frame: PythonFrame) -> frozenset[str]:
-    """The globals and attributes that the frame's code uses (co_names); empty where they cannot be read."""
-    return names_used(runtime, frame.code)
+    """The globals and attributes that the frame's code uses (co_names); empty if they cannot be read."""
+    return runtime.once(_names_used, frame.code)
 
 
 def names_used(runtime: PySpace, code: int) -> frozenset[str]:
@@ -162,75 +159,61 @@ def _variables(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
 
 
 def name_of(runtime: PySpace, frame: PythonFrame, address: int) -> str:
-    """The variable of a frame that is the object, or the attribute of its ``self``; "" where none is. Raises
-    nothing."""
-    found = variables(runtime, frame)
-    name = next((name for name, value in found.items() if value == address and name != _SELF), "")
-    if name or _SELF not in found:
+    """The variable of a frame that is the object, or the attribute of its ``self``; "" if none is. Raises nothing."""
+    own = variables(runtime, frame)
+    name = next((name for name, value in own.items() if value == address and name != "self"), "")
+    if name or "self" not in own:
         return name
     used = used_names(runtime, frame)
-    fields = attributes(runtime, found[_SELF]).items()
-    return next((f"{_SELF}.{name}" for name, value in fields if value == address and name in used), "")
-
-
-_SELF = "self"
+    fields = attributes(runtime, own["self"]).items()
+    return next((f"self.{name}" for name, value in fields if value == address and name in used), "")
 
 
 def global_variables(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
     """The variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
     names = used_names(runtime, frame)
-    found: dict[str, int] = {}
+    known: dict[str, int] = {}
     for is_local in (False, True) if names else ():
-        namespace = _namespace(runtime, frame, is_local)
-        found.update((name, namespace[name]) for name in names if name in namespace)
-    return found
+        with suppress(GdbextError):
+            structure = _structure(runtime, frame)
+            address = structure.f_locals if is_local else structure.f_globals
+            namespace = runtime.once(_dict_by_name, address) if address else {}
+            known.update((name, namespace[name]) for name in names if name in namespace)
+    return known
 
 
-def _namespace(runtime: PySpace, frame: PythonFrame, is_local: bool) -> Mapping[str, int]:
-    try:
-        found = _structure(runtime, frame)
-        address = found.f_locals if is_local else found.f_globals
-    except GdbextError:
-        return {}
-    return runtime.once(_all_named, address) if address else {}
-
-
-def _all_named(runtime: PySpace, namespace: int) -> Mapping[str, int]:
+def _dict_by_name(runtime: PySpace, namespace: int) -> Mapping[str, int]:
     """The variables that a dict has; threads share their modules'."""
+    values: dict[str, int] = {}
     try:
-        return dict(_named(runtime, runtime.dicts.items(namespace, _GLOBALS)))
+        for key, value in runtime.dicts.items(namespace, _GLOBALS):
+            try:
+                values[runtime.objects.name(key)] = value
+            except GdbextError:
+                continue
     except GdbextError:
         return {}
-
-
-def _named(runtime: PySpace, entries: Iterator[tuple[int, int]]) -> Iterator[tuple[str, int]]:
-    for key, value in entries:
-        try:
-            yield runtime.objects.name(key), value
-        except GdbextError:
-            continue
+    return values
 
 
 def attributes(runtime: PySpace, address: int) -> Mapping[str, int]:
     """The attributes of an instance by name, those in slots included; empty where there are none or they cannot be
     read."""
-    found: dict[str, int] = {}
-    try:
-        if not runtime.objects.type_of(address).flags & FLAG_HEAP_TYPE:
-            return found
-        for key, value in chain(runtime.dicts.attributes(address), slot_attributes(runtime.objects, address)):
-            found[runtime.objects.name(key)] = value
-            if len(found) >= _ATTRIBUTES:
-                break
-    except GdbextError:
-        pass  # what was read until then
-    return found
+    fields: dict[str, int] = {}
+    with suppress(GdbextError):  # what was read until then
+        if runtime.objects.type_of(address).flags & FLAG_HEAP_TYPE:
+            own = chain(runtime.dicts.attributes(address), slot_attributes(runtime.objects, address))
+            for key, value in own:
+                fields[runtime.objects.name(key)] = value
+                if len(fields) >= _ATTRIBUTES:
+                    break
+    return fields
 
 
 def items(runtime: PySpace, address: int) -> tuple[int, ...]:
     """The first items of a list or tuple, the first values of a dict; empty for anything else."""
     objects = runtime.objects
-    try:
+    with suppress(GdbextError):  # a container that changes just now has nothing to show
         flags = objects.type_of(address).flags
         if flags & FLAG_LIST:
             return objects.list_items(address)[:_ITEMS]
@@ -238,8 +221,6 @@ def items(runtime: PySpace, address: int) -> tuple[int, ...]:
             return objects.tuple_items(address)[:_ITEMS]
         if flags & FLAG_DICT:
             return tuple(value for _, value in runtime.dicts.items(address, _ITEMS))
-    except GdbextError:
-        pass  # a container that changes just now has nothing to show
     return ()
 
 

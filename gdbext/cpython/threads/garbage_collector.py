@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from gdbext.cpython.abi.python_structures import PyInterpreterState
@@ -20,11 +21,18 @@ _HEAD = 16
 """Size of a PyGC_Head in bytes."""
 _POINTER = ~7
 """The collector keeps flags in the lowest bits of both pointers."""
-_GENERATIONS = 3
 _GENERATION = 24
-"""Number and size of struct gc_generation: a head, threshold and count."""
+"""Size of struct gc_generation: a head, threshold and count; there are three of them."""
 _READ = struct.Struct("<2Q8xQ")
 """The head's pointers, and ob_type behind ob_refcnt."""
+
+
+def _generations_offset(runtime: PythonRuntime) -> int | None:
+    """The offset of the generations in a PyInterpreterState; None if the lists of this version are not known."""
+    layout = runtime.layout
+    if layout.abi.free_threaded or layout.find(PyInterpreterState.gc_young) is not None:
+        return None
+    return layout.find(PyInterpreterState.gc_generations)
 
 
 def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int, int]]:
@@ -35,15 +43,11 @@ def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int,
     """
     if not runtime:
         return None
-    layout = runtime.layout
-    place = layout.find(PyInterpreterState.gc_generations)
-    if place is None or layout.abi.free_threaded or layout.find(PyInterpreterState.gc_young) is not None:
+    offset = _generations_offset(runtime)
+    if offset is None:
         raise unsupported(f"the lists of Python {runtime.version}'s garbage collector are not known")
-    heads = [
-        interpreter.address + place + number * _GENERATION
-        for interpreter in runtime.interpreters()
-        for number in range(_GENERATIONS)
-    ]
+    starts = [interpreter.address + offset for interpreter in runtime.interpreters()]
+    heads = [start + number * _GENERATION for start in starts for number in range(3)]
     read, unpack, size, left = runtime.memory.read, _READ.unpack, _READ.size, limit
     for head in heads:
         following, at = head, runtime.memory.u64(head + 8) & _POINTER
@@ -71,11 +75,11 @@ _OLDEST = 2
 """The oldest generation of the garbage collector."""
 
 
-class Collection(NamedTuple):
+class GcRun(NamedTuple):
     """A run of the garbage collector that is not over."""
 
     generation: int
-    """The oldest generation that it looks at: 0, 1 or 2."""
+    """The oldest generation that it examines: 0, 1 or 2."""
     survivors: int
     """Objects that the last full run left; it is gone through again in each full one."""
     done: int = 0
@@ -83,10 +87,10 @@ class Collection(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """It looks at all objects: those of the oldest generation, too."""
+        """It examines all objects: those of the oldest generation, too."""
         return self.generation == _OLDEST
 
-    def is_same(self, other: Collection) -> bool:
+    def is_same(self, other: GcRun) -> bool:
         """None of this generation has ended between the two."""
         return (self.generation, self.done) == (other.generation, other.done)
 
@@ -97,22 +101,17 @@ generations of 24 bytes, a pointer, the permanent generation, three statistics o
 ``callbacks``, ``long_lived_total``. The count of a generation is 0 while it is collected."""
 
 
-def running_collection(runtime: PythonRuntime) -> Collection | None:
-    """The run of the garbage collector; None where none runs, or its state is not known of this version. Raises
+def running_collection(runtime: PythonRuntime) -> GcRun | None:
+    """The run of the garbage collector; None if none runs, or its state is not known of this version. Raises
     nothing."""
-    layout = runtime.layout
-    place = layout.find(PyInterpreterState.gc_generations)
-    if place is None or layout.abi.free_threaded or layout.find(PyInterpreterState.gc_young) is not None:
-        return None
-    try:
-        for interpreter in runtime.interpreters():
-            start = interpreter.address + place
+    offset = _generations_offset(runtime) if runtime else None
+    with suppress(GdbextError):
+        for interpreter in runtime.interpreters() if offset is not None else ():
+            start = interpreter.address + (offset or 0)
             garbage = runtime.objects.type_of(runtime.memory.u64(start + _GARBAGE)).name
             if garbage == "list" and runtime.memory.u32(start + _COLLECTING) == 1:
                 older = [runtime.memory.u32(start + _COUNTS + 24 * number) for number in (1, _OLDEST)]
                 generation = next((number for number, count in enumerate(older) if count), _OLDEST)
                 done = runtime.memory.u64(start + _DONE + 24 * generation)
-                return Collection(generation, runtime.memory.u64(start + _LONG_LIVED), done)
-    except GdbextError:
-        pass
+                return GcRun(generation, runtime.memory.u64(start + _LONG_LIVED), done)
     return None

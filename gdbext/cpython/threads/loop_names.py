@@ -1,12 +1,13 @@
-"""The names that the loop of a Python frame looks at: those that its code loads between a jump's target and the jump;
-and the methods that a frame has called before.
+"""The names that the loop around a Python frame's instruction loads, and the methods that the frame has called before.
 
-Names alone do not tell what a loop looks at: a function uses many outside of it. So only those count that are loaded in
-the innermost loop around the instruction at which the frame is.
+A function uses many names outside of a loop. So only those count that are loaded in the innermost loop around the
+instruction at which the frame is: between a jump's target and the jump.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import CodeForm, FrameObjects
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.threads.frame_reader import PythonFrame
-    from gdbext.engine.layouts.declarations import U64
 
 _CODE_LIMIT = 1 << 16
 """Bytes of a function's code that are followed."""
@@ -69,7 +69,6 @@ class LoopNames(NamedTuple):
         return self.variables | self.attributes
 
     def __or__(self, other: LoopNames) -> LoopNames:
-        """The names of both of them."""
         return LoopNames(
             self.variables | other.variables,
             self.attributes | other.attributes,
@@ -82,18 +81,17 @@ class LoopNames(NamedTuple):
 
 def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:
     """The names that the innermost loop around the frame's instruction loads, those in its lambdas, generators and
-    comprehensions included; None where it is in none, or nobody can tell."""
+    comprehensions included; None if it is in no loop, or the code cannot be followed."""
     form = BYTECODES.get(runtime.layout.abi.version)
     if not form:
         return None
     try:
-        code, at = _code_of(runtime, frame)
+        code, at = _bytes_of(runtime, frame.code), _offset_of(runtime, frame)
         loads = loop_around(form, code, at)
         if loads is None:
             return None
-        return _with_inner(
-            runtime, frame.code, constants(form, code, at), _named(loads, _NameTables(runtime, frame.code))
-        )
+        names = _load_names(loads, _NameTables(runtime, frame.code))
+        return _with_inner(runtime, frame.code, constants(form, code, at), names)
     except (GdbextError, IndexError):
         return None
 
@@ -101,11 +99,9 @@ def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:
 def is_in_loop_of(runtime: PySpace, frame: PythonFrame, at: int) -> bool:
     """The instruction at byte ``at`` of the frame's code is in a loop around the frame's own one."""
     form = BYTECODES.get(runtime.layout.abi.version)
-    if not form:
-        return False
     try:
-        code, own = _code_of(runtime, frame)
-        return is_in_loop(form, code, own, at)
+        own = _offset_of(runtime, frame) if form else 0
+        return bool(form and is_in_loop(form, _bytes_of(runtime, frame.code), own, at))
     except (GdbextError, IndexError):
         return False
 
@@ -115,16 +111,14 @@ _INNER = 16
 
 
 def _with_inner(runtime: PySpace, code: int, numbers: Sequence[int], names: LoopNames) -> LoopNames:
-    """The names, with those of the code objects among these constants of a function, and the texts, as far as they can
-    be read."""
-    try:
+    """The names, with those of the code objects among these constants of a function (``numbers`` in co_consts), and the
+    texts, as far as they can be read."""
+    with suppress(GdbextError):  # those of the function itself are an answer, too
         items = runtime.objects.tuple_items(PyCodeObject(runtime.space, code).co_consts, _NAMES) if numbers else ()
         inner = [(runtime.objects.type_of(items[each]).name, items[each]) for each in numbers if each < len(items)]
         names = names._replace(texts=frozenset(each for kind, each in inner if kind == "str"))
         for each in [each for kind, each in inner if kind == "code"][:_INNER]:
             names |= names_of_code(runtime, each) or names
-    except GdbextError:
-        pass  # those of the function itself are an answer, too
     return names
 
 
@@ -139,7 +133,7 @@ def names_with_inner(runtime: PySpace, code: int) -> LoopNames | None:
 
 
 def names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
-    """The names that the code object at an address loads anywhere; None where nobody can tell."""
+    """The names that the code object at an address loads anywhere; None if the code cannot be followed."""
     return runtime.once(_names_of_code, code)
 
 
@@ -147,7 +141,7 @@ def _names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
         loads = all_loads(form, _bytes_of(runtime, code)) if form else None
-        return _named(loads, _NameTables(runtime, code)) if loads is not None else None
+        return _load_names(loads, _NameTables(runtime, code)) if loads is not None else None
     except (GdbextError, IndexError):
         return None
 
@@ -164,30 +158,27 @@ class CalledMethod(NamedTuple):
 
 
 def called_methods(runtime: PySpace, frame: PythonFrame) -> list[CalledMethod]:
-    """The methods named before the frame's instruction, in order; empty where nobody can tell."""
+    """The methods named before the frame's instruction, in order; empty if the code cannot be followed."""
     try:
         return runtime.once(_methods_before, frame.code, _offset_of(runtime, frame))
-    except GdbextError:
+    except (GdbextError, IndexError):
         return []
 
 
 def _methods_before(runtime: PySpace, code: int, at: int) -> list[CalledMethod]:
     form = BYTECODES.get(runtime.layout.abi.version)
-    try:
-        tables, lines = _NameTables(runtime, code), runtime.codes.get(code)
-        calls = methods_before(form, _bytes_of(runtime, code), at) if form else None
-        return [
-            CalledMethod(
-                tables.name(call.method),
-                tables.name(call.owner),
-                tables.name(call.outer) if call.outer else "",
-                call.is_statement,
-                lines.line(call.offset),
-            )
-            for call in calls or ()
-        ]
-    except (GdbextError, IndexError):
-        return []
+    tables, lines = _NameTables(runtime, code), runtime.codes.get(code)
+    calls = methods_before(form, _bytes_of(runtime, code), at) if form else None
+    return [
+        CalledMethod(
+            tables.name(call.method),
+            tables.name(call.owner),
+            tables.name(call.outer) if call.outer else "",
+            call.is_statement,
+            lines.line(call.offset),
+        )
+        for call in calls or ()
+    ]
 
 
 def line_of_block(runtime: PySpace, frame: PythonFrame, handler: int) -> int | None:
@@ -197,17 +188,12 @@ def line_of_block(runtime: PySpace, frame: PythonFrame, handler: int) -> int | N
     return runtime.codes.get(frame.code).line(at) if at is not None else None
 
 
-def _code_of(runtime: PySpace, frame: PythonFrame) -> tuple[bytes, int]:
-    """The code of a frame, and the offset of its instruction. Raises GdbextError."""
-    return _bytes_of(runtime, frame.code), _offset_of(runtime, frame)
-
-
 def _offset_of(runtime: PySpace, frame: PythonFrame) -> int:
-    abi, place = runtime.layout.abi, instruction(runtime, frame)
-    if abi.code_form is CodeForm.INLINE:
-        return runtime.codes.get(frame.code).offset_of(place)
-    assert isinstance(abi.frames, FrameObjects)
-    return place * abi.frames.lasti_unit
+    """The byte offset of the frame's instruction. Raises GdbextError."""
+    abi, position = runtime.layout.abi, instruction(runtime, frame)
+    if isinstance(abi.frames, FrameObjects):
+        return position * abi.frames.lasti_unit
+    return runtime.codes.get(frame.code).offset_of(position)
 
 
 def _bytes_of(runtime: PySpace, code: int) -> bytes:
@@ -223,26 +209,25 @@ class _NameTables:
     """The names that loads count in. Raises GdbextError."""
 
     def __init__(self, runtime: PySpace, code: int) -> None:
-        members = (PyCodeObject.co_names, *runtime.layout.abi.local_names)
-        names, *tables = (_texts(runtime, code, member) for member in members)
+        objects, tables = runtime.objects, []
+        for member in (PyCodeObject.co_names, *runtime.layout.abi.local_names):
+            items = PyCodeObject(runtime.space, code).value(member)
+            tables.append([objects.text(each, 128) for each in objects.tuple_items(items, _NAMES)] if items else [])
+        names, *local_tables = tables
         self._tables: dict[LoadKind, Sequence[str]] = dict.fromkeys(LoadKind, names)
-        self._tables[LoadKind.FAST] = tables[0]
-        self._tables[LoadKind.CELL] = [name for table in (tables[1:] or tables) for name in table]
+        self._tables[LoadKind.FAST] = local_tables[0]
+        self._tables[LoadKind.CELL] = [*chain(*(local_tables[1:] or local_tables))]
 
     def name(self, load: Load) -> str:
         """The name with that index. Raises IndexError."""
         return self._tables[load.kind][load.number]
 
 
-def _texts(runtime: PySpace, code: int, member: U64) -> list[str]:
-    items = PyCodeObject(runtime.space, code).value(member)
-    return [runtime.objects.text(each, 128) for each in runtime.objects.tuple_items(items, _NAMES)] if items else []
-
-
-def _named(loads: Sequence[Load], tables: _NameTables) -> LoopNames:
+def _load_names(loads: Sequence[Load], tables: _NameTables) -> LoopNames:
     variables, attributes = set[str](), set[str]()
     values, members = set[tuple[str, str]](), set[NamedMember]()
-    owner, outer = ("", LoadKind.ATTRIBUTE), ("", LoadKind.ATTRIBUTE)
+    nothing = "", LoadKind.ATTRIBUTE
+    owner = outer = nothing
     for load in loads:
         name = tables.name(load)
         if load.kind is LoadKind.ATTRIBUTE:
@@ -252,7 +237,7 @@ def _named(loads: Sequence[Load], tables: _NameTables) -> LoopNames:
                 values |= {(owner[0], name)} if load.is_value else set()
         else:
             variables.add(name)
-        outer = owner if load.kind is LoadKind.ATTRIBUTE and load.follows else ("", LoadKind.ATTRIBUTE)
+        outer = owner if load.kind is LoadKind.ATTRIBUTE and load.follows else nothing
         owner = (name, load.kind)
     pairs = frozenset((each.owner, each.name) for each in members)
     return LoopNames(frozenset(variables), frozenset(attributes), pairs, frozenset(values), frozenset(members))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
 
     SpecialText = Callable[[PyRef], str]
-    """The text of an object that somebody else knows better (a tensor), "" for any other. Raises GdbextError."""
+    """The text of an object that the caller knows better (a tensor), "" for any other. Raises GdbextError."""
 
 WIDTH = 80
 """Most characters of the text."""
@@ -33,7 +34,7 @@ _DEPTH = 2
 _NESTED = 8
 """Exceptions that are handled within each other."""
 _COUNTED = 1000
-"""Keys that are counted where a dict does not say how many it has."""
+"""Keys that are counted if a dict does not say how many it has."""
 _EXCEPTION_ARGS = 24
 """The offset of ``args``: an object's header, two words in a build with the GIL, and the dict are before it."""
 _SIMPLE = {"NoneType": "None", "ellipsis": "Ellipsis", "NotImplementedType": "NotImplemented"}
@@ -43,8 +44,8 @@ _ROOM = 24
 
 
 def describe(value: PyRef, width: int = WIDTH, special: SpecialText | None = None) -> str:
-    """The object in at most ``width`` characters; "<unreadable 0x...>" where there is none, "<not in the recording>"
-    where a replay lacks it."""
+    """The object in at most ``width`` characters; "<unreadable 0x...>" if there is none, "<not in the recording>" if a
+    replay lacks it."""
     if not value.python:
         return "<NULL>"
     return cut(_Describer(value.python, width, special).describe(value.address, 0), width)
@@ -72,54 +73,47 @@ class _Describer:
             return f"<unreadable {address:#x}>"
 
     def _value(self, address: int, info: python_objects.TypeInfo, depth: int) -> str:
-        objects = self._runtime.objects
+        objects, flags = self._runtime.objects, info.flags
         if info.name in _SIMPLE:
             return _SIMPLE[info.name]
         if info.name == "bool":
             return str(bool(objects.integer(address)))
         if info.name == "float":
             return repr(PyFloatObject(self._runtime.space, address).ob_fval)
-        if info.flags & python_objects.FLAG_LONG:
-            return _named(info, "int", str(objects.integer(address)))
-        if info.flags & python_objects.FLAG_UNICODE:
-            return _named(info, "str", self._cut(objects.text(address, self._width), objects.length(address)))
-        if info.flags & python_objects.FLAG_BYTES:
-            found = objects.bytes(address, 1 << 30)
-            return _named(info, "bytes", self._cut(found[: self._width], len(found)))
-        if info.flags & (python_objects.FLAG_TUPLE | python_objects.FLAG_LIST | python_objects.FLAG_DICT):
-            return self._container(address, info, depth)
-        if info.flags & python_objects.FLAG_TYPE:
+        if flags & python_objects.FLAG_LONG:
+            plain, text = "int", str(objects.integer(address))
+        elif flags & python_objects.FLAG_UNICODE:
+            plain, text = "str", self._cut(objects.text(address, self._width), objects.length(address))
+        elif flags & python_objects.FLAG_BYTES:
+            whole = objects.bytes(address, 1 << 30)
+            plain, text = "bytes", self._cut(whole[: self._width], len(whole))
+        elif flags & (python_objects.FLAG_TUPLE | python_objects.FLAG_LIST | python_objects.FLAG_DICT):
+            if depth >= _DEPTH:
+                return f"<{info.name} at {address:#x}>"
+            if flags & python_objects.FLAG_DICT:
+                plain, text = "dict", "{" + self._items(address, depth) + "}"
+            elif flags & python_objects.FLAG_TUPLE:
+                items = objects.tuple_items(address)
+                plain, text = "tuple", f"({self._listed(items, depth)}{',' if len(items) == 1 else ''})"
+            else:
+                plain, text = "list", f"[{self._listed(objects.list_items(address), depth)}]"
+        elif flags & python_objects.FLAG_TYPE:
             return f"<class {objects.type_info(address).name}>"
-        if info.name in _CALLABLE:
-            return self._callable(address, info)
-        return f"<{info.name} at {address:#x}>"
+        else:
+            function = self._runtime.functions.source(address) if info.name in _CALLABLE else None
+            if not function:
+                return f"<{info.name} at {address:#x}>"
+            return f"<{info.name} {function.qualname}{f' at {function.place}' if function.place else ''}>"
+        return text if info.name == plain else f"{info.name}({text})"  # a subclass shows its own name
 
     def _cut(self, value: str | bytes, length: int) -> str:
-        """repr() of the beginning, with the length of the whole where that is not all of it."""
+        """repr() of the beginning, with the length of the whole if that is not all of it."""
         whole = repr(value)
         if len(whole) <= self._width and len(value) == length:
             return whole
-        kept = repr(value[: max(8, self._width - _ROOM)])[: self._width - _ROOM].rstrip("'\"")
-        of_bytes = isinstance(value, bytes)
-        return f"{kept}…{whole[-1]} ({_counted(length, 'byte' if of_bytes else 'character')})"
-
-    def _callable(self, address: int, info: python_objects.TypeInfo) -> str:
-        found = self._runtime.functions.source(address)
-        if not found:
-            return f"<{info.name} at {address:#x}>"
-        return f"<{info.name} {found.qualname} at {found.place}>" if found.place else f"<{info.name} {found.qualname}>"
-
-    def _container(self, address: int, info: python_objects.TypeInfo, depth: int) -> str:
-        if depth >= _DEPTH:
-            return f"<{info.name} at {address:#x}>"
-        if info.flags & python_objects.FLAG_DICT:
-            return _named(info, "dict", "{" + self._items(address, depth) + "}")
-        objects = self._runtime.objects
-        if info.flags & python_objects.FLAG_TUPLE:
-            items: Sequence[int] = objects.tuple_items(address)
-            text = self._listed(items, depth)
-            return _named(info, "tuple", f"({text},)" if len(items) == 1 else f"({text})")
-        return _named(info, "list", f"[{self._listed(objects.list_items(address), depth)}]")
+        beginning = repr(value[: max(8, self._width - _ROOM)])[: self._width - _ROOM].rstrip("'\"")
+        unit = "byte" if isinstance(value, bytes) else "character"
+        return f"{beginning}…{whole[-1]} ({length} {unit}{'' if length == 1 else 's'})"
 
     def _items(self, address: int, depth: int) -> str:
         pairs = list(islice(self._runtime.dicts.items(address), _COUNTED))
@@ -131,10 +125,6 @@ class _Describer:
     def _listed(self, items: Sequence[int], depth: int) -> str:
         texts = [self.describe(item, depth + 1) for item in items[:_ITEMS]]
         return ", ".join([*texts, f"… {len(items)} items"] if len(items) > _ITEMS else texts)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 class HandledError(NamedTuple):
@@ -151,9 +141,10 @@ class HandledError(NamedTuple):
 
 
 def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | None:
-    """The exception that a thread handles, in ``except`` or ``finally``; None for none. PyThreadState.exc_info is the
-    innermost of a list of such, whose ``exc_value`` is NULL or None where nothing is handled."""
-    try:
+    """The exception that a thread handles, in ``except`` or ``finally``; None for none, for a damaged list, and for a
+    version that does not have one. PyThreadState.exc_info is the innermost of a list of such, whose ``exc_value`` is
+    NULL or None if nothing is handled."""
+    with suppress(GdbextError):
         item = PyThreadState(runtime.space, state.address).exc_info
         for _ in range(_NESTED):
             value = item.exc_value if item.address else 0
@@ -163,15 +154,13 @@ def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | 
             if not item.address:
                 return None
             item = item.previous_item
-    except GdbextError:
-        pass  # a damaged list, or one that this version does not have, tells nothing
     return None
 
 
 def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | None:
     """The exception that a variable of this function has, and that a loop around its instruction has caught: its
     traceback begins there. None for none. Raises nothing."""
-    try:
+    with suppress(GdbextError):
         for value in locals_of(runtime, frame).values():
             text = exception_text(runtime, value)
             first = _first_of_traceback(runtime, value) if text else None
@@ -179,8 +168,6 @@ def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | N
                 continue
             if is_in_loop_of(runtime, frame, first.tb_lasti):
                 return _handled(runtime, value, text)
-    except GdbextError:
-        pass
     return None
 
 
@@ -188,70 +175,60 @@ def _handled(runtime: PythonRuntime, address: int, text: str) -> HandledError:
     objects = runtime.objects
     names = tuple(objects.type_info(each).name.rpartition(".")[2] for each in classes_of(objects, address))
     arguments = objects.tuple_items(runtime.memory.u64(address + _EXCEPTION_ARGS))
-    number, message = None, ""
     flags = objects.type_of(arguments[0]).flags if arguments else 0
-    if flags & python_objects.FLAG_LONG:
-        number = objects.integer(arguments[0])
-    elif flags & python_objects.FLAG_UNICODE:
-        message = objects.text(arguments[0])
+    number = objects.integer(arguments[0]) if flags & python_objects.FLAG_LONG else None
+    message = objects.text(arguments[0]) if flags & python_objects.FLAG_UNICODE else ""
     return HandledError(text, names, number, message)
 
 
 def exception_text(runtime: PythonRuntime, address: int) -> str:
     """``ValueError('bad record')`` for an exception, "" for anything else. PyBaseExceptionObject (Include/cpython/
     pyerrors.h, 3.8 to 3.15): the header, a dict, ``args``."""
-    try:
+    with suppress(GdbextError):
         info = runtime.objects.type_of(address) if address else None
-        if not info or not info.flags & python_objects.FLAG_EXCEPTION:
-            return ""
-        arguments = runtime.objects.tuple_items(runtime.memory.u64(address + _EXCEPTION_ARGS))
-        return f"{info.name}({', '.join(describe(PyRef(runtime, each)) for each in arguments[:_ITEMS])})"
-    except GdbextError:
-        return ""
+        if info and info.flags & python_objects.FLAG_EXCEPTION:
+            arguments = runtime.objects.tuple_items(runtime.memory.u64(address + _EXCEPTION_ARGS))
+            return f"{info.name}({', '.join(describe(PyRef(runtime, each)) for each in arguments[:_ITEMS])})"
+    return ""
+
+
+def raised_in(runtime: PythonRuntime, exception: int) -> str:
+    """``load (train.py:8)``: the function that raised an exception, by its traceback, with the line where it begins; ""
+    if that is not known."""
+    codes = codes_of_traceback(runtime, exception)
+    with suppress(GdbextError):
+        if codes:
+            code = runtime.codes.get(codes[-1])
+            return f"{code.name} ({code.file.rpartition('/')[2]}:{code.first_line})"
+    return ""
 
 
 _TRACEBACKS = 1000
 """Frames of a traceback that are followed."""
 
 
-def raised_in(runtime: PythonRuntime, exception: int) -> str:
-    """``load (train.py:8)``: the function that raised an exception, by its traceback, with the line where it begins; ""
-    where that is not known."""
-    codes = codes_of_traceback(runtime, exception)
-    try:
-        code = runtime.codes.get(codes[-1]) if codes else None
-        return f"{code.name} ({code.file.rpartition('/')[2]}:{code.first_line})" if code else ""
-    except GdbextError:
-        return ""
-
-
 def codes_of_traceback(runtime: PythonRuntime, exception: int) -> list[int]:
-    """Addresses of the code that an exception has come through, the one that raised it last; empty where that is not
+    """Addresses of the code that an exception has come through, the one that raised it last; empty if that is not
     known. PyBaseExceptionObject: dict, args, notes (since 3.11), traceback. Raises nothing."""
-    found: list[int] = []
+    codes: list[int] = []
     try:
         entry = _first_of_traceback(runtime, exception)
         form = runtime.layout.abi.frames
-        while entry and len(found) < _TRACEBACKS:
+        while entry and len(codes) < _TRACEBACKS:
             frame = entry.tb_frame
             if isinstance(form, FrameObjects):
-                found.append(frame.f_code)
+                codes.append(frame.f_code)
             else:
                 code = PyInterpreterFrame(runtime.space, frame.f_frame).value(form.code)
-                found.append(code & ~form.tag_bits)
+                codes.append(code & ~form.tag_bits)
             entry = entry.tb_next if entry.tb_next.address else None
     except GdbextError:
         return []
-    return found
+    return codes
 
 
 def _first_of_traceback(runtime: PythonRuntime, exception: int) -> PyTracebackObject | None:
-    """The outermost frame of an exception's traceback; None where it has none. Raises GdbextError."""
+    """The outermost frame of an exception's traceback; None if it has none. Raises GdbextError."""
     words = runtime.memory.words(exception + _EXCEPTION_ARGS + 8, 2)
     address = next((each for each in words if each and runtime.objects.type_of(each).name == "traceback"), 0)
     return PyTracebackObject(runtime.space, address) if address else None
-
-
-def _named(info: python_objects.TypeInfo, plain: str, text: str) -> str:
-    """A subclass shows its own name."""
-    return text if info.name == plain else f"{info.name}({text})"

@@ -25,64 +25,56 @@ _THREADS = 300
 _ATTRIBUTES = 64
 
 
-class _Code(NamedTuple):
-    """Facts on all frames of a code object: how many fast locals it has, whether they include cells, whether
-    the first one is ``self``, and the objects that its globals are."""
+class _CodeFacts(NamedTuple):
+    """Facts on all frames of a code object: ``local_count`` is the number of fast locals, ``globals`` are addresses."""
 
-    locals: int
+    local_count: int
     has_cells: bool
     is_method: bool
     globals: frozenset[int]
 
 
-class ObjectUsers:
-    """Collects the objects of one process."""
-
-    def __init__(self, runtime: PythonRuntime) -> None:
-        self._runtime = runtime
-        self._codes: dict[int, _Code] = {}
-
-    def of(self, states: Mapping[int, Sequence[ThreadState]]) -> dict[int, list[int]]:
-        """Address of an object → tids of the threads that have it as a variable, or as an attribute of ``self``."""
-        found: dict[int, list[int]] = {}
-        for tid in list(states)[:_THREADS]:
-            for address in set(self._at_hand(states[tid])):
-                found.setdefault(address, []).append(tid)
-        return found
-
-    def _at_hand(self, states: Sequence[ThreadState]) -> Iterator[int]:
-        for state in states:
-            for frame in self._runtime.frames.stack(state).frames[:_FRAMES]:
+def tids_by_object(runtime: PythonRuntime, states: Mapping[int, Sequence[ThreadState]]) -> dict[int, list[int]]:
+    """Address of an object → tids of the threads that have it as a variable, or as an attribute of ``self``."""
+    tids: dict[int, list[int]] = {}
+    codes: dict[int, _CodeFacts] = {}
+    for tid in list(states)[:_THREADS]:
+        objects: set[int] = set()
+        for state in states[tid]:
+            for frame in runtime.frames.stack(state).frames[:_FRAMES]:
                 if frame.file.endswith(assumed_names.THREADING_FILE):
                     continue  # how a thread begins and waits, the same in all of them
                 try:
-                    yield from self._values(frame)
+                    if frame.code not in codes:
+                        codes[frame.code] = _code_facts(runtime, frame)
+                    objects.update(_values(runtime, frame, codes[frame.code]))
                 except GdbextError:
                     continue
+        for address in objects:
+            tids.setdefault(address, []).append(tid)
+    return tids
 
-    def _values(self, frame: PythonFrame) -> Iterator[int]:
-        code = self._codes.get(frame.code)
-        if not code:
-            code = self._codes[frame.code] = self._read(frame)
-        words = objects_at(self._runtime, slots_of(self._runtime, frame), code.locals)
-        yield from words
-        yield from code.globals
-        if code.has_cells:
-            yield from locals_of(self._runtime, frame).values()
-        if code.is_method and words[0]:
-            for number, (_, value) in enumerate(self._runtime.dicts.attributes(words[0])):
-                if number >= _ATTRIBUTES:
-                    return
-                yield value
 
-    def _read(self, frame: PythonFrame) -> _Code:
-        names = self._runtime.codes.get(frame.code).local_names()
-        known = frozenset(global_variables(self._runtime, frame).values())
-        return _Code(len(names), self._has_cells(frame), names[:1] == ["self"], known)
-
-    def _has_cells(self, frame: PythonFrame) -> bool:
-        runtime, code = self._runtime, py.PyCodeObject(self._runtime.space, frame.code)
-        if isinstance(runtime.layout.abi.frames, FrameObjects):
-            return any(each and runtime.objects.tuple_items(each) for each in (code.co_cellvars, code.co_freevars))
+def _code_facts(runtime: PythonRuntime, frame: PythonFrame) -> _CodeFacts:
+    names = runtime.codes.get(frame.code).local_names()
+    code = py.PyCodeObject(runtime.space, frame.code)
+    if isinstance(runtime.layout.abi.frames, FrameObjects):
+        has_cells = any(each and runtime.objects.tuple_items(each) for each in (code.co_cellvars, code.co_freevars))
+    else:
         counts = (py.PyCodeObject.co_ncellvars, py.PyCodeObject.co_nfreevars)
-        return any(not code.has(each) or code.value(each) for each in counts)
+        has_cells = any(not code.has(each) or code.value(each) for each in counts)
+    known = frozenset(global_variables(runtime, frame).values())
+    return _CodeFacts(len(names), bool(has_cells), names[:1] == ["self"], known)
+
+
+def _values(runtime: PythonRuntime, frame: PythonFrame, code: _CodeFacts) -> Iterator[int]:
+    words = objects_at(runtime, slots_of(runtime, frame), code.local_count)
+    yield from words
+    yield from code.globals
+    if code.has_cells:
+        yield from locals_of(runtime, frame).values()
+    if code.is_method and words[0]:
+        for number, (_, value) in enumerate(runtime.dicts.attributes(words[0])):
+            if number >= _ATTRIBUTES:
+                return
+            yield value

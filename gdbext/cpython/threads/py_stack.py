@@ -19,7 +19,7 @@ from gdbext.cpython.threads.frame_variables import (
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gdbext.cpython.objects.code import Code
     from gdbext.cpython.objects.py_space import PySpace
@@ -44,32 +44,28 @@ class PyStack(list[PythonFrame]):
             return None
 
     def used_names(self, frame: PythonFrame) -> frozenset[str]:
-        """The globals and attributes that a frame's code uses; empty where they cannot be read."""
+        """The globals and attributes that a frame's code uses; empty if they cannot be read."""
         return used_names(self.python, frame)
 
     def locals(self, frame: PythonFrame) -> PyVariables:
         """The fast locals of a frame that are set, with cells opened."""
-        found = PyVariables(self.python)
         try:
-            for name, value in locals_of(self.python, frame).items():
-                found[name] = PyRef(self.python, value)
+            return self._as_values(locals_of(self.python, frame))
         except GdbextError as error:
-            found.fault = error
-        return found
+            return PyVariables(self.python, error)
 
     def variables(self, frame: PythonFrame) -> PyVariables:
         """The globals that a frame's code uses, then its locals."""
-        found = PyVariables(self.python)
-        for name, value in variables(self.python, frame).items():
-            found[name] = PyRef(self.python, value)
-        return found
+        return self._as_values(variables(self.python, frame))
 
     def used_globals(self, frame: PythonFrame) -> PyVariables:
         """The variables of its module, and of a class body, that a frame's code uses."""
-        found = PyVariables(self.python)
-        names = global_variables(self.python, frame)
-        found.update({name: PyRef(self.python, value) for name, value in names.items()})
-        return found
+        return self._as_values(global_variables(self.python, frame))
+
+    def _as_values(self, addresses: Mapping[str, int]) -> PyVariables:
+        values = PyVariables(self.python)
+        values.update({name: PyRef(self.python, address) for name, address in addresses.items()})
+        return values
 
     def arguments(self, frame: PythonFrame, most: int) -> tuple[int, ...]:
         """Identities of the objects that the variables for a frame's first arguments have. Raises MemoryFault."""

@@ -24,7 +24,7 @@ from gdbext.cpython.abi.versions import (
     unsupported,
     version_text,
 )
-from gdbext.cpython.objects.object_items import ContextReader
+from gdbext.cpython.objects.object_items import context_variables
 from gdbext.cpython.objects.py_ref import PyItems, PyRef, integer
 from gdbext.cpython.objects.py_space import PySpace
 from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, ThreadState
@@ -44,13 +44,9 @@ if TYPE_CHECKING:
     NoteError = Callable[[GdbextError, str], None]
     """Called with what could not be read, and where."""
 
-INTERPRETER_LIMIT = 4096
-THREAD_LIMIT = 100_000
-"""Most interpreters and thread states that are walked."""
-
 
 class TornListError(BadData):
-    """A list of the interpreter is none, though its layout is right: threads came or went while it was read."""
+    """A list of the interpreter has no proper end, though its layout is right: it changed while it was read."""
 
 
 class PythonRuntime(PySpace):
@@ -85,12 +81,21 @@ class PythonRuntime(PySpace):
         return self.once(_globals_of, module)
 
     def globals_in(self, interpreter: Interpreter, module: str) -> PyRef:
-        """The same in one interpreter."""
-        return PyRef(self, interpreter.address).at(lambda _, __: _namespace(self, interpreter, module))
+        """The same in one interpreter; missing if the module is not imported there."""
+
+        def namespace(_: PySpace, address: int) -> int:
+            modules = PyInterpreterState(self.space, address).value(self.layout.abi.modules)
+            found = self.dicts.get(modules, module) if modules else 0
+            return PyModuleObject(self.space, found).md_dict if found else 0
+
+        return PyRef(self, interpreter.address).at(namespace)
 
     def context_of(self, state: ThreadState) -> PyItems[tuple[PyRef, PyRef]]:
         """The context variables of a thread with their values."""
-        return PyItems(PyRef(self, state.address), _context_variables)
+        return PyItems(
+            PyRef(self, state.address),
+            lambda _, at: [(PyRef(self, key), PyRef(self, each)) for key, each in context_variables(self, at).items()],
+        )
 
     @classmethod
     def detect(cls, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime:
@@ -120,57 +125,46 @@ class PythonRuntime(PySpace):
 
     @classmethod
     def _at(cls, memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> PythonRuntime:
-        """The runtime there, in the first version that fits. Raises PythonUnsupported when none does."""
-        found = evidence(memory, location, symbolizer)
+        """The runtime there, in the first version that fits, and the layout that reads best. Raises PythonUnsupported
+        when none does."""
+        known = evidence(memory, location, symbolizer)
         problems: list[str] = []
-        for abi in found.candidates:
+        for abi in known.candidates:
             try:
                 layouts = python_layout.layouts(memory, location.address, layout_for(abi, memory.architecture.name))
             except MemoryFault as error:
                 problems.append(f"{abi.text}: {error}")
                 continue
-            best = cls._best(memory, location, layouts, found, problems)
-            if best:
-                return best
+            fitting = []
+            for layout in layouts:
+                try:
+                    runtime = cls._proven(memory, location, layout, known)
+                except TornListError:
+                    raise
+                except (BadData, MemoryFault) as error:
+                    problems.append(f"{abi.text}: {error}")
+                    continue
+                if len(layouts) == 1 or runtime._reads_well():
+                    return runtime
+                fitting.append(runtime)
+            if fitting:
+                return fitting[0]
         raise unsupported(
             f"the structures of CPython in {location.module.path} are not where they should be ({'; '.join(problems)})"
         )
 
     @classmethod
-    def _best(
-        cls,
-        memory: Memory,
-        location: RuntimeLocation,
-        layouts: Sequence[PythonLayout],
-        found: VersionEvidence,
-        problems: list[str],
-    ) -> PythonRuntime | None:
-        """The runtime in the layout that reads best; what is wrong with the others is added to ``problems``."""
-        holding = []
-        for layout in layouts:
-            try:
-                runtime = cls._probed(memory, location, layout, found)
-            except TornListError:
-                raise
-            except (BadData, MemoryFault) as error:
-                problems.append(f"{layout.abi.text}: {error}")
-                continue
-            if len(layouts) == 1 or runtime._reads_well():
-                return runtime
-            holding.append(runtime)
-        return holding[0] if holding else None
-
-    @classmethod
-    def _probed(
-        cls, memory: Memory, location: RuntimeLocation, layout: PythonLayout, found: VersionEvidence
+    def _proven(
+        cls, memory: Memory, location: RuntimeLocation, layout: PythonLayout, known: VersionEvidence
     ) -> PythonRuntime:
-        """A runtime with that layout, proven. Raises BadData or MemoryFault where it does not hold."""
+        """A runtime with that layout, proven. Raises BadData or MemoryFault if the layout is wrong, TornListError if it
+        has proved right elsewhere."""
         abi = layout.abi
         runtime = cls(memory, location, layout)
         states = runtime._states_unless_torn()
-        hexversion = found.hexversion or runtime.sys_hexversion()
+        hexversion = known.hexversion or runtime.sys_hexversion()
         if hexversion is None:
-            if states and not found.source:
+            if states and not known.source:
                 raise BadData("its version is not known")
             return runtime
         if not abi.is_of(hexversion):
@@ -187,19 +181,17 @@ class PythonRuntime(PySpace):
     def interpreters(self) -> list[Interpreter]:
         """All interpreters, newest first; empty before Py_Initialize. Raises BadData, MemoryFault."""
         address = PyRuntimeState(self.space, self.address).interpreters_head
-        found: list[Interpreter] = []
-        seen: set[int] = set()
+        found: dict[int, Interpreter] = {}
         while address:
-            if address in seen or len(seen) >= INTERPRETER_LIMIT:
+            if address in found or len(found) >= 4096:
                 raise BadData("the list of interpreters has no end")
-            seen.add(address)
             state = PyInterpreterState(self.space, address)
             number = state.id
             if not 0 <= number < 1 << 32:
                 raise BadData(f"interpreter at {address:#x} has the id {number}")
-            found.append(Interpreter(address, number))
+            found[address] = Interpreter(address, number)
             address = state.next
-        return found
+        return list(found.values())
 
     def thread_states(self) -> list[ThreadState]:
         """All thread states of all interpreters, newest first. Raises BadData, MemoryFault."""
@@ -208,33 +200,31 @@ class PythonRuntime(PySpace):
         return self._states
 
     def _states_unless_torn(self) -> list[ThreadState]:
-        """All thread states. Raises BadData, MemoryFault; TornListError where the layout has proved right elsewhere."""
+        """All thread states. Raises BadData, MemoryFault; TornListError if the layout has proved right elsewhere."""
         try:
             return self.thread_states()
         except (BadData, MemoryFault) as error:
-            is_proven = False
+            hexversion = 0
             with suppress(GdbextError):
-                is_proven = self.layout.abi.is_of(self.sys_hexversion() or 0)
-            if is_proven:
+                hexversion = self.sys_hexversion() or 0
+            if self.layout.abi.is_of(hexversion):
                 raise TornListError(f"{error}: the list changed while it was read") from error
             raise
 
-    def _states_of(self, interpreter: Interpreter) -> list[ThreadState]:
+    def _states_of(self, interpreter: Interpreter) -> Iterable[ThreadState]:
         address = PyInterpreterState(self.space, interpreter.address).value(self.layout.abi.first_thread)
         has_native = PyThreadState.native_thread_id.is_in(self.layout)
-        found: list[ThreadState] = []
-        seen: set[int] = set()
+        found: dict[int, ThreadState] = {}
         while address:
-            if address in seen or len(seen) >= THREAD_LIMIT:
+            if address in found or len(found) >= 100_000:
                 raise BadData(f"the list of thread states of interpreter {interpreter.id} has no end")
-            seen.add(address)
             state = PyThreadState(self.space, address)
             if state.interp != interpreter.address:
                 raise BadData(f"thread state at {address:#x} does not belong to interpreter {interpreter.id}")
             native = state.native_thread_id if has_native else 0
-            found.append(ThreadState(address, interpreter, state.thread_id, native or None))
+            found[address] = ThreadState(address, interpreter, state.thread_id, native or None)
             address = state.next
-        return found
+        return found.values()
 
     def sys_hexversion(self) -> int | None:
         """sys.hexversion of some interpreter, None where it cannot be read (start-up, shutdown)."""
@@ -324,11 +314,6 @@ NO_PYTHON = _NoPython()
 modules, and to read its memory raises BadData."""
 
 
-def _context_variables(runtime: PySpace, state: int) -> Iterator[tuple[PyRef, PyRef]]:
-    found = ContextReader(runtime.objects).of_thread(state)
-    return ((PyRef(runtime, key), PyRef(runtime, value)) for key, value in found.items())
-
-
 def _globals_of(runtime: PythonRuntime, module: str) -> PyRef:
     missing = PyRef(runtime, 0)
     try:
@@ -342,13 +327,6 @@ def _globals_of(runtime: PythonRuntime, module: str) -> PyRef:
     return missing
 
 
-def _namespace(runtime: PythonRuntime, interpreter: Interpreter, module: str) -> int:
-    """The address of the dict of a module's variables; 0 where it is not imported. Raises BadData, MemoryFault."""
-    modules = PyInterpreterState(runtime.space, interpreter.address).value(runtime.layout.abi.modules)
-    found = runtime.dicts.get(modules, module) if modules else 0
-    return PyModuleObject(runtime.space, found).md_dict if found else 0
-
-
 def _tid_of_ident(runtime: PythonRuntime, ident: int) -> int | None:
     state = runtime.state_of_ident(ident)
     return runtime.proven_tid(state) if state else runtime.pthreads.tids.get(ident)
@@ -358,25 +336,22 @@ def _states_by_ident(runtime: PythonRuntime) -> Mapping[int, ThreadState]:
     return {state.ident: state for state in reversed(runtime.thread_states())}
 
 
-NAME_LIMIT = 256
-
-
 def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
     """Thread ident to name over all interpreters; what cannot be read is left out. Raises nothing.
 
-    Whoever imports ``threading`` in an interpreter is its "MainThread" there: the name that a thread has in the main
-    interpreter, or else in the oldest one, is its own.
+    A thread that imports ``threading`` in an interpreter is its "MainThread" there: the name that a thread has in the
+    main interpreter, or else in the oldest one, is its own.
     """
     names: dict[int, str] = {}
     for ident, thread in active_threads(runtime):
-        name = thread.var(assumed_names.THREAD_NAME)
         with suppress(GdbextError):
-            names.setdefault(ident.read(integer), name.read(lambda python, at: python.objects.text(at, NAME_LIMIT)))
+            name = thread.var(assumed_names.THREAD_NAME).read(lambda python, at: python.objects.text(at, 256))
+            names.setdefault(ident.read(integer), name)
     return names
 
 
 def recorded_native_id(runtime: PythonRuntime, ident: int) -> int | None:
-    """The native_id of the ``threading.Thread`` with that ident; None where it cannot be read. Raises nothing."""
+    """The native_id of the ``threading.Thread`` with that ident; None if it cannot be read. Raises nothing."""
     threads = (thread for number, thread in active_threads(runtime) if number.int() == ident)
     return next((native for each in threads if (native := each.var(assumed_names.THREAD_NATIVE_ID).int())), None)
 
@@ -402,7 +377,7 @@ def module_globals(runtime: PythonRuntime, module: str, name: str) -> Iterator[P
 
 
 class ThreadTable:
-    """The thread states of one runtime, none of NO_PYTHON; what cannot be read is empty and noted once."""
+    """The thread states of one runtime, none of NO_PYTHON; what cannot be read is empty, and is noted once."""
 
     def __init__(self, runtime: PythonRuntime, note: NoteError) -> None:
         self.runtime = runtime

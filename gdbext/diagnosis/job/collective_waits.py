@@ -13,7 +13,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import RPC_AGENT
-from gdbext.torch.distributed.gloo_transfers import rank_of_worker, waiting_transfer, worker_that_owes
+from gdbext.torch.distributed.awaited_ranks import rank_of_worker, waiting_transfer, worker_that_owes
 from gdbext.torch.distributed.python_calls import absent_workers, group_argument, store_meeting
 from gdbext.torch.torch_symbol import (
     DISTRIBUTED_FILE,

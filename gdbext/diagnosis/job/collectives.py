@@ -18,7 +18,7 @@ from gdbext.errors import GdbextError
 from gdbext.known.package_versions import nccl_version
 from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed import flight_recorder
-from gdbext.torch.distributed.gloo_transfers import own_worker
+from gdbext.torch.distributed.awaited_ranks import own_worker
 from gdbext.torch.distributed.group_structures import ProcessGroupStruct
 from gdbext.torch.distributed.nccl_communicators import Communicator, CommunicatorReader, release_of
 from gdbext.torch.distributed.process_groups import (

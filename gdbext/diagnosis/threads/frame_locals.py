@@ -13,6 +13,7 @@ names of parameters are the schema's in another order, nothing tells which is wh
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,6 @@ from gdbext.cpython.sync.locks import read_lock
 from gdbext.cpython.threads.object_text import describe
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.report.thread_report import Frame, LocalVariable, ThreadReport
-from gdbext.diagnosis.threads.thread_reporting import tensor_text
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import NOT_RECORDED, GdbextError, MemoryFault
@@ -40,24 +40,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
-    from gdbext.torch.stack import Argument, DispatchFrame
-
-_WIDTH = 60
-"""Most characters of a value."""
-_MOST, _MOST_OF_VERDICT = 64, 12
-"""Variables of one frame that are read, where they are asked for and where nobody asked."""
-_FRAMES = 16
-"""Innermost frames of a thread whose variables are read."""
-_MODULE = "<module>"
-_NOT_VALUES = ("module", "function", "builtin_function_or_method", "type", "method", "_Feature")
-"""Types of what a module's own code uses by name and did not compute."""
-_BASES = 16
-_WORDS = 2
-"""Words behind a tensor object's header among which its at::Tensor is (THPVariable::cdata, a MaybeOwned in some
-versions: torch/csrc/autograd/python_variable.h)."""
-_KEYSET_CLASS = "DispatchKeySet"
-_ATTRIBUTES = 64
-_HELD = {True: "held", False: "free"}
+    from gdbext.torch.stack import DispatchFrame
 
 
 class FrameLocals:
@@ -69,121 +52,109 @@ class FrameLocals:
         self._tensor_types: dict[PyRef, bool] = {}
 
     def shown(self, thread: ThreadReport, every: bool = False) -> ThreadReport:
-        """The report with the variables of the innermost frame of the user's, or of ``every`` one of them; of a thread
-        that is in libraries alone, those of its innermost frame. What a recording lacks is said where they were asked
-        for."""
-        wanted = [number for number, frame in enumerate(thread.python_frames) if frame.is_users] or [0]
-        chosen = set(wanted[: _FRAMES if every else 1])
-        found = self._sources(thread.tid, thread.python_frames[: max(chosen) + 1])
-        most = _MOST if every else _MOST_OF_VERDICT
-        read = {
-            number: self._with_variables(thread.python_frames[number], found[number], most)
-            for number in chosen & found.keys()
-        }
-        if not read:
+        """The report with the variables of the innermost frame of the user's code, or of (at most 16) ``every`` one of
+        them; of a thread that is in libraries only, those of its innermost frame. What a recording lacks is reported
+        only if they were asked for (``every``)."""
+        users = [number for number, frame in enumerate(thread.python_frames) if frame.is_users] or [0]
+        chosen = set(users[: 16 if every else 1])
+        sources = self.sources(thread.tid, thread.python_frames[: max(chosen) + 1])
+        instead: dict[int, Frame] = {}
+        for number in chosen & sources.keys():
+            frame = thread.python_frames[number]
+            variables, hidden = self._variables(frame, sources[number], most=64 if every else 12)
+            if every or hidden != NOT_RECORDED:
+                instead[id(frame)] = frame._replace(variables=variables, hidden_variables=hidden)
+        if not instead:
             return thread
-        if not every:
-            read = {number: frame for number, frame in read.items() if frame.hidden_variables != NOT_RECORDED}
-        instead = {id(thread.python_frames[number]): frame for number, frame in read.items()}
         python = tuple(instead.get(id(frame), frame) for frame in thread.python_frames)
         frames = tuple(instead.get(id(frame), frame) for frame in thread.frames)
         return thread._replace(python_frames=python, frames=frames)
 
-    def _sources(self, tid: int, shown: Sequence[Frame]) -> Mapping[int, PythonFrame]:
+    def sources(self, tid: int, shown: Sequence[Frame]) -> Mapping[int, PythonFrame]:
         """Position in ``shown`` → the interpreter's frame of it."""
         table = self._session.python_threads
         states = table.states.get(tid)
         frames = [frame for group in table.runtime.frames.groups(states) for frame in group] if states else []
-        found: dict[int, PythonFrame] = {}
+        sources: dict[int, PythonFrame] = {}
         position = 0
         for number, frame in enumerate(shown):
-            same = next((at for at in range(position, len(frames)) if _is_same(frame, frames[at])), None)
-            if same is not None:
-                found[number], position = frames[same], same + 1
-        return found
+            wanted = (frame.function, frame.file, frame.line)
+            for at in range(position, len(frames)):
+                if (frames[at].function, frames[at].file, frames[at].line) == wanted:
+                    sources[number], position = frames[at], at + 1
+                    break
+        return sources
 
-    def placed(self, thread: ThreadSnapshot) -> list[tuple[Frame, PythonFrame]]:
-        """The Python frames of a thread, each with the interpreter's."""
-        found = self._sources(thread.tid, thread.python)
-        return [(frame, found[number]) for number, frame in enumerate(thread.python) if number in found]
-
-    def _with_variables(self, frame: Frame, source: PythonFrame, most: int) -> Frame:
-        variables, hidden = self._readable(frame, source, most)
-        return frame._replace(variables=variables, hidden_variables=hidden)
-
-    def _readable(self, frame: Frame, source: PythonFrame, most: int) -> tuple[tuple[LocalVariable, ...], str]:
-        """The variables, and what is to be said of those that are not among them."""
+    def _variables(self, frame: Frame, source: PythonFrame, most: int) -> tuple[tuple[LocalVariable, ...], str]:
+        """(the variables, a text on those that are not among them)."""
         try:
-            named = self._named(frame, source)
-            found = tuple(LocalVariable(name, value.type, self._shown(name, value)) for name, value in named[:most])
+            if frame.function == "<module>":
+                # What a module's own code uses by name and did not compute is no variable.
+                skipped = ("module", "function", "builtin_function_or_method", "type", "method", "_Feature")
+                used = sorted(self._stack.used_globals(source).items())
+                named = [(name, value) for name, value in used if name[:2] != "__" and value.type not in skipped]
+            else:
+                own = self._stack.locals(source).checked().items()
+                named = [(name, value) for name, value in own if name[:1] != "."]  # .0: a comprehension's iterator
+            variables = tuple(
+                LocalVariable(name, value.type, self._text_of(name, value)) for name, value in named[:most]
+            )
         except MemoryFault as fault:
             return frame.variables, fault.reason if fault.reason == NOT_RECORDED else fault.what
         except GdbextError as error:
             return frame.variables, error.what
         unrecorded = f"<{NOT_RECORDED}>"
-        if found and all(each.text == unrecorded for each in found):
+        if variables and all(variable.text == unrecorded for variable in variables):
             return frame.variables, NOT_RECORDED
-        return found, f"{len(named) - most} more (dispatch-bt --locals)" if len(named) > most else ""
+        return variables, f"{len(named) - most} more (dispatch-bt --locals)" if len(named) > most else ""
 
-    def _named(self, frame: Frame, source: PythonFrame) -> list[tuple[str, PyRef]]:
-        """The variables by name. Raises GdbextError where the frame itself cannot be read."""
-        if frame.function != _MODULE:
-            found = self._stack.locals(source).checked()
-            return [(name, value) for name, value in found.items() if name[:1] != "."]  # a comprehension's iterator
-        used = sorted(self._stack.used_globals(source).items())
-        return [(name, value) for name, value in used if name[:2] != "__" and value.type not in _NOT_VALUES]
-
-    def _shown(self, name: str, value: PyRef) -> str:
+    def _text_of(self, name: str, value: PyRef) -> str:
         return HIDDEN if is_secret(name) else self.text(value)
 
     def text(self, value: PyRef) -> str:
         """The short text of an object. Raises nothing."""
-        return describe(value, _WIDTH, self._special)
+        return describe(value, 60, self._special)
 
     # --- what object_text does not know -----------------------------------------------------------
 
     def _special(self, value: PyRef) -> str:
-        if self._session.has_torch and self._is_tensor(value):
-            return self._tensor(value)
-        lock = read_lock(self._session.python, value.address)
+        """The text of an object that object_text does not know; "" for all others."""
+        session, kind = self._session, value.type
+        if session.has_torch:
+            of_class = value.of_class
+            if of_class not in self._tensor_types:
+                self._tensor_types[of_class] = of_class.read(_is_derived_from_tensor)
+            if self._tensor_types[of_class]:
+                return self._tensor(value)
+        lock = read_lock(session.python, value.address)
         if lock and lock.kind is not Waitable.SIMPLE_QUEUE:
             owner = f" by thread {lock.owner_tid}" if lock.locked and lock.owner_tid else ""
-            held = bool(lock.depth) if lock.kind is Waitable.RLOCK else lock.locked
-            return f"<{lock.kind.value} {_HELD[held]}{owner}>"
-        kind = value.type
+            is_held = bool(lock.depth) if lock.kind is Waitable.RLOCK else lock.locked
+            return f"<{lock.kind.value} {'held' if is_held else 'free'}{owner}>"
         if kind in ("set", "frozenset"):
             return f"<{kind} of {len(value.elements().checked())}>"
         if kind == "collections.deque":
             return f"<deque of {value.read(size_of_deque)}>"
-        flag = value.attributes(_ATTRIBUTES)[EVENT_FLAG] if kind == "Event" else None
+        flag = value.attributes(64)[EVENT_FLAG] if kind == "Event" else None
         return f"<Event {'set' if flag.read(integer) else 'not set'}>" if flag else ""
 
-    def _is_tensor(self, value: PyRef) -> bool:
-        """Its class is derived from torch's C++ class of tensors."""
-        kind = value.of_class
-        known = self._tensor_types.get(kind)
-        if known is None:
-            known = self._tensor_types[kind] = kind.read(_is_derived_from_tensor)
-        return known
-
     def _tensor(self, value: PyRef) -> str:
-        """``f32[8, 16] cpu``; "" where no tensor is behind the object."""
+        """``f32[8, 16] cpu``; "" if no tensor is behind the object. Its at::Tensor is in one of the two words after the
+        header (THPVariable::cdata, a MaybeOwned in some versions: torch/csrc/autograd/python_variable.h)."""
         if not self._session.layout_if_known:
             return ""
         tensors = self._session.tensors
-        for word in value.read(lambda python, _: python.memory.words(value.body, _WORDS)):
-            if word > _WORDS and not word & 7:
-                try:
-                    return tensor_text(tensors.read_alive(word))
-                except GdbextError:
-                    continue
+        for word in value.read(lambda python, _: python.memory.words(value.body, 2)):
+            if word > 2 and not word & 7:  # up to 2: the flag of a MaybeOwned
+                with suppress(GdbextError):
+                    return tensors.read_alive(word).short
         return ""
 
     # --- arguments of Python kernels ----------------------------------------------------------------
 
     def with_kernel_arguments(self, thread: ThreadReport) -> ThreadReport:
-        """The report with those arguments of Python kernels that nothing else tells, from the kernel's own frame."""
-        lacking = {at for at, step in enumerate(thread.dispatch) if any(map(_lacks_value, step.arguments))}
+        """The report with those arguments of Python kernels that nothing else shows, from the kernel's own frame."""
+        lacking = {at for at, step in enumerate(thread.dispatch) if not all(each.text for each in step.arguments)}
         if not lacking:
             return thread
         levels = [step.level for step in thread.dispatch]
@@ -193,89 +164,74 @@ class FrameLocals:
             for number, frame in enumerate(thread.python_frames)
             if frame.level not in evaluated and (at := bisect_left(levels, frame.level)) in lacking
         }
-        sources = self._sources(thread.tid, thread.python_frames[: max(kernels.values(), default=-1) + 1])
+        sources = self.sources(thread.tid, thread.python_frames[: max(kernels.values(), default=-1) + 1])
         steps: list[DispatchFrame] = []
         for at, step in enumerate(thread.dispatch):
             kernel = sources.get(kernels[at]) if at in kernels else None
             step = self._with_arguments(step, kernel) if kernel else step
-            steps.append(_handed_on(step, steps[-1]) if steps else step)
+            steps.append(_with_kernel_values(step, steps[-1]) if steps else step)
         return thread._replace(dispatch=tuple(steps))
 
     def _with_arguments(self, step: DispatchFrame, source: PythonFrame) -> DispatchFrame:
+        """The step with the missing values of its arguments from the kernel's frame, if ``source`` is that."""
         code, values = self._stack.code(source), self._stack.locals(source)
         if not code or not step.kernel or values.fault:
             return step
         if step.kernel.function != f"{code.name} at {code.file}:{code.first_line}":
             return step
         try:
-            variables = argument_variables(code, [each.name for each in step.arguments], values)
+            variables = argument_variables(code, [argument.name for argument in step.arguments], values)
         except GdbextError:
             return step
-        found = (self._argument(each, name, values[name]) for each, name in zip(step.arguments, variables))
-        return step._replace(arguments=tuple(found))
-
-    def _argument(self, argument: Argument, name: str, value: PyRef) -> Argument:
-        if not _lacks_value(argument) or not value:
-            return argument
-        return argument._replace(text=self._shown(name, value), confidence=Certainty.INFERRED, variable=name)
+        arguments = []
+        for argument, name in zip(step.arguments, variables):
+            if not argument.text and (value := values[name]):
+                text = self._text_of(name, value)
+                argument = argument._replace(text=text, confidence=Certainty.INFERRED, variable=name)
+            arguments.append(argument)
+        return step._replace(arguments=tuple(arguments))
 
 
 def argument_variables(code: Code, schema: Sequence[str], values: PyVariables) -> list[str]:
-    """The variable that has each of the schema's arguments, "" for one that none has for sure; what ``*args`` holds
-    joins ``values``. Raises GdbextError."""
-    known, count, by_keyword = code.local_names(), code.argument_count, code.keyword_count
-    behind = _behind(code, known[count + by_keyword :], values)
-    has_keyset = count > 0 and values[known[0]].type.rpartition(".")[2] == _KEYSET_CLASS
-    positions = (*known[has_keyset:count], *behind)
+    """For each schema argument the kernel's variable that holds it, "" if unknown; [] if the positional names
+    contradict the schema. Adds ``args[i]``, the items of a ``*args`` parameter, to ``values``. Raises GdbextError."""
+    names, count, by_keyword = code.local_names(), code.argument_count, code.keyword_count
+    rest = names[count + by_keyword :]
+    items: dict[str, PyRef] = {}
+    if code.takes_more and rest and rest[0] in values:
+        items = {f"{rest[0]}[{at}]": item for at, item in enumerate(values[rest[0]].elements().checked())}
+        values.update(items)
+    has_keyset = count > 0 and values[names[0]].type.rpartition(".")[2] == "DispatchKeySet"
+    positions = (*names[has_keyset:count], *items)
     if any(name in schema and schema.index(name) != at for at, name in enumerate(positions)):
         return []  # what the schema has for keywords alone is given by name, whatever the order
-    keywords = known[count : count + by_keyword]
+    keywords = names[count : count + by_keyword]
     return [
         name if name in keywords else positions[at] if at < len(positions) else "" for at, name in enumerate(schema)
     ]
 
 
-def _behind(code: Code, names: Sequence[str], values: PyVariables) -> list[str]:
-    """``args[0]``, ``args[1]``: what the parameter holds that takes all other positions; [] for a function without.
-    Raises GdbextError."""
-    if not code.takes_more or not names or names[0] not in values:
-        return []
-    items = {f"{names[0]}[{at}]": one for at, one in enumerate(values[names[0]].elements().checked())}
-    values.update(items)
-    return [*items]
-
-
 def _is_derived_from_tensor(python: PySpace, kind: int) -> bool:
-    names = (python.objects.type_info(each).name for each in base_classes(python.objects, kind))
-    return TENSOR_CLASS in islice(names, _BASES)
+    """The class is derived from torch's C++ class of tensors (one of its first 16 base classes)."""
+    names = (python.objects.type_info(base).name for base in base_classes(python.objects, kind))
+    return TENSOR_CLASS in islice(names, 16)
 
 
-def _lacks_value(argument: Argument) -> bool:
-    return not argument.text
-
-
-def _handed_on(step: DispatchFrame, inside: DispatchFrame) -> DispatchFrame:
-    """The call of autograd's fallback with what the Python kernel has that it handed the boxed stack to."""
-    if not step.arguments:
-        return step
+def _with_kernel_values(step: DispatchFrame, inside: DispatchFrame) -> DispatchFrame:
+    """``step``, if it is an autograd fallback, with missing values copied from ``inside``, the Python kernel to which
+    it redispatched."""
     function = step.kernel.function if step.kernel else ""
-    is_fallback = any(one in function for one in AUTOGRAD_KERNELS[1:])
-    if not is_fallback or inside.qualified != step.qualified or inside.event is not DispatchEvent.REDISPATCH_BOXED:
+    is_fallback = any(kernel in function for kernel in AUTOGRAD_KERNELS[1:])
+    if not step.arguments or not is_fallback or inside.qualified != step.qualified:
         return step
-    return step._replace(
-        arguments=tuple(
-            known if _lacks_value(mine) and known.variable else mine
-            for mine, known in zip(step.arguments, inside.arguments)
-        )
-    )
-
-
-def _is_same(frame: Frame, source: PythonFrame) -> bool:
-    return (frame.function, frame.file, frame.line) == (source.function, source.file, source.line)
+    if inside.event is not DispatchEvent.REDISPATCH_BOXED:
+        return step
+    pairs = zip(step.arguments, inside.arguments)
+    return step._replace(arguments=tuple(inner if not own.text and inner.variable else own for own, inner in pairs))
 
 
 def with_locals(session: Session, threads: Sequence[ThreadReport], every: bool = False) -> tuple[ThreadReport, ...]:
-    """The reports with variables; as they are where there is no Python."""
+    """The reports with variables; unchanged without Python."""
     reader = FrameLocals(session)
     return tuple(reader.shown(thread, every) if thread.python_frames else thread for thread in threads)
 
@@ -287,20 +243,19 @@ def with_kernel_arguments(session: Session, thread: ThreadReport) -> ThreadRepor
 
 def python_frames_of(session: Session, thread: ThreadSnapshot) -> list[tuple[Frame, PythonFrame]]:
     """The Python frames of a thread, innermost first, each with the interpreter's; [] without Python."""
-    return FrameLocals(session).placed(thread)
-
-
-_LINE = 100
+    sources = FrameLocals(session).sources(thread.tid, thread.python)
+    return [(frame, sources[number]) for number, frame in enumerate(thread.python) if number in sources]
 
 
 def variable_lines(frame: Frame) -> Iterator[str]:
-    """``step = 12, batch = [f32[8, 16] cpu, … 9 items]``, several on a line."""
-    texts = [f"{each.name} = {each.text}" for each in frame.variables]
+    """``step = 12, batch = [f32[8, 16] cpu, … 9 items]``: several variables on a line, which is broken after about 100
+    characters."""
+    texts = [f"{variable.name} = {variable.text}" for variable in frame.variables]
     if frame.hidden_variables:
         texts.append(f"{'…' if texts else 'variables:'} {frame.hidden_variables}")
     line = ""
     for text in texts:
-        if line and len(line) + len(text) > _LINE:
+        if line and len(line) + len(text) > 100:
             yield line
             line = ""
         line = f"{line}, {text}" if line else text

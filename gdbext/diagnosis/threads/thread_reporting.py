@@ -1,9 +1,5 @@
-"""A thread as it is reported: its frames, native and Python, as one stack, what it waits for and what it holds, the
-arguments of its operators, and the exception that ended it.
-
-Kernels that Inductor generated are all called "kernel" on native stacks; here they have their own names and files. A
-thread that stopped where the dispatcher complains of a missing kernel is told what is registered instead.
-"""
+"""A thread as it is reported: its frames, native and Python, as one stack, its wait, what it holds, and its operators'
+arguments."""
 
 from __future__ import annotations
 
@@ -25,8 +21,8 @@ from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.stack import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
-from gdbext.torch.stack.argument_recovery import ArgumentRecovery
-from gdbext.torch.stack.call_arguments import CallSites, FoundArgument
+from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
+from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.key_choice import KeySetExplanation
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
@@ -40,78 +36,18 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind import NativeStack
     from gdbext.torch.stack.known_fallbacks import RecoveredCall
-    from gdbext.torch.stack.roles import FunctionRole
     from gdbext.torch.state.dispatch_state_reader import DispatchState
-    from gdbext.torch.state.tensor import TensorFacts
-
-_ORDINARY = ("registers", "cfi", "signal")
-"""Ways of unwinding that nobody need be told of."""
-
-
-def merged_frames(stack: NativeStack, python: Sequence[Frame], roles: Sequence[FunctionRole] = ()) -> tuple[Frame, ...]:
-    """Native frames, each below the Python frames that it evaluates. ``roles``: of the native frames, if known."""
-    merged: list[Frame] = []
-    position = 0
-    for level in range(len(stack)):
-        while position < len(python) and python[position].level == level:
-            merged.append(python[position])
-            position += 1
-        merged.append(_native_frame(stack, level, roles[level].role.value if roles else ""))
-    return tuple(merged)
-
-
-def _native_frame(stack: NativeStack, level: int, role: str) -> Frame:
-    frame = stack.frames[level]
-    function = stack.function(level)
-    how = "" if frame.how in _ORDINARY else f"unwound by {frame.how}"
-    return Frame(
-        level,
-        FrameKind.NATIVE,
-        frame.pc,
-        function.demangled[0] if function else "??",
-        module=frame.module.name if frame.module else "",
-        role=" ".join(filter(None, ("signal handler called" if frame.is_signal else role, how))),
-    )
-
-
-_PART = f"{KERNEL}._omp_fn."
-"""The beginning of what GCC calls a part of it that OpenMP's threads run."""
-
-
-def named_kernels(session: Session, frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """The frames; those of generated kernels with the kernel's name and its C++ file."""
-    if not session.python or not any(map(_is_candidate, frames)):
-        return tuple(frames)
-    by_library = {os.path.basename(each.library): each for each in session.generated_kernels.all}
-    return tuple(
-        frame._replace(function=kernel.name + frame.function[len(KERNEL) :], file=kernel.source)
-        if _is_candidate(frame) and (kernel := by_library.get(frame.module))
-        else frame
-        for frame in frames
-    )
-
-
-def _is_candidate(frame: Frame) -> bool:
-    return frame.kind is FrameKind.NATIVE and (frame.function == KERNEL or frame.function.startswith(_PART))
-
-
-_COMPARED = 200
-"""Innermost frames that make two stacks equal; deeper ones differ only in recursions."""
-
-
-_AROUND = 2 * FOLD_PERIOD
-"""Steps behind a block's first one that a text may show: it folds frames and steps together."""
 
 
 def shown_steps(steps: Sequence[DispatchFrame]) -> frozenset[int]:
-    """Positions of the steps that are left once a stack is folded. What costs time is read of these alone: a recursion
-    has tens of thousands."""
+    """Positions of the steps that are left once a stack is folded. What costs time is read of these only: a recursion
+    has tens of thousands. A text folds frames and steps together, so it may show two periods more of a block."""
     if len(steps) <= MOST_WHOLE:
         return frozenset(range(len(steps)))
     return frozenset(
         position
-        for found in fold_long([step.fold_key for step in steps])
-        for position in range(found.start, found.start + min(found.length, found.period + _AROUND))
+        for block in fold_long([step.fold_key for step in steps])
+        for position in range(block.start, block.start + min(block.length, block.period + 2 * FOLD_PERIOD))
     )
 
 
@@ -123,14 +59,18 @@ def report_thread(
     dispatch: Sequence[DispatchFrame] | None = None,
     loop: EventLoop | None = None,
 ) -> ThreadReport:
-    """``state``: None where the wait is not asked for or not known; ``dispatch``: instead of the snapshot's."""
+    """``state``: None if the wait is not wanted or not known; ``dispatch``: instead of the snapshot's."""
+    is_running = state is not None and state.state is RunState.RUNNING
+    in_interpreter = snapshot.python and snapshot.module_name(0).startswith(("python", "libpython"))
+    # 200 innermost frames make two stacks equal; deeper ones differ only in recursions.
+    addresses = tuple(frame.pc for frame in snapshot.frames[:200])
     return ThreadReport(
         tid=snapshot.tid,
         name=snapshot.name,
         python_name=snapshot.python_name,
         number=snapshot.number,
         signal=snapshot.signal.name if snapshot.signal else None,
-        state=state.state if state else _bare_state(snapshot),
+        state=state.state if state else RunState.WAITING if snapshot.syscall else RunState.RUNNING,
         wait=state.wait if state else None,
         holds=tuple(holds),
         dispatch=tuple(snapshot.dispatch if dispatch is None else dispatch),
@@ -141,18 +81,9 @@ def report_thread(
         notes=tuple(snapshot.notes),
         loop=loop,
         pool=state.pool if state else None,
-        native_place=_outside_of_python(snapshot) if state and state.state is RunState.RUNNING else "",
-        stack_key=_stack_key(snapshot) if state else 0,
+        native_place=native_place(snapshot, 0) if is_running and snapshot.frames and not in_interpreter else "",
+        stack_key=hash(addresses) if state and addresses else 0,
     )
-
-
-_INTERPRETER = ("python", "libpython")
-
-
-def _outside_of_python(snapshot: ThreadSnapshot) -> str:
-    """The innermost native function; "" where the interpreter runs Python code."""
-    inside = snapshot.python and snapshot.module_name(0).startswith(_INTERPRETER)
-    return native_place(snapshot, 0) if snapshot.frames and not inside else ""
 
 
 def native_place(snapshot: ThreadSnapshot, level: int) -> str:
@@ -165,23 +96,21 @@ def native_place(snapshot: ThreadSnapshot, level: int) -> str:
 def report_stack(session: Session, thread: TargetThread, native: bool, explained: bool) -> ThreadReport:
     """A thread without its wait; ``native``: with every frame, ``explained``: with why each key won.
 
-    Raises TargetError where its registers cannot be read.
+    Raises TargetError if its registers cannot be read.
     """
     snapshot = session.threads.of(thread)
     frames = all_frames(session, snapshot) if native else ()
     if not explained or session.dispatcher_error:
         return report_thread(snapshot, frames=frames)
-    explanation = KeySetExplanation(session.tensors, session.dispatcher.keys)
     shown = shown_steps(snapshot.dispatch)
-    found = ArgumentReporter(session).at(snapshot.stack, shown)
-    dispatch = explanation.explained(
-        [frame for frame, *_ in session.dispatch_stacks.calls(snapshot.stack)], found, shown
-    )
-    return report_thread(snapshot, frames=frames, dispatch=dispatch)
+    with_arguments = ArgumentReporter(session).at(snapshot.stack, shown)
+    steps = [step for step, *_ in session.dispatch_stacks.calls(snapshot.stack)]
+    explanation = KeySetExplanation(session.tensors, session.dispatcher.keys)
+    return report_thread(snapshot, frames=frames, dispatch=explanation.explained(steps, with_arguments, shown))
 
 
 def report_dispatch_state(session: Session, thread: TargetThread, state: DispatchState) -> ThreadReport:
-    """A thread with the state of dispatch that was read of it, and nothing else."""
+    """A thread with its state of dispatch, and nothing else."""
     return ThreadReport(
         tid=thread.tid,
         name=thread.name,
@@ -193,96 +122,87 @@ def report_dispatch_state(session: Session, thread: TargetThread, state: Dispatc
 
 
 def all_frames(session: Session, snapshot: ThreadSnapshot) -> tuple[Frame, ...]:
-    """Native and Python frames of a thread; with the role that each plays in the dispatcher, where there is torch."""
-    roles = session.dispatch_stacks.roles(snapshot.stack) if session.has_torch else ()
-    frames = merged_frames(snapshot.stack, snapshot.python, roles)
-    if session.has_torch and any(frame.function.startswith("kernel") for frame in frames):
-        return named_kernels(session, frames)
-    return frames
-
-
-def _bare_state(snapshot: ThreadSnapshot) -> RunState:
-    """The state of a thread of which only is known whether it is blocked in the kernel."""
-    return RunState.WAITING if snapshot.syscall else RunState.RUNNING
-
-
-def _stack_key(snapshot: ThreadSnapshot) -> int:
-    frames = snapshot.frames
-    return hash(tuple(frame.pc for frame in frames[:_COMPARED])) if frames else 0
+    """Native frames, each after the Python frames that it evaluates; with torch, also their roles in the dispatcher,
+    and the names and files of kernels that Inductor generated, which are all called "kernel" on native stacks."""
+    stack, python = snapshot.stack, snapshot.python
+    roles = session.dispatch_stacks.roles(stack) if session.has_torch else ()
+    frames: list[Frame] = []
+    position = 0
+    generated: list[int] = []  # positions of kernels that Inductor generated
+    for level, native in enumerate(stack.frames):
+        while position < len(python) and python[position].level == level:
+            frames.append(python[position])
+            position += 1
+        function = stack.function(level)
+        name = function.demangled[0] if function else "??"
+        if name == KERNEL or name.startswith(f"{KERNEL}._omp_fn."):  # GCC's name for the part that OpenMP's threads run
+            generated.append(len(frames))
+        role = "signal handler called" if native.is_signal else roles[level].role.value if roles else ""
+        how = "" if native.how in ("registers", "cfi", "signal") else f"unwound by {native.how}"
+        module = native.module.name if native.module else ""
+        role = " ".join(filter(None, (role, how)))
+        frames.append(Frame(level, FrameKind.NATIVE, native.pc, name, module=module, role=role))
+    if generated and session.has_torch and session.python:
+        kernels = {os.path.basename(kernel.library): kernel for kernel in session.generated_kernels.all}
+        for position in generated:
+            frame = frames[position]
+            kernel = kernels.get(frame.module)
+            if kernel:
+                name = kernel.name + frame.function[len(KERNEL) :]
+                frames[position] = frame._replace(function=name, file=kernel.source)
+    return tuple(frames)
 
 
 def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Iterator[Finding]:
-    """A note for each such thread."""
+    """A note for each thread that is where the dispatcher reports a missing kernel, with the keys that have one."""
     for thread in threads:
         snapshot = process.thread(thread.tid)
-        frame = _complaining(snapshot) if snapshot else None
-        if not frame or frame.op is None:
+        level = snapshot.first(FunctionTag.NO_KERNEL) if snapshot else None
+        if not snapshot or level is None:
             continue
-        for_key = f" for {frame.key}" if frame.key else ""
-        text = f"{thread.label} is where the dispatcher finds no kernel{for_key} of {frame.qualified}"
-        keys = ", ".join(_registered(session, frame.op, frame.overload)) or "no key"
-        yield Finding(NOTE, f"{text}; there are kernels for {keys}.", (thread.tid,))
-
-
-def _complaining(snapshot: ThreadSnapshot) -> DispatchFrame | None:
-    """The dispatcher's frame that found no kernel."""
-    level = snapshot.first(FunctionTag.NO_KERNEL)
-    if level is None:
-        return None
-    return next((frame for frame in snapshot.dispatch if frame.level >= level), None)
-
-
-def _registered(session: Session, op: str, overload: str) -> list[str]:
-    """The keys that have a kernel of the operator."""
-    try:
-        for operator in session.dispatcher.find(op):
-            if operator.overload == overload:
-                return [each.key for each in session.tables.registrations(operator) if each.active]
-    except GdbextError as error:
-        session.errors.note(error, f"registrations of {op}")
-    return []
-
-
-THROW = "__cxa_throw"
-"""``void __cxa_throw(void *thrown, std::type_info *type, void (*destroy)(void *))`` (Itanium C++ ABI, 2.4.3): it is
-still on the stack when std::terminate is called, because unwinding begins only where a handler was found."""
-
-_WITHIN = 24
-"""Frames from the innermost one among which it stands: abort, terminate and its handler, the unwinder's own."""
+        step = next((step for step in snapshot.dispatch if step.level >= level), None)
+        if not step or step.op is None:
+            continue
+        keys: list[str] = []
+        try:
+            operators = session.dispatcher.find(step.op)
+            operator = next((operator for operator in operators if operator.overload == step.overload), None)
+            if operator:
+                keys = [entry.key for entry in session.tables.registrations(operator) if entry.active]
+        except GdbextError as error:
+            session.errors.note(error, f"registrations of {step.op}")
+        for_key = f" for {step.key}" if step.key else ""
+        text = f"{thread.label} is where the dispatcher finds no kernel{for_key} of {step.qualified}"
+        yield Finding(NOTE, f"{text}; there are kernels for {', '.join(keys) or 'no key'}.", (thread.tid,))
 
 
 def uncaught_exception(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:
-    """The exception that the thread threw, None where that is not known."""
+    """The exception that the terminated thread threw, None if it is not known.
+
+    It is the first argument of ``void __cxa_throw(void *thrown, std::type_info *type, void (*destroy)(void *))``
+    (Itanium C++ ABI, 2.4.3), which is still on the stack when std::terminate is called, because unwinding begins only
+    if a handler was found. Inside are abort, terminate and its handler, and the unwinder's frames.
+    """
     stack = snapshot.stack
     sites = CallSites(session.memory, FunctionCode(session.memory, session.symbolizer))
-    for level in range(min(len(stack) - 1, _WITHIN)):
+    for level in range(min(len(stack) - 1, 24)):
         function = stack.function(level)
-        if not function or THROW not in function.names:
-            continue
-        thrown = sites.argument(stack, level + 1, 0)
-        try:
-            return None if thrown is None else read_exception(session.memory, session.symbolizer, thrown)
-        except GdbextError:
+        if function and "__cxa_throw" in function.names:
+            thrown = sites.argument(stack, level + 1, 0)
+            with suppress(GdbextError):
+                return None if thrown is None else read_exception(session.memory, session.symbolizer, thrown)
             return None
     return None
 
 
-UNDEFINED = "undefined"
-"""The text for an at::Tensor without a tensor."""
-
-
-_TORCH = ("libtorch.so", "libtorch_cpu", "libtorch_cuda", "libtorch_python", "libc10")
-"""PyTorch's own libraries; a backend's may be called libtorch_ and its name."""
-
-
 _REWRITING = ("Conjugate", "Negative", "ZeroTensor", "Functionalize", "FuncTorch", "Batched", "VmapMode")
-"""Keys, or their beginnings, whose fallbacks put other tensors on the boxed stack before they hand it on or call anew
+"""Keys, or their beginnings, whose fallbacks put other tensors on the boxed stack before they redispatch or call anew
 with it: aten/src/ATen/native/MathBitsFallback.h, aten/src/ATen/ZeroTensorFallback.cpp, FunctionalizeFallbackKernel.cpp,
 aten/src/ATen/functorch/DynamicLayer.cpp, BatchedFallback.cpp (1.12 to 2.13)."""
 
 
 class Doubt(IntEnum):
-    """The doubt that a boxed stack may hold what its call was not given."""
+    """Whether a boxed stack may hold other values than its call was given."""
 
     NONE = 0
     MAY_BE = 1
@@ -293,7 +213,7 @@ class ArgumentReporter:
     """Finds and describes arguments in one session."""
 
     def __init__(self, session: Session, statistics: bool = False) -> None:
-        """``statistics``: of each tensor, too. Raises NotTorch, LayoutError."""
+        """``statistics``: also of each tensor. Raises NotTorch, LayoutError."""
         self._tensors = session.tensors
         self._statistics = session.extras.tensor_statistics(session) if statistics else None
         self._reader = session.dispatch_stacks
@@ -308,90 +228,84 @@ class ArgumentReporter:
         )
 
     def frames(self, stack: NativeStack, limit: int | None = None) -> tuple[DispatchFrame, ...]:
-        """The dispatcher's frames of a stack with their arguments; only the innermost ``limit`` have them, and of a
-        recursion those that are left when it is folded."""
+        """The dispatcher's frames of a stack; the innermost ``limit`` with their arguments, and of a recursion those
+        that are left when it is folded."""
         shown = shown_steps(self._reader.steps(stack))
         return self.at(stack, {number for number in shown if limit is None or number < limit})
 
     def at(self, stack: NativeStack, positions: Collection[int]) -> tuple[DispatchFrame, ...]:
         """All the dispatcher's frames of a stack; those at ``positions`` with their arguments."""
-        found: list[DispatchFrame] = []
+        frames: list[DispatchFrame] = []
         arguments: tuple[FoundArgument, ...] = ()
         calls = self._reader.calls(stack)
         count = max(positions, default=-1) + 1
         doubt = Doubt.NONE
         for number, (frame, call, recovered) in enumerate(calls[:count]):
-            inside, arguments = arguments, ()
-            inner = calls[number - 1] if number else None
-            if (
-                not inner
-                or inner[2].operator is not recovered.operator
-                or inner[0].event is not DispatchEvent.REDISPATCH_BOXED
-            ):
+            inner_arguments, arguments = arguments, ()
+            inner = calls[number - 1] if number else None  # the call that this one handed its boxed stack on to
+            is_boxed = inner is not None and inner[0].event is DispatchEvent.REDISPATCH_BOXED
+            if not inner or not is_boxed or inner[2].operator is not recovered.operator:
                 inner = None
             doubt = max(self._doubt(recovered, inner is not None), doubt if inner else Doubt.NONE)
             if number not in positions:
-                found.append(frame)
+                frames.append(frame)
                 continue
             with suppress(GdbextError):
                 arguments = self._recovery.find(stack, call, recovered)
                 if inner:
-                    arguments = self._recovery.completed(stack, arguments, inner[1], inside)
+                    arguments = self._recovery.completed(stack, arguments, inner[1], inner_arguments)
                 if doubt:
                     arguments = self._doubted(arguments, recovered.keyset or 0, doubt)
-            found.append(frame._replace(arguments=tuple(map(self._described, arguments))))
-        return (*found, *(frame for frame, _, _ in calls[count:]))
+            frames.append(frame._replace(arguments=tuple(map(self._described, arguments))))
+        return (*frames, *(frame for frame, _, _ in calls[count:]))
 
     def _doubt(self, recovered: RecoveredCall, hands_on: bool) -> Doubt:
-        """The doubt that the boxed stack holds other values than the call was given: a backend's fallback may put
-        tensors of another device there, some of PyTorch's put others there for sure, and results are there once the
-        call that it was handed on to has come back."""
+        """Whether the boxed stack may hold other values than the call was given: a backend's fallback may put tensors
+        of another device there, some of PyTorch's always put others there, and results are there once the call to which
+        the stack was handed on (``hands_on``: it has not returned) has returned."""
         kernel = recovered.kernel
         if not kernel or kernel.unboxed or kernel.sym_unboxed:
             return Doubt.NONE
         if recovered.index is not None and self._keys.key_of_index(recovered.index).startswith(_REWRITING):
             return Doubt.REWRITTEN
+        # A backend's library may be called libtorch_ and its name: these are PyTorch's own.
+        own_libraries = ("libtorch.so", "libtorch_cpu", "libtorch_cuda", "libtorch_python", "libc10")
         module = self._modules.find(kernel.boxed)
-        may_be = not hands_on or module is None or not module.name.startswith(_TORCH)
+        may_be = not hands_on or module is None or not module.name.startswith(own_libraries)
         return Doubt.MAY_BE if may_be else Doubt.NONE
 
     def _doubted(self, arguments: Sequence[FoundArgument], keyset: int, doubt: Doubt) -> tuple[FoundArgument, ...]:
-        """Take what is on the boxed stack for inferred; and tensors for unknown that were rewritten, or cannot have
-        given the keyset."""
-        tensors = [one for one in arguments if "Tensor" in one.type]
-        known = [address for one in tensors if one.value for address in one.value.tensors if address]
-        held = reduce(or_, (self._tensors.read_alive(address).key_set for address in known), 0)
-        others = bool(known) and bool(keyset & self._keys.backend_mask & ~held)
-        are_unknown = others or doubt is Doubt.REWRITTEN
-        return tuple(
-            _less_certain(one, are_unknown and "Tensor" in one.type) if one.value and one.boxed else one
-            for one in arguments
+        """The arguments; those from the boxed stack are at most INFERRED, and its tensors UNKNOWN if they were
+        rewritten or cannot have given the keyset."""
+        values = (argument.value for argument in arguments if "Tensor" in argument.type)
+        tensors = [address for value in values if value for address in value.tensors if address]
+        key_set = reduce(or_, (self._tensors.read_alive(address).key_set for address in tensors), 0)
+        has_others = bool(tensors) and bool(keyset & self._keys.backend_mask & ~key_set)
+        tensors_unknown = has_others or doubt is Doubt.REWRITTEN
+        result = []
+        for argument in arguments:
+            if argument.value and argument.boxed:
+                if tensors_unknown and "Tensor" in argument.type:
+                    argument = argument._replace(value=None, certainty=Certainty.UNKNOWN)
+                else:
+                    argument = argument._replace(certainty=min(argument.certainty, Certainty.INFERRED))
+            result.append(argument)
+        return tuple(result)
+
+    def _described(self, argument: FoundArgument) -> Argument:
+        value = argument.value
+        if not value:
+            return Argument(argument.name, argument.type, "", argument.certainty)
+        tensors = tuple(
+            ArgumentTensor(address, self._tensor_text(address), self._statistics(address) if self._statistics else None)
+            if address
+            else ArgumentTensor(0, "None")
+            for address in value.tensors
         )
-
-    def _described(self, found: FoundArgument) -> Argument:
-        if not found.value:
-            return Argument(found.name, found.type, "", found.certainty)
-        tensors = tuple(self._tensor(address) for address in found.value.tensors)
-        return Argument(found.name, found.type, found.value.text, found.certainty, tensors)
-
-    def _tensor(self, address: int) -> ArgumentTensor:
-        if not address:
-            return ArgumentTensor(0, "None")
-        statistics = self._statistics(address) if self._statistics else None
-        return ArgumentTensor(address, self._tensor_text(address), statistics)
+        return Argument(argument.name, argument.type, value.text, argument.certainty, tensors)
 
     def _tensor_text(self, address: int) -> str:
-        """Raises BadData where there is no tensor."""
+        """Raises BadData if there is no tensor."""
         if address & 7 or not address:
             raise BadData(f"there is no tensor at {address:#x}")
-        return tensor_text(self._tensors.read_alive(address))
-
-
-def tensor_text(facts: TensorFacts) -> str:
-    """The tensor in short: ``f32[4, 4] cpu``."""
-    return facts.short
-
-
-def _less_certain(found: FoundArgument, is_unknown: bool) -> FoundArgument:
-    certainty = Certainty.UNKNOWN if is_unknown else min(found.certainty, Certainty.INFERRED)
-    return found._replace(value=None if is_unknown else found.value, certainty=certainty)
+        return self._tensors.read_alive(address).short

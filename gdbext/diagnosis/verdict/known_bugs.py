@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.kinds.crashed import CRASH
-from gdbext.diagnosis.waits.snapshot import fork_evidence
 from gdbext.engine.targets.system.linux import HIDDEN
 from gdbext.known import catalogue
 from gdbext.known.package_versions import PackageVersions
@@ -81,7 +80,7 @@ def _relation(session: Session, process: ProcessSnapshot, word: str) -> bool | N
     if word == "one-thread":
         return len(process.tids) == 1
     if word == "forked":
-        return True if fork_evidence(process) else None
+        return True if process.fork_evidence else None
     if not session.procfs:
         return None
     children = list(session.procfs.children().values())

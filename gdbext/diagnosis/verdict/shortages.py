@@ -16,7 +16,7 @@ from gdbext.engine.vocabulary import byte_size, counted, of_many
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gdbext.cpython.threads.garbage_collector import Collection
+    from gdbext.cpython.threads.garbage_collector import GcRun
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.system.surroundings import Surroundings
     from gdbext.engine.vocabulary import Internal
@@ -77,7 +77,7 @@ class Facts(NamedTuple):
     """The tensors of running operators, with the share of subnormal numbers in each."""
     own_threads: Callable[[], int | None] = lambda: None
     """The number that torch.set_num_threads() was given."""
-    collection: Callable[[], Collection | None] = lambda: None
+    collection: Callable[[], GcRun | None] = lambda: None
     """The run of Python's garbage collector."""
     compiling_since: Callable[[int], float | None] = lambda _: None
     """Seconds for which a thread has compiled."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import ClassVar
 
-    from gdbext.cpython.threads.garbage_collector import Collection
+    from gdbext.cpython.threads.garbage_collector import GcRun
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.system import control_groups as groups
@@ -116,7 +116,7 @@ class Slowness(NamedTuple):
 
     machine: MachineSection
     explanations: tuple[Explanation, ...]
-    collection: Collection | None = None
+    collection: GcRun | None = None
     """The run of Python's garbage collector that a thread is in."""
     collector: int | None = None
     """The tid of that thread."""

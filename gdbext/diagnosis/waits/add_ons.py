@@ -14,7 +14,6 @@ from gdbext.engine.entry_points import EntryPoint, entry_points, guarded
 from gdbext.errors import AddOnError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
     from typing import Any
 
     from gdbext.engine.vocabulary import ErrorLog
@@ -34,22 +33,23 @@ class AddOns:
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
         """The rows of pools that other packages add."""
-        return tuple(pool for point in entry_points(POOLS_GROUP) for pool in self._rows(point))
-
-    def _rows(self, point: EntryPoint) -> Iterator[Pool]:
-        found = self._loaded(point)
-        rows = found if isinstance(found, (tuple, list)) and not isinstance(found, Pool) else (found,)
-        for row in rows if found is not None else ():
-            if isinstance(row, Pool):
-                yield row
-            else:
-                self.note(AddOnError(f"{point.group} {point.name!r} of {point.package} is no gdbext.Pool: {row!r:.80}"))
+        pools = []
+        for point in entry_points(POOLS_GROUP):
+            loaded = self._loaded(point)
+            rows = loaded if isinstance(loaded, (tuple, list)) and not isinstance(loaded, Pool) else (loaded,)
+            for row in rows if loaded is not None else ():
+                if isinstance(row, Pool):
+                    pools.append(row)
+                else:
+                    text = f"{point.group} {point.name!r} of {point.package} is no gdbext.Pool: {row!r:.80}"
+                    self.note(AddOnError(text))
+        return tuple(pools)
 
     @cached_property
     def recognisers(self) -> tuple[AddedRecogniser, ...]:
         """The recognisers that other packages add."""
         loaded = ((point, self._loaded(point)) for point in entry_points(WAITS_GROUP))
-        return tuple(AddedRecogniser(point, found, self) for point, found in loaded if found is not None)
+        return tuple(AddedRecogniser(point, function, self) for point, function in loaded if function is not None)
 
     def _loaded(self, point: EntryPoint) -> Any:
         try:
@@ -59,12 +59,11 @@ class AddOns:
             return None
 
     def note(self, error: AddOnError) -> None:
-        """Record it for the report."""
         self._errors.note(error, "what other packages add")
 
 
 class AddedRecogniser:
-    """A recogniser of another package. One that fails, or that says what cannot be, is not asked again."""
+    """A recogniser of another package. After a failure, or an impossible answer, it is not called again."""
 
     def __init__(self, point: EntryPoint, function: Any, add_ons: AddOns) -> None:
         self._point = point
@@ -73,24 +72,22 @@ class AddedRecogniser:
         self._failed = False
 
     def __call__(self, thread: Any) -> Wait | None:
-        """The wait of a thread (ThreadSnapshot), None where the recogniser does not know it."""
+        """The wait of a thread (ThreadSnapshot), None if the recogniser does not know it."""
+
+        def checked_wait() -> Wait | None:
+            wait = self._function(thread)
+            if wait is None or isinstance(wait, Wait):
+                strange = [tid for tid in wait.owner_tids if tid not in thread.process.tids] if wait else []
+                if not strange:
+                    return wait
+                raise ValueError(f"thread {strange[0]}, which it names as the owner, is no thread of this process")
+            raise TypeError(f"{type(wait).__name__} is no gdbext.Wait")
+
         if self._failed:
             return None
         try:
-            return guarded(self._point, lambda: _checked(self._function(thread), thread.process.tids))
+            return guarded(self._point, checked_wait)
         except AddOnError as error:
             self._failed = True
             self._add_ons.note(error)
             return None
-
-
-def _checked(found: object, tids: Collection[int]) -> Wait | None:
-    """The answer. Raises TypeError, ValueError for what is no wait, or names threads that there are not."""
-    if found is None:
-        return None
-    if not isinstance(found, Wait):
-        raise TypeError(f"{type(found).__name__} is no gdbext.Wait")
-    strange = [tid for tid in found.owner_tids if tid not in tids]
-    if strange:
-        raise ValueError(f"thread {strange[0]}, which it names as the owner, is no thread of this process")
-    return found

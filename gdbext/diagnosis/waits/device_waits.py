@@ -1,12 +1,11 @@
-"""Calls of CUDA's runtime and driver: what each function waits for, one row each, and what a stack tells of them.
-
+"""Calls of CUDA's runtime and driver: what each function waits for, one row each, and what a stack shows of them.
 Functions and the numbers of their arguments: cuda_runtime_api.h and cuda.h of CUDA 12 and 13. The names by which a
-thread is found to be in such a call are FunctionTag.DEVICE and DEVICE_QUEUE; this file is loaded where there is one.
-"""
+thread is found to be in such a call are FunctionTag.DEVICE and DEVICE_QUEUE; this file is loaded if there is one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report.device_wait import DeviceWait, DeviceWork
@@ -26,19 +25,13 @@ if TYPE_CHECKING:
     from gdbext.torch.stack.call_arguments import CallSites
 
 _DEPTH = 40
-"""Frames from such a call outwards in which its purpose is looked for."""
-_OLDEST = (2, 6)
-"""The first release of which it was seen how streams are numbered."""
-_LOWEST, _HIGHEST = 0x1000, 1 << 57
-"""Pointers are not below and not above: a handle that is, and has no name, was not read where the handle is."""
+"""Frames outside of such a call that are searched for its purpose."""
 _SPECIAL = (0, 1, 2)
 """Handles of streams that have names: the default one, cudaStreamLegacy and cudaStreamPerThread (driver_types.h)."""
-_DRIVER, _RUNTIME = "libcuda.so", "libcudart"
-"""The beginnings of the file names of the driver's library and of the runtime's."""
 
 
 class DeviceFunction(NamedTuple):
-    """One function: what it waits for, and which of its arguments (from 0, those in registers) say of which stream or
+    """What a function waits for, and which of its arguments (from 0, those in registers) are the stream and the
     event."""
 
     work: DeviceWork
@@ -117,41 +110,27 @@ FUNCTIONS = dict(
 )
 """All functions by name, without the endings of VARIANTS."""
 
-_PURPOSES = (
-    assumed_symbols.ALLOCATOR_EVENTS,
-    assumed_symbols.ALLOCATOR_RELEASE,
-    assumed_symbols.ALLOCATOR_BLOCK,
-    assumed_symbols.GRAPH_REPLAY,
-    assumed_symbols.GRAPH_CAPTURE,
-)
-"""Functions of PyTorch in which such a call has a reason of its own, in words; on a stack the innermost tells most."""
-
 
 def plain_name(function: str) -> str:
-    """The name without the ending that says which default stream it is for."""
+    """The name without the ending that says which default stream the function is for."""
     return next((function[: -len(ending)] for ending in VARIANTS if function.endswith(ending)), function)
 
 
 def outermost_call(thread: ThreadSnapshot, level: int) -> int:
-    """The level of the call that the program made, of which frame ``level`` is a part: the runtime's function stands
-    above the driver's. Where none of them has a name, the outermost frame of their libraries."""
+    """The level of the call that the program made, of which frame ``level`` is a part: the runtime's function is
+    outside of the driver's. If none of them has a name, the outermost frame of their libraries."""
     named, last = None, level
-    for each in range(level, min(level + _DEPTH, len(thread.frames))):
-        if thread.tags(each) & {FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE}:
-            named = each
-        elif not is_cuda_library(thread.module_name(each)):
+    for outer in range(level, min(level + _DEPTH, len(thread.frames))):
+        if thread.tags(outer) & {FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE}:
+            named = outer
+        elif not thread.module_name(outer).startswith(("libcuda.so", "libcudart")):
             break
-        last = each
+        last = outer
     return last if named is None else named
 
 
-def is_cuda_library(module: str) -> bool:
-    """The file is the driver's library or the runtime's."""
-    return module.startswith((_DRIVER, _RUNTIME))
-
-
 def device_wait(thread: ThreadSnapshot, level: int, polls: bool = False) -> DeviceWait:
-    """Facts that the stack tells of the call that frame ``level`` belongs to."""
+    """Facts that the stack shows of the call that frame ``level`` belongs to."""
     outer = outermost_call(thread, level)
     name, inner = function_name(thread, outer), function_name(thread, level)
     row = FUNCTIONS.get(plain_name(name))
@@ -168,23 +147,27 @@ def device_wait(thread: ThreadSnapshot, level: int, polls: bool = False) -> Devi
 
 
 def nccl_call(thread: ThreadSnapshot, level: int = 0) -> str:
-    """The function of NCCL that the program entered and that has not returned; "" where there is none."""
-    outer = [
-        each for each in range(level, min(level + _DEPTH, len(thread.frames))) if FunctionTag.NCCL in thread.tags(each)
-    ]
-    return function_name(thread, outer[-1]) if outer else ""
+    """The function of NCCL that the program entered and that has not returned; "" if there is none."""
+    levels = range(level, min(level + _DEPTH, len(thread.frames)))
+    outermost = next((at for at in reversed(levels) if FunctionTag.NCCL in thread.tags(at)), None)
+    return function_name(thread, outermost) if outermost is not None else ""
 
 
 def _purpose(thread: ThreadSnapshot, level: int) -> str:
-    for each in range(level + 1, min(level + _DEPTH, len(thread.frames))):
-        found = _purpose_of(_names(thread, each))
-        if found:
-            return found
+    """The purpose of the call of frame ``level``, by the innermost of PyTorch's functions in which such a call has a
+    special one."""
+    purposes = (
+        assumed_symbols.ALLOCATOR_EVENTS,
+        assumed_symbols.ALLOCATOR_RELEASE,
+        assumed_symbols.ALLOCATOR_BLOCK,
+        assumed_symbols.GRAPH_REPLAY,
+        assumed_symbols.GRAPH_CAPTURE,
+    )
+    for outer in range(level + 1, min(level + _DEPTH, len(thread.frames))):
+        for row in purposes:
+            if any(name.startswith(row.beginnings) for name in _names(thread, outer)):
+                return row.purpose
     return ""
-
-
-def _purpose_of(names: Sequence[str]) -> str:
-    return next((row.purpose for row in _PURPOSES if any(name.startswith(row.beginnings) for name in names)), "")
 
 
 def _names(thread: ThreadSnapshot, level: int) -> Sequence[str]:
@@ -193,7 +176,7 @@ def _names(thread: ThreadSnapshot, level: int) -> Sequence[str]:
 
 
 def function_name(thread: ThreadSnapshot, level: int) -> str:
-    """The function of a frame without its arguments, "" where it has no name."""
+    """The function of a frame without its arguments, "" if it has no name."""
     function = thread.stack.function(level)
     return function.demangled[0].split("(")[0] if function else ""
 
@@ -210,10 +193,10 @@ class _Handle(NamedTuple):
 
 
 class StreamsOfWaits:
-    """Reads the streams for one look: the pools once, the current streams of each thread that is asked for."""
+    """Reads the streams for one inspection: the pools once, the current streams of each thread on request."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer, sites: CallSites | None) -> None:
-        """``sites``: the calls of the process; None where it has no torch."""
+        """``sites``: the calls of the process; None without torch."""
         self._memory = memory
         self._sites = sites
         self._streams = CudaStreams(symbolizer, ThreadVariables(memory, symbolizer))
@@ -222,7 +205,8 @@ class StreamsOfWaits:
         self.devices: int | None = None
         try:
             build = torch_version(symbolizer.modules)
-            if not build or store.release(build) < _OLDEST:
+            # 2.6 is the first release whose numbers of streams were checked.
+            if not build or store.release(build) < (2, 6):
                 raise BadData(f"how torch {build or 'of this release'} numbers them is not known")
             self.devices = self._streams.device_count() or None
             self._pool = self._streams.pool()
@@ -230,15 +214,15 @@ class StreamsOfWaits:
             self.problems.append(f"PyTorch's streams: {error.what}")
 
     def current(self, thread: ThreadSnapshot) -> tuple[CudaStream, ...]:
-        """The thread's current streams; empty where they are not known."""
+        """The thread's current streams; () if they are not known."""
         if not self.devices:
             return ()
         try:
-            found = self._streams.current(thread.thread_pointer)
-            for each in found:
-                if not _is_pointer(each.handle) and (each.number & 1 or each.handle not in _SPECIAL):
-                    raise BadData(f"stream {each.number:#x} of cuda:{each.device} cannot be at {each.handle:#x}")
-            return found
+            streams = self._streams.current(thread.thread_pointer)
+            for stream in streams:
+                if not _is_pointer(stream.handle) and (stream.number & 1 or stream.handle not in _SPECIAL):
+                    raise BadData(f"stream {stream.number:#x} of cuda:{stream.device} cannot be at {stream.handle:#x}")
+            return streams
         except GdbextError as error:
             self.problems.append(f"current streams of thread {thread.tid}: {error.what}")
             return ()
@@ -246,13 +230,13 @@ class StreamsOfWaits:
     def completed(self, thread: ThreadSnapshot, wait: DeviceWait, callbacks: tuple[int, ...]) -> DeviceWait:
         """The wait with its stream or event, as the caller's code passed it, and the device that this proves;
         ``callbacks``: threads of the driver that run functions of the program."""
-        level = _level(thread)
+        level = _call_level(thread)
         only = 0 if self.devices == 1 else None
         call, work, passed = self._called(thread, wait, level)
         row = FUNCTIONS.get(plain_name(call))
         handle = _Handle(device=only)
         if row and level is not None and passed:
-            handle = self._passed(thread, level, row, only) or self._into_current(thread, wait.purpose, call, only)
+            handle = self._passed(thread, level, row, only) or self._current(thread, wait.purpose, call, only)
         return wait._replace(
             call=call,
             work=work,
@@ -265,20 +249,21 @@ class StreamsOfWaits:
         )
 
     def _passed(self, thread: ThreadSnapshot, level: int, row: DeviceFunction, only: int | None) -> _Handle | None:
-        """The event or stream that the caller passed, None where neither is known."""
+        """The event or stream that the caller passed, None if neither is known. ``only``: the only device, if there is
+        one."""
         event = self._argument(thread, level, row.event)
         if event is not None and _is_pointer(event):
             return _Handle(event=event, device=only, certainty=Certainty.EXACT)
         handle = self._argument(thread, level, row.stream)
         if handle is None or not (handle in _SPECIAL or _is_pointer(handle)):
             return None
-        known = self._pool.get(handle)
-        number, device = (known.number, known.device) if known else (None, only)
+        stream = self._pool.get(handle)
+        number, device = (stream.number, stream.device) if stream else (None, only)
         return _Handle(handle, number, device=device, certainty=Certainty.EXACT)
 
     def graph(self, thread: ThreadSnapshot) -> CudaGraph | None:
-        """The graph that the thread's call replays; None where there is none, or where it is not known."""
-        level = _level(thread)
+        """The graph that the thread's call replays; None if there is none, or it is not known."""
+        level = _call_level(thread)
         if level is None or not self._sites or level + 1 >= len(thread.frames):
             return None
         if not any(name.startswith(assumed_symbols.GRAPH_REPLAY.beginnings) for name in _names(thread, level + 1)):
@@ -292,45 +277,46 @@ class StreamsOfWaits:
         self.problems.append(f"the CUDA graph that thread {thread.tid} replays: {problem}")
         return None
 
-    def _into_current(self, thread: ThreadSnapshot, purpose: str, call: str, only: int | None) -> _Handle:
+    def _current(self, thread: ThreadSnapshot, purpose: str, call: str, only: int | None) -> _Handle:
         """The stream into which PyTorch replays a graph: the thread's current one (CUDAGraph.cpp)."""
         graph = self.graph(thread)
         device = graph.device if graph else only
         replays = purpose == assumed_symbols.GRAPH_REPLAY.purpose and plain_name(call) == "cudaGraphLaunch"
-        for each in self.current(thread) if replays else ():
-            if each.device == device:
-                number = each.number if each.handle in self._pool else None
-                return _Handle(each.handle, number, device=device, certainty=Certainty.INFERRED)
-        return _Handle(device=only)
+        stream = next((each for each in self.current(thread) if each.device == device), None) if replays else None
+        if not stream:
+            return _Handle(device=only)
+        number = stream.number if stream.handle in self._pool else None
+        return _Handle(stream.handle, number, device=device, certainty=Certainty.INFERRED)
 
     def _called(self, thread: ThreadSnapshot, wait: DeviceWait, level: int | None) -> tuple[str, DeviceWork, bool]:
-        """The function that the program called, and its work: another one than the frame's where it left by a jump, and
-        what the caller passed are the arguments of the first. False where these are not those of CUDA: a function of
-        PyTorch left so."""
+        """(the function that the program called, its work, whether the caller passed the arguments of a CUDA function).
+
+        The program may have called another function than that of frame ``level``, which that left by a jump; then the
+        arguments are the first one's. They are not CUDA's if a function of PyTorch was left so.
+        """
         if level is None or not self._sites or level + 1 >= len(thread.frames):
             return wait.call, wait.work, False
         target, inner = self._sites.direct_target(thread.stack, level + 1), thread.stack.function(level)
         if not target or not inner or inner.start == target:
             return wait.call, wait.work, True
-        called = self._sites.function_at(target)
-        name = called.demangled[0].split("(")[0] if called and called.start == target else ""
+        function = self._sites.function_at(target)
+        name = function.demangled[0].split("(")[0] if function and function.start == target else ""
         row = FUNCTIONS.get(plain_name(name))
         return (name, row.work, True) if row else (wait.call, wait.work, False)
 
     def _argument(self, thread: ThreadSnapshot, level: int, number: int | None) -> int | None:
-        if number is None or not self._sites or level + 1 >= len(thread.frames):
-            return None
-        try:
-            return self._sites.argument(thread.stack, level + 1, number)
-        except GdbextError:
-            return None
+        if number is not None and self._sites and level + 1 < len(thread.frames):
+            with suppress(GdbextError):
+                return self._sites.argument(thread.stack, level + 1, number)
+        return None
 
 
-def _level(thread: ThreadSnapshot) -> int | None:
-    """The frame of the call that the program made."""
+def _call_level(thread: ThreadSnapshot) -> int | None:
+    """The frame of the CUDA call that the program made, None if there is none."""
     inner = thread.first(FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE)
     return outermost_call(thread, inner) if inner is not None else None
 
 
 def _is_pointer(value: int) -> bool:
-    return _LOWEST <= value < _HIGHEST
+    """``value`` may be a pointer. A handle that is none, and has no name, was not read from where the handle is."""
+    return 0x1000 <= value < 1 << 57

@@ -14,13 +14,12 @@ from gdbext.diagnosis.waits.syscall_waits import span
 from gdbext.engine.targets.system.linux import signal_name
 
 if TYPE_CHECKING:
-    from gdbext.cpython.tasks.loops import EndedTask, RunningLoop, RunningTask
+    from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
     from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
-_HELD = (Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER)
 _FROM_HERE = frozenset(
-    {
+    (
         Awaitable.TASK,
         Awaitable.LOCK,
         Awaitable.SEMAPHORE,
@@ -32,106 +31,93 @@ _FROM_HERE = frozenset(
         Awaitable.LIMITER,
         Awaitable.CHANNEL,
         Awaitable.FUTURE,
-    }
+    )
 )
-"""Things of asyncio and trio that only code which runs in the process ends: a bare future, too, where the loop has no
+"""Objects of asyncio and trio that only code which runs in the process ends: also a bare future, if the loop has no
 timer, descriptor or handler whose callback could complete it."""
-_LOCKS = frozenset({Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER})
-"""Those that no program gives back in a signal's handler."""
-_SHOWN_PIPES = 3
-_NO_NAME = "Task-"
-"""The beginning of the name that asyncio gives a task which has none (Lib/asyncio/tasks.py, _task_name_counter)."""
 
 
 def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, EventLoop]:
     """Thread id → its loop. ``users``: the threads that are in asyncio."""
     python = process.python
-    found: dict[int, EventLoop] = {}
+    loops: dict[int, EventLoop] = {}
     for loop in python.loops():
         tid = python.tid_of_ident(loop.ident) if loop.ident else None
         if tid is None and not loop.ident and len(users) == 1:
             tid = users[0]  # a loop that is not written in Python, as uvloop's
         if tid is not None:
-            found[tid] = _loop(process, loop, tid)
-    return found
-
-
-_MAY_ACCEPT = frozenset(
-    {
-        "accept",
-        "accept4",
-        "poll",
-        "ppoll",
-        "select",
-        "pselect6",
-        "epoll_wait",
-        "epoll_pwait",
-        "epoll_pwait2",
-        "io_uring_enter",
-    }
-)
+            loops[tid] = _event_loop(process, loop, tid)
+    return loops
 
 
 def asks_itself(
     process: ProcessSnapshot, states: Mapping[int, State | None], loops: Mapping[int, EventLoop]
 ) -> Iterator[tuple[int, State]]:
-    """The states of threads that wait for an answer of their own process, where only the event loop that they block
-    could accept the connection: it is the only loop, and every other thread waits for a thread, or for an answer of the
-    process itself, too."""
-    for tid, loop in loops.items() if len(loops) == 1 else ():
-        state = states.get(tid)
-        wait = state.wait if state else None
-        if not state or not wait or not loop.current or not wait.detail.peer or not wait.detail.peer.is_queued:
-            continue
-        others = [thread for thread in process.threads if thread.tid != tid]
-        if wait.timed or any(_may_accept(each, states.get(each.tid)) for each in others):
-            continue
-        seen = "no other thread accepts connections, and there is no other event loop"
-        detail = OwnServer(wait.detail.peer, wait.detail.children)
-        evidence = (*wait.evidence, seen)
-        mine, certainty = OwnerThread(tid), OwnerCertainty.RECORDED
-        yield tid, state.with_wait(wait._replace(owner=mine, certainty=certainty, evidence=evidence, detail=detail))
+    """(thread id, new state) of a thread that waits for an answer of its own process, if only the event loop that it
+    blocks could accept the connection: it is the only loop, and every other thread waits for a thread, or for an answer
+    of the process itself, too."""
+    if len(loops) != 1:
+        return
+    ((tid, loop),) = loops.items()
+    state = states.get(tid)
+    wait = state.wait if state else None
+    if not state or not wait or not loop.current or not wait.detail.peer or not wait.detail.peer.is_queued:
+        return
+    others = (thread for thread in process.threads if thread.tid != tid)
+    if wait.timed or any(_may_accept(other, states.get(other.tid)) for other in others):
+        return
+    wait = wait._replace(
+        owner=OwnerThread(tid),
+        certainty=OwnerCertainty.RECORDED,
+        evidence=(*wait.evidence, "no other thread accepts connections, and there is no other event loop"),
+        detail=OwnServer(wait.detail.peer, wait.detail.children),
+    )
+    yield tid, state.with_wait(wait)
 
 
 def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
-    """The thread runs, or goes on by itself or by what comes from outside, and so may accept a connection then."""
+    """The thread runs, or resumes by itself or by an event from outside, and so may accept a connection then."""
     wait = state.wait if state else None
-    if not state or not wait or not thread.syscall or thread.syscall.name in _MAY_ACCEPT:
+    if not state or not wait or not thread.syscall:
+        return True
+    call = thread.syscall.name
+    if call in {"poll", "ppoll", "select", "pselect6", "io_uring_enter"} or call.startswith(("accept", "epoll_")):
         return True
     if state.state is RunState.IDLE:
-        return thread.syscall.name != "futex"
+        return call != "futex"
     asks = wait.kind is WaitKind.IO and wait.detail.peer is not None and wait.detail.peer.own
     return wait.timed or wait.being_released or wait.external or not (asks or wait.kind.traits.needs_thread)
 
 
-def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
+def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
     assert process.python
     awaited = {task.address: process.python.awaited(loop, task) for task in loop.tasks if task.waiter}
-    names = {task.address: _label(task) for task in loop.tasks}
+    labels = {task.address: _label(task) for task in loop.tasks}
     inside: dict[int, list[RunningTask]] = {}
     for task in loop.tasks:
         for entered in task.entered:
             # A task that is just entering has its __aexit__ on the stack already.
             if task.subject != entered or not task.waiter:
                 inside.setdefault(entered, []).append(task)
-    tasks = tuple(_task(process, loop, task, awaited, names, inside) for task in loop.tasks)
-    itself = loop.watches_itself and _no_handler_wakes(process, {each.kind for each in awaited.values()})
-    by_name = tuple(sorted(tasks, key=lambda task: task.name))
-    ended = tuple(map(_ended, loop.ended))
-    is_trio = loop.kind.startswith(TRIO)
-    return EventLoop(by_name, loop.address, loop.kind, tid, loop.ready, itself, is_trio, ended)
-
-
-def _ended(task: EndedTask) -> str:
-    raised = f", raised in {task.raised_in}" if task.raised_in else ""
-    return f"the task {task.name} has ended with {task.error}{raised}"
-
-
-def _no_handler_wakes(process: ProcessSnapshot, awaited: set[Awaitable]) -> bool:
-    """No handler of a signal can do what the tasks wait for; where signals are not known, as in a core, only locks are
-    out of their reach."""
+    tasks = (_task(process, loop, task, awaited.get(task.address), labels, inside) for task in loop.tasks)
+    # Signal handlers give no locks back; if they are not known, as in a core, they may do anything else.
     handled = process.procfs.handled_signals()
-    return awaited <= _LOCKS or (handled is not None and not handled)
+    locks = {Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER}
+    no_handler_wakes = {each.kind for each in awaited.values()} <= locks or (handled is not None and not handled)
+    ended = []
+    for ended_task in loop.ended:
+        raised = f", raised in {ended_task.raised_in}" if ended_task.raised_in else ""
+        ended.append(f"the task {ended_task.name} has ended with {ended_task.error}{raised}")
+    return EventLoop(
+        tuple(sorted(tasks, key=lambda task: task.name)),
+        loop.address,
+        loop.kind,
+        tid,
+        loop.ready,
+        loop.watches_itself and no_handler_wakes,
+        loop.kind.startswith(TRIO),
+        tuple(ended),
+    )
 
 
 def _label(task: RunningTask) -> str:
@@ -139,7 +125,8 @@ def _label(task: RunningTask) -> str:
     trio's ``__main__.credit``."""
     name = task.name or f"{task.address:#x}"
     is_function = task.outer is not None and name.endswith(f".{task.outer.function.rpartition('.')[2]}")
-    if not task.outer or (task.name and not is_function and not task.name.startswith(_NO_NAME)):
+    # asyncio calls a task without a name Task-1 (Lib/asyncio/tasks.py, _task_name_counter).
+    if not task.outer or (task.name and not is_function and not task.name.startswith("Task-")):
         return name
     file = task.outer.file.rpartition("/")[2]
     return f"{task.outer.function} ({file}:{task.outer.line or '?'}{'' if is_function else f', {name}'})"
@@ -149,104 +136,91 @@ def _task(
     process: ProcessSnapshot,
     loop: RunningLoop,
     task: RunningTask,
-    awaited: Mapping[int, Awaited],
-    names: Mapping[int, str],
+    awaited: Awaited | None,
+    labels: Mapping[int, str],
     inside: Mapping[int, Sequence[RunningTask]],
 ) -> AsyncTask:
+    """The task as it is reported. ``labels``: address of a task → its label; ``inside``: address of a lock → the tasks
+    inside ``async with`` of it."""
     frames = tuple(
         Frame(level, FrameKind.PYTHON, None, frame.function, file=frame.file, line=frame.line)
         for level, frame in enumerate(task.frames)
     )
-    name = task.name or f"task {task.address:#x}"
+    name, label = task.name or f"task {task.address:#x}", labels[task.address]
     if task.address == loop.current:
-        return AsyncTask(name, task.address, TaskState.RUNNING, label=names[task.address])
-    found = awaited.get(task.address)
-    if not found:
-        return AsyncTask(name, task.address, TaskState.READY, frames=frames, label=names[task.address])
-    kept = (found.holder,) if found.holder in names else ()
-    holders = kept or (_holders(inside.get(found.address, ()), task) if found.kind in _HELD else ())
-    known = holders or tuple(each for each in found.tasks if each in names)
-    text = _text(
-        process, found, [names[each] for each in known], "holds" if kept else "seems to hold" if holders else ""
-    )
-    needs = () if found.first else known
-    sleeps = found.kind is Awaitable.SLEEP
+        return AsyncTask(name, task.address, TaskState.RUNNING, label=label)
+    if not awaited:
+        return AsyncTask(name, task.address, TaskState.READY, frames=frames, label=label)
+    recorded = awaited.holder in labels
+    holders = (awaited.holder,) if recorded else ()
+    if not recorded and awaited.kind in (Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER):
+        # A semaphore with several holders is free when any of them leaves, so only a single one is needed.
+        users = inside.get(awaited.address, ())
+        others = tuple(other.address for other in users if other.address != task.address)
+        holders = others if len(users) <= 2 and len(others) == 1 else ()
+    needed = holders or tuple(other for other in awaited.tasks if other in labels)
+    verb = "holds" if recorded else "seems to hold" if holders else ""
     return AsyncTask(
         name,
         task.address,
         TaskState.WAITING,
-        text,
-        needs,
-        found.timed,
+        _phrase(process, awaited, [labels[other] for other in needed], verb),
+        () if awaited.first else needed,
+        awaited.timed,
         frames,
-        inferred=bool(holders) and not kept,
-        sleeps=sleeps,
-        label=names[task.address],
-        only_from_here=found.kind in _FROM_HERE,
+        inferred=bool(holders) and not recorded,
+        sleeps=awaited.kind is Awaitable.SLEEP,
+        label=label,
+        only_from_here=awaited.kind in _FROM_HERE,
     )
 
 
-def _holders(inside: Sequence[RunningTask], task: RunningTask) -> tuple[int, ...]:
-    """The other task inside ``async with`` of the lock. A semaphore with several holders is free when any of them
-    leaves."""
-    others = tuple(other.address for other in inside if other.address != task.address) if len(inside) <= 2 else ()
-    return others if len(others) == 1 else ()
+def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held: str) -> str:
+    """What a task waits for: ``waits for the task reader``. ``held``: the verb if the tasks with these labels hold
+    it."""
+    tasks = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+    if awaited.kind is Awaitable.SLEEP:
+        return f"sleeps ({span(awaited.delay)} s)" if awaited.delay is not None else "sleeps"
+    if awaited.kind is Awaitable.TASK:
+        first = "the first of " if awaited.first else ""
+        return f"waits for {first}the task{'s' if len(labels) > 1 else ''} {tasks}" if labels else "waits for a task"
+    if awaited.kind is Awaitable.PROCESS and awaited.pid is not None:
+        if awaited.status is None:
+            child = process.procfs.children().get(awaited.pid)
+            return f"waits for the end of process {child.label if child else awaited.pid}"
+        # The process has exited: asyncio waits for those that still have its pipes.
+        status = awaited.status
+        ending = f"killed by {signal_name(-status)}" if status < 0 else f"exit status {status}"
+        pipes = " and ".join(f"fd {fd}{_other_end(process, fd)}" for fd in awaited.pipes[:3])
+        exited = f"process {awaited.pid}, which has ended ({ending})"
+        return f"waits for the end of the pipes of {exited}{': ' if pipes else ''}{pipes}"
+    if awaited.kind is Awaitable.DESCRIPTOR:
+        return f"waits for fd {awaited.descriptor}{_other_end(process, awaited.descriptor)}"
+    text = f"waits for {awaited.kind.value.format(f'{awaited.address:#x}', awaited.package)}"
+    if awaited.kind is Awaitable.JOB:
+        return text + job_clause(process, awaited)
+    return f"{text}, which {tasks} {held}" if held else text
 
 
-def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: str) -> str:
-    if found.kind is Awaitable.SLEEP:
-        return f"sleeps ({span(found.delay)} s)" if found.delay is not None else "sleeps"
-    if found.kind is Awaitable.TASK:
-        tasks = f"{'the first of ' if found.first else ''}the task{'s' if len(names) > 1 else ''} {_some(names)}"
-        return f"waits for {tasks if names else 'a task'}"
-    if found.kind is Awaitable.PROCESS and found.pid is not None:
-        return _process_text(process, found, found.pid)
-    if found.kind is Awaitable.DESCRIPTOR:
-        return f"waits for fd {found.descriptor}{_other_end(process, found.descriptor)}"
-    text = f"waits for {found.kind.value.format(f'{found.address:#x}', found.package)}"
-    if found.kind is Awaitable.JOB:
-        return text + job_clause(process, found)
-    return f"{text}, which {_some(names)} {held}" if held else text
+def job_clause(process: ProcessSnapshot, awaited: Awaited) -> str:
+    """The thread that runs the job, with its line (``, which thread 7 runs at train.py:8 (step)``); or what the workers
+    do, if none has begun it."""
 
+    def at_line(tid: int | None) -> str:
+        thread = process.thread(tid) if tid is not None else None
+        frame = next((frame for frame in thread.python if frame.is_users), None) if thread else None
+        return f" at {frame.file.rpartition('/')[2]}:{frame.line or '?'} ({frame.function})" if frame else ""
 
-def job_clause(process: ProcessSnapshot, found: Awaited) -> str:
-    """The thread that runs the job, with the line at which it is; or what the workers do that have not begun it."""
-    python = process.python
-    jobs = {future: python.tid_of_ident(ident) for future, ident in python.running_jobs.items()}
-    if found.address in jobs:
-        return f", which thread {jobs[found.address] or '?'} runs{_at_line(process, jobs[found.address])}"
-    if not found.is_pending:
+    jobs = {future: process.python.tid_of_ident(ident) for future, ident in process.python.running_jobs.items()}
+    if awaited.address in jobs:
+        return f", which thread {jobs[awaited.address] or '?'} runs{at_line(jobs[awaited.address])}"
+    if not awaited.is_pending:
         return ""
-    others = [tid for tid in jobs.values() if tid is not None]
-    if not others:
+    tids = [tid for tid in jobs.values() if tid is not None]
+    if not tids:
         return ", which no worker has begun"
-    runs = f"thread {others[0]} runs another job" if len(others) == 1 else f"{len(others)} threads run other jobs"
-    return f", which no worker has begun: {runs}{_at_line(process, others[0])}"
-
-
-def _at_line(process: ProcessSnapshot, tid: int | None) -> str:
-    """`` at train.py:8 (step)``: the innermost line of the program's own that the thread is at."""
-    thread = process.thread(tid) if tid is not None else None
-    frame = next((each for each in thread.python if each.is_users), None) if thread else None
-    if not frame:
-        return ""
-    return f" at {frame.file.rpartition('/')[2]}:{frame.line or '?'} ({frame.function})"
-
-
-def _process_text(process: ProcessSnapshot, found: Awaited, pid: int) -> str:
-    """A process that has ended is not waited for, but those that still have its pipes."""
-    child = process.procfs.children().get(pid)
-    label = child.label if child else str(pid)
-    if found.status is None:
-        return f"waits for the end of process {label}"
-    ended = f"process {pid}, which has ended ({_ending(found.status)})"
-    pipes = " and ".join(f"fd {fd}{_other_end(process, fd)}" for fd in found.pipes[:_SHOWN_PIPES])
-    return f"waits for the end of the pipes of {ended}{': ' if pipes else ''}{pipes}"
-
-
-def _ending(status: int) -> str:
-    """The end of a process as subprocess counts it: a signal is a negative number."""
-    return f"killed by {signal_name(-status)}" if status < 0 else f"exit status {status}"
+    runs = f"thread {tids[0]} runs another job" if len(tids) == 1 else f"{len(tids)} threads run other jobs"
+    return f", which no worker has begun: {runs}{at_line(tids[0])}"
 
 
 def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:
@@ -255,7 +229,3 @@ def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:
     link = process.procfs.descriptor(descriptor)
     peer = process.procfs.peers.of(link, False)
     return ", ".join(filter(None, (f" ({link})" if link else "", peer.text if peer else "")))
-
-
-def _some(names: list[str], limit: int = 4) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

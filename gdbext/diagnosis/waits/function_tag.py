@@ -12,19 +12,19 @@ from enum import Enum
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.abi.versions import EVALUATES
+from gdbext.cpython.abi.versions import EVAL_FUNCTIONS
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 Tag = TypeVar("Tag")
 _LONGEST = 200
 """Characters of a mangled name that are compared."""
 _LOCAL = re.compile(r"L(?=\d)")
 """Internal linkage, which is no part of a function's qualified name. The last letter of a name as ProcessGroupNCCL
-looks like it, so both sides of a comparison go without it."""
+looks like it, so both sides of a comparison are compared without it."""
 
 
 class Functions(NamedTuple):
@@ -38,7 +38,6 @@ class Functions(NamedTuple):
 
 
 def c_functions(names: str) -> Functions:
-    """C functions, by their names with spaces between."""
     return Functions(c=tuple(names.split()))
 
 
@@ -47,12 +46,7 @@ VARIANTS = ("_ptsz", "_ptds")
 
 
 def _device_functions(names: str) -> Functions:
-    """Functions of a device's runtime or driver, with their variants."""
     return Functions(c=tuple(name + ending for name in names.split() for ending in ("", *VARIANTS)))
-
-
-def _python(names: tuple[str, ...]) -> Functions:
-    return Functions(c=names)
 
 
 def torch_functions(*families: TorchSymbol) -> Functions:
@@ -109,14 +103,14 @@ class FunctionTag(Enum):
     )
 
     # --- CPython ---
-    TAKES_GIL = _python(assumed_names.TAKES_GIL)
-    OFFERS_GIL = _python(assumed_names.OFFERS_GIL)
-    EVALUATES = _python(EVALUATES)
-    PYTHON_LOCK = _python(assumed_names.WAITS_FOR_LOCK)
-    RUNS_SIGNAL_HANDLERS = _python(assumed_names.RUNS_SIGNAL_HANDLERS)
-    RUNS_FINALIZERS = _python(assumed_names.RUNS_FINALIZERS)
-    RUNS_WEAKREF_CALLBACKS = _python(assumed_names.RUNS_WEAKREF_CALLBACKS)
-    PROMPT = _python(assumed_names.READS_PROMPT)
+    TAKES_GIL = Functions(assumed_names.TAKES_GIL)
+    OFFERS_GIL = Functions(assumed_names.OFFERS_GIL)
+    EVAL_FUNCTIONS = Functions(EVAL_FUNCTIONS)
+    PYTHON_LOCK = Functions(assumed_names.WAITS_FOR_LOCK)
+    RUNS_SIGNAL_HANDLERS = Functions(assumed_names.RUNS_SIGNAL_HANDLERS)
+    RUNS_FINALIZERS = Functions(assumed_names.RUNS_FINALIZERS)
+    RUNS_WEAKREF_CALLBACKS = Functions(assumed_names.RUNS_WEAKREF_CALLBACKS)
+    PROMPT = Functions(assumed_names.READS_PROMPT)
 
     # --- libraries below torch ---
     OPENMP_LOCK = c_functions(
@@ -169,11 +163,7 @@ class FunctionTag(Enum):
     OVERRUN = c_functions("__stack_chk_fail __fortify_fail __chk_fail")
     PURE_VIRTUAL = c_functions("__cxa_pure_virtual __cxa_deleted_virtual")
     TERMINATE = c_functions("_ZSt9terminatev _ZN10__cxxabiv111__terminateEPFvvE")
-    PYTHON_FATAL = _python(assumed_names.FATAL_ERROR)
-
-
-_PATTERN_BEGINNINGS = tuple(f"_ZN{nested_name(namespace)}" for namespace in ("gloo", "c10d"))
-"""The beginnings of all names that a pattern fits."""
+    PYTHON_FATAL = Functions(assumed_names.FATAL_ERROR)
 
 
 class FunctionIndex(Generic[Tag]):
@@ -192,34 +182,24 @@ class FunctionIndex(Generic[Tag]):
                 self._by_beginning.setdefault(_LOCAL.sub("", name), []).append(tag)
         self._beginnings = tuple(sorted(self._by_beginning, key=len, reverse=True))
         self._by_pattern = [(re.compile(each.pattern), tag) for tag, each in rows if each.pattern]
+        self._pattern_beginnings = tuple(f"_ZN{nested_name(namespace)}" for namespace in ("gloo", "c10d"))
 
     def tags_of(self, names: Iterable[str]) -> frozenset[Tag]:
         """The tags of one function, given all its names (mangled)."""
-        found: set[Tag] = set()
+        tags: set[Tag] = set()
         for name in names:
-            found.update(self._by_name.get(name, ()))
-            if name.startswith("_Z"):
-                found.update(self._of_mangled(name))
-        return frozenset(found)
-
-    def _of_mangled(self, name: str) -> Iterator[Tag]:
-        # A name at the very start of the mangled name is the function itself; deeper it is only an argument.
-        plain = _plain(name)
-        if plain.startswith(self._beginnings):
-            yield from next(self._by_beginning[each] for each in self._beginnings if plain.startswith(each))
-        if self._by_pattern and name.startswith(_PATTERN_BEGINNINGS):
-            yield from (tag for pattern, tag in self._by_pattern if pattern.match(name))
-
-
-def _plain(name: str) -> str:
-    """A mangled name from its N on, without the letters of const methods (K) and internal linkage (L)."""
-    start = f"N{name[4:_LONGEST]}" if name.startswith("_ZNK") else name[2:_LONGEST]
-    return _LOCAL.sub("", start)
+            tags.update(self._by_name.get(name, ()))
+            if not name.startswith("_Z"):
+                continue
+            # A name at the very start of the mangled name is the function itself; deeper it is only an argument. It is
+            # compared from its N on, without the letters of const methods (K) and internal linkage (L).
+            plain = _LOCAL.sub("", f"N{name[4:_LONGEST]}" if name.startswith("_ZNK") else name[2:_LONGEST])
+            if plain.startswith(self._beginnings):
+                tags.update(next(self._by_beginning[each] for each in self._beginnings if plain.startswith(each)))
+            if self._by_pattern and name.startswith(self._pattern_beginnings):
+                tags.update(tag for pattern, tag in self._by_pattern if pattern.match(name))
+        return frozenset(tags)
 
 
-_INDEX = FunctionIndex((tag, tag.value) for tag in FunctionTag)
-
-
-def tags_of(names: Iterable[str]) -> frozenset[FunctionTag]:
-    """The tags of one function, given all its names (mangled)."""
-    return _INDEX.tags_of(names)
+tags_of = FunctionIndex((tag, tag.value) for tag in FunctionTag).tags_of
+"""The tags of one function, given all its names (mangled)."""

@@ -1,12 +1,6 @@
 """Pools of background threads, as data: how their idle workers are recognised, and what it means that they are missing.
-
-Pool: one row. ``POOLS`` has those of Python, PyTorch and the libraries below it; other packages add theirs by the entry
-point ``gdbext.pools`` (docs/library.md), and nothing tells the two apart.
-
-PoolIndex: which part a function plays in which pool.
-
-MissingWorkers: workers that a thread waits for and that the process does not have.
-"""
+``POOLS`` has those of Python, PyTorch and the libraries below it; other packages add theirs by the entry point
+``gdbext.pools`` (docs/library.md), and nothing distinguishes the two."""
 
 from __future__ import annotations
 
@@ -18,7 +12,7 @@ from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import LOADER_WORKER, PIN_MEMORY_THREADS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
 NOTHING = Functions()
 
@@ -38,38 +32,38 @@ class Pool(NamedTuple):
     """(file name, function) of further functions, called by the main loop, that only wait for work. Those of threading,
     queue, selectors and multiprocessing are known."""
     idles_in: tuple[str, str] | None = None
-    """(file name, function) of the innermost frame of an idle worker, where its main loop does other things, too."""
+    """(file name, function) of the innermost frame of an idle worker, if its main loop does other things, too."""
     works_in: tuple[tuple[str, str], ...] = ()
-    """(file name, function) of main loops that call the jobs themselves: where one is innermost, its job is a function
-    of C."""
+    """(file name, function) of main loops that call the jobs themselves: if one is innermost, its job is a C
+    function."""
     native: Functions = NOTHING
     """Native functions in which a worker waits for work."""
     main: Functions = NOTHING
     """The native main function of the workers. Where it is given, a worker has it on its stack."""
     library: str | tuple[str, ...] = ""
-    """The beginning of the file name of the library with ``native`` (``libtorch``), or of several, where the names
-    alone do not tell."""
+    """The beginning of the file name of the library with ``native`` (``libtorch``), or of several, if the names alone
+    are ambiguous."""
     within: int = 14
-    """Frames from the kernel up to ``native`` of an idle worker, at most: where jobs are run by that very function,
-    what stands between may be a job."""
+    """Frames from the kernel up to ``native`` of an idle worker, at most: if that very function runs the jobs, what is
+    between may be a job."""
     named: tuple[str, ...] = ()
     """Beginnings of the names that the library gives its threads. Where its functions have no names, a thread with
     such a name that waits with few frames, all of ``library`` and of the C and C++ libraries, is an idle worker."""
     alone: bool = False
-    """True if nobody else starts threads that have nothing but ``library`` on their stacks: they need no name."""
+    """True if only this pool starts threads with nothing but ``library`` on their stacks: they need no name."""
     near_main: int = 0
     """Frames between ``native`` and ``main`` of an idle worker, at most; 0 for any number."""
     spins: Functions = NOTHING
-    """Native functions that look for work again and again, without sleeping."""
+    """Native functions that poll for work, without sleeping."""
     text: bytes = b""
-    """A text that each library with the pool built in has among its constants: a name of a source file, which Rust's
-    panics tell. It is looked for where a thread waits in a library without names of functions."""
+    """A text that each library with the pool built in has among its constants: a source file's name, for Rust's panics.
+    It is searched if a thread waits in a library whose functions have no names."""
     awaited_in: Functions = NOTHING
     """Native functions in which other threads wait for work of the pool: they need a thread with ``main``."""
     workers: str = ""
-    """Its workers, where they may be missing: "this process has no …", "… only 3 …"."""
+    """Its workers, if they may be missing: "this process has no …", "… only 3 …"."""
     advice_when_missing: str = ""
-    """A sentence on what to do where they are missing, which they are after fork."""
+    """A sentence on what to do if they are missing, as after a fork."""
 
     @property
     def json_text(self) -> str:
@@ -359,7 +353,7 @@ class PoolFunction:
 
 
 class PoolIndex:
-    """The rows of all pools, to be asked by function."""
+    """Finds the pools of a function: ``python`` by (file name, function), ``functions_of`` by native names."""
 
     def __init__(self, pools: Collection[Pool] = POOLS) -> None:
         self.python: Mapping[tuple[str, str], Pool] = {}
@@ -373,12 +367,9 @@ class PoolIndex:
                 (PoolPart.AWAITED, pool.awaited_in),
             )
             rows += [(PoolFunction(pool, part), functions) for part, functions in parts if functions != NOTHING]
-        self._functions = FunctionIndex(rows)
+        self.functions_of = FunctionIndex(rows).tags_of
+        """The parts that a native function plays, given all its names (mangled)."""
         self.without_names = tuple(pool for pool in pools if pool.named or pool.alone)
         """The pools whose workers are known by thread or library, too."""
         self.built_in = tuple(pool for pool in pools if pool.text)
         """The pools that any library may have built in, which its constants tell."""
-
-    def functions_of(self, names: Iterable[str]) -> frozenset[PoolFunction]:
-        """The parts that a native function plays, given all its names (mangled)."""
-        return self._functions.tags_of(names)

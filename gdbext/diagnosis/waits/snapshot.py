@@ -1,8 +1,4 @@
-"""Snapshot of one thread and of its process: the input of the wait recognisers.
-
-In a process that was forked without exec, threads vanish while their locks stay. A missing thread alone proves nothing:
-a fork is stated only where something in this process, or in its parent, shows it.
-"""
+"""Snapshot of one thread and of its process: the input of the wait recognisers."""
 
 from __future__ import annotations
 
@@ -10,12 +6,13 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, VanishedThread
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, VanishedThread, Wait
 from gdbext.diagnosis.waits.function_tag import tags_of
 from gdbext.diagnosis.waits.pool_table import POOLS, PoolIndex
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.glibc.pthread import thread_id
 from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked_syscall, continued, make_syscall
+from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
 
 if TYPE_CHECKING:
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
 
     from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.wait_view import PythonWaitView
+    from gdbext.diagnosis.report.resource import Resource
     from gdbext.diagnosis.report.thread_report import Frame
     from gdbext.diagnosis.waits.add_ons import AddOns
     from gdbext.diagnosis.waits.function_tag import FunctionTag
@@ -39,46 +37,14 @@ if TYPE_CHECKING:
     Tag = Union["FunctionTag", "PoolFunction"]
     """The knowledge that the name of a function gives."""
 
-_FORKING_FILES = ("/multiprocessing/popen_fork.py", "/multiprocessing/forkserver.py")
-"""Sources whose frames stand at the bottom of a child's stack: Popen._launch and main call os.fork()."""
 
-
-def fork_evidence(process: ProcessSnapshot) -> tuple[str, ...]:
-    """Facts that show that the process was forked, the best first; empty where nothing does."""
-    if process.fork_evidence is None:
-        process.fork_evidence = tuple(_evidence(process))
-    return process.fork_evidence
-
-
-def _evidence(process: ProcessSnapshot) -> Iterator[str]:
-    parent = process.procfs.forked_from()
-    if parent is not None:
-        yield f"its code, stack and heap are where those of its parent process {parent} are: it was forked from it"
-    main = process.thread(process.pid)  # the only thread that a fork leaves, under another id
-    native = process.python.native_id(process.pid)
-    if main and native is not None and main.own_tid not in (None, native):
-        yield f"threading recorded thread {main.tid} as the kernel's thread {native}, before a fork"
-    for thread in process.threads:
-        if any(frame.file.endswith(_FORKING_FILES) for frame in thread.python):
-            yield "multiprocessing's call of fork is on its stack"
-
-
-_NEAR_IDS = 1 << 12
-"""Ids between those of two threads that lived in the same program, on a machine that is not too busy."""
-_OBJECT_FRAMES, _OBJECT_SIZE = 8, 64
-"""The innermost frames that keep the address of an object that is waited for, and bytes from it to the futex."""
 INNER = 80
-"""Frames from the innermost one in which the meaning of a wait is looked for: a callback of a dynamic loader or a
-backward hook may put many frames between a lock and the call that tells its purpose."""
+"""Innermost frames that are searched for the meaning of a wait: a callback of the dynamic loader or a backward hook may
+put many frames between a lock and the call that tells its purpose."""
 OUTER = 8
-"""Frames from the outermost one in which a pool's main function is looked for."""
+"""Outermost frames that are searched for a pool's main function."""
 MAX_TID = 1 << 22
 """The largest thread id: PID_MAX_LIMIT (include/linux/threads.h)."""
-_SHARED_FILES = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")
-_SLOTS = 64
-"""Stack words of one frame that are searched for an address."""
-_AROUND = 2
-"""Frames on both sides of a function of libc that may hold a pointer to what it waits for."""
 
 
 class ProcessSnapshot:
@@ -104,10 +70,7 @@ class ProcessSnapshot:
         self.procfs = procfs
         self.add_ons = add_ons
         self.threads: list[ThreadSnapshot] = []
-        self.fork_evidence: tuple[str, ...] | None = None
-        """Kept by waits.fork_evidence, which says what it is."""
-        self.sleepers: dict[int, set[int]] | None = None
-        """Kept by ``sleepers``, which says what it is."""
+
         self._tags: dict[int, frozenset[Tag]] = {}
         self._tags_along: dict[tuple[tuple[int, ...], range], dict[Tag, int]] = {}
 
@@ -116,59 +79,99 @@ class ProcessSnapshot:
         """All kinds of pools; ours come before those of other packages."""
         return PoolIndex((*POOLS, *(self.add_ons.pools if self.add_ons is not None else ())))
 
+    @property
+    def added_recognisers(self) -> Sequence[Callable[[ThreadSnapshot], Wait | None]]:
+        """The recognisers of other packages."""
+        return self.add_ons.recognisers if self.add_ons is not None else ()
+
     def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[Tag]:
         """The tags of a frame's function; looked up once for each code address."""
-        found = self._tags.get(frame.lookup_pc)
-        if found is None:
-            where = function()
-            names = where.names if where else ()
-            found = self._tags[frame.lookup_pc] = tags_of(names) | self.pools.functions_of(names)
-        return found
+        tags = self._tags.get(frame.lookup_pc)
+        if tags is None:
+            symbol = function()
+            names = symbol.names if symbol else ()
+            tags = self._tags[frame.lookup_pc] = tags_of(names) | self.pools.functions_of(names)
+        return tags
 
     def tags_along(self, stack: NativeStack, levels: range) -> Mapping[Tag, int]:
         """Tag → the first of these levels that has it."""
-        found = self._tags_along.get((stack.path, levels))
-        if found is None:
-            found = self._tags_along[stack.path, levels] = {}
+        level_of_tag = self._tags_along.get((stack.path, levels))
+        if level_of_tag is None:
+            level_of_tag = self._tags_along[stack.path, levels] = {}
             for level in levels:
                 for tag in self.tags(stack.frames[level], partial(stack.function, level)):
-                    found.setdefault(tag, level)
-        return found
-
-    def thread(self, tid: int) -> ThreadSnapshot | None:
-        """The thread with this id."""
-        return self._by_tid.get(tid)
+                    level_of_tag.setdefault(tag, level)
+        return level_of_tag
 
     @cached_property
-    def _by_tid(self) -> dict[int, ThreadSnapshot]:
+    def _thread_by_tid(self) -> dict[int, ThreadSnapshot]:
         return {thread.tid: thread for thread in self.threads}
 
+    def thread(self, tid: int) -> ThreadSnapshot | None:
+        return self._thread_by_tid.get(tid)
+
+    @cached_property
+    def fork_evidence(self) -> tuple[str, ...]:
+        """Facts that show that the process was forked without exec, the best first; () if nothing does.
+
+        After such a fork threads are missing while their locks stay. A missing thread alone proves no fork.
+        """
+        facts = []
+        parent = self.procfs.forked_from()
+        if parent is not None:
+            facts.append(
+                f"its code, stack and heap are where those of its parent process {parent} are: it was forked from it"
+            )
+        main = self.thread(self.pid)  # the only thread that a fork leaves, under another id
+        native = self.python.native_id(self.pid)
+        if main and native is not None and main.own_tid not in (None, native):
+            facts.append(f"threading recorded thread {main.tid} as the kernel's thread {native}, before a fork")
+        # Popen._launch and main of these files call os.fork(): their frames are at the bottom of a child's stack.
+        forking_files = ("/multiprocessing/popen_fork.py", "/multiprocessing/forkserver.py")
+        for thread in self.threads:
+            if any(frame.file.endswith(forking_files) for frame in thread.python):
+                facts.append("multiprocessing's call of fork is on its stack")
+        return tuple(facts)
+
+    @cached_property
+    def sleepers(self) -> Mapping[int, set[int]]:
+        """Address of a futex → ids of the threads that sleep on it."""
+        tids: dict[int, set[int]] = {}
+        for thread in self.threads:
+            if thread.futex:
+                tids.setdefault(thread.futex.address, set()).add(thread.tid)
+        return tids
+
+    def processes(self, pids: Iterable[int]) -> tuple[ChildProcess, ...]:
+        """The children with these ids, with what is known of each."""
+        children = self.procfs.children()
+        return tuple(children.get(pid, ChildProcess(pid)) for pid in pids)
+
     def owner(self, tid: int) -> OwnerThread | VanishedThread | None:
-        """The owner that a lock records; None where ``tid`` cannot be a thread's id, or nobody can say whose it is."""
+        """The owner that a lock records; None if ``tid`` is no thread id, or its thread cannot be determined."""
         if not 0 < tid <= MAX_TID:
             return None
         outer, complete = self._outer_tids
         if tid in outer:
             return OwnerThread(outer[tid])
-        is_ours = tid in self.tids  # and no thread says so of itself: what they say is damaged
-        return VanishedThread(tid) if complete and not is_ours else None
+        # A tid of ours that no thread has as its own id: what the threads say is damaged.
+        return VanishedThread(tid) if complete and tid not in self.tids else None
 
     def owner_certainty(self, owner: OwnerThread | VanishedThread | None) -> OwnerCertainty:
-        """The certainty of an owner that one word of a lock records. One that is gone is inferred if its id is far from
-        those of the process: the kernel hands ids out in order, so a thread of this process, or of its parent, has had
-        one near them. A damaged word is seldom such a number."""
+        """The certainty of an owner that one word of a lock records. A thread that is gone is RECORDED only if its id
+        is near those of the process: the kernel gives ids out in order, and a damaged word is seldom such a number."""
         if not owner or isinstance(owner, OwnerThread):
             return OwnerCertainty.RECORDED if owner else OwnerCertainty.UNKNOWN
-        is_near = any(abs(owner.tid - each) <= _NEAR_IDS for each in self._outer_tids[0])
+        is_near = any(abs(owner.tid - tid) <= 1 << 12 for tid in self._outer_tids[0])
         return OwnerCertainty.RECORDED if is_near else OwnerCertainty.INFERRED
 
     @cached_property
     def _outer_tids(self) -> tuple[Mapping[int, int], bool]:
         """Thread ids as the process itself sees them → as we see them (they differ across PID namespaces), and whether
-        no thread is missing there.
+        all threads are among them.
 
-        Each thread's own word in struct pthread tells. One that is our own id proves that both are equal, for the ids
-        of one namespace are not those of another; so does, for want of better, that none can be read.
+        glibc keeps each thread's own id in struct pthread. If one of these equals ours, both namespaces are the same;
+        so they are assumed to be if none can be read.
         """
         inner = {tid: thread.tid for thread in self.threads if (tid := thread.own_tid) and tid <= MAX_TID}
         if not inner or any(own == outer for own, outer in inner.items()):
@@ -177,8 +180,8 @@ class ProcessSnapshot:
 
     @cached_property
     def frozen_group(self) -> str:
-        """The frozen control group of the process, "?" where its name is not known, "" where it is in none; asked
-        where a thread's state hints at it."""
+        """The frozen cgroup of the process, "?" if its name is not known, "" if it is in none. Read only if a thread's
+        state hints at it."""
         sides = [thread.kernel_side for thread in self.threads if thread.kernel_side]
         if not self.procfs or not any(side.is_uninterruptible or side.is_frozen for side in sides):
             return ""
@@ -241,11 +244,11 @@ class ThreadSnapshot:
         self.stop_signal = stop_signal
 
     def alone(self) -> ThreadSnapshot:
-        """The same thread, of which the system tells nothing but what stands in its own memory."""
-        found, found.process = object.__new__(ThreadSnapshot), object.__new__(ProcessSnapshot)
-        vars(found.process).update(vars(self.process), procfs=NO_PROCFS)
-        vars(found).update(vars(self), process=found.process)
-        return found
+        """The same thread without what the operating system says of its process: only its memory remains."""
+        thread, thread.process = object.__new__(ThreadSnapshot), object.__new__(ProcessSnapshot)
+        vars(thread.process).update(vars(self.process), procfs=NO_PROCFS)
+        vars(thread).update(vars(self), process=thread.process)
+        return thread
 
     @cached_property
     def syscall(self) -> Syscall | None:
@@ -262,9 +265,9 @@ class ThreadSnapshot:
 
     @cached_property
     def futex(self) -> FutexWait | None:
-        """Its futex wait on a word that can be one of an object's; None for any other wait."""
-        found = any_futex_wait(self.syscall)
-        return found if found and found.address >= _FIRST_PAGE else None
+        """Its futex wait on a word that can belong to an object; None for any other wait."""
+        wait = any_futex_wait(self.syscall)
+        return wait if wait and wait.address >= 4096 else None  # vm.mmap_min_addr is at least a page
 
     @property
     def thread_pointer(self) -> int:
@@ -278,11 +281,9 @@ class ThreadSnapshot:
 
     @property
     def frames(self) -> list[NativeFrame]:
-        """The native frames, innermost first."""
         return self.stack.frames
 
     def tags(self, level: int) -> frozenset[Tag]:
-        """The tags of one frame."""
         return self.process.tags(self.frames[level], lambda: self.stack.function(level))
 
     @cached_property
@@ -297,10 +298,9 @@ class ThreadSnapshot:
         return self.process.tags_along(self.stack, range(outermost, max(outermost - OUTER, -1), -1))
 
     def first(self, *tags: FunctionTag, within: int = INNER) -> int | None:
-        """The innermost level that has one of the tags, None where there is none."""
-        levels = [self.inner_tags[tag] for tag in tags if tag in self.inner_tags]
-        level = min(levels, default=None)
-        return level if level is not None and level < within else None
+        """The innermost level below ``within`` that has one of the tags, None if there is none."""
+        levels = (self.inner_tags[tag] for tag in tags if tag in self.inner_tags)
+        return min((level for level in levels if level < within), default=None)
 
     def module_name(self, level: int) -> str:
         """The file name of a frame's module, "" outside of all modules."""
@@ -320,27 +320,29 @@ class ThreadSnapshot:
     def is_shared(self, address: int) -> bool:
         """The address is in memory that other processes may have, too; in a core only a path tells that."""
         mapping = self.process.modules.mapping_at(address)
-        return mapping is None or mapping.permissions.endswith("s") or mapping.path.startswith(_SHARED_FILES)
+        shared_files = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")
+        return mapping is None or mapping.permissions.endswith("s") or mapping.path.startswith(shared_files)
 
     def mentions(self, address: int, levels: Iterable[int]) -> bool:
         """The address is in a register or a stack word of one of these frames."""
         return any(address in self.values(level) for level in levels if 0 <= level < len(self.frames))
 
     def has_at_hand(self, word: int) -> bool:
-        """The object with this word is in a callee-saved register or on the stack of one of the innermost frames."""
+        """A callee-saved register or a stack word of the 8 innermost frames points to ``word``, or less than 64 bytes
+        below it: to an object that contains it."""
         kept = self.process.memory.architecture.callee_saved
         values = [self.frames[0].registers.get(name, 0) for name in kept] if self.frames else []
-        stacks = (self._stack_words(level) for level in range(min(len(self.frames), _OBJECT_FRAMES)))
-        return any(0 <= word - value < _OBJECT_SIZE for value in chain(values, *stacks))
+        stacks = (self._stack_words(level) for level in range(min(len(self.frames), 8)))
+        return any(0 <= word - value < 64 for value in chain(values, *stacks))
 
     def object_around(self, word: int, offsets: Iterable[int], level: int) -> int | None:
-        """The address of the object that has ``word`` at one of the offsets: the only candidate that the frames around
-        ``level`` hold a pointer to, None where there is not just one."""
-        held: set[int] = set()
-        for at in range(max(level - _AROUND, 0), min(level + _AROUND + 1, len(self.frames))):
-            held.update(self.values(at))
-        found = [word - offset for offset in offsets if word - offset in held and (word - offset) % 8 == 0]
-        return found[0] if len(found) == 1 else None
+        """The address of the object that has ``word`` at one of the offsets: the only candidate to which a frame within
+        two of ``level`` has a pointer, None unless there is exactly one."""
+        pointers: set[int] = set()
+        for near in range(max(level - 2, 0), min(level + 3, len(self.frames))):
+            pointers.update(self.values(near))
+        objects = [word - offset for offset in offsets if word - offset in pointers and (word - offset) % 8 == 0]
+        return objects[0] if len(objects) == 1 else None
 
     def values(self, level: int) -> Iterator[int]:
         """Registers of a frame as they were in it, then the words of its part of the stack."""
@@ -349,7 +351,7 @@ class ThreadSnapshot:
 
     def _stack_words(self, level: int) -> Iterator[int]:
         frame = self.frames[level]
-        words = min((frame.cfa - frame.sp) // 8, _SLOTS) if frame.cfa > frame.sp else 0
+        words = min((frame.cfa - frame.sp) // 8, 64) if frame.cfa > frame.sp else 0  # 64: a large frame's inner end
         raw = self.process.memory.try_read(frame.sp, words * 8)
         yield from (int.from_bytes(raw[at : at + 8], "little") for at in range(0, len(raw), 8))
 
@@ -358,7 +360,6 @@ WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 = 0, 6, 9, 11, 13  # inclu
 _PRIVATE, _COMMAND = 0x80, 0x7F
 """FUTEX_PRIVATE_FLAG; ~(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME), for the operations in use."""
 TID_MASK, WAITERS = 0x3FFFFFFF, 0x80000000
-_FIRST_PAGE = 4096  # nothing is mapped below it (vm.mmap_min_addr is more, if anything)
 
 
 class FutexWait(NamedTuple):
@@ -403,11 +404,16 @@ def any_futex_wait(call: Syscall | None) -> FutexWait | None:
     return FutexWait(address, command, value & 0xFFFFFFFF, timeout != 0, not operation & _PRIVATE)
 
 
-def sleepers(process: ProcessSnapshot) -> Mapping[int, set[int]]:
-    """The threads that sleep on each futex, by its address."""
-    if process.sleepers is None:
-        process.sleepers = {}
-        for thread in process.threads:
-            if thread.futex:
-                process.sleepers.setdefault(thread.futex.address, set()).add(thread.tid)
-    return process.sleepers
+def wait_for_threads(
+    resource: Resource, tids: Iterable[int], certainty: OwnerCertainty, *evidence: str, timed: bool = False
+) -> Wait:
+    """The wait until each of these threads has acted; without an owner if there are none."""
+    owners = tuple(map(OwnerThread, tids))
+    if not owners:
+        return Wait(resource, timed=timed, evidence=evidence)
+    return Wait(resource, owners[0], certainty, timed, evidence, others=owners[1:])
+
+
+def process_list(processes: Sequence[ChildProcess]) -> str:
+    """``process 7 (producer)``, or ``processes 7 (producer) and 8 (consumer)``."""
+    return f"process{'es' if len(processes) > 1 else ''} {listed(processes)}"

@@ -1,11 +1,7 @@
 """One object per architecture: its registers, calling convention, system calls, signal frames and instructions.
 
-Architecture: everything that is asked of one. No other code names a register, a system call or an instruction.
-
-A register is a name and a value in a plain mapping, for that is what the unwinder can afford; which name means what is
-asked here: ``registers[architecture.stack_pointer]``.
-
-The calling convention is data: where each argument of a call is passed.
+No other code names a register, a system call or an instruction. A register is a name and a value in a plain mapping,
+which is what the unwinder can afford: ``registers[architecture.stack_pointer]``.
 """
 
 from __future__ import annotations
@@ -169,20 +165,20 @@ class Architecture(ABC):
     """The register that tells a function in which memory it leaves a result that has no room in registers."""
     thread_register: str
     """The register that points to the thread's control block."""
-    syscall_register: str = ""
-    """The system register in which the kernel keeps the number of the system call that a thread sits in; "" where that
+    syscall_register: str
+    """The system register in which the kernel keeps the number of the system call that a thread is in; "" where that
     is a general register."""
 
     # --- calls -----------------------------------------------------------------------------------
 
     argument_registers: tuple[str, ...]
     """Registers of integer and pointer arguments, in order."""
-    float_argument_registers: tuple[str, ...] = ()
-    """Registers of floating-point arguments, in order: in the low bytes of vector registers, which no called
-    function gives back as they were. Empty where nobody has written that down yet."""
-    float_registers: FloatRegisters | None = None
+    float_argument_registers: tuple[str, ...]
+    """Registers of floating-point arguments, in order: in the low bytes of vector registers, which no called function
+    preserves."""
+    float_registers: FloatRegisters
     callee_saved: tuple[str, ...]
-    """Registers that a called function gives back as they were; without the stack pointer."""
+    """Registers that a called function preserves; without the stack pointer."""
     call_pushes: int
     """Bytes that a call itself puts on the stack: the return address, or nothing where that is in a register."""
     frame_record: FrameRecord
@@ -193,16 +189,15 @@ class Architecture(ABC):
 
     longest_instruction: int
     longest_direct_call: int
-    breakpoint_code: bytes
-    """The instruction that debuggers write over others, and kernel probes, too."""
     """Bytes of a call instruction that names its target, or the place that holds it."""
+    breakpoint_code: bytes
+    """The instruction that debuggers and kernel probes write over others."""
     entry_marks: tuple[bytes, ...]
     """Instructions that only the target of an indirect call or jump begins with."""
     padding: tuple[bytes, ...]
     """Beginnings of the instructions that fill the space between functions."""
     signal_frame: SignalFrame
-    probing: Probing | None = None
-    """None where nobody has found out yet where kernel probes are cheap."""
+    probing: Probing
     tls_relocations: TlsRelocations
 
     # --- memory ----------------------------------------------------------------------------------
@@ -249,11 +244,10 @@ class Architecture(ABC):
 
     def unpack_floats(self, data: bytes) -> dict[str, int]:
         """The low 8 bytes of each vector register, by the note that ``float_registers`` describes; {} where it is
-        shorter than that, or unknown."""
-        known = self.float_registers
-        if not known or len(data) < known.size:
+        shorter than that."""
+        if len(data) < self.float_registers.size:
             return {}
-        return {name: int.from_bytes(data[at : at + 8], "little") for name, at in known.offsets.items()}
+        return {name: int.from_bytes(data[at : at + 8], "little") for name, at in self.float_registers.offsets.items()}
 
     def thread_pointer(self, registers: Mapping[str, int]) -> int:
         """The address of the thread's control block, 0 where the target does not give it."""
@@ -261,17 +255,17 @@ class Architecture(ABC):
 
     @abstractmethod
     def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
-        """Number and arguments of the system call that a stopped thread sits in; None when it runs user code."""
+        """Number and arguments of the system call that a stopped thread is in; None when it runs user code."""
 
     @abstractmethod
     def restarted_syscall(self, number: int, read: ReadCode, cfa: int) -> int:
-        """The number of the system call that goes on after a stop, where ``number`` says only that one does.
+        """The number of the system call that resumes after a stop, where ``number`` says only that one does.
 
         ``cfa`` is that of the caller of the function that makes the call."""
 
     @abstractmethod
     def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
-        """Address behind the instruction of the system call that a stopped thread sits in; None when it runs user
+        """Address behind the instruction of the system call that a stopped thread is in; None when it runs user
         code."""
 
     @abstractmethod
@@ -306,9 +300,9 @@ class Architecture(ABC):
     def called(self, before: bytes, returns_to: int) -> int:
         """The target of the direct call that ends ``before`` and returns to ``returns_to``; 0 if there is none."""
 
-    def called_slot(self, before: bytes, returns_to: int) -> int:  # noqa: ARG002 - for subclasses
+    @abstractmethod
+    def called_slot(self, before: bytes, returns_to: int) -> int:
         """Address of the word through which the call goes that ends ``before``, at a fixed address; 0 if none is."""
-        return 0
 
     @abstractmethod
     def return_address_offset(self, at: bytes, before: bytes) -> int | None:
@@ -330,47 +324,38 @@ class Architecture(ABC):
     def direct_calls(self, code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
         """(offset in ``code``, target) of each direct call of ``targets``, offsets from the start of ``code``, too."""
 
+    @abstractmethod
     def slot_calls(self, code: bytes, slots: Collection[int]) -> Iterator[tuple[int, int]]:
         """(offset in ``code``, slot) of each call through one of ``slots``, words at fixed addresses: offsets from the
         start of ``code``, too."""
-        del code, slots
-        yield from ()
 
+    @abstractmethod
     def place_arguments(self, arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
-        """Places of the words of each argument of a call, by the calling convention; [] where nobody has written that
-        down yet."""
-        del arguments
-        return []
+        """Places of the words of each argument of a call, by the calling convention."""
 
-    def probe_offset(self, code: bytes, kept: int) -> int | None:
-        """Offset in a function that starts with ``code`` at which a kernel probe is cheap and the first ``kept``
-        arguments are still in their registers; None where there is no such place."""
-        del code, kept
-        return None
+    @abstractmethod
+    def probe_offset(self, code: bytes, argument_count: int) -> int | None:
+        """Offset in a function that starts with ``code`` at which a kernel probe is cheap and the first
+        ``argument_count`` arguments are still in their registers; None where there is no such place."""
 
+    @abstractmethod
     def table_accesses(self, code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
         """Offsets in ``code`` of the instructions that make the address of an indexed entry of a table, which is
-        ``displacement`` bytes into a structure, with a right shift by ``shift`` bits at most ``within`` bytes before.
-
-        None at all where probes are not supported.
-        """
-        del code, displacement, shift, within
-        return iter(())
+        ``displacement`` bytes into a structure, with a right shift by ``shift`` bits at most ``within`` bytes
+        before."""
 
     @abstractmethod
     def has_operand(self, code: bytes, value: int) -> bool:
         """An instruction in ``code`` can have the number as an immediate operand or as a displacement."""
 
+    @abstractmethod
     def loaded_member(self, code: bytes) -> LoadedMember | None:
         """The result of a function that starts with ``code``, where all that it does is to load an unsigned member of
         its first argument; None for any other function."""
-        del code
-        return None
 
+    @abstractmethod
     def threads_or_global(self, code: bytes, address: int) -> ThreadsOrGlobal | None:
         """The result of the function at ``address``, which starts with ``code``; None for any other function."""
-        del code, address
-        return None
 
     @abstractmethod
     def address_uses(self, code: bytes, address: int) -> Iterable[AddressUse]:

@@ -27,8 +27,8 @@ class KnownArchitecture(NamedTuple):
 
 
 _KNOWN = (KnownArchitecture(62, "x86_64", "i386:x86-64"),)
-_BY_MACHINE = {each.machine: each for each in _KNOWN}
-_BY_NAME = {each.name: each for each in _KNOWN}
+_BY_MACHINE = {architecture.machine: architecture for architecture in _KNOWN}
+_BY_NAME = {architecture.name: architecture for architecture in _KNOWN}
 _TITLES = {3: "x86", 62: "x86-64", 183: "aarch64"}
 """Titles for messages about files of any machine."""
 
@@ -47,8 +47,9 @@ def by_machine(machine: int) -> Architecture:
     """The architecture of an ELF file's e_machine. Raises ForeignArchitecture."""
     if machine not in _BY_MACHINE:
         raise foreign(f"processes of ELF machine {machine} cannot be read")
-    found: Architecture = import_module(f"gdbext.engine.arch.{_BY_MACHINE[machine].name}.architecture").ARCHITECTURE
-    return found
+    module = import_module(f"gdbext.engine.arch.{_BY_MACHINE[machine].name}.architecture")
+    architecture: Architecture = module.ARCHITECTURE
+    return architecture
 
 
 def by_name(name: str) -> Architecture:
@@ -66,7 +67,7 @@ def own() -> Architecture | None:
 
 def by_gdb_name(name: str) -> Architecture | None:
     """The architecture that gdb calls so, None for one that cannot be read."""
-    return next((by_machine(each.machine) for each in _KNOWN if name.startswith(each.gdb_name)), None)
+    return next((by_machine(known.machine) for known in _KNOWN if name.startswith(known.gdb_name)), None)
 
 
 def foreign(what: str) -> ForeignArchitecture:
@@ -80,10 +81,7 @@ def machine_title(machine: int) -> str:
     return _TITLES.get(machine, f"machine {machine}")
 
 
-_SETGROUPS = {"x86_64": 116, "aarch64": 159}
-"""arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h (Linux 6.1), by the machine of uname(2)."""
-
-
 def own_setgroups() -> int:
     """The number of setgroups(2) on this machine, 0 where it is of another kind."""
-    return _SETGROUPS.get(os.uname().machine, 0)
+    # arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h (Linux 6.1)
+    return {"x86_64": 116, "aarch64": 159}.get(os.uname().machine, 0)

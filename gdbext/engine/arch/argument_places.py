@@ -1,11 +1,9 @@
 """Finds the places of arguments: where the caller took one from, and where the called function keeps it.
 
-The source of a call's argument is the last write of its register before the call, followed to where it came from. The
-answer is a place that still holds the value while the call is under way: a callee-saved register of the calling frame,
-or a stack slot. Where that is not certain there is no answer.
-
-What a function keeps of its own arguments is told by the moves at its start, from argument registers to places that
-last.
+The source of a call's argument is the last write of its register before the call, followed to where it came from: a
+place that still holds the value while the call is under way, which is a callee-saved register of the calling frame, or
+a stack slot. A function keeps its own arguments by the moves at its start, from argument registers to places that last.
+Where a place is not certain there is no answer.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gdbext.engine.arch import Architecture
-    from gdbext.engine.arch.instruction import Instruction, MemoryOperand
+    from gdbext.engine.arch.instruction import Instruction
 
 _WORD = 8
 _ENDS = ("call", "jmp", "ret", "trap")
@@ -65,14 +63,12 @@ def argument_source(
     that some jump leads to before the source was found. Jumps inside ``code`` are known; ``labels`` are the targets
     of all others that may lead into it: from behind the call, and from the function's cold part (``jump_targets``).
     """
-    known = jump_targets(code)
-    known.update(labels)
-    return _OriginSearch(architecture, code, known).find(len(code) - 1, register)
+    return _OriginSearch(architecture, code, jump_targets(code).union(labels)).find(len(code) - 1, register)
 
 
 def jump_targets(code: Iterable[Instruction]) -> set[int]:
     """Targets of the direct jumps of ``code``."""
-    return {found.target for found in code if found.kind in ("jmp", "jcc") and found.target}
+    return {insn.target for insn in code if insn.kind in ("jmp", "jcc") and insn.target}
 
 
 class _OriginSearch:
@@ -84,78 +80,80 @@ class _OriginSearch:
         self._labels = labels
         self._call = len(code) - 1
 
-    def find(self, before: int, register: str) -> Location | None:
-        """The place of ``register`` at the call, as it is just before instruction number ``before``."""
-        position = before
+    def find(self, position: int, register: str) -> Location | None:
+        """The place at the call of what ``register`` holds just before instruction number ``position``."""
         while position >= 0:
             if register in self._kept:
-                kept = self._unchanged(register, position)
-                if kept is not None:
-                    return Location("register", register, kept)
+                added = self._added_until_call(register, position)
+                if added is not None:
+                    return Location("register", register, added)
             if self._code[position].address in self._labels or position == 0:
                 return None
             position -= 1
-            found = self._code[position]
-            if found.kind in _ENDS:
+            insn = self._code[position]
+            if insn.kind in _ENDS:
                 return None
-            if register in found.writes or register in found.float_writes:
-                return self._source(position, found, register)
+            if register in insn.writes or register in insn.float_writes:
+                return self._source(position, insn, register)
         return None
 
-    def _source(self, position: int, found: Instruction, register: str) -> Location | None:
-        if found.destination != register:
+    def _source(self, position: int, insn: Instruction, register: str) -> Location | None:
+        """The place of what instruction number ``position`` writes to the register."""
+        if insn.destination != register:
             return None  # a pop writes the stack pointer, too, and many write without naming
-        if found.kind == "and":
-            parts = (self.find(position, register), self._operand(position, found))
-            return Location("and", parts=(parts[0], parts[1])) if parts[0] and parts[1] else None
-        source = self._operand(position, found)
-        if found.kind != "low" or not source or found.immediate is None:
+        source = self._operand(position, insn)
+        if insn.kind == "and":
+            former = self.find(position, register)
+            return Location("and", parts=(former, source)) if former and source else None
+        if insn.kind != "low" or not source or insn.immediate is None:
             return source
-        return source._replace(size=min(source.size, found.immediate))
+        return source._replace(size=min(source.size, insn.immediate))
 
-    def _operand(self, position: int, found: Instruction) -> Location | None:
+    def _operand(self, position: int, insn: Instruction) -> Location | None:
         """The place of what an instruction takes from its source, memory or immediate operand."""
-        if found.kind in ("zero", "mov", "and") and found.immediate is not None:
-            return Location("constant", value=found.immediate & 0xFFFF_FFFF_FFFF_FFFF)
-        if found.kind == "fzero":
+        if insn.kind in ("zero", "mov", "and") and insn.immediate is not None:
+            return Location("constant", value=insn.immediate & 0xFFFF_FFFF_FFFF_FFFF)
+        if insn.kind == "fzero":
             return Location("constant", value=0)
-        if found.kind in ("mov", "and", "low", "fmov") and found.source:
-            return self.find(position, found.source)
-        if not found.memory or found.memory.index_register or not found.memory.base:
+        if insn.kind in ("mov", "and", "low", "fmov") and insn.source:
+            return self.find(position, insn.source)
+        memory = insn.memory
+        if not memory or memory.index_register or not memory.base:
             return None
-        if found.fixed_operand:
-            if found.kind in ("fmov", "low"):
-                return Location("fixed", value=found.fixed_operand)
-            return Location("constant", value=found.fixed_operand) if found.kind == "lea" else None
-        return self._through_base(position, found, found.memory)
-
-    def _through_base(self, position: int, found: Instruction, memory: MemoryOperand) -> Location | None:
-        """``lea`` and loads relative to a register that can itself be followed to the call."""
-        base = self.find(position, memory.base)
-        if not base or base.kind != "register" or base.size < _WORD:
+        if insn.fixed_operand:
+            if insn.kind in ("fmov", "low"):
+                return Location("fixed", value=insn.fixed_operand)
+            return Location("constant", value=insn.fixed_operand) if insn.kind == "lea" else None
+        base = self._base(position, memory.base)
+        if not base:
             return None
         displacement = base.displacement + memory.displacement
-        if found.kind == "lea":
+        if insn.kind == "lea":
             return Location("register", base.register, displacement)
-        if found.kind not in ("mov", "and", "low", "fmov"):
+        if insn.kind not in ("mov", "and", "low", "fmov"):
             return None
         others = self._stores_elsewhere(position, base.register, displacement)
         return None if others is None else Location("memory", base.register, displacement, others=others)
 
-    def _unchanged(self, register: str, position: int) -> int | None:
+    def _base(self, position: int, register: str) -> Location | None:
+        """The register at the call, with a displacement, that a base register can be followed to."""
+        base = self.find(position, register)
+        return base if base and base.kind == "register" and base.size == _WORD else None
+
+    def _added_until_call(self, register: str, position: int) -> int | None:
         """The number to add to the register at the call to get it as before instruction ``position``; None when
         unsure."""
         added = 0
-        for found in self._code[position : self._call]:
-            if register not in found.writes:
+        for insn in self._code[position : self._call]:
+            if register not in insn.writes:
                 continue
             is_top = register == self._stack_pointer
-            if is_top and found.kind == "push":
+            if is_top and insn.kind == "push":
                 added += _WORD
-            elif is_top and found.kind == "pop" and found.destination != self._stack_pointer:
+            elif is_top and insn.kind == "pop" and insn.destination != self._stack_pointer:
                 added -= _WORD
-            elif found.kind == "add" and found.immediate is not None:
-                added -= found.immediate
+            elif insn.kind == "add" and insn.immediate is not None:
+                added -= insn.immediate
             else:
                 return None
         return added
@@ -163,26 +161,27 @@ class _OriginSearch:
     def _stores_elsewhere(
         self, position: int, register: str, displacement: int
     ) -> tuple[tuple[str, int, int], ...] | None:
-        """Stores between the load and the call relative to other registers; None when one may hit the slot.
+        """Stores between the load at ``position`` and the call relative to other registers (register, displacement,
+        bytes); None when one may hit the slot.
 
         A store relative to the same register is known to miss it. A push writes below the stack pointer, where no
         variable can be.
         """
         others = []
         for number in range(position + 1, self._call):
-            found = self._code[number]
-            if not found.stored:
+            insn = self._code[number]
+            if not insn.stored:
                 continue
-            memory = found.memory
-            if not memory or not memory.base or memory.index_register:
+            memory = insn.memory
+            if not memory or not memory.base or memory.index_register or memory.base not in self._kept:
                 return None
-            base = self.find(number, memory.base) if memory.base in self._kept else None
-            if not base or base.kind != "register" or base.size < _WORD:
+            base = self._base(number, memory.base)
+            if not base:
                 return None
             start = base.displacement + memory.displacement
             if base.register != register:
-                others.append((base.register, start, found.stored))
-            elif start < displacement + _WORD and displacement < start + found.stored:
+                others.append((base.register, start, insn.stored))
+            elif start < displacement + _WORD and displacement < start + insn.stored:
                 return None
         return tuple(others)
 
@@ -215,7 +214,7 @@ def saved_arguments(architecture: Architecture, code: Sequence[Instruction], sit
     A place counts only when nothing else that can run before ``site`` writes it; {} where the code up to there is not
     known.
     """
-    if not any(site in (one.address, one.end) for one in code):
+    if not any(site in (insn.address, insn.end) for insn in code):
         return {}
     return _SavedArgumentSearch(architecture, code, site).find()
 
@@ -229,139 +228,124 @@ class _SavedArgumentSearch:
         self._depths: Mapping[int, int | None] | None = None
 
     def find(self) -> dict[str, SavedArgument]:
-        found: dict[str, SavedArgument] = {}
+        saved: dict[str, SavedArgument] = {}
         architecture = self._architecture
         arguments = {*architecture.argument_registers, *architecture.float_argument_registers}
         holding = {name: (name, _WORD) for name in arguments}
         """Register → the argument that it holds, and how many low bytes of it."""
         joins = jump_targets(self._code)
-        for one in self._code:
-            if one.address >= self._site or not holding:
+        for insn in self._code:
+            if insn.address >= self._site or not holding:
                 break
-            if one.address in joins or one.kind in _JUMPS:  # code without optimisation copies before any of these
+            if insn.address in joins or insn.kind in _JUMPS:  # code without optimisation copies before any of these
                 holding = {name: held for name, held in holding.items() if held[0] == name}
-            name, size = holding.get(one.source, ("", 0)) if one.kind in _MOVES else ("", 0)
-            holder = self._saved(one, size) if name and name not in found else None
-            if holder and self._only_write(one, holder):
-                found[name] = holder
-            for register in [*holding] if one.is_call else one.writes | one.float_writes:
+            name, size = holding.get(insn.source, ("", 0)) if insn.kind in _MOVES else ("", 0)
+            if insn.kind in ("low", "part") and insn.immediate is not None:
+                size = min(size, insn.immediate)
+            holder = self._holder(insn, size) if name and name not in saved else None
+            if holder and not any(self._may_write(other, holder) for other in self._before if other is not insn):
+                saved[name] = holder
+            for register in [*holding] if insn.is_call else insn.writes | insn.float_writes:
                 holding.pop(register, None)
-            if name and one.destination:
-                size = min(size, _moved(one))
-                holding[one.destination] = (name, size)
+            if name and insn.destination:
+                holding[insn.destination] = (name, size)
         intact = {name for name, held in holding.items() if held == (name, _WORD)}
-        for name in intact.difference(found):
-            if not any(one.is_call or name in one.writes or name in one.float_writes for one in self._before):
-                found[name] = SavedArgument(name)
-        return found
+        for name in intact.difference(saved):
+            if not any(insn.is_call or name in insn.writes or name in insn.float_writes for insn in self._before):
+                saved[name] = SavedArgument(name)
+        return saved
 
-    def _saved(self, one: Instruction, size: int) -> SavedArgument | None:
+    def _holder(self, insn: Instruction, size: int) -> SavedArgument | None:
         """The place to which an instruction moves the low ``size`` bytes of an argument, if it lasts."""
-        size = min(size, _moved(one))
-        if one.destination:
-            is_kept = one.destination in self._architecture.callee_saved
-            return SavedArgument(one.destination, None, size) if is_kept else None
-        memory = one.memory
+        if insn.destination:
+            is_kept = insn.destination in self._architecture.callee_saved
+            return SavedArgument(insn.destination, None, size) if is_kept else None
+        memory = insn.memory
         if not memory or memory.index_register:
             return None
-        size = min(size, one.stored or size)
+        size = min(size, insn.stored or size)
         if memory.base == self._architecture.frame_pointer:
             return SavedArgument(memory.base, memory.displacement, size)
-        place = self._from_cfa(one)
-        return None if place is None else SavedArgument(CFA, place, size)
+        offset = self._from_cfa(insn)
+        return None if offset is None else SavedArgument(CFA, offset, size)
 
-    def _only_write(self, move: Instruction, holder: SavedArgument) -> bool:
-        """Nothing but ``move`` writes the place; called functions preserve it."""
-        for one in self._before:
-            if one is move:
-                continue
-            if holder.displacement is None:
-                if holder.register in one.writes and not one.is_call:
-                    return False
-            elif one.stored and one.memory and self._may_overlap(one, holder):
-                return False
-        return True
-
-    def _may_overlap(self, one: Instruction, holder: SavedArgument) -> bool:
-        assert one.memory
-        assert holder.displacement is not None
+    def _may_write(self, insn: Instruction, holder: SavedArgument) -> bool:
+        """An instruction may write the place; called functions preserve it."""
+        if holder.displacement is None:
+            return holder.register in insn.writes and not insn.is_call
+        if not insn.stored or not insn.memory:
+            return False
         if holder.register != CFA:
-            start: int | None = one.memory.displacement if one.memory.base == holder.register else None
-        elif one.memory.base == self._architecture.stack_pointer:
-            start = self._from_cfa(one)
+            start = insn.memory.displacement if insn.memory.base == holder.register else None
+        elif insn.memory.base == self._architecture.stack_pointer:
+            start = self._from_cfa(insn)
             if start is None:
                 return True
         else:
             start = None
         if start is None:
             return False
-        return start < holder.displacement + holder.size and start + one.stored > holder.displacement
+        return start < holder.displacement + holder.size and start + insn.stored > holder.displacement
 
-    def _from_cfa(self, one: Instruction) -> int | None:
+    def _from_cfa(self, insn: Instruction) -> int | None:
         """Offset of a memory operand relative to the stack pointer, counted from the CFA."""
         architecture = self._architecture
-        if not one.memory or one.memory.base != architecture.stack_pointer:
+        if not insn.memory or insn.memory.base != architecture.stack_pointer:
             return None
         if self._depths is None:
             self._depths = _stack_depths(architecture, self._code)
-        depth = self._depths.get(one.address)
-        return None if depth is None else one.memory.displacement - depth - architecture.call_pushes
-
-
-def _moved(one: Instruction) -> int:
-    return one.immediate if one.kind in ("low", "part") and one.immediate is not None else _WORD
+        depth = self._depths.get(insn.address)
+        return None if depth is None else insn.memory.displacement - depth - architecture.call_pushes
 
 
 def _leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:
     """The instructions from which some path leads to ``site``; a jump through a pointer may lead anywhere."""
-    comes_from: dict[int, list[int]] = {}
+    predecessors: dict[int, list[int]] = {}
+    """Numbers of instructions, by the address that follows or that they jump to."""
     pending = [site]
-    for number, one in enumerate(code):
-        if one.kind not in ("jmp", "ret", "trap") and number + 1 < len(code):
-            comes_from.setdefault(code[number + 1].address, []).append(number)
-        if one.kind in ("jmp", "jcc") and one.target:
-            comes_from.setdefault(one.target, []).append(number)
-        elif one.kind == "jmp":
-            pending.append(one.address)
-    found: set[int] = {number for number, one in enumerate(code) if one.kind == "jmp" and not one.target}
+    numbers: set[int] = set()
+    for number, insn in enumerate(code):
+        if insn.kind not in ("jmp", "ret", "trap") and number + 1 < len(code):
+            predecessors.setdefault(code[number + 1].address, []).append(number)
+        if insn.kind in ("jmp", "jcc") and insn.target:
+            predecessors.setdefault(insn.target, []).append(number)
+        elif insn.kind == "jmp":
+            pending.append(insn.address)
+            numbers.add(number)
     while pending:
-        for number in comes_from.get(pending.pop(), ()):
-            if number not in found:
-                found.add(number)
+        for number in predecessors.get(pending.pop(), ()):
+            if number not in numbers:
+                numbers.add(number)
                 pending.append(code[number].address)
-    return [code[number] for number in sorted(found)]
+    return [code[number] for number in sorted(numbers)]
 
 
 def _stack_depths(architecture: Architecture, code: Sequence[Instruction]) -> dict[int, int | None]:
     """Address → by how many bytes the stack pointer is below what it was at the function's start; None where that
     depends on the path, or is not known."""
-    numbers = {one.address: number for number, one in enumerate(code)}
-    found: dict[int, int | None] = {}
+    numbers = {insn.address: number for number, insn in enumerate(code)}
+    depths: dict[int, int | None] = {}
     pending: list[tuple[int, int | None]] = [(0, 0)] if code else []
+    top = architecture.stack_pointer
     while pending:
         number, depth = pending.pop()
-        one = code[number]
-        if one.address in found and found[one.address] in (depth, None):
-            continue
-        if one.address in found:
+        insn = code[number]
+        if insn.address in depths:
+            if depths[insn.address] in (depth, None):
+                continue
             depth = None
-        found[one.address] = depth
-        after = _depth_after(architecture, one, depth)
-        if one.kind not in ("jmp", "ret", "trap") and number + 1 < len(code):
-            pending.append((number + 1, after))
-        if one.kind in ("jmp", "jcc") and one.target in numbers:
-            pending.append((numbers[one.target], after))
-    return found
-
-
-def _depth_after(architecture: Architecture, one: Instruction, depth: int | None) -> int | None:
-    top = architecture.stack_pointer
-    if depth is None or one.is_call or top not in one.writes:
-        return depth
-    if one.kind == "push":
-        return depth + _WORD
-    if one.kind == "pop" and one.destination != top:
-        return depth - _WORD
-    if one.kind == "add" and one.destination == top and one.immediate is not None:
-        return depth - one.immediate
-    return None
+        depths[insn.address] = depth
+        if depth is not None and top in insn.writes and not insn.is_call:
+            if insn.kind == "push":
+                depth += _WORD
+            elif insn.kind == "pop" and insn.destination != top:
+                depth -= _WORD
+            elif insn.kind == "add" and insn.destination == top and insn.immediate is not None:
+                depth -= insn.immediate
+            else:
+                depth = None
+        if insn.kind not in ("jmp", "ret", "trap") and number + 1 < len(code):
+            pending.append((number + 1, depth))
+        if insn.kind in ("jmp", "jcc") and insn.target in numbers:
+            pending.append((numbers[insn.target], depth))
+    return depths

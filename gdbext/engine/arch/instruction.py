@@ -1,4 +1,4 @@
-"""One decoded instruction, in words that fit every architecture."""
+"""One decoded instruction, for every architecture."""
 
 from __future__ import annotations
 
@@ -69,6 +69,4 @@ class Instruction(NamedTuple):
     def fixed_operand(self) -> int:
         """The address of a memory operand that counts from the program counter, 0 for any other operand."""
         memory = self.memory
-        if not memory or memory.base != PC_RELATIVE:
-            return 0
-        return self.address + self.length + memory.displacement
+        return self.end + memory.displacement if memory and memory.base == PC_RELATIVE else 0

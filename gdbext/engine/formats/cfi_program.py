@@ -1,8 +1,7 @@
 """Call frame programs: from the bytes of a CIE and an FDE to the row that holds at one address (DWARF 5, 6.4).
 
-And the expressions that such a row may have (2.5): signal trampolines, procedure linkage tables and functions that
-realign their stack need them. They are seldom, and therefore interpreted where they stand, with every loop bounded,
-since the bytes may come from a damaged process.
+The expressions of a row (2.5), which signal trampolines, procedure linkage tables and functions that realign their
+stack need, are rare: they are interpreted, with every loop bounded, since the bytes may come from a damaged process.
 """
 
 from __future__ import annotations
@@ -48,8 +47,10 @@ class _Program:
         self.location = location
         self.wanted = wanted
         self.cfa: tuple[int, int, bytes | None] = (-1, 0, None)
+        """Register and offset, or the expression."""
         self.rules: dict[int, Rule] = {}
         self.initial: dict[int, Rule] = {}
+        """The rules that the CIE ends with: by DWARF number of the register, as ``rules``."""
         self.remembered: list[tuple[tuple[int, int, bytes | None], dict[int, Rule]]] = []
 
     def run(self, code: bytes) -> None:
@@ -70,23 +71,26 @@ class _Program:
             elif opcode == 0x0E:  # DW_CFA_def_cfa_offset
                 offset, position = uleb128(code, position)
                 self.cfa = (self.cfa[0], offset, None)
-            elif 0x01 <= opcode <= 0x04 or opcode == 0x1D:
-                delta, position = self._delta(opcode, code, position)
-                if self._advance(delta):
+            elif opcode in _ADVANCE_SIZES:
+                size = _ADVANCE_SIZES[opcode]
+                if self._advance(int.from_bytes(code[position : position + size], "little")):
                     return
-            else:
-                position = self._other(opcode, code, position)
+                position += size
+            elif opcode == 0x0A:  # DW_CFA_remember_state
+                if len(self.remembered) >= MAX_REMEMBERED:
+                    raise BadData("DW_CFA_remember_state without end")
+                self.remembered.append((self.cfa, dict(self.rules)))
+            elif opcode == 0x0B:  # DW_CFA_restore_state
+                if not self.remembered:
+                    raise BadData("DW_CFA_restore_state without DW_CFA_remember_state")
+                self.cfa, self.rules = self.remembered.pop()
+            elif opcode != 0x00:  # DW_CFA_nop
+                position = self._run_rare(opcode, code, position)
 
     def _advance(self, delta: int) -> bool:
-        """Moves on; True when the row that was built so far is the wanted one."""
+        """Advance the location; True when the row that was built so far is the wanted one."""
         self.location += delta * self.cie.code_align
         return self.location > self.wanted
-
-    def _delta(self, opcode: int, code: bytes, position: int) -> tuple[int, int]:
-        if opcode == 0x01:  # DW_CFA_set_loc: an address, in the FDE's own encoding
-            raise BadData("DW_CFA_set_loc, which no compiler emits")
-        size = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}[opcode]  # advance_loc1, 2, 4, MIPS_advance_loc8
-        return int.from_bytes(code[position : position + size], "little"), position + size
 
     def _restore(self, register: int) -> None:
         rule = self.initial.get(register)
@@ -95,48 +99,31 @@ class _Program:
         else:
             self.rules[register] = rule
 
-    def _other(self, opcode: int, code: bytes, position: int) -> int:
-        """One of the rarer instructions; returns the position after it."""
-        if opcode == 0x00:  # DW_CFA_nop
-            return position
-        if opcode == 0x0A:  # DW_CFA_remember_state
-            if len(self.remembered) >= MAX_REMEMBERED:
-                raise BadData("DW_CFA_remember_state without end")
-            self.remembered.append((self.cfa, dict(self.rules)))
-            return position
-        if opcode == 0x0B:  # DW_CFA_restore_state
-            if not self.remembered:
-                raise BadData("DW_CFA_restore_state without DW_CFA_remember_state")
-            self.cfa, self.rules = self.remembered.pop()
-            return position
+    def _run_rare(self, opcode: int, code: bytes, position: int) -> int:
+        """One of the rarer instructions, whose operands are at ``position``; returns the position after it."""
+        align = self.cie.data_align
+        if opcode == 0x01:  # DW_CFA_set_loc: an address, in the FDE's own encoding
+            raise BadData("DW_CFA_set_loc, which no compiler emits")
         if opcode == 0x0F:  # DW_CFA_def_cfa_expression
             block, position = _block(code, position)
             self.cfa = (-1, 0, block)
             return position
         if opcode == 0x13:  # DW_CFA_def_cfa_offset_sf
             factor, position = sleb128(code, position)
-            self.cfa = (self.cfa[0], factor * self.cie.data_align, None)
+            self.cfa = (self.cfa[0], factor * align, None)
             return position
-        operand, position = uleb128(code, position)
+        register, position = uleb128(code, position)
         if opcode == 0x2E:  # DW_CFA_GNU_args_size concerns only landing pads
-            return position
-        if opcode in (0x0C, 0x0D, 0x12):
-            return self._define_cfa(opcode, operand, code, position)
-        return self._register_rule(opcode, operand, code, position)
-
-    def _define_cfa(self, opcode: int, operand: int, code: bytes, position: int) -> int:
-        if opcode == 0x0C:  # DW_CFA_def_cfa
+            pass
+        elif opcode == 0x0C:  # DW_CFA_def_cfa
             offset, position = uleb128(code, position)
-            self.cfa = (operand, offset, None)
+            self.cfa = (register, offset, None)
         elif opcode == 0x12:  # DW_CFA_def_cfa_sf
             factor, position = sleb128(code, position)
-            self.cfa = (operand, factor * self.cie.data_align, None)
-        else:  # DW_CFA_def_cfa_register
-            self.cfa = (operand, self.cfa[1], None)
-        return position
-
-    def _register_rule(self, opcode: int, register: int, code: bytes, position: int) -> int:
-        if opcode == 0x06:  # DW_CFA_restore_extended
+            self.cfa = (register, factor * align, None)
+        elif opcode == 0x0D:  # DW_CFA_def_cfa_register
+            self.cfa = (register, self.cfa[1], None)
+        elif opcode == 0x06:  # DW_CFA_restore_extended
             self._restore(register)
         elif opcode == 0x07:  # DW_CFA_undefined
             self.rules[register] = Rule(UNDEFINED)
@@ -147,19 +134,23 @@ class _Program:
             self.rules[register] = Rule(EXPRESSION if opcode == 0x10 else VAL_EXPRESSION, 0, block)
         elif opcode in (0x05, 0x14):  # DW_CFA_offset_extended, DW_CFA_val_offset
             factor, position = uleb128(code, position)
-            self.rules[register] = Rule(OFFSET if opcode == 0x05 else VAL_OFFSET, factor * self.cie.data_align)
+            self.rules[register] = Rule(OFFSET if opcode == 0x05 else VAL_OFFSET, factor * align)
         elif opcode in (0x11, 0x15):  # DW_CFA_offset_extended_sf, DW_CFA_val_offset_sf
             factor, position = sleb128(code, position)
-            self.rules[register] = Rule(OFFSET if opcode == 0x11 else VAL_OFFSET, factor * self.cie.data_align)
+            self.rules[register] = Rule(OFFSET if opcode == 0x11 else VAL_OFFSET, factor * align)
         elif opcode == 0x2F:  # DW_CFA_GNU_negative_offset_extended
             factor, position = uleb128(code, position)
-            self.rules[register] = Rule(OFFSET, -factor * self.cie.data_align)
+            self.rules[register] = Rule(OFFSET, -factor * align)
         elif opcode == 0x09:  # DW_CFA_register
-            other, position = uleb128(code, position)
-            self.rules[register] = Rule(REGISTER, other)
+            source, position = uleb128(code, position)
+            self.rules[register] = Rule(REGISTER, source)
         else:
             raise BadData(f"unknown call frame instruction {opcode:#x}")
         return position
+
+
+_ADVANCE_SIZES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
+"""DW_CFA_advance_loc1, advance_loc2, advance_loc4, MIPS_advance_loc8: bytes of the operand."""
 
 
 def _block(code: bytes, position: int) -> tuple[bytes, int]:
@@ -194,24 +185,23 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _divide(a: int, b: int) -> int:
-    if b == 0:
+def _nonzero(divisor: int) -> int:
+    if divisor == 0:
         raise BadData("DWARF expression divides by zero")
-    quotient = abs(_signed(a)) // abs(_signed(b))
-    return quotient if (_signed(a) < 0) == (_signed(b) < 0) else -quotient
+    return divisor
 
 
-def _modulo(a: int, b: int) -> int:
-    if b == 0:
-        raise BadData("DWARF expression divides by zero")
-    return a % b
+def _divide(dividend: int, divisor: int) -> int:
+    """The signed quotient, rounded towards zero."""
+    quotient = abs(_signed(dividend)) // abs(_signed(_nonzero(divisor)))
+    return quotient if (_signed(dividend) < 0) == (_signed(divisor) < 0) else -quotient
 
 
 _BINARY: Mapping[int, Callable[[int, int], int]] = {
     0x1A: lambda a, b: a & b,
     0x1B: _divide,
     0x1C: lambda a, b: a - b,
-    0x1D: _modulo,
+    0x1D: lambda a, b: a % _nonzero(b),
     0x1E: lambda a, b: a * b,
     0x21: lambda a, b: a | b,
     0x22: lambda a, b: a + b,
@@ -250,11 +240,11 @@ _CONSTANTS: Mapping[int, tuple[int, bool]] = {
 class _Machine:
     """The stack and the position in one expression."""
 
-    def __init__(self, code: bytes, registers: Callable[[int], int], read: Dereference, stack: list[int]) -> None:
+    def __init__(self, code: bytes, register: Callable[[int], int], read: Dereference, stack: list[int]) -> None:
         self.code = code
         self.position = 0
         self.stack = stack
-        self.register = registers
+        self.register = register
         self.read = read
 
     def run(self) -> int:
@@ -269,48 +259,37 @@ class _Machine:
         return self.stack[-1]
 
     def _execute(self, opcode: int) -> None:
-        push = self.stack.append
-        if opcode in _BINARY:
-            top = self.stack.pop()
-            push(_BINARY[opcode](self.stack.pop(), top) & MASK)
-        elif 0x30 <= opcode <= 0x4F:  # DW_OP_lit0 … lit31
-            push(opcode - 0x30)
-        elif 0x70 <= opcode <= 0x8F:  # DW_OP_breg0 … breg31
-            push((self.register(opcode - 0x70) + self._sleb()) & MASK)
-        elif opcode in _CONSTANTS:
-            size, signed = _CONSTANTS[opcode]
-            push(self._fixed(size, signed) & MASK)
-        elif opcode in _UNARY:
-            push(_UNARY[opcode](self.stack.pop()) & MASK)
-        else:
-            self._execute_rest(opcode)
-
-    def _execute_rest(self, opcode: int) -> None:
         stack = self.stack
-        if opcode == 0x06:  # DW_OP_deref
-            stack.append(self.read(stack.pop(), 8))
-        elif opcode == 0x94:  # DW_OP_deref_size
-            size = self._fixed(1, False)
+        if opcode in _BINARY:
+            top = stack.pop()
+            stack.append(_BINARY[opcode](stack.pop(), top) & MASK)
+        elif 0x30 <= opcode <= 0x4F:  # DW_OP_lit0 … lit31
+            stack.append(opcode - 0x30)
+        elif 0x70 <= opcode <= 0x8F or opcode == 0x92:  # DW_OP_breg0 … breg31, DW_OP_bregx
+            number = self._operand() if opcode == 0x92 else opcode - 0x70
+            stack.append((self.register(number) + self._signed_operand()) & MASK)
+        elif opcode in _CONSTANTS:
+            stack.append(self._fixed(*_CONSTANTS[opcode]) & MASK)
+        elif opcode in _UNARY:
+            stack.append(_UNARY[opcode](stack.pop()) & MASK)
+        elif opcode in (0x06, 0x94):  # DW_OP_deref, DW_OP_deref_size
+            size = 8 if opcode == 0x06 else self._fixed(1, False)
             if not 1 <= size <= 8:
                 raise BadData(f"DW_OP_deref_size of {size} bytes")
             stack.append(self.read(stack.pop(), size))
         elif opcode == 0x23:  # DW_OP_plus_uconst
-            stack.append((stack.pop() + self._uleb()) & MASK)
+            stack.append((stack.pop() + self._operand()) & MASK)
         elif opcode == 0x10:  # DW_OP_constu
-            stack.append(self._uleb() & MASK)
+            stack.append(self._operand() & MASK)
         elif opcode == 0x11:  # DW_OP_consts
-            stack.append(self._sleb() & MASK)
-        elif opcode == 0x92:  # DW_OP_bregx
-            number = self._uleb()
-            stack.append((self.register(number) + self._sleb()) & MASK)
+            stack.append(self._signed_operand() & MASK)
         elif opcode in (0x28, 0x2F):  # DW_OP_bra, DW_OP_skip
-            self._jump(opcode == 0x2F)
-        elif opcode != 0x96:  # DW_OP_nop
-            self._shuffle(opcode)
-
-    def _shuffle(self, opcode: int) -> None:
-        stack = self.stack
-        if opcode == 0x12:  # DW_OP_dup
+            offset = self._fixed(2, True)
+            if opcode == 0x2F or stack.pop() != 0:
+                self.position += offset
+                if not 0 <= self.position <= len(self.code):
+                    raise BadData("DWARF expression jumps out of itself")
+        elif opcode == 0x12:  # DW_OP_dup
             stack.append(stack[-1])
         elif opcode == 0x13:  # DW_OP_drop
             stack.pop()
@@ -322,15 +301,8 @@ class _Machine:
             stack[-1], stack[-2] = stack[-2], stack[-1]
         elif opcode == 0x17:  # DW_OP_rot: the top goes below the next two
             stack[-3:] = [stack[-1], stack[-3], stack[-2]]
-        else:
+        elif opcode != 0x96:  # DW_OP_nop
             raise BadData(f"DWARF operation {opcode:#x} has no place in call frame information")
-
-    def _jump(self, always: bool) -> None:
-        offset = self._fixed(2, True)
-        if always or self.stack.pop() != 0:
-            self.position += offset
-            if not 0 <= self.position <= len(self.code):
-                raise BadData("DWARF expression jumps out of itself")
 
     def _fixed(self, size: int, signed: bool) -> int:
         data = self.code[self.position : self.position + size]
@@ -339,11 +311,11 @@ class _Machine:
         self.position += size
         return int.from_bytes(data, "little", signed=signed)
 
-    def _uleb(self) -> int:
+    def _operand(self) -> int:
         value, self.position = uleb128(self.code, self.position)
         return value
 
-    def _sleb(self) -> int:
+    def _signed_operand(self) -> int:
         value, self.position = sleb128(self.code, self.position)
         return value
 

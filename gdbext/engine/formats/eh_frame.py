@@ -2,26 +2,25 @@
 
 Formats: Linux Standard Base Core 5.0, chapters 10.6 (exception frames) and 10.5 (DW_EH_PE encodings). Addresses are
 virtual addresses of the file (``vaddr``), whether the bytes come from the file or from the target's memory.
-
-LEB128 are DWARF's numbers of variable length (DWARF 5, section 7.6).
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.errors import BadData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Reader = Callable[[int, int], bytes]
     """Reads exactly ``size`` bytes at ``vaddr``; b"" where there are none."""
 
 MAX_BYTES = 10
-"""A 64-bit number takes ten; more is damage."""
+"""Bytes of a LEB128 number (DWARF 5, 7.6) of 64 bits; more is damage."""
 
 
 def uleb128(data: bytes, position: int) -> tuple[int, int]:
@@ -50,7 +49,7 @@ def sleb128(data: bytes, position: int) -> tuple[int, int]:
 MAX_ENTRY = 1 << 20
 """Bytes of one CIE or FDE; libtorch's longest has some thousands."""
 MAX_SCAN = 1 << 26
-"""Bytes of an .eh_frame without search table that are looked at."""
+"""Bytes of an .eh_frame without search table that are read."""
 
 _PE_OMIT = 0xFF
 _PE_PCREL, _PE_DATAREL, _PE_ALIGNED = 0x10, 0x30, 0x50
@@ -141,9 +140,7 @@ class EntryReader:
     def fde(self, vaddr: int) -> Fde:
         """The FDE at ``vaddr``. Raises BadData for anything else."""
         entry = self.raw(vaddr)
-        if not entry:
-            raise BadData(f"no frame description entry at {vaddr:#x}")
-        fde = self.parse(entry[0], entry[1])
+        fde = self.parse(entry[0], entry[1]) if entry else None
         if not fde:
             raise BadData(f"no frame description entry at {vaddr:#x}")
         return fde
@@ -184,6 +181,7 @@ class EntryReader:
 
 
 def _parse_cie(data: bytes, vaddr: int) -> Cie:
+    """The CIE whose bytes after the length are ``data`` at ``vaddr``. Raises BadData, IndexError."""
     if len(data) < 9 or data[:4] != b"\0\0\0\0":
         raise BadData(f"no common information entry at {vaddr:#x}")
     version = data[4]
@@ -202,26 +200,22 @@ def _parse_cie(data: bytes, vaddr: int) -> Cie:
     encoding = 0
     if augmentation[:1] == b"z":
         size, position = uleb128(data, position)
-        encoding = _fde_encoding(augmentation[1:], data, position, vaddr)
-        position += size
+        end = position + size
+        for letter in augmentation[1:]:
+            if letter == ord("R"):  # the encoding of the FDEs' addresses
+                encoding = data[position]
+                break
+            if letter == ord("P"):  # personality
+                _, position = _decode(data, position + 1, data[position] & 0x7F, vaddr, 0)
+            elif letter == ord("L"):  # encoding of the LSDA
+                position += 1
+            elif letter not in b"SB":
+                break
+        position = end
     elif augmentation:
         raise BadData(f"unknown augmentation {augmentation!r}")
     is_signal = b"S" in augmentation
     return Cie(code_align, data_align, return_register, encoding, bool(augmentation), is_signal, data[position:])
-
-
-def _fde_encoding(letters: bytes, data: bytes, position: int, vaddr: int) -> int:
-    """The operand of R in the augmentation data; P (personality) and L (LSDA) are stepped over."""
-    for letter in letters:
-        if letter == ord("R"):
-            return data[position]
-        if letter == ord("P"):
-            _, position = _decode(data, position + 1, data[position] & 0x7F, vaddr, 0)
-        elif letter == ord("L"):
-            position += 1
-        elif letter not in b"SB":
-            break
-    return 0
 
 
 class SearchTable:
@@ -252,30 +246,31 @@ class SearchTable:
 
     def find(self, vaddr: int) -> Fde | None:
         """The FDE that covers ``vaddr``, None if there is none. Raises BadData."""
-        if self._encoding == 0x3B:  # DW_EH_PE_datarel | sdata4, what every linker writes
-            at = self._search_sdata4(vaddr - self._vaddr)
-        else:
-            at = self._search(vaddr)
-        if at is None:
-            return None
-        fde = self.entries.fde(at)
-        return fde if fde.start <= vaddr < fde.end else None
-
-    def _search_sdata4(self, wanted: int) -> int | None:
-        read, table = self._read, self._table
         low, high = 0, self.count
-        while low < high:
-            middle = (low + high) >> 1
-            entry = read(table + 8 * middle, 4)
-            if not entry:
-                raise BadData(f"search table at {table:#x} cannot be read")
-            if int.from_bytes(entry, "little", signed=True) <= wanted:
-                low = middle + 1
-            else:
-                high = middle
+        if self._encoding == 0x3B:  # DW_EH_PE_datarel | sdata4, what every linker writes
+            read, table, wanted = self._read, self._table, vaddr - self._vaddr
+            while low < high:
+                middle = (low + high) >> 1
+                entry = read(table + 8 * middle, 4)
+                if not entry:
+                    raise BadData(f"search table at {table:#x} cannot be read")
+                if int.from_bytes(entry, "little", signed=True) <= wanted:
+                    low = middle + 1
+                else:
+                    high = middle
+        else:
+            while low < high:
+                middle = (low + high) >> 1
+                if self._decoded(middle, 0) <= vaddr:
+                    low = middle + 1
+                else:
+                    high = middle
         if low == 0:
             return None
-        return self._vaddr + self.entry(low - 1)[1]
+        fde = self.entries.fde(
+            self._vaddr + self.entry(low - 1)[1] if self._encoding == 0x3B else self._decoded(low - 1, 1)
+        )
+        return fde if fde.start <= vaddr < fde.end else None
 
     def entry(self, index: int) -> tuple[int, int]:
         """Start and FDE of a table row, relative to the section (the 0x3B encoding)."""
@@ -284,16 +279,6 @@ class SearchTable:
             raise BadData(f"search table at {self._table:#x} cannot be read")
         start, fde = struct.unpack("<ii", entry)
         return start, fde
-
-    def _search(self, vaddr: int) -> int | None:
-        low, high = 0, self.count
-        while low < high:
-            middle = (low + high) >> 1
-            if self._decoded(middle, 0) <= vaddr:
-                low = middle + 1
-            else:
-                high = middle
-        return self._decoded(low - 1, 1) if low else None
 
     def _decoded(self, index: int, column: int) -> int:
         at = self._table + (2 * index + column) * self._width
@@ -308,7 +293,15 @@ class ScannedTable:
     """All FDEs of an `.eh_frame` that has no search table, found by reading it from start to end once."""
 
     def __init__(self, entries: EntryReader, vaddr: int, size: int = MAX_SCAN) -> None:
-        self._fdes = sorted(_scan(entries, vaddr, min(size, MAX_SCAN)), key=lambda fde: fde.start)
+        self._fdes: list[Fde] = []
+        end = vaddr + min(size, MAX_SCAN)
+        with suppress(BadData):
+            while vaddr < end and (entry := entries.raw(vaddr)):
+                fde = entries.parse(entry[0], entry[1])
+                if fde:
+                    self._fdes.append(fde)
+                vaddr = entry[2]
+        self._fdes.sort(key=lambda fde: fde.start)
         self._starts = [fde.start for fde in self._fdes]
 
     def find(self, vaddr: int) -> Fde | None:
@@ -317,18 +310,3 @@ class ScannedTable:
         if index < 0 or vaddr >= self._fdes[index].end:
             return None
         return self._fdes[index]
-
-
-def _scan(entries: EntryReader, vaddr: int, size: int) -> Iterator[Fde]:
-    end = vaddr + size
-    while vaddr < end:
-        try:
-            entry = entries.raw(vaddr)
-            fde = entries.parse(entry[0], entry[1]) if entry else None
-        except BadData:
-            return
-        if not entry:
-            return
-        if fde:
-            yield fde
-        vaddr = entry[2]

@@ -1,14 +1,13 @@
-"""One 64-bit little-endian ELF file, mapped: segments, sections, the dynamic section.
-
-Section headers: System V gABI, chapter 4, and glibc's ``elf/elf.h``.
-"""
+"""One 64-bit little-endian ELF file, mapped: segments, sections, the dynamic section (System V gABI, chapter 4)."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import struct
+from contextlib import suppress
 from errno import EINVAL
+from functools import cached_property
 from stat import S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -73,23 +72,25 @@ class ElfImage:
         self.entry = self.header.entry
         self.segments = elf_header.parse_segments(data, self.header)
         self.loads = tuple(segment for segment in self.segments if segment.type == elf_header.PT_LOAD)
-        self._sections: dict[str, ElfSection] | None = None
-        self._section_list: list[ElfSection] | None = None
-        self._build_id: str | None = None
-        self._build_id_known = False
 
     @classmethod
     def open(cls, path: str, machine: int | None = None) -> ElfImage:
-        """Map the file at ``path`` of this machine, which nobody else named. Raises SymbolFileError where it cannot be
-        read or is no such ELF file."""
-        return cls.of(path, lambda: _open(path), machine)
+        """Map the file at ``path`` of this machine, which the user or gdbext named. Raises SymbolFileError where it
+        cannot be read or is no such ELF file."""
+
+        def open_file() -> int:
+            if not S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a device may do something
+                raise OSError(EINVAL, "no regular file")
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+        return cls.of(path, open_file, machine)
 
     @classmethod
-    def of(cls, path: str, opened: Callable[[], int], machine: int | None = None) -> ElfImage:
-        """Map the file that ``opened`` gives a descriptor of, which is closed here, or raises OSError. Raises
+    def of(cls, path: str, open_file: Callable[[], int], machine: int | None = None) -> ElfImage:
+        """Map the file of which ``open_file`` returns a descriptor, which is closed here, or raises OSError. Raises
         SymbolFileError."""
         try:
-            descriptor = opened()
+            descriptor = open_file()
         except (OSError, ValueError) as error:
             raise SymbolFileError(f"cannot open {path}: {getattr(error, 'strerror', error)}") from error
         try:
@@ -105,15 +106,12 @@ class ElfImage:
             data.close()
             raise SymbolFileError(f"{path}: {error.what}") from error
 
-    @property
+    @cached_property
     def build_id(self) -> str | None:
         """The GNU build-id in hex, None if the file has none."""
-        if not self._build_id_known:
-            self._build_id_known = True
-            for segment in self.segments:
-                if segment.type == elf_header.PT_NOTE and self._build_id is None:
-                    self._build_id = elf_header.build_id_in(self.contents(segment.offset, segment.filesz))
-        return self._build_id
+        notes = (segment for segment in self.segments if segment.type == elf_header.PT_NOTE)
+        ids = (elf_header.build_id_in(self.contents(segment.offset, segment.filesz)) for segment in notes)
+        return next((build_id for build_id in ids if build_id is not None), None)
 
     @property
     def eh_frame_hdr(self) -> elf_header.Segment | None:
@@ -127,28 +125,16 @@ class ElfImage:
 
     def segment(self, kind: int) -> elf_header.Segment | None:
         """The first segment of type ``kind`` (PT_*)."""
-        for segment in self.segments:
-            if segment.type == kind:
-                return segment
-        return None
+        return next((segment for segment in self.segments if segment.type == kind), None)
 
-    @property
+    @cached_property
     def sections(self) -> Mapping[str, ElfSection]:
         """Sections by name (the first of each name); empty when the file has none or they are damaged."""
-        if self._sections is None:
-            self._sections = {}
-            for section in self.section_list:
-                self._sections.setdefault(section.name, section)
-        return self._sections
+        return {section.name: section for section in reversed(self.section_list)}
 
-    @property
+    @cached_property
     def section_list(self) -> Sequence[ElfSection]:
         """All sections by number (``link`` refers to it); empty when there are none or they are damaged."""
-        if self._section_list is None:
-            self._section_list = self._parse_sections()
-        return self._section_list
-
-    def _parse_sections(self) -> list[ElfSection]:
         header = self.header
         size = max(header.shentsize, _SHDR.size)
         if not header.shoff or not 0 < header.shnum <= _MAX_SECTIONS or header.shstrndx >= header.shnum:
@@ -157,16 +143,12 @@ class ElfImage:
             return []
         starts = range(header.shoff, header.shoff + header.shnum * size, size)
         try:
-            raw = [_SHDR.unpack(self.data[start : start + _SHDR.size]) for start in starts]
+            rows = [_SHDR.unpack(self.data[start : start + _SHDR.size]) for start in starts]
         except SymbolFileError:
             return []
-        names = raw[header.shstrndx]
-        strings = self.contents(names[4], min(names[5], 1 << 24))
-        found = []
-        for index, (name, kind, flags, address, offset, length, link, info, _, entsize) in enumerate(raw):
-            text = strings[name : name + 256].partition(b"\0")[0].decode("utf-8", "replace")
-            found.append(ElfSection(index, text, kind, flags, address, offset, length, link, info, entsize))
-        return found
+        strings = self.contents(rows[header.shstrndx][4], min(rows[header.shstrndx][5], 1 << 24))
+        names = [strings[row[0] : row[0] + 256].partition(b"\0")[0].decode("utf-8", "replace") for row in rows]
+        return [ElfSection(number, name, *row[1:8], *row[9:]) for number, (name, row) in enumerate(zip(names, rows))]
 
     def contents(self, offset: int, size: int) -> bytes:
         """The file's bytes at a file offset; fewer than ``size`` where the file ends, none where they are unknown."""
@@ -211,7 +193,7 @@ class ElfImage:
         return None
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
-        """The first of the addresses ``vaddr``, ``vaddr`` + ``step``, … before ``end`` at which ``needle`` stands.
+        """The first of the addresses ``vaddr``, ``vaddr`` + ``step``, … before ``end`` that has the bytes ``needle``.
 
         None where the file has it not in the segment of ``vaddr``.
         """
@@ -244,12 +226,9 @@ class ElfImage:
     @property
     def span(self) -> tuple[int, int]:
         """Lowest and highest + 1 virtual address of all PT_LOAD segments; (0, 0) without any."""
-        if not self.loads:
-            return 0, 0
-        return (
-            min(segment.vaddr for segment in self.loads),
-            max(segment.vaddr + segment.memsz for segment in self.loads),
-        )
+        starts = (segment.vaddr for segment in self.loads)
+        ends = (segment.vaddr + segment.memsz for segment in self.loads)
+        return min(starts, default=0), max(ends, default=0)
 
     @property
     def dynamic(self) -> dict[int, int]:
@@ -266,15 +245,8 @@ class ElfImage:
         return table
 
 
-def _open(path: str) -> int:
-    if not S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a device may do something
-        raise OSError(EINVAL, "no regular file")
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-
-
 def build_id_of_file(path: str | os.PathLike[str]) -> str | None:
     """The GNU build-id of an ELF file in hexadecimal, None when it has none or is not an ELF file that can be read."""
-    try:
+    with suppress(SymbolFileError):
         return ElfImage.open(str(path)).build_id
-    except SymbolFileError:
-        return None
+    return None

@@ -2,8 +2,6 @@
 
 Layouts: elf.h and sys/procfs.h of glibc 2.36 (``struct elf_prstatus``, ``elf_prpsinfo``), fs/binfmt_elf.c of
 Linux 6.1 for NT_FILE, NT_SIGINFO and extended numbering.
-
-The auxiliary vector is what the kernel tells a program at its start (getauxval(3), ``elf/elf.h``).
 """
 
 from __future__ import annotations
@@ -12,18 +10,14 @@ import mmap
 import os
 import stat
 import struct
+from contextlib import suppress
 from typing import Callable, NamedTuple
 
 from gdbext.engine.formats import at_once, elf_header
 from gdbext.engine.formats.gpu_core import refuse
 from gdbext.errors import BadCore, NotPermitted, SymbolFileError, or_root
 
-NT_PRSTATUS = 1
-NT_PRFPREG = 2
-NT_PRPSINFO = 3
-NT_AUXV = 6
-NT_FILE = 0x46494C45
-NT_SIGINFO = 0x53494749
+NT_PRSTATUS, NT_PRFPREG, NT_PRPSINFO, NT_AUXV, NT_FILE, NT_SIGINFO = 1, 2, 3, 6, 0x46494C45, 0x53494749
 
 MAX_SEGMENTS = 10_000_000
 """More than any vm.max_map_count; 56 bytes each must also fit into the file."""
@@ -121,26 +115,26 @@ class ElfCore:
         header, count = _checked_header(self.path, self.data, self._check_machine)
         self.machine = header.machine
         self.written_by_debugger = header.shnum > 1
-        described = []
+        note_segments = []
         for kind, flags, offset, vaddr, filesz, memsz in elf_header.segments(self.data, header, count):
             if kind == elf_header.PT_LOAD and memsz:
-                held = min(offset, self.size)  # no offset of a damaged core is beyond what functions of C can take
-                self.segments.append(MemorySegment(vaddr, vaddr + memsz, held, min(filesz, memsz), flags))
+                start = min(offset, self.size)  # no offset of a damaged core is beyond what functions of C can take
+                self.segments.append(MemorySegment(vaddr, vaddr + memsz, start, min(filesz, memsz), flags))
             elif kind == elf_header.PT_NOTE:
-                described.append((offset, filesz))
+                note_segments.append((offset, filesz))
         self.segments.sort()
-        for offset, filesz in described:
-            self._read_notes(offset, filesz)
+        for offset, filesz in note_segments:
+            if offset + filesz > self.size:
+                self.is_truncated = True
+                self.warnings.append(f"{self.path} is truncated: some of its notes (threads, files) are missing")
+            for note in elf_header.notes(self.data, offset, min(offset + filesz, self.size)):
+                if note.owner == b"CORE":
+                    self._read_note(note.type, note.offset, note.size)
         if not self.threads:
-            raise BadCore(f"{self.path} describes no thread", why=self._why_no_thread(described))
-        self._warn_of_truncation()
-
-    def _why_no_thread(self, described: list[tuple[int, int]]) -> str:
-        if any(offset + size > self.size for offset, size in described):
-            return "the file is truncated, and the part that is missing held the threads (gcore writes them last)"
-        return "it has no NT_PRSTATUS note: it was not written by Linux, gcore or a compatible tool"
-
-    def _warn_of_truncation(self) -> None:
+            why = "it has no NT_PRSTATUS note: it was not written by Linux, gcore or a compatible tool"
+            if self.is_truncated:
+                why = "the file is truncated, and the part that is missing held the threads (gcore writes them last)"
+            raise BadCore(f"{self.path} describes no thread", why=why)
         beyond = [segment for segment in self.segments if segment.offset + segment.filesz > self.size]
         if beyond:
             self.is_truncated = True
@@ -149,48 +143,34 @@ class ElfCore:
                 f"{self.path} is truncated: {missing:,} bytes of {len(beyond)} memory segments are missing"
             )
 
-    def _read_notes(self, offset: int, size: int) -> None:
-        end = min(offset + size, self.size)
-        if offset + size > self.size:
-            self.is_truncated = True
-            self.warnings.append(f"{self.path} is truncated: some of its notes (threads, files) are missing")
-        for note in elf_header.notes(self.data, offset, end):
-            if note.owner == b"CORE":
-                self._read_note(note.type, note.offset, note.size)
-
     def _read_note(self, kind: int, start: int, size: int) -> None:
+        """Read the note of type ``kind`` (NT_*) with ``size`` bytes at offset ``start`` of the file."""
+        data = self.data
         if kind == NT_PRSTATUS and size > _PRSTATUS_REGISTERS_AT + _PRSTATUS_TAIL:
-            self._read_prstatus(start, size)
+            (signal,) = struct.unpack_from("<h", data, start + _PRSTATUS_SIGNAL_AT)
+            (tid,) = struct.unpack_from("<i", data, start + _PRSTATUS_PID_AT)
+            if tid < 0:
+                self.warnings.append(f"{self.path}: the note on a thread is damaged and not used (its id is {tid})")
+                return
+            registers = data[start + _PRSTATUS_REGISTERS_AT : start + size - _PRSTATUS_TAIL]
+            self.threads.append(CoreThread(tid, signal, registers, None))
         elif kind == NT_SIGINFO and size >= _SIGINFO_HEAD.size and self.threads:
-            number, _, code, address = _SIGINFO_HEAD.unpack_from(self.data, start)
+            number, _, code, address = _SIGINFO_HEAD.unpack_from(data, start)
             self.threads[-1] = self.threads[-1]._replace(siginfo=(number, code, address))
         elif kind == NT_PRFPREG and self.threads:
-            self.threads[-1] = self.threads[-1]._replace(raw_floats=self.data[start : start + min(size, _FLOATS_LIMIT)])
+            self.threads[-1] = self.threads[-1]._replace(raw_floats=data[start : start + min(size, _FLOATS_LIMIT)])
         elif kind == NT_PRPSINFO and size >= _PRPSINFO_SIZE:
-            self._read_prpsinfo(start)
+            (pid,) = struct.unpack_from("<i", data, start + _PRPSINFO_PID_AT)
+            if pid > 0:
+                self.pid = pid
+            else:
+                self.warnings.append(f"{self.path}: the process's id is damaged and not used (it is {pid})")
+            self.name = _text(data[start + _PRPSINFO_NAME_AT : start + _PRPSINFO_ARGUMENTS_AT])
+            self.arguments = _text(data[start + _PRPSINFO_ARGUMENTS_AT : start + _PRPSINFO_SIZE]).rstrip()
         elif kind == NT_AUXV:
-            self.raw_auxv = self.data[start : start + size]
+            self.raw_auxv = data[start : start + size]
         elif kind == NT_FILE:
-            self._read_files(self.data[start : start + size])
-
-    def _read_prstatus(self, start: int, size: int) -> None:
-        (signal,) = struct.unpack_from("<h", self.data, start + _PRSTATUS_SIGNAL_AT)
-        (tid,) = struct.unpack_from("<i", self.data, start + _PRSTATUS_PID_AT)
-        if tid < 0:
-            self.warnings.append(f"{self.path}: the note on a thread is damaged and not used (its id is {tid})")
-            return
-        at = start + _PRSTATUS_REGISTERS_AT
-        registers = self.data[at : start + size - _PRSTATUS_TAIL]
-        self.threads.append(CoreThread(tid, signal, registers, None))
-
-    def _read_prpsinfo(self, start: int) -> None:
-        (pid,) = struct.unpack_from("<i", self.data, start + _PRPSINFO_PID_AT)
-        if pid > 0:
-            self.pid = pid
-        else:
-            self.warnings.append(f"{self.path}: the process's id is damaged and not used (it is {pid})")
-        self.name = _text(self.data[start + _PRPSINFO_NAME_AT : start + _PRPSINFO_ARGUMENTS_AT])
-        self.arguments = _text(self.data[start + _PRPSINFO_ARGUMENTS_AT : start + _PRPSINFO_SIZE]).rstrip()
+            self._read_files(data[start : start + size])
 
     def _read_files(self, note: bytes) -> None:
         if len(note) < 16:
@@ -208,13 +188,13 @@ class ElfCore:
 
 
 def is_core(path: str) -> bool:
-    """The file says of itself that it is an ELF core."""
+    """True if the file's header is that of an ELF core."""
     try:
         with open(path, "rb", opener=at_once) as file:
-            found = elf_header.identify(file.read(elf_header.EHDR.size))
+            identity = elf_header.identify(file.read(elf_header.EHDR.size))
     except OSError:
         return False
-    return bool(found and found.type == elf_header.ET_CORE)
+    return bool(identity and identity.type == elf_header.ET_CORE)
 
 
 def _text(field: bytes) -> str:
@@ -222,13 +202,10 @@ def _text(field: bytes) -> str:
 
 
 def check_regular(path: str) -> None:
-    """A debugger would wait for whoever writes into a pipe. Raises BadCore for what is there and no regular file."""
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116
-    except OSError:
-        return  # whoever opens it says why
-    if not stat.S_ISREG(mode):
-        raise _not_regular(path)
+    """Raises BadCore for what is there and no regular file: a debugger would wait for the writer of a pipe."""
+    with suppress(OSError):  # whatever opens the file later says why it cannot
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+            raise _not_regular(path)
 
 
 def _not_regular(path: str) -> BadCore:
@@ -264,46 +241,35 @@ def _map_file(path: str) -> mmap.mmap:
 def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> tuple[elf_header.Header, int]:
     """The ELF header and the number of program headers."""
     start = data[: elf_header.EHDR.size]
-    _refuse_compressed(path, start)
-    found = elf_header.identify(start)
-    if not found and start[:4] != b"\x7fELF":
-        raise BadCore(f"{path} is not an ELF file", why="it is some other file, or a core of another system")
-    if not found:
-        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
-    if found.type != elf_header.ET_CORE:
-        what = _OTHER_TYPES.get(found.type, "another kind of file")
-        what = f"{path} is an ELF file but not a core dump: it is {what}"
-        raise BadCore(what, why="scripts/dispatch -c wants a core")
-    if found.machine == EM_CUDA:
-        raise refuse(path, data)
-    check_machine(path, found)
-    try:
-        header = elf_header.parse_header(data)
-    except SymbolFileError:
-        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there") from None
-    return header, _segment_count(path, data, header)
-
-
-def _segment_count(path: str, data: mmap.mmap, header: elf_header.Header) -> int:
-    count = header.phnum
-    if count == elf_header.PN_XNUM:
-        if not elf_header.EHDR.size <= header.shoff <= len(data) - 64:
-            raise BadCore(f"{path} is truncated: the number of its program headers is not there")
-        (count,) = struct.unpack_from("<I", data, header.shoff + _SH_INFO_AT)
-    if (
-        header.phentsize < elf_header.PHDR.size
-        or count > MAX_SEGMENTS
-        or header.phoff + count * header.phentsize > len(data)
-    ):
-        raise BadCore(f"{path} is truncated: its {count} program headers are not all there")
-    return int(count)
-
-
-def _refuse_compressed(path: str, magic: bytes) -> None:
     for prefix, name, command in _COMPRESSED:
-        if magic.startswith(prefix):
+        if start.startswith(prefix):
             raise BadCore(
                 f"{path} is compressed with {name}",
                 why="systemd-coredump and many crash collectors compress cores; memory cannot be looked up in there",
                 help=f"unpack it first: {command} {path}   (or, with systemd: coredumpctl dump PID -o core)",
             )
+    identity = elf_header.identify(start)
+    if not identity and start[:4] != b"\x7fELF":
+        raise BadCore(f"{path} is not an ELF file", why="it is some other file, or a core of another system")
+    if not identity:
+        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
+    if identity.type != elf_header.ET_CORE:
+        what = _OTHER_TYPES.get(identity.type, "another kind of file")
+        what = f"{path} is an ELF file but not a core dump: it is {what}"
+        raise BadCore(what, why="scripts/dispatch -c wants a core")
+    if identity.machine == EM_CUDA:
+        raise refuse(path, data)
+    check_machine(path, identity)
+    try:
+        header = elf_header.parse_header(data)
+    except SymbolFileError:
+        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there") from None
+    count = header.phnum
+    if count == elf_header.PN_XNUM:
+        if not elf_header.EHDR.size <= header.shoff <= len(data) - 64:
+            raise BadCore(f"{path} is truncated: the number of its program headers is not there")
+        (count,) = struct.unpack_from("<I", data, header.shoff + _SH_INFO_AT)
+    size = header.phentsize
+    if size < elf_header.PHDR.size or count > MAX_SEGMENTS or header.phoff + count * size > len(data):
+        raise BadCore(f"{path} is truncated: its {count} program headers are not all there")
+    return header, count

@@ -1,15 +1,13 @@
-"""ELF headers and notes, of a file or of its mapping in memory.
+"""ELF headers and notes, of a file or of its mapping in memory (System V gABI, chapters 4 and 5; glibc's elf/elf.h).
 
-Layouts and constants are those of the System V gABI (chapters 4 and 5), as in glibc's ``elf/elf.h``. Every number in a
-file is suspect: it is checked against what there is before use.
-
-Headers and notes are also in what is loaded, whatever became of the file.
+Every number in a file is suspect: it is checked against what there is before use.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gdbext.errors import SymbolFileError
@@ -122,15 +120,13 @@ def identify(start: bytes) -> Identity | None:
 
 def parse_header(data: Data, machine: int | None = None) -> Header:
     """The ELF header at the start of ``data``. Raises SymbolFileError for what is none, or another machine's."""
-    found = identify(data[:_IDENTITY_SIZE])
-    if len(data) < EHDR.size or not found or not found.is_ours:
+    identity = identify(data[:_IDENTITY_SIZE])
+    if len(data) < EHDR.size or not identity or not identity.is_ours:
         raise SymbolFileError("not a 64-bit little-endian ELF file")
-    _, kind, found_machine, _, entry, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = EHDR.unpack(
-        data[: EHDR.size]
-    )
-    if machine is not None and found_machine != machine:
-        raise SymbolFileError(f"ELF file of another machine (e_machine {found_machine})")
-    return Header(kind, found_machine, entry, phoff, shoff, phentsize, phnum, shentsize, shnum, shstrndx)
+    if machine is not None and identity.machine != machine:
+        raise SymbolFileError(f"ELF file of another machine (e_machine {identity.machine})")
+    _, kind, _, _, entry, phoff, shoff, _, _, *entries = EHDR.unpack(data[: EHDR.size])
+    return Header(kind, identity.machine, entry, phoff, shoff, *entries)
 
 
 def parse_segments(data: Data, header: Header) -> tuple[Segment, ...]:
@@ -175,32 +171,28 @@ def build_id_in(data: bytes) -> str | None:
     return None
 
 
-_MAX_HEADERS = 1 << 16
-_MAX_NOTES = 1 << 16
-"""Bytes of program headers, and of a note segment, that are looked at."""
+_MAX_HEADERS = _MAX_NOTES = 1 << 16
+"""Bytes of program headers, and of a note segment, that are read."""
 
 
 class MappedElf:
-    """``read`` takes addresses relative to the file's first byte in memory. Empty where that is no ELF file.
-
-    ``machine`` is the only e_machine that counts, None for any.
-    """
+    """The headers of an ELF file that is mapped; empty where there is none."""
 
     def __init__(self, read: Read, machine: int | None = None) -> None:
+        """``read`` takes addresses relative to the file's first byte in memory; ``machine`` is the only e_machine that
+        counts, None for any."""
         self._read = read
         self.header = b""
         """The ELF header as it is in memory."""
         self.segments: tuple[Segment, ...] = ()
-        head = read(0, EHDR.size)
-        try:
-            header = parse_header(head, machine)
-            size = header.phoff + header.phnum * max(header.phentsize, PHDR.size)
+        start = read(0, EHDR.size)
+        with suppress(SymbolFileError):
+            header = parse_header(start, machine)
+            size = header.phoff + header.phnum * _entry_size(header)
             headers = read(0, size) if size <= _MAX_HEADERS else b""
             if headers:
                 self.segments = parse_segments(headers, header)
-                self.header = head
-        except SymbolFileError:
-            return
+                self.header = start
 
     @property
     def build_id(self) -> str | None:
@@ -208,9 +200,9 @@ class MappedElf:
         base = min((segment.vaddr for segment in self.segments if segment.type == PT_LOAD), default=0)
         for segment in self.segments:
             if segment.type == PT_NOTE and segment.vaddr >= base:
-                found = build_id_in(self._read(segment.vaddr - base, min(segment.filesz, _MAX_NOTES)))
-                if found:
-                    return found
+                build_id = build_id_in(self._read(segment.vaddr - base, min(segment.filesz, _MAX_NOTES)))
+                if build_id:
+                    return build_id
         return None
 
     def permissions_at(self, offset: int, page_size: int) -> str:
@@ -223,11 +215,4 @@ class MappedElf:
 
 def permission_text(flags: int) -> str:
     """p_flags as /proc/PID/maps writes them; the mapping is taken to be private, as every PT_LOAD is."""
-    return "".join(
-        (
-            "r" if flags & PF_R else "-",
-            "w" if flags & PF_W else "-",
-            "x" if flags & PF_X else "-",
-            "p",
-        )
-    )
+    return "".join(letter if flags & bit else "-" for letter, bit in (("r", PF_R), ("w", PF_W), ("x", PF_X))) + "p"

@@ -21,9 +21,9 @@ from gdbext.engine.formats.elf_header import Data
 from gdbext.errors import BadCore, BadData
 
 _LOUSER = 0x80000000
-_ELF_RELOCATED, _DEVICES, _SMS, _GRIDS, _LANES, _MODULES = (_LOUSER + each for each in (7, 9, 11, 12, 15, 16))
+_ELF_RELOCATED, _DEVICES, _SMS, _GRIDS, _LANES, _MODULES = (_LOUSER + kind for kind in (7, 9, 11, 12, 15, 16))
 """Types of sections: CUDBG_SHT_RELF_IMG, _DEV_TABLE, _SM_TABLE, _GRID_TABLE, _LN_TABLE, _MOD_TABLE."""
-_SYMTAB, _STT_FUNC = 2, 2
+_SYMTAB, _STRTAB, _STT_FUNC = 2, 3, 2
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _MOST_SECTIONS, _MOST_SYMBOLS, _MOST_GRIDS = 1_000_000, 200_000, 1024
@@ -63,7 +63,7 @@ class GpuGrid(NamedTuple):
     @property
     def text(self) -> str:
         """``spins<int>(int*) (grid 1×1×1 of 32×1×1)``."""
-        shape = "grid {} of {}".format(*("×".join(map(str, each)) for each in (self.blocks, self.threads)))
+        shape = "grid {} of {}".format(*("×".join(map(str, sizes)) for sizes in (self.blocks, self.threads)))
         return f"{self.kernel or f'a kernel at {self.entry:#x}'} ({shape})"
 
 
@@ -104,7 +104,7 @@ class _Sections:
             raise BadCore(f"{path} is truncated: its ELF header is not all there")
         head = data[:64]
         start, size, count = struct.unpack_from("<Q", head, 40)[0], *struct.unpack_from("<HH", head, 58)
-        self._names = struct.unpack_from("<H", head, 62)[0]
+        self.names_number = struct.unpack_from("<H", head, 62)[0]
         if size != _SECTION.size or not 64 <= start <= len(data) - _SECTION.size:
             raise BadCore(f"{path} is truncated: its section headers are not there")
         if not count:  # so many that the first one has the number
@@ -112,36 +112,37 @@ class _Sections:
         if count > _MOST_SECTIONS or start + count * _SECTION.size > len(data):
             raise BadCore(f"{path} is truncated: its {count} section headers are not all there")
         rows = list(_SECTION.iter_unpack(data[start : start + count * _SECTION.size]))
-        self._name_places = [row[0] for row in rows]
+        self._name_offsets = [row[0] for row in rows]
         self.sections = [ElfSection(number, "", *row[1:8], *row[9:]) for number, row in enumerate(rows)]
         """Without their names, which are read when one is looked for."""
 
     def of_type(self, kind: int) -> list[ElfSection]:
-        return [each for each in self.sections if each.type == kind]
+        return [section for section in self.sections if section.type == kind]
 
     def contents(self, section: ElfSection) -> bytes:
         if section.offset + section.size > len(self._data):
             raise BadCore(f"{self._path} is truncated: section {section.number} is not all there")
         return self._data[section.offset : section.offset + section.size]
 
-    def rows(self, section: ElfSection, least: int) -> Iterator[bytes]:
-        """The rows of a table; none where they are shorter than what is read of them."""
-        if section.entsize >= least:
+    def rows(self, kind: int, needed: int) -> Iterator[bytes]:
+        """The rows of all tables of that type; none of a table whose rows are shorter than ``needed`` bytes."""
+        for section in self.of_type(kind):
+            yield from self.rows_of(section, needed)
+
+    def rows_of(self, section: ElfSection, needed: int) -> Iterator[bytes]:
+        """The rows of one table; none where they are shorter than ``needed`` bytes."""
+        if section.entsize >= needed:
             raw = self.contents(section)
             for at in range(0, len(raw) - section.entsize + 1, section.entsize):
                 yield raw[at : at + section.entsize]
 
     def named(self, name: bytes) -> bytes:
         """The contents of the first section of that name; empty where there is none."""
-        names = self.contents(self.sections[self._names]) if self._names < len(self.sections) else b""
-        places = zip(self.sections, self._name_places)
-        found = (section for section, place in places if names[place:].startswith(name + b"\0"))
-        return next(map(self.contents, found), b"")
-
-    def texts(self) -> Iterator[ElfSection]:
-        """Tables of strings, the one for other things than sections' names first."""
-        tables = [each for each in self.sections if each.type == 3]
-        yield from sorted(tables, key=lambda each: each.number == self._names)
+        names = self.contents(self.sections[self.names_number]) if self.names_number < len(self.sections) else b""
+        for section, offset in zip(self.sections, self._name_offsets):
+            if names[offset:].startswith(name + b"\0"):
+                return self.contents(section)
+        return b""
 
 
 def read_gpu_core(data: Data, path: str) -> GpuCore:
@@ -151,12 +152,13 @@ def read_gpu_core(data: Data, path: str) -> GpuCore:
 
 
 def _devices(core: _Sections) -> Iterator[str]:
-    table = next(core.texts(), None)
-    for section in core.of_type(_DEVICES):
-        for row in core.rows(section, _DEVICE_ROW):
-            name, _, kind = struct.unpack_from("<QQQ", row)
-            texts = [_text(core.contents(table), at) for at in (name, kind)] if table else []
-            yield " ".join(filter(None, texts)) or "of an unknown name"
+    tables = [section for section in core.sections if section.type == _STRTAB]
+    # the table for other things than the sections' names, if there is one
+    table = next(iter(sorted(tables, key=lambda section: section.number == core.names_number)), None)
+    for row in core.rows(_DEVICES, _DEVICE_ROW):
+        name, _, kind = struct.unpack_from("<QQQ", row)
+        texts = [_text(core.contents(table), offset) for offset in (name, kind)] if table else []
+        yield " ".join(filter(None, texts)) or "of an unknown name"
 
 
 def _text(table: bytes, at: int) -> str:
@@ -165,24 +167,20 @@ def _text(table: bytes, at: int) -> str:
 
 
 def _grids(core: _Sections, path: str) -> Iterator[GpuGrid]:
-    names: dict[int, dict[int, str]] = {}
-    found = 0
-    for section in core.of_type(_GRIDS):
-        for row in core.rows(section, _GRID_ROW):
-            found += 1
-            if found > _MOST_GRIDS:
-                return
-            entry, module = struct.unpack_from("<QQ", row, 24)
-            sizes = struct.unpack_from("<6I", row, 72)
-            if module not in names:
-                names[module] = _functions(core, module, path)
-            yield GpuGrid(names[module].get(entry, ""), entry, sizes[:3], sizes[3:])
+    functions: dict[int, dict[int, str]] = {}
+    """By handle of the module, then by address."""
+    for row in islice(core.rows(_GRIDS, _GRID_ROW), _MOST_GRIDS):
+        entry, module = struct.unpack_from("<QQ", row, 24)
+        sizes = struct.unpack_from("<6I", row, 72)
+        if module not in functions:
+            functions[module] = _functions(core, module, path)
+        yield GpuGrid(functions[module].get(entry, ""), entry, sizes[:3], sizes[3:])
 
 
 def _functions(core: _Sections, module: int, path: str) -> dict[int, str]:
     """Address → function of the module with that handle, by its relocated image."""
     for table in core.of_type(_MODULES):
-        handles = [struct.unpack_from("<Q", row)[0] for row in core.rows(table, 8)]
+        handles = [struct.unpack_from("<Q", row)[0] for row in core.rows_of(table, 8)]
         for image in core.of_type(_ELF_RELOCATED):
             if image.link == table.number and image.info < len(handles) and handles[image.info] == module:
                 return dict(_symbols(_Sections(core.contents(image), path)))
@@ -194,7 +192,7 @@ def _symbols(image: _Sections) -> Iterator[tuple[int, str]]:
         if section.link >= len(image.sections):
             continue
         texts = image.contents(image.sections[section.link])
-        for number, row in enumerate(image.rows(section, _SYMBOL.size)):
+        for number, row in enumerate(image.rows_of(section, _SYMBOL.size)):
             name, info, _, _, value, _ = _SYMBOL.unpack_from(row)
             if number >= _MOST_SYMBOLS:
                 return
@@ -204,10 +202,8 @@ def _symbols(image: _Sections) -> Iterator[tuple[int, str]]:
 
 def _exceptions(core: _Sections) -> list[tuple[str, int]]:
     """Exceptions of the threads, or of the processors where no thread has one: the warps may have ended."""
-    for kind, at, least in ((_LANES, 32, _LANE_ROW), (_SMS, 8, _SM_ROW)):
-        counts: Counter[int] = Counter()
-        for section in core.of_type(kind):
-            counts.update(struct.unpack_from("<I", row, at)[0] for row in core.rows(section, least))
+    for kind, offset, needed in ((_LANES, 32, _LANE_ROW), (_SMS, 8, _SM_ROW)):
+        counts = Counter(struct.unpack_from("<I", row, offset)[0] for row in core.rows(kind, needed))
         del counts[0]
         if counts:
             return [(_EXCEPTIONS.get(number, f"exception {number}"), count) for number, count in counts.most_common()]
@@ -215,15 +211,15 @@ def _exceptions(core: _Sections) -> list[tuple[str, int]]:
 
 
 def _places(core: _Sections, path: str) -> tuple[tuple[str, int], ...]:
-    """The lines at which threads stand, the most frequent first."""
-    rows = [row for section in core.of_type(_LANES) for row in core.rows(section, _LANE_ROW)]
-    hit = [row for row in rows if struct.unpack_from("<I", row, 32)[0]]
-    counts = Counter(struct.unpack_from("<Q", row)[0] for row in hit or rows)
+    """The source lines of threads, with the number of threads, the most frequent first."""
+    rows = list(core.rows(_LANES, _LANE_ROW))
+    rows = [row for row in rows if struct.unpack_from("<I", row, 32)[0]] or rows  # those that hit an exception
+    counts = Counter(struct.unpack_from("<Q", row)[0] for row in rows)
     lines: Counter[str] = Counter()
     for image in core.of_type(_ELF_RELOCATED):
         with suppress(*_TORN):
-            known = list(_lines(_Sections(core.contents(image), path).named(b".debug_line")))
-            for (start, place), (end, _) in zip(known, known[1:]):
+            table = list(_lines(_Sections(core.contents(image), path).named(b".debug_line")))
+            for (start, place), (end, _) in zip(table, table[1:]):
                 if place:
                     lines[place] += sum(count for pc, count in counts.items() if start <= pc < end)
     return tuple((place, count) for place, count in lines.most_common() if count)
@@ -237,8 +233,8 @@ _LINE_VERSIONS = (2, 3, 4)
 
 
 def _lines(raw: bytes) -> Iterator[tuple[int, str]]:
-    """(address, file:line) from which on a line holds, "" from the end of each sequence on. Raises what
-    _TORN says where the table is."""
+    """(address, file:line) from which on a line holds, "" from the end of each sequence on. Raises the errors of
+    _TORN."""
     at = 0
     while at + 4 < len(raw):
         (length,) = struct.unpack_from("<I", raw, at)
@@ -248,7 +244,7 @@ def _lines(raw: bytes) -> Iterator[tuple[int, str]]:
 
 
 class _LineProgram:
-    """One unit of DWARF's line table (DWARF 4, section 6.2)."""
+    """One unit of DWARF's line table (DWARF 4, section 6.2). Raises the errors of _TORN."""
 
     def __init__(self, unit: bytes) -> None:
         version, length = struct.unpack_from("<HI", unit)
@@ -256,27 +252,27 @@ class _LineProgram:
         self._step = unit[6]
         self._base, self._range, self._first = struct.unpack_from("<bBB", unit, at + 1)
         self._operands = unit[at + 4 : at + 3 + self._first]
-        self._files = list(self._file_names(unit, at + 3 + self._first))
-        self._code, self._at = unit, 6 + length
+        self._code, self._at = unit, at + 3 + self._first
+        while unit[self._at]:  # the folders
+            self._name()
+        self._at += 1
+        self._files = []
+        while unit[self._at]:
+            self._files.append(self._name().decode("utf-8", "replace").rpartition("/")[2])
+            for _ in range(3):  # folder, time, size
+                self._number()
+        self._at = 6 + length
 
-    @staticmethod
-    def _file_names(unit: bytes, at: int) -> Iterator[str]:
-        while unit[at]:  # the folders
-            at = unit.index(b"\0", at) + 1
-        at += 1
-        while unit[at]:
-            end = unit.index(b"\0", at)
-            yield unit[at:end].decode("utf-8", "replace").rpartition("/")[2]
-            at = end + 1
-            for _ in range(3):
-                _, at = uleb128(unit, at)
+    def _name(self) -> bytes:
+        start, self._at = self._at, self._code.index(b"\0", self._at) + 1
+        return self._code[start : self._at - 1]
 
     def _number(self) -> int:
         value, self._at = uleb128(self._code, self._at)
         return value
 
     def rows(self) -> Iterator[tuple[int, str]]:
-        """The table's rows, in the order of the program. Raises what _TORN says."""
+        """The table's rows, in the order of the program."""
         address, file, line = 0, 1, 1
         while self._at < len(self._code):
             operation = self._code[self._at]

@@ -1,133 +1,212 @@
-"""A walk over a mangled C++ name (Itanium C++ ABI, 5.1) that prints nothing and knows what printing would cost.
+"""An upper bound for the length of the text that a mangled C++ name stands for (Itanium C++ ABI, 5.1).
 
-Each component that a substitution may mean is remembered with its cost. What is not in this grammar is Unparsable.
+``MangledName`` parses a name and prints nothing: it counts characters, and references to template arguments, whose
+length is that of the template around them. A component that a substitution may mean is remembered with its cost.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from gdbext.engine.formats.mangled_expressions import (
-    EACH,
-    MOST,
-    NUMBER,
-    SEQUENCE,
-    STANDARD,
-    MangledExpressions,
-    Unparsable,
-    larger,
-)
 from gdbext.engine.numbers import integer
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Cost = tuple[int, int]
+    """Characters, and references to template arguments."""
+
+LONGEST_BUILTIN = 20
+"""Characters that one character of a mangled name can stand for, references and identifiers apart: y is "unsigned
+long long"."""
+LONGEST_STANDARD = 80
+"""Ss is "std::basic_string<char, std::char_traits<char>, std::allocator<char> >"."""
+UNLIMITED = 1 << 100
+"""Beyond this, numbers are only large."""
+_MAX_DEPTH = 120
+_NUMBER = re.compile(r"n?[0-9]*")
+_SEQUENCE = re.compile(r"[0-9A-Z]*_")
 _QUALIFIERS = re.compile(r"(?:[rVK]|D[xowO])+")
 
 
+class _Unparsable(Exception):
+    """The text is no mangled name, or one that is too rare to be parsed."""
+
+
 def printed_size(name: str) -> int:
-    """Most characters that stand for the name. The longest pack of arguments is known only after a first walk."""
+    """Most characters that the name stands for, 2 ** 100 if it cannot be parsed."""
     try:
         first = MangledName(name, 1)
-        first.whole()
+        first.parse()
         if first.longest_pack == 1:
             return first.cost()
-        second = MangledName(name, first.longest_pack)
-        second.whole()
+        second = MangledName(name, first.longest_pack)  # the longest pack is known only after a first walk
+        second.parse()
         return second.cost()
-    except Unparsable:
-        return MOST
+    except _Unparsable:
+        return UNLIMITED
 
 
-class MangledName(MangledExpressions):
-    """One pass over a name."""
+def _larger(first: Cost, second: Cost) -> Cost:
+    """The maximum of both costs, number by number."""
+    return max(first[0], second[0]), max(first[1], second[1])
 
-    def whole(self) -> None:
-        """The name as a linker knows it, with suffixes of clones."""
+
+class MangledName:
+    """One pass over a name: the position that it has reached, and the cost of all before it.
+
+    The methods are named after the grammar's nonterminals: each parses one at the position.
+    """
+
+    def __init__(self, name: str, pack_size: int) -> None:
+        self.longest_pack = 1
+        self._name = name + "\0"
+        self._at = 0
+        self._fixed = 0
+        """Characters of what is parsed so far, apart from LONGEST_BUILTIN for each character of the name."""
+        self._references = 0
+        """References to template arguments in what is parsed so far."""
+        self._pack_size = pack_size
+        self._components: list[Cost] = []
+        """The component that each substitution means, by its number."""
+        self._scope = (0, 0)
+        """The largest argument of all templates whose functions were parsed."""
+        self._arguments: Cost | None = None
+        """The largest template argument of the name that was parsed last, None if it is no template."""
+        self._identifier = 0
+        """Length of the longest identifier: a constructor repeats it."""
+        self._depth = 0
+        self._expansions = 0
+        """Pack expansions around the position."""
+
+    def cost(self) -> int:
+        return self._fixed + LONGEST_BUILTIN * self._at + self._references * (self._scope[0] + 1)
+
+    # the position
+
+    def _peek(self, length: int = 1) -> str:
+        return self._name[self._at : self._at + length]
+
+    def _take(self, text: str) -> bool:
+        """Skip the text; False if the position has another."""
+        if self._name.startswith(text, self._at):
+            self._at += len(text)
+            return True
+        return False
+
+    def _need(self, text: str) -> None:
+        if not self._take(text):
+            raise _Unparsable
+
+    def _skip(self, pattern: re.Pattern[str]) -> str:
+        match = pattern.match(self._name, self._at)
+        if not match:
+            raise _Unparsable
+        self._at = match.end()
+        return match.group()
+
+    def _number(self) -> None:
+        self._skip(_NUMBER)
+        self._need("_")
+
+    def _sequence(self) -> None:
+        self._skip(_SEQUENCE)
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise _Unparsable
+
+    # costs
+
+    def _add(self, cost: Cost) -> None:
+        self._fixed += cost[0]
+        self._references += cost[1]
+        if self._fixed > UNLIMITED or self._references > UNLIMITED:
+            raise _Unparsable
+
+    def _mark(self) -> Cost:
+        return self._fixed + LONGEST_BUILTIN * self._at, self._references
+
+    def _since(self, mark: Cost) -> Cost:
+        fixed, references = self._mark()
+        return fixed - mark[0], references - mark[1]
+
+    def _remember(self, mark: Cost) -> None:
+        """Make what was parsed since the mark the next component."""
+        fixed, references = self._since(mark)
+        self._components.append((fixed, references * (self._pack_size if self._expansions else 1)))
+
+    # names
+
+    def parse(self) -> None:
+        """Parse the name as a linker knows it, with suffixes of clones. Raises _Unparsable."""
         for prefix in ("_GLOBAL__sub_I_", "_GLOBAL__I_", "_GLOBAL__D_"):
             if self._take(prefix) and not self._name.startswith("_Z", self._at):
                 return
         self._need("_Z")
         self._encoding()
         if self._peek() not in (".", "\0", "@"):
-            raise Unparsable
+            raise _Unparsable
 
     def _encoding(self) -> None:
-        self._deeper()
-        if self._peek() in ("T", "G"):
-            self._special()
-        else:
-            self._name_of()
+        self._enter()
+        if self._peek() not in ("T", "G"):
+            self._name_of_entity()
             self._function_type()
+        else:
+            kind = self._peek(2)
+            self._at += 2
+            if kind in self._SPECIAL_NAMES:
+                for parse in self._SPECIAL_NAMES[kind]:
+                    parse(self)
+            elif kind == "Tc":
+                for _ in range(2):
+                    for _ in range(2 if self._take("v") else 1 if self._take("h") else 0):
+                        self._number()
+                self._encoding()
+            elif kind == "GT" and (self._take("t") or self._take("n")):
+                self._encoding()
+            else:
+                raise _Unparsable
         self._depth -= 1
 
     def _function_type(self) -> None:
         """The types behind a function's name: their template parameters are that name's arguments."""
         arguments, mark = self._arguments, self._mark()
         if arguments:
-            self._scope = larger(self._scope, arguments)
+            self._scope = _larger(self._scope, arguments)
         scope = self._scope
         self._take("J")
         while self._peek() not in ("E", "\0", ".", "@", "Q"):
             self._type()
         _, references = self._since(mark)
         if references and arguments:
-            self._open -= references
+            self._references -= references
             self._add((references * scope[0], references * scope[1]))
 
-    def _special(self) -> None:
-        kind = self._peek(2)
-        self._at += 2
-        if kind in ("TV", "TT", "TI", "TS", "TF", "TJ"):
-            self._type()
-        elif kind in ("Th", "Tv", "Tc"):
-            self._thunk(kind)
-        elif kind == "TC":
-            self._type()
-            self._skip(NUMBER)
-            self._need("_")
-            self._type()
-        elif kind in ("GV", "TH", "TW"):
-            self._name_of()
-        elif kind == "GR":
-            self._name_of()
-            self._skip(SEQUENCE)
-        elif kind == "GA" or (kind == "GT" and (self._take("t") or self._take("n"))):
-            self._encoding()
-        else:
-            raise Unparsable
-
-    def _thunk(self, kind: str) -> None:
-        if kind == "Tc":
-            for _ in range(2):
-                self._offset("v" if self._take("v") else "h" if self._take("h") else "")
-        else:
-            self._offset(kind[1])
-        self._encoding()
-
-    def _offset(self, kind: str) -> None:
-        for _ in range({"h": 1, "v": 2}.get(kind, 0)):
-            self._skip(NUMBER)
-            self._need("_")
-
-    def _name_of(self) -> None:
-        self._deeper()
+    def _name_of_entity(self) -> None:
+        self._enter()
         self._arguments = None
         mark, following = self._mark(), self._peek()
         if following == "N":
-            self._nested()
+            self._nested_name()
         elif following == "Z":
-            self._local()
+            self._local_name()
         else:
-            known = following == "S" and not self._take("St")
-            if known:
+            is_substitution = following == "S" and not self._take("St")
+            if is_substitution:
                 self._substitution()
             else:
-                self._unqualified()
+                self._unqualified_name()
             if self._peek() == "I":
-                if not known:
+                if not is_substitution:
                     self._remember(mark)
                 self._template_arguments()
         self._depth -= 1
 
-    def _nested(self) -> None:
+    def _nested_name(self) -> None:
         self._need("N")
         if self._peek() in ("r", "V", "K"):
             self._skip(_QUALIFIERS)
@@ -135,30 +214,27 @@ class MangledName(MangledExpressions):
             self._at += 1
         mark = self._mark()
         while not self._take("E"):
-            if self._prefix() and self._peek() != "E":
+            following = self._peek()
+            is_component = following not in ("S", "M")
+            if following != "I":
+                self._arguments = None
+            if following == "I":
+                self._template_arguments()
+            elif following == "S":
+                self._substitution()
+            elif following == "T":
+                self._template_parameter()
+            elif following == "M":
+                self._at += 1
+            elif self._peek(2) in ("DT", "Dt"):
+                self._type()
+                is_component = False
+            else:
+                self._unqualified_name()
+            if is_component and self._peek() != "E":
                 self._remember(mark)
 
-    def _prefix(self) -> bool:
-        """One more part of a nested name; whether what stands there now is a new component."""
-        following = self._peek()
-        if following == "I":
-            self._template_arguments()
-            return True
-        self._arguments = None
-        if following == "S":
-            self._substitution()
-        elif following == "T":
-            self._parameter()
-        elif following == "M":
-            self._at += 1
-        elif self._peek(2) in ("DT", "Dt"):
-            self._type()
-            return False
-        else:
-            self._unqualified()
-        return following not in ("S", "M")
-
-    def _local(self) -> None:
+    def _local_name(self) -> None:
         self._need("Z")
         self._encoding()
         self._need("E")
@@ -167,83 +243,74 @@ class MangledName(MangledExpressions):
             self._discriminator()
             return
         if self._take("d"):
-            self._skip(NUMBER)
-            self._need("_")
-        self._name_of()
+            self._number()
+        self._name_of_entity()
         arguments = self._arguments
         self._discriminator()
         self._arguments = arguments
 
     def _discriminator(self) -> None:
         if self._take("__"):
-            self._skip(NUMBER)
-            self._need("_")
+            self._number()
         elif self._take("_"):
-            self._skip(NUMBER)
+            self._skip(_NUMBER)
 
-    def _unqualified(self) -> None:
+    def _unqualified_name(self) -> None:
         mark, following = self._mark(), self._peek()
         if following == "L":
             self._at += 1
-            self._identifier_of()
+            self._source_name()
             self._discriminator()
         elif following.isdigit():
-            self._identifier_of()
-        elif following in ("C", "D"):
-            self._constructor()
-        elif following == "U":
-            self._unnamed()
-            self._remember(mark)
-        else:
-            self._operator_name()
-        while self._take("B"):
-            self._identifier_of()
-
-    def _identifier_of(self) -> None:
-        if not self._peek().isdigit():
-            raise Unparsable
-        length = int(self._skip(NUMBER)[:5])
-        if self._at + length >= len(self._name):
-            raise Unparsable
-        self._at += length
-        self._fixed -= (EACH - 1) * length
-        self._identifier = max(self._identifier, length)
-
-    def _constructor(self) -> None:
-        if self._take("CI"):
+            self._source_name()
+        elif self._take("CI"):
             self._at += 1
             self._type()
-        else:
+            self._fixed += self._identifier
+        elif following in ("C", "D"):
             self._at += 2
-        self._fixed += self._identifier
-
-    def _unnamed(self) -> None:
-        if self._take("Ul"):
-            while not self._take("E"):
-                self._type()
-        else:
-            self._need("Ut")
-        self._skip(NUMBER)
-        self._need("_")
-
-    def _operator_name(self) -> None:
-        """An operator that is a function's name. One that converts to a template parameter means arguments that
-        follow, or others: nobody needs it."""
-        if self._take("cv"):
+            self._fixed += self._identifier
+        elif following == "U":
+            if self._take("Ul"):
+                while not self._take("E"):
+                    self._type()
+            else:
+                self._need("Ut")
+            self._number()
+            self._remember(mark)
+        elif self._take("cv"):
+            # An operator that converts to a template parameter means arguments that follow, or others: it is too rare.
             mark = self._mark()
             self._type()
             if self._since(mark)[1]:
-                raise Unparsable
+                raise _Unparsable
         elif self._take("li"):
-            self._identifier_of()
-        elif self._peek(2).isalnum() and self._peek().islower():
+            self._source_name()
+        elif self._peek(2).isalnum() and following.islower():
             self._at += 2
         else:
-            raise Unparsable
+            raise _Unparsable
+        self._abi_tags()
+
+    def _abi_tags(self) -> None:
+        while self._take("B"):
+            self._source_name()
+
+    def _source_name(self) -> None:
+        if not self._peek().isdigit():
+            raise _Unparsable
+        length = int(self._skip(_NUMBER)[:5])
+        if self._at + length >= len(self._name):
+            raise _Unparsable
+        self._at += length
+        self._fixed -= (LONGEST_BUILTIN - 1) * length
+        self._identifier = max(self._identifier, length)
+
+    # templates and substitutions
 
     def _template_arguments(self) -> int:
-        """Number of template arguments there are."""
-        self._deeper()
+        """Parse the arguments; returns their number."""
+        self._enter()
         if not self._take("I"):
             self._need("J")
         largest, number = (0, 0), 0
@@ -251,7 +318,7 @@ class MangledName(MangledExpressions):
             mark, is_pack = self._mark(), self._peek() in ("I", "J")
             self._template_argument()
             cost = self._arguments if is_pack and self._arguments else self._since(mark)
-            largest, number = larger(largest, cost), number + 1
+            largest, number = _larger(largest, cost), number + 1
         self._arguments = largest
         self._depth -= 1
         return number
@@ -269,36 +336,42 @@ class MangledName(MangledExpressions):
         else:
             self._type()
 
-    def _parameter(self) -> None:
+    def _template_parameter(self) -> None:
         self._need("T")
         if self._take("L"):
-            self._skip(NUMBER)
-            self._need("_")
-        self._skip(SEQUENCE)
-        self._add((0, self._elements()))
+            self._number()
+        self._sequence()
+        # It may mean a whole pack, but in an expansion one element after the other.
+        self._add((0, 1 if self._expansions else self._pack_size))
 
     def _substitution(self) -> None:
         self._need("S")
         if self._peek().islower():
             self._at += 1
-            while self._take("B"):
-                self._identifier_of()
-            self._identifier = max(self._identifier, STANDARD)
-            self._fixed += STANDARD
+            self._abi_tags()
+            self._identifier = max(self._identifier, LONGEST_STANDARD)
+            self._fixed += LONGEST_STANDARD
             return
-        number = self._skip(SEQUENCE)[:-1]
+        number = self._skip(_SEQUENCE)[:-1]
         try:
-            index = integer(number, 36) + 1 if number else 0
-        except ValueError:
-            raise Unparsable from None
-        if index >= len(self._components):
-            raise Unparsable
-        self._add(self._components[index])
+            self._add(self._components[integer(number, 36) + 1 if number else 0])
+        except (ValueError, IndexError):
+            raise _Unparsable from None
+
+    def _expanded(self, parse_pattern: Callable[[], None]) -> None:
+        """A pattern that is printed once for each argument of a pack."""
+        mark = self._mark()
+        self._expansions += 1
+        parse_pattern()
+        self._expansions -= 1
+        fixed, references = self._since(mark)
+        self._add((fixed * (self._pack_size - 1), references * (self._pack_size - 1)))
+
+    # types
 
     def _type(self) -> None:
-        """Parse a type with all that stands before it: pointers, references, qualifiers. Each of them is a
-        component."""
-        self._deeper()
+        """A type with the pointers, references and qualifiers before it, each of which makes a component."""
+        self._enter()
         marks = [self._mark()]
         while self._peek() in ("P", "R", "O", "C", "G", "r", "V", "K"):
             if self._peek() in ("r", "V", "K"):
@@ -306,94 +379,182 @@ class MangledName(MangledExpressions):
             else:
                 self._at += 1
             marks.append(self._mark())
-        new = self._core()
-        for mark in reversed(marks if new else marks[:-1]):
+        is_component = self._unqualified_type()
+        for mark in reversed(marks if is_component else marks[:-1]):
             self._remember(mark)
         self._depth -= 1
 
-    def _core(self) -> bool:
-        """The type itself; whether it is a component that had no number before."""
+    def _unqualified_type(self) -> bool:
+        """Parse the type; True if it is a component that had no number before."""
         following = self._peek()
-        if following == "T" or following == "S":
-            return self._known_core()
-        if following.isdigit() or following in ("N", "Z"):
-            self._name_of()
+        if following in ("T", "S"):
+            mark, is_component = self._mark(), True
+            if following == "T":
+                self._template_parameter()
+            elif self._take("St"):
+                self._unqualified_name()
+            else:
+                self._substitution()
+                is_component = False
+            if self._peek() != "I":
+                return is_component
+            if is_component:
+                self._remember(mark)
+            self._template_arguments()
+        elif following.isdigit() or following in ("N", "Z"):
+            self._name_of_entity()
         elif following == "D":
-            return self._type_with_d()
-        elif following in ("F", "A", "M", "U", "u"):
+            kind = self._peek(2)
+            self._at += 2
+            if kind in ("DT", "Dt"):
+                self._expression()
+                self._need("E")
+            elif kind == "Dp":
+                self._expanded(self._type)
+            elif kind == "Dv":
+                self._array_type()
+            elif kind in ("Do", "Dx", "Dw", "DO"):
+                self._type()
+            elif kind in ("Da", "Dc", "Dn", "Di", "Ds", "Du", "Dh", "Df", "Dd", "De"):
+                return False
+            else:
+                raise _Unparsable
+        elif following in self._COMPOUND_TYPES:
             self._at += 1
-            self._COMPOUNDS[following](self)
+            for parse in self._COMPOUND_TYPES[following]:
+                parse(self)
         elif following.islower():
             self._at += 1
             return False
         else:
-            raise Unparsable
+            raise _Unparsable
         return True
 
-    def _known_core(self) -> bool:
-        mark, new = self._mark(), True
-        if self._peek() == "T":
-            self._parameter()
-        elif self._take("St"):
-            self._unqualified()
-        else:
-            self._substitution()
-            new = False
-        if self._peek() != "I":
-            return new
-        if new:
-            self._remember(mark)
-        self._template_arguments()
-        return True
-
-    def _function(self) -> None:
+    def _bare_function_type(self) -> None:
         self._take("Y")
-        while not self._take("E"):
-            if not (self._take("RE") or self._take("OE")):
-                self._type()
-                continue
-            return
+        while not (self._take("E") or self._take("RE") or self._take("OE")):
+            self._type()
 
-    def _array(self) -> None:
-        self._extent()
-        self._type()
-
-    def _extent(self) -> None:
+    def _array_type(self) -> None:
         if self._peek().isdigit():
-            self._skip(NUMBER)
+            self._skip(_NUMBER)
         elif self._peek() != "_":
             self._expression()
         self._need("_")
-
-    def _member(self) -> None:
-        self._type()
         self._type()
 
-    def _vendor(self) -> None:
-        self._identifier_of()
+    def _vendor_type(self) -> None:
+        self._source_name()
         if self._peek() == "I":
             self._template_arguments()
 
-    def _vendor_qualified(self) -> None:
-        self._vendor()
-        self._type()
+    # expressions (5.1.6)
 
-    _COMPOUNDS = {"F": _function, "A": _array, "M": _member, "u": _vendor, "U": _vendor_qualified}  # noqa: RUF012
-
-    def _type_with_d(self) -> bool:
-        kind = self._peek(2)
-        self._at += 2
-        if kind in ("DT", "Dt"):
-            self._expression()
-            self._need("E")
-        elif kind == "Dp":
-            self._expanded(self._type)
-        elif kind == "Dv":
-            self._array()
-        elif kind in ("Do", "Dx", "Dw", "DO"):
-            self._type()
-        elif kind in ("Da", "Dc", "Dn", "Di", "Ds", "Du", "Dh", "Df", "Dd", "De"):
-            return False
+    def _literal(self) -> None:
+        self._need("L")
+        if self._take("_Z") or self._take("Z"):
+            arguments = self._arguments
+            self._encoding()
+            self._arguments = arguments
         else:
-            raise Unparsable
-        return True
+            self._type()
+            end = self._name.find("E", self._at)
+            if end < 0:
+                raise _Unparsable
+            self._at = end
+        self._need("E")
+
+    def _expression(self) -> None:
+        self._enter()
+        following, code = self._peek(), self._peek(2)
+        if following == "L":
+            self._literal()
+        elif following == "T":
+            self._template_parameter()
+        elif following.isdigit():
+            self._simple_name()
+        else:
+            self._at += 2
+            if code not in self._OPERATIONS:
+                raise _Unparsable
+            for parse in self._OPERATIONS[code]:
+                parse(self)
+        self._depth -= 1
+
+    def _simple_name(self) -> None:
+        self._unqualified_name()
+        if self._peek() == "I":
+            self._template_arguments()
+
+    def _expressions(self) -> None:
+        while not self._take("E"):
+            self._expression()
+
+    def _unary_operand(self) -> None:
+        self._take("_")
+        self._expression()
+
+    def _pack_expansion(self) -> None:
+        self._expanded(self._expression)
+
+    def _captured_pack(self) -> None:
+        while not self._take("E"):
+            self._template_argument()
+
+    def _conversion(self) -> None:
+        self._type()
+        if self._take("_"):
+            self._expressions()
+        else:
+            self._expression()
+
+    def _folded_operator(self) -> None:
+        self._at += 2
+
+    def _new_expression(self) -> None:
+        while not self._take("_"):
+            self._expression()
+        self._type()
+        if self._take("pi"):
+            self._expressions()
+        elif not self._take("E"):
+            self._expression()
+
+    _SPECIAL_NAMES = {  # noqa: RUF012
+        **dict.fromkeys(("TV", "TT", "TI", "TS", "TF", "TJ"), (_type,)),
+        **dict.fromkeys(("GV", "TH", "TW"), (_name_of_entity,)),
+        "Th": (_number, _encoding),
+        "Tv": (_number, _number, _encoding),
+        "TC": (_type, _number, _type),
+        "GR": (_name_of_entity, _sequence),
+        "GA": (_encoding,),
+    }
+    _COMPOUND_TYPES = {  # noqa: RUF012
+        "F": (_bare_function_type,),
+        "A": (_array_type,),
+        "M": (_type, _type),
+        "u": (_vendor_type,),
+        "U": (_vendor_type, _type),
+    }
+    _BINARY = "aN aS aa an cm ds dV dv eO eo eq ge gt ix lS le ls lt mI mL mi ml ne oR oo or pL pl pm rM rS rm rs ss"
+    _UNARY = "ad aw co da de dl ng nt nx pp mm ps sz az te tw gs"
+    _OPERATIONS = {  # noqa: RUF012
+        **dict.fromkeys(_BINARY.split(), (_expression, _expression)),
+        **dict.fromkeys(_UNARY.split(), (_unary_operand,)),
+        **dict.fromkeys(("st", "at", "ti"), (_type,)),
+        **dict.fromkeys(("cc", "dc", "rc", "sc"), (_type, _expression)),
+        **dict.fromkeys(("dt", "pt"), (_expression, _simple_name)),
+        **dict.fromkeys(("cl", "il"), (_expressions,)),
+        **dict.fromkeys(("nw", "na"), (_new_expression,)),
+        **dict.fromkeys(("fl", "fr"), (_folded_operator, _expression)),
+        **dict.fromkeys(("fL", "fR"), (_folded_operator, _expression, _expression)),
+        "sr": (_type, _simple_name),
+        "sp": (_pack_expansion,),
+        "sP": (_captured_pack,),
+        "sZ": (_expression,),
+        "fp": (_sequence,),
+        "tl": (_type, _expressions),
+        "cv": (_conversion,),
+        "qu": (_expression, _expression, _expression),
+        "on": (_simple_name,),
+    }

@@ -1,8 +1,8 @@
 """Sorted symbol addresses and a hash table of symbol names: built once per file, then mapped from the user's cache.
 
-Both say only *which entry* of the ELF file's own symbol table to look at: address, name and size are always read
-from that table and compared, so a damaged cache can hide a symbol but cannot invent one. Entries are numbered
-through all tables of a file, in the order in which they are given.
+Both say only *which entry* of the ELF file's own symbol table to read: address, name and size are always read from
+that table and compared, so a damaged cache can hide a symbol but cannot invent one. Entries are numbered through all
+tables of a file, in the order in which they are given.
 """
 
 from __future__ import annotations
@@ -39,14 +39,12 @@ WORTH_SEARCHING = 1 << 16
 """The names of smaller tables are sorted at once."""
 
 _PATIENCE, _PAUSE = 1.5, 0.01
-"""Seconds for which another one that builds an index is waited for, and between two questions."""
+"""Seconds to wait for another process that builds the same index, and between two attempts."""
 
-_ROOM, _EACH = 1 << 29, 1 << 17
+_ROOM, _FILE_COST = 1 << 29, 1 << 17
 """Bytes that all files of the cache may have, the newest one aside, and what each of them counts besides its own: so
 there are 4,096 at most."""
 
-_LOCKS = ".building"
-"""The file of which each index that is built locks a byte of its own."""
 
 _log = logger(__name__)
 _VERSION = 1
@@ -103,32 +101,32 @@ def build_names(tables: Sequence[SymbolTable]) -> Built:
 
 def build_numbers_with(tables: Sequence[SymbolTable], needles: Sequence[bytes]) -> Built:
     """(numbers of the entries whose names contain all needles, nothing)."""
-    return _numbers(tables, lambda table: table.numbers_with(needles))
+    return _collect_numbers(tables, lambda table: table.numbers_with(needles))
 
 
 def build_numbers_named(tables: Sequence[SymbolTable], name: bytes) -> Built:
     """(numbers of the entries that have that name, nothing)."""
-    return _numbers(tables, lambda table: table.numbers_named(name))
+    return _collect_numbers(tables, lambda table: table.numbers_named(name))
 
 
-def _numbers(tables: Sequence[SymbolTable], numbers_of: Callable[[SymbolTable], Iterable[int]]) -> Built:
+def _collect_numbers(tables: Sequence[SymbolTable], numbers_of: Callable[[SymbolTable], Iterable[int]]) -> Built:
     numbers = array("I")
-    before = 0
+    first = 0
     for table in tables:
-        numbers.extend(before + number for number in numbers_of(table))
-        before += table.count
+        numbers.extend(first + number for number in numbers_of(table))
+        first += table.count
     return numbers, array("I")
 
 
 def find_name(arrays: Arrays, name: bytes) -> list[int]:
     """Numbers of the entries that may have that name, ascending; the caller compares."""
     head, following = arrays
-    found: list[int] = []
+    numbers: list[int] = []
     number = head[crc32(name) & (len(head) - 1)]
-    while 0 < number <= len(following) and len(found) < len(following):
-        found.append(number - 1)
+    while 0 < number <= len(following) and len(numbers) < len(following):
+        numbers.append(number - 1)
         number = following[number - 1]
-    return found[::-1]
+    return numbers[::-1]
 
 
 def _items(width: str, raw: bytes) -> array[int]:
@@ -173,7 +171,7 @@ class SymbolCache:
         """The arrays of that kind ("addresses", "names") for a file's tables: the stored ones, else built and stored.
 
         ``key`` names the file's arrays in the folder (cache.file_key); "": it is too small for that, or nothing of it
-        is kept.
+        is stored.
         """
         name = f"{key}.{kind}"
         arrays = self.load(name) if key else None
@@ -182,7 +180,7 @@ class SymbolCache:
         if not key:
             _log.debug("index of %s: built, nothing keeps it", kind)
             return build(tables)
-        with self._one_at_a_time(name):
+        with self._building(name):
             arrays = self.load(name)
             if not arrays:
                 _log.debug("index of %s: built for %s", kind, name)
@@ -191,13 +189,14 @@ class SymbolCache:
         return arrays
 
     @contextmanager
-    def _one_at_a_time(self, name: str) -> Iterator[None]:
+    def _building(self, name: str) -> Iterator[None]:
         """Wait for another process that builds the same index: of ten crashes at the same moment one builds it, and
-        nine have it. Who has waited for long builds it as well."""
+        nine load it. A process that waited for _PATIENCE builds it as well."""
         try:
             self._make_folder()
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(f"{self.folder}/{_LOCKS}", flags, 0o600)
+            # each index that is built locks a byte of its own in this file
+            descriptor = os.open(f"{self.folder}/.building", flags, 0o600)
         except OSError:
             yield
             return
@@ -220,13 +219,26 @@ class SymbolCache:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
 
     def load(self, name: str) -> Arrays | None:
-        """The arrays stored under ``name``; None when there are none or the file is damaged."""
+        """The arrays stored under ``name``, in place; None when there are none, or unless version, sizes and checksums
+        are right."""
         try:
             with open(open_ours(f"{self.folder}/{name}"), "rb") as stream:
                 data = mmap(stream.fileno(), 0, access=ACCESS_READ)
         except (OSError, ValueError):
             return None
-        return _parse(data)
+        if len(data) < _HEADER.size or sys.byteorder != "little":
+            return None
+        magic, version, width, first_count, second_count, checksum, header_checksum = _HEADER.unpack_from(data, 0)
+        if magic != _MAGIC or version != _VERSION or crc32(data[: _HEADER.size - 4]) != header_checksum:
+            return None
+        middle = _HEADER.size + width * first_count
+        if width not in (0, 4, 8) or len(data) != middle + 4 * second_count:
+            return None
+        view = memoryview(data)
+        first, second = view[_HEADER.size : middle], view[middle:]
+        if _sample_checksum(first, second) != checksum:
+            return None
+        return first.cast("Q" if width == 8 else "I"), second.cast("I")
 
     def store(self, name: str, arrays: Built) -> None:
         """Write the arrays under ``name``: privately, and visible only when complete."""
@@ -248,43 +260,26 @@ class SymbolCache:
 
     def _make_room(self, newest: str) -> None:
         """Delete what was used the longest time ago until the rest has room: a file that is installed anew has new
-        entries, and nobody asks for the old ones again. Raises OSError."""
-        entries = [each for each in os.scandir(self.folder) if each.is_file(follow_symlinks=False)]
-        files = [(each.stat(follow_symlinks=False), each) for each in entries if each.name != newest]
-        used = sum(status.st_size + _EACH for status, _ in files)
-        for status, each in sorted(files, key=lambda file: max(file[0].st_atime, file[0].st_mtime)):
+        entries, and the old ones are not asked for again. Raises OSError."""
+        entries = [entry for entry in os.scandir(self.folder) if entry.is_file(follow_symlinks=False)]
+        files = [(entry.stat(follow_symlinks=False), entry) for entry in entries if entry.name != newest]
+        used = sum(status.st_size + _FILE_COST for status, _ in files)
+        for status, entry in sorted(files, key=lambda file: max(file[0].st_atime, file[0].st_mtime)):
             if used <= _ROOM:
                 break
-            used -= status.st_size + _EACH
-            os.unlink(each.path)
+            used -= status.st_size + _FILE_COST
+            os.unlink(entry.path)
 
 
 def _format(arrays: Built) -> tuple[bytes, bytes, bytes]:
     first, second = (memoryview(part).cast("B") for part in arrays)
     width = len(first) // max(1, len(arrays[0]))
-    checksum = _sample(first, second)
+    checksum = _sample_checksum(first, second)
     start = _HEADER.pack(_MAGIC, _VERSION, width, len(arrays[0]), len(arrays[1]), checksum, 0)[:-4]
     return start + crc32(start).to_bytes(4, "little"), bytes(first), bytes(second)
 
 
-def _parse(data: mmap) -> Arrays | None:
-    """The arrays in a cache file, in place; None unless version, sizes and checksums are right."""
-    if len(data) < _HEADER.size or sys.byteorder != "little":
-        return None
-    magic, version, width, first_count, second_count, checksum, own = _HEADER.unpack_from(data, 0)
-    if magic != _MAGIC or version != _VERSION or crc32(data[: _HEADER.size - 4]) != own or width not in (0, 4, 8):
-        return None
-    middle = _HEADER.size + width * first_count
-    if len(data) != middle + 4 * second_count:
-        return None
-    view = memoryview(data)
-    first, second = view[_HEADER.size : middle], view[middle:]
-    if _sample(first, second) != checksum:
-        return None
-    return first.cast("Q" if width == 8 else "I"), second.cast("I")
-
-
-def _sample(*parts: memoryview) -> int:
+def _sample_checksum(*parts: memoryview) -> int:
     """A checksum of blocks spread over the contents: it finds lost pages in a tenth of a millisecond."""
     value = 0
     for part in parts:
@@ -301,13 +296,15 @@ def kept_texts(folder: str, name: str) -> KeptTexts:
 
 
 class KeptTexts:
-    """A file of names and a text for each, which is the same for ever: of each a line with both, and the checksum of
-    both. Whatever is wrong with it, what it does not have is not kept."""
+    """A file of names, each with a text that never changes: a line has both, and their checksum. A damaged line counts
+    as missing."""
 
     def __init__(self, folder: str, name: str) -> None:
         self._folder = folder
         self._path = f"{folder}/{name}"
-        self._data = _contents(self._path)
+        self._data = b""
+        with suppress(OSError), open(open_ours(self._path), "rb", 0) as file:
+            self._data = file.read(_FILE_LIMIT + _ADDED_LIMIT) or b""
         self._is_full = False
         """This process has added all that it may."""
         self._asked = 0
@@ -315,17 +312,17 @@ class KeptTexts:
     def text(self, name: bytes) -> bytes | None:
         """The text of a name; None where it is not kept."""
         self._asked += 1
-        line = self._found(name) if self._asked <= _FEW else self._lines.get(name, b"")
-        text = line[len(name) + 1 : -_SUM]
+        if self._asked <= _SEARCHES:
+            start = self._data.find(b"\n%b\t" % name) + 1
+            line = self._data[start : self._data.find(b"\n", start)] if start else b""
+        else:
+            line = self._lines.get(name, b"")
+        text = line[len(name) + 1 : -_CHECKSUM_SIZE]
         return text if line and line == _line(name, text) else None
-
-    def _found(self, name: bytes) -> bytes:
-        at = self._data.find(b"\n%b\t" % name) + 1
-        return self._data[at : self._data.find(b"\n", at)] if at else b""
 
     @cached_property
     def _lines(self) -> dict[bytes, bytes]:
-        """Each line by its name, the first one that there is. Made for those who ask for thousands only."""
+        """The first line of each name."""
         return {line.partition(b"\t")[0]: line for line in reversed(self._data.split(b"\n")[1:-1])}
 
     def keep(self, name: bytes, text: bytes) -> None:
@@ -337,29 +334,21 @@ class KeptTexts:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(self._path, flags, 0o600), "ab", 0) as file:
                 size = os.fstat(file.fileno()).st_size
-                if size >= _MOST_KEPT:
+                if size >= _FILE_LIMIT:
                     file.truncate(size := 0)
-                self._is_full = size >= len(self._data) + _MOST_NEW
+                self._is_full = size >= len(self._data) + _ADDED_LIMIT
                 if not self._is_full:
                     file.write((b"" if size else b"\n") + _line(name, text) + b"\n")
 
 
-_MOST_NEW, _MOST_KEPT = 1 << 16, 1 << 18
-"""Bytes that a process adds, and of the whole file: thousand names. A look asks for twenty, a trace for thousands."""
-_SUM = 9
+_ADDED_LIMIT, _FILE_LIMIT = 1 << 16, 1 << 18
+"""Bytes that a process adds, and of the whole file: thousand names. An inspection asks for twenty, a trace for
+thousands."""
+_CHECKSUM_SIZE = 9
 """Bytes of a line behind the text."""
-_FEW = 64
-"""Names that are searched for: each takes as long as ten lines of an index take to make."""
+_SEARCHES = 64
+"""Names that are searched for: each takes as long as it takes to put ten lines into a dictionary."""
 
 
 def _line(name: bytes, text: bytes) -> bytes:
     return b"%b\t%b\t%08x" % (name, text, crc32(text, crc32(name)))
-
-
-def _contents(path: str) -> bytes:
-    """The bytes of a file of ours; none where it is not there, or not ours."""
-    try:
-        with open(open_ours(path), "rb", 0) as file:
-            return file.read(_MOST_KEPT + _MOST_NEW) or b""
-    except OSError:
-        return b""

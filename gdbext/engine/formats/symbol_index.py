@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from gdbext.engine.formats import symbol_cache
 from gdbext.engine.formats.elf import SHF_EXECINSTR, SHT_SYMTAB, ElfImage
+from gdbext.engine.formats.elf_header import PF_X
 from gdbext.engine.formats.symbol_table import (
     GnuHash,
     Symbol,
@@ -47,7 +49,7 @@ class SymbolIndex:
         self._searched: dict[bytes, Sequence[int]] = {}
         self._dynamic = next((table for table in self.tables if table.is_dynamic), None)
         self._hash: GnuHash | None = None
-        self._hash_known = False
+        self._is_hash_read = False
 
     @property
     def in_use(self) -> bool:
@@ -56,8 +58,7 @@ class SymbolIndex:
 
     def at(self, vaddr: int) -> list[Symbol]:
         """All symbols (functions and objects) that start exactly there."""
-        addresses = self._by_address()[0]
-        return self._group(bisect_left(addresses, vaddr), vaddr) or []
+        return self._starting_at(vaddr, bisect_left(self._by_address()[0], vaddr))
 
     def containing(self, vaddr: int) -> list[Symbol]:
         """All names of the innermost sized symbol around ``vaddr``; [] where no symbol reaches it.
@@ -74,48 +75,49 @@ class SymbolIndex:
                 break
             start = addresses[position]
             position = bisect_left(addresses, start, 0, position + 1)
-            group = self._group(position, start) or []
-            around = [symbol for symbol in group if vaddr < start + symbol.size]
+            symbols = self._starting_at(start, position)
+            around = [symbol for symbol in symbols if vaddr < start + symbol.size]
             if around:
-                return _functions_first(around + [symbol for symbol in group if not symbol.size])
-            if step == 0 and not any(symbol.size for symbol in group):
-                unsized = group
-            elif group:
+                around += [symbol for symbol in symbols if not symbol.size]
+                return [symbol for symbol in around if symbol.is_function] or around
+            if step == 0 and not any(symbol.size for symbol in symbols):
+                unsized = symbols
+            elif symbols:
                 misses += 1
             position -= 1
-        return self._extended(unsized, vaddr)
+        return self._extended([symbol for symbol in unsized if symbol.is_function], vaddr)
 
     def lookup(self, name: str) -> list[Symbol]:
         """All symbols with that mangled name (local ones, objects and thread-local ones, too)."""
         raw = name.encode("utf-8", "surrogateescape")
-        found: list[Symbol] = []
+        symbols: list[Symbol] = []
         for number in self._numbers_of(raw):
             table, entry = self._entry(number)
             if table and table.is_named(entry, raw):
                 symbol = table.symbol(entry)
-                if symbol and symbol not in found:
-                    found.append(symbol)
+                if symbol and symbol not in symbols:
+                    symbols.append(symbol)
         exported = self.exported(name)  # .symtab may have it with its version only
-        if exported and exported.vaddr not in [symbol.vaddr for symbol in found]:
-            found.append(exported)
-        return found
+        if exported and exported.vaddr not in [symbol.vaddr for symbol in symbols]:
+            symbols.append(exported)
+        return symbols
 
     def _numbers_of(self, name: bytes) -> Sequence[int]:
         """Numbers of the entries that may have that name. A file that has exported symbols only has its own table."""
-        table = self._hashed()
+        table = self._hash_table()
         if table and self.tables == (self._dynamic,):
             return [*table.candidates(name)]
         if not self._names:
-            searched = self._search(name)
-            if searched is not None:
-                return searched
+            numbers = self._search(name)
+            if numbers is not None:
+                return numbers
             self._names = self._load("names", symbol_cache.build_names)
         return symbol_cache.find_name(self._names, name)
 
     def _search(self, name: bytes) -> Sequence[int] | None:
-        """The numbers of one of the first few names that are asked of a file that is large, or whose names nothing
-        keeps: to search for one takes a tenth of the time of sorting all, or less. None where they are sorted already,
-        or are to be sorted."""
+        """The numbers of one of the first few names that are asked of a file that is large, or whose names are not
+        stored: to search for one takes a tenth of the time of sorting all, or less. None where they are sorted
+        already, or are to be sorted."""
         is_worth_it = not self._key or self._total >= symbol_cache.WORTH_SEARCHING
         if name in self._searched or not is_worth_it or len(self._searched) >= self._cache.searches:
             return self._searched.get(name)
@@ -129,23 +131,24 @@ class SymbolIndex:
 
     def exported(self, name: str) -> Symbol | None:
         """The exported symbol of that name, through the file's own hash table: nothing is built or cached."""
-        table = self._hashed()
+        table = self._hash_table()
         if not table or not self._dynamic:
             return None
         raw = name.encode("utf-8", "surrogateescape")
-        older: Symbol | None = None
+        old_version: Symbol | None = None
         for number in table.candidates(raw):
             symbol = self._dynamic.symbol(number) if self._dynamic.is_named(number, raw) else None
             if symbol and table.is_default(number):
                 return symbol
-            older = older or symbol
-        return older
+            old_version = old_version or symbol
+        return old_version
 
-    def _hashed(self) -> GnuHash | None:
-        if not self._hash_known:
-            self._hash_known = True
+    def _hash_table(self) -> GnuHash | None:
+        if not self._is_hash_read:
+            self._is_hash_read = True
             self._hash = GnuHash.of(self.image)
-            self._dynamic = self._dynamic or _dynamic_or_none(self.image)
+            with suppress(SymbolFileError):
+                self._dynamic = self._dynamic or dynamic_table(self.image)
         return self._hash
 
     def matching(self, *needles: bytes) -> Iterator[Symbol]:
@@ -179,25 +182,28 @@ class SymbolIndex:
     def _load(self, kind: str, build: symbol_cache.Builder) -> symbol_cache.Arrays:
         return self._cache.arrays(self.tables, kind, self._key, build)
 
-    def _group(self, position: int, vaddr: int) -> list[Symbol] | None:
-        """The symbols from ``position`` on that start at ``vaddr``, each name once."""
+    def _starting_at(self, vaddr: int, position: int) -> list[Symbol]:
+        """The symbols that start at ``vaddr``, each name once; ``position`` is the first that may."""
         addresses, numbers = self._by_address()
-        found: dict[str, Symbol] = {}
-        while position < len(addresses) and addresses[position] == vaddr and len(found) < _NAMES_LIMIT:
+        symbols: dict[str, Symbol] = {}
+        while position < len(addresses) and addresses[position] == vaddr and len(symbols) < _NAMES_LIMIT:
             table, entry = self._entry(numbers[position])
             symbol = table.symbol(entry) if table else None
             if symbol and symbol.vaddr == vaddr:
-                found.setdefault(symbol.name, symbol)
+                symbols.setdefault(symbol.name, symbol)
             position += 1
-        return list(found.values())
+        return list(symbols.values())
 
     def _extended(self, symbols: list[Symbol], vaddr: int) -> list[Symbol]:
-        """Symbols without size, extended to the next symbol or the end of their code section, if that covers."""
-        symbols = [symbol for symbol in symbols if symbol.is_function]
+        """Symbols of one address without size, extended to the next symbol or the end of their code section (segment,
+        where there are no sections), if that covers ``vaddr``."""
         if not symbols:
             return []
-        start = symbols[0].vaddr
-        end = self._code_end(start)
+        start, image = symbols[0].vaddr, self.image
+        sections = [(section.address, section.size) for section in image.section_list if section.flags & SHF_EXECINSTR]
+        segments = [(segment.vaddr, segment.memsz) for segment in image.loads if segment.flags & PF_X]
+        code = sections if image.section_list else segments
+        end = next((first + size for first, size in code if first <= start < first + size), 0)
         if not self.complete:
             end = min(end, start + 1)
         addresses = self._by_address()[0]
@@ -205,18 +211,6 @@ class SymbolIndex:
         if following < len(addresses):
             end = min(end, addresses[following])
         return [symbol._replace(size=end - start) for symbol in symbols] if vaddr < end else []
-
-    def _code_end(self, vaddr: int) -> int:
-        """End of the executable section around ``vaddr`` (segment, where there are no sections); 0 for data."""
-        for section in self.image.section_list:
-            if section.flags & SHF_EXECINSTR and section.address <= vaddr < section.address + section.size:
-                return section.address + section.size
-        if self.image.section_list:
-            return 0
-        for segment in self.image.loads:
-            if self.image.is_code(vaddr) and segment.vaddr <= vaddr < segment.vaddr + segment.memsz:
-                return segment.vaddr + segment.memsz
-        return 0
 
 
 def _tables_of(image: ElfImage) -> tuple[tuple[SymbolTable, ...], bool]:
@@ -227,22 +221,9 @@ def _tables_of(image: ElfImage) -> tuple[tuple[SymbolTable, ...], bool]:
         exported = dynamic.count - dynamic.locals if dynamic else 0
         if not dynamic or full.count - full.locals + 8 >= exported:
             return (full,), True
-        return (full, dynamic), True  # somebody removed exported names from .symtab
+        return (full, dynamic), True  # a tool removed exported names from .symtab
     mini = mini_debug_table(image)
-    found = tuple(table for table in (dynamic, mini) if table and table.count)
-    if not found:
+    tables = tuple(table for table in (dynamic, mini) if table and table.count)
+    if not tables:
         raise SymbolFileError(f"{image.path} has no symbol table")
-    return found, mini is not None
-
-
-def _dynamic_or_none(image: ElfImage) -> SymbolTable | None:
-    try:
-        return dynamic_table(image)
-    except SymbolFileError:
-        return None
-
-
-def _functions_first(symbols: list[Symbol]) -> list[Symbol]:
-    """Only the functions, where there are any."""
-    typed = [symbol for symbol in symbols if symbol.is_function]
-    return typed or symbols
+    return tables, mini is not None

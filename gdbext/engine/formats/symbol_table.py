@@ -34,12 +34,12 @@ _VERSION_HIDDEN = 0x8000
 _NAME_LIMIT = 1 << 16
 _CHAIN_LIMIT = 1 << 16
 _PIECE = 1 << 23
-"""Bytes of a string table that are gone through at once."""
+"""Bytes of a string table that are searched at once."""
 _FEW = 16
-"""Names that are looked for one by one among the entries, which takes a tenth of the time of looking at each."""
+"""Names that are searched for one by one among the entries, which takes a tenth of the time of testing each entry."""
 _DEBUGDATA_LIMIT = 1 << 27
 _STRINGS_LIMIT = 1 << 28
-"""Bytes of a string table that are looked at; a sparse file may claim any number."""
+"""Bytes of a string table that are read; a sparse file may claim any number."""
 _STARTS_LIMIT = 1 << 22
 """Places where names may start that contain something: libtorch_cpu has 430,000 of "redispatch"."""
 
@@ -83,7 +83,7 @@ class SymbolTable:
         self._offsets: array[int] | None = None
 
     def mentions(self, beginning: bytes) -> bool:
-        """True if a name in the string table begins so, be it defined here or not. Reads the table up to there."""
+        """True if a name in the string table begins so, defined here or not. Reads the table up to there."""
         return self.data.find(b"\0" + beginning, self.strings, self.strings_end) >= 0
 
     def raw(self, number: int) -> tuple[int, int, int, int, int, int]:
@@ -128,74 +128,63 @@ class SymbolTable:
         return end < self.strings_end and self.data[start : end + 1] == name + b"\0"
 
     def numbers_named(self, name: bytes) -> list[int]:
-        """Numbers of the entries that have exactly that name, ascending, wherever in a longer one it stands. Looks at
-        every name."""
-        return self._numbers_of(_starts_of(self._pieces(), lambda text: _ends_with(text, name + b"\0")))
+        """Numbers of the entries that have exactly that name, ascending. Reads every name."""
+        return self._numbers_of(self._name_starts(lambda text: _positions(text, name + b"\0")))
 
     def numbers_with(self, needles: Sequence[bytes]) -> Iterator[int]:
-        """Numbers of the entries whose names contain all needles, ascending. Looks at every name."""
+        """Numbers of the entries whose names contain all needles, ascending. Reads every name."""
         longest = max(needles, key=len, default=b"")
-        for number in self._numbers_of(_starts_of(self._pieces(), lambda text: _starts_of_names_with(text, longest))):
+        for number in self._numbers_of(self._name_starts(lambda text: _starts_of_names_with(text, longest))):
             name = self.name_at(self.raw(number)[0])
             if name and all(needle in name for needle in needles):
                 yield number
 
-    def _pieces(self) -> Iterator[tuple[int, bytes]]:
-        """The string table in pieces of whole names, with their offsets in it; what is behind takes no memory of
-        ours any more."""
+    def _name_starts(self, find: Callable[[bytes], Iterator[int]]) -> set[int]:
+        """Offsets in the string table at which names start according to ``find``, which is applied to pieces of whole
+        names; a piece that was searched takes no memory of ours any more."""
+        starts: set[int] = set()
         at = self.strings
         while at < self.strings_end:
             piece = self.data[at : min(at + _PIECE, self.strings_end)]
             piece = piece[: piece.rfind(b"\0") + 1] or piece
-            yield at - self.strings, piece
+            offset = at - self.strings
+            starts.update(offset + start for start in islice(find(piece), _STARTS_LIMIT + 1))
+            if len(starts) > _STARTS_LIMIT:
+                raise SymbolFileError("the string table has too many names of one kind")
             give_back(self.data, at, len(piece))
             at += len(piece)
+        return starts
 
     def _numbers_of(self, starts: Collection[int]) -> list[int]:
         """Numbers of the entries whose names start at one of these offsets of the string table, ascending."""
-        offsets = self._name_offsets() if starts else array("I")
-        if len(starts) > _FEW:
-            return [at for at, start in enumerate(offsets) if start in starts]
-        raw, width = offsets.tobytes(), offsets.itemsize
-        places = chain.from_iterable(_ends_with(raw, start.to_bytes(width, sys.byteorder)) for start in starts)
-        return sorted(at // width for at in places if not at % width)
-
-    def _name_offsets(self) -> array[int]:
-        """st_name of each entry, which is where its name starts in the string table."""
+        if not starts:
+            return []
         if self._offsets is None:
             words = array("I", self.data[self.offset : self.offset + self.count * SYMBOL_SIZE])
             if sys.byteorder != "little":
                 words.byteswap()
             self._offsets = words[:: SYMBOL_SIZE // 4]
-        return self._offsets
+        if len(starts) > _FEW:
+            return [number for number, start in enumerate(self._offsets) if start in starts]
+        raw, width = self._offsets.tobytes(), self._offsets.itemsize
+        places = chain.from_iterable(_positions(raw, start.to_bytes(width, sys.byteorder)) for start in starts)
+        return sorted(at // width for at in places if not at % width)
 
 
-def _starts_of(pieces: Iterator[tuple[int, bytes]], find: Callable[[bytes], Iterator[int]]) -> set[int]:
-    """Offsets in all pieces at which ``find`` says that names start."""
-    starts: set[int] = set()
-    for offset, text in pieces:
-        starts.update(offset + start for start in islice(find(text), _STARTS_LIMIT + 1))
-        if len(starts) > _STARTS_LIMIT:
-            raise SymbolFileError("the string table has too many names of one kind")
-    return starts
-
-
-def _ends_with(text: bytes, ending: bytes) -> Iterator[int]:
-    found = text.find(ending)
-    while found >= 0:
-        yield found
-        found = text.find(ending, found + 1)
+def _positions(text: bytes, needle: bytes) -> Iterator[int]:
+    at = text.find(needle)
+    while at >= 0:
+        yield at
+        at = text.find(needle, at + 1)
 
 
 def _starts_of_names_with(text: bytes, needle: bytes) -> Iterator[int]:
     """Offsets at which names may start that contain the needle: linkers let a name be the tail of a longer one."""
-    covered = 0
-    found = text.find(needle)
-    while found >= 0:
-        begin = text.rfind(0, covered, found) + 1 or covered  # nothing is searched twice
-        yield from range(max(begin, found - _NAME_LIMIT), found + 1)
-        covered = found + 1
-        found = text.find(needle, found + 1)
+    searched = 0
+    for at in _positions(text, needle):
+        begin = text.rfind(0, searched, at) + 1 or searched  # nothing is searched twice
+        yield from range(max(begin, at - _NAME_LIMIT), at + 1)
+        searched = at + 1
 
 
 def section_table(image: elf.ElfImage, kind: int) -> SymbolTable | None:
@@ -216,27 +205,21 @@ def section_table(image: elf.ElfImage, kind: int) -> SymbolTable | None:
 def dynamic_table(image: elf.ElfImage) -> SymbolTable | None:
     """.dynsym by its section, or, in a file without sections, by the dynamic segment and its hash table."""
     table = section_table(image, elf.SHT_DYNSYM)
-    if table:
-        table.is_dynamic = True
-        return table
-    dynamic = image.dynamic
-    symbols = image.read(dynamic.get(elf.DT_SYMTAB, -1), _dynamic_count(image, dynamic) * SYMBOL_SIZE)
-    strings = image.read(dynamic.get(elf.DT_STRTAB, -1), min(dynamic.get(elf.DT_STRSZ, 0), _STRINGS_LIMIT))
-    if not symbols or not strings:
-        return None
-    table = SymbolTable(symbols + strings, 0, len(symbols), len(symbols), len(strings), 0)
+    if not table:
+        dynamic = image.dynamic
+        header = image.read(dynamic[elf.DT_HASH], 8) if elf.DT_HASH in dynamic else b""
+        if header:
+            count = min(int.from_bytes(header[4:], "little"), MAX_SYMBOLS)  # nchain
+        else:
+            hashes = GnuHash.of(image)
+            count = hashes.count() if hashes else 0
+        symbols = image.read(dynamic.get(elf.DT_SYMTAB, -1), count * SYMBOL_SIZE)
+        strings = image.read(dynamic.get(elf.DT_STRTAB, -1), min(dynamic.get(elf.DT_STRSZ, 0), _STRINGS_LIMIT))
+        if not symbols or not strings:
+            return None
+        table = SymbolTable(symbols + strings, 0, len(symbols), len(symbols), len(strings), 0)
     table.is_dynamic = True
     return table
-
-
-def _dynamic_count(image: elf.ElfImage, dynamic: dict[int, int]) -> int:
-    """Number of entries of .dynsym: nchain of DT_HASH, else one more than the last that DT_GNU_HASH reaches."""
-    if elf.DT_HASH in dynamic:
-        header = image.read(dynamic[elf.DT_HASH], 8)
-        if header:
-            return min(int.from_bytes(header[4:], "little"), MAX_SYMBOLS)
-    hashes = GnuHash.of(image)
-    return hashes.count() if hashes else 0
 
 
 def mini_debug_table(image: elf.ElfImage) -> SymbolTable | None:
@@ -311,7 +294,7 @@ class GnuHash:
                 return
 
     def count(self) -> int:
-        """Number of .dynsym entries, from the longest chain's end."""
+        """Number of .dynsym entries, from the end of the longest chain."""
         size = min(4 * self.buckets, 4 * MAX_SYMBOLS)
         raw = self._image.read(self._bucket, size)
         if not raw:

@@ -1,25 +1,22 @@
-"""The one door for files that we make: each is whole, or not there, and never written through somebody else's link.
+"""The one door for files that we make: each is whole, or not there, and never written through another user's link.
 
 A file is made without a name (O_TMPFILE), in a folder that is held by a descriptor, and gets its name when it is whole:
 a writer that is killed leaves nothing. Where a file has the name already, or the disk has no files without names, it
-is first hidden under a name that nobody can guess, and then renamed: that replaces a link that lies under the name, and
-leaves alone what it leads to. The writer holds a lock on what is hidden, so the next command knows what a killed one
-has left, and deletes it.
+is first hidden under an unguessable name, and then renamed: that replaces a link that lies under the name, and leaves
+alone what it leads to. The writer holds a lock on what is hidden, so the next command knows what a killed one has left,
+and deletes it.
 
-The folder of an output is held as an open descriptor, reached through no link that somebody else laid. Whoever looks as
-root at somebody's process may be asked to write into a folder of that somebody, who can lay links there at any time. So
-a path is walked component by component, and every step is taken from the descriptor of the one before: what is checked
-is what is used.
+Root, when it inspects another user's process, may be asked to write into a folder of that user, who can lay links there
+at any time. So a path is walked component by component, and every step is taken from the descriptor of the one before:
+what is checked is what is used.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 from contextlib import suppress
-from types import TracebackType
 from typing import NamedTuple
 
 from gdbext.engine.formats.path_steps import PathSteps
@@ -36,10 +33,11 @@ class ForeignLink(OSError):
 
 
 class FolderEntry(NamedTuple):
-    """``folder`` is an open descriptor, whose owner closes it; ``name`` is not a link that is to be followed, save with
-    ``is_magic``: then the kernel knows where it leads (a descriptor in /proc)."""
+    """The place of a file in an open folder. ``name`` is not a link to follow, except if ``is_magic``: then the kernel
+    knows where it leads (a descriptor in /proc)."""
 
     folder: int
+    """A file descriptor, which the owner of the entry closes."""
     name: str
     is_magic: bool = False
 
@@ -52,10 +50,10 @@ def find(path: str) -> FolderEntry:
     walk = _PathWalk(path)
     try:
         name, is_magic = walk.to_last()
+        return FolderEntry(walk.folder, name, is_magic)
     except BaseException:
         walk.close()
         raise
-    return FolderEntry(walk.folder, name, is_magic)
 
 
 def open_folder(path: str, make: bool = False) -> int:
@@ -172,12 +170,10 @@ TRIES = 100
 
 
 class WholeFile:
-    """Written under another name in the same folder; keep() gives it its own. A context manager, which keeps what was
-    written without an exception.
+    """A file that gets its name when it is whole. A context manager, which keeps what was written without an exception.
 
-    ``descriptor`` is open until then. What is no regular file (a pipe, /dev/stdout) is written at once. Where ``path``
-    is a link of the user's own (or of the system), the file that it leads to is replaced; a link that another user may
-    have laid is refused.
+    What is no regular file (a pipe, /dev/stdout) is written at once. Where ``path`` is a link of the user's own (or of
+    the system), the file that it leads to is replaced; a link that another user may have laid is refused.
     """
 
     def __init__(self, path: str, mode: int = PUBLIC) -> None:
@@ -186,38 +182,38 @@ class WholeFile:
             raise OSError(errno.ENOTSUP, "whoever asks here gets no files")
         self.path = path
         self._mode = mode
-        self._partial = ""
+        self._hidden_name = ""
+        """The name of the file until it is whole, "" where it has none."""
         self._is_shown = False
-        self._place: FolderEntry | None = find(path)
+        self._entry: FolderEntry | None = find(path)
         try:
-            special = _open_special(self._place)
+            special = _open_special(self._entry)
             self._is_special = special is not None
-            self.descriptor = self._make() if special is None else special
+            self.descriptor = self._make(self._entry.folder) if special is None else special
+            """Open until the file is kept or discarded, then -1."""
         except BaseException:
             self._leave()
             raise
 
-    def _make(self) -> int:
-        assert self._place
-        sweep(self._place.folder)
+    def _make(self, folder: int) -> int:
+        sweep(folder)
         try:
-            return os.open(".", _NAMELESS, self._mode, dir_fd=self._place.folder)
+            return os.open(".", _NAMELESS, self._mode, dir_fd=folder)
         except OSError:  # a disk without such files; where none can be made at all, the next line says so
-            return self._make_hidden()
+            return self._make_hidden(folder)
 
-    def _make_hidden(self) -> int:
-        assert self._place
+    def _make_hidden(self, folder: int) -> int:
         for _ in range(TRIES):
             name = hidden_name()
-            made = os.open(name, _NEW, self._mode, dir_fd=self._place.folder)
-            if lock(made):
-                self._partial = name
-                return made
-            os.close(made)  # another command is about to delete it
+            descriptor = os.open(name, _NEW, self._mode, dir_fd=folder)
+            if lock(descriptor):
+                self._hidden_name = name
+                return descriptor
+            os.close(descriptor)  # another command is about to delete it
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
     def need(self, size: int) -> None:
-        """Reserve room for so many bytes. Raises TargetError where the disk has no room for them, OSError."""
+        """Check that the disk has room for ``size`` bytes. Raises TargetError where it has not, OSError."""
         if self._is_special:
             return
         disk = os.fstatvfs(self.descriptor)
@@ -230,57 +226,51 @@ class WholeFile:
             )
 
     def write(self, data: bytes) -> None:
-        """All of it. Raises OSError."""
+        """Write all of it. Raises OSError."""
         left = memoryview(data)
         while left:
             left = left[os.write(self.descriptor, left) :]
 
     def show(self) -> None:
         """Give it its name now: what is still to be written appears as it is written. Raises OSError."""
-        if not self._place or self._is_special or self._is_shown:
+        if not self._entry or self._is_special or self._is_shown:
             return
-        folder, name = self._place.folder, self._place.name
-        if self._partial or not self._link(name):
-            self._partial = self._partial or self._hide()  # a copy has a hidden name already
-            os.rename(self._partial, name, src_dir_fd=folder, dst_dir_fd=folder)
-            self._partial = ""
+        folder, name = self._entry.folder, self._entry.name
+        if self._hidden_name or not self._link(folder, name):
+            if not self._hidden_name:  # a copy has a hidden name already
+                hidden = hidden_name()
+                lock(self.descriptor)
+                if self._link(folder, hidden):
+                    self._hidden_name = hidden
+                elif not self._hidden_name:
+                    raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+            os.rename(self._hidden_name, name, src_dir_fd=folder, dst_dir_fd=folder)
+            self._hidden_name = ""
         self._is_shown = True
 
-    def _hide(self) -> str:
-        """Give the file without a name a hidden one."""
-        name = hidden_name()
-        lock(self.descriptor)
-        if not self._link(name):
-            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
-        return name
-
-    def _link(self, name: str) -> bool:
+    def _link(self, folder: int, name: str) -> bool:
         """Give the file without a name this one; False if another has it, or the disk cannot, as some network disks:
         then it becomes a copy with a hidden name. Raises OSError."""
-        assert self._place
         try:
-            os.link(f"/proc/self/fd/{self.descriptor}", name, dst_dir_fd=self._place.folder, follow_symlinks=True)
+            os.link(f"/proc/self/fd/{self.descriptor}", name, dst_dir_fd=folder, follow_symlinks=True)
         except FileExistsError:
             return False
         except OSError:
-            self._copy()
+            copy = self._make_hidden(folder)
+            try:
+                offset = 0
+                while piece := os.pread(self.descriptor, _PIECE, offset):
+                    offset += os.write(copy, piece)
+                os.lseek(copy, os.lseek(self.descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+                os.fsync(copy)
+                os.dup2(copy, self.descriptor, inheritable=False)
+            finally:
+                os.close(copy)
             return False
         return True
 
-    def _copy(self) -> None:
-        copy = self._make_hidden()
-        try:
-            at = 0
-            while piece := os.pread(self.descriptor, _PIECE, at):
-                at += os.write(copy, piece)
-            os.lseek(copy, os.lseek(self.descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-            os.fsync(copy)
-            os.dup2(copy, self.descriptor, inheritable=False)
-        finally:
-            os.close(copy)
-
     def keep(self) -> None:
-        """It is whole. Raises OSError; nothing is left then."""
+        """Give it its name if it has none yet, and close it. Raises OSError; nothing is left then."""
         try:
             if not self._is_special:
                 os.fsync(self.descriptor)
@@ -296,61 +286,56 @@ class WholeFile:
         self._leave()
 
     def _leave(self) -> None:
-        place, self._place = self._place, None
-        if not place:
+        entry, self._entry = self._entry, None
+        if not entry:
             return
-        if self._partial:
-            with contextlib.suppress(OSError):
-                os.unlink(self._partial, dir_fd=place.folder)
-            self._partial = ""
-        os.close(place.folder)
+        if self._hidden_name:
+            with suppress(OSError):
+                os.unlink(self._hidden_name, dir_fd=entry.folder)
+            self._hidden_name = ""
+        os.close(entry.folder)
 
     def __enter__(self) -> WholeFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not kind:
-            self.keep()
-        else:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind:
             self.discard()
-
-
-_BOOT = "/proc/sys/kernel/random/boot_id"
+        else:
+            self.keep()
 
 
 def hidden_name() -> str:
-    """A name that nobody can guess, for what gets another one when it is whole, or is deleted."""
+    """An unguessable name for what gets another one when it is whole, or is deleted."""
     return f"{_prefix()}{os.urandom(8).hex()}"
 
 
 def _prefix() -> str:
     """The beginning of hidden names since this machine was started: locks are only known here."""
     try:
-        with open(_BOOT, "rb") as file:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return f".gdbext-{file.read(8).decode()}-"
     except OSError:
         return ".gdbext-"
 
 
-def lock(made: int) -> bool:
-    """Keep what was just made from ``sweep`` until its descriptor is closed, at the latest by the end of this process
-    and of its forks; False if a sweep has come first."""
+def lock(descriptor: int) -> bool:
+    """Protect what was just made from ``sweep`` until it is closed, at the latest by the end of this process and of
+    its forks; False if a sweep came first."""
     try:
-        fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # a disk without locks: what cannot be locked is not swept
         return True
-    return os.fstat(made).st_nlink > 0
+    return os.fstat(descriptor).st_nlink > 0
 
 
 def sweep(folder: int) -> None:
     """Delete what killed commands have left in that folder: hidden, ours, and locked by no process. Not where others
     can move files: they could give something else of ours such a name."""
-    found = os.fstat(folder)
-    if not is_closed(found) and (os.geteuid() == 0 or found.st_uid != os.geteuid() or found.st_mode & 0o002):
+    status = os.fstat(folder)
+    if not is_closed(status) and (os.geteuid() == 0 or status.st_uid != os.geteuid() or status.st_mode & 0o002):
         return
     with suppress(OSError):  # a folder that cannot be listed
         listed = os.open(".", _LISTED, dir_fd=folder)
@@ -365,56 +350,51 @@ def sweep(folder: int) -> None:
 
 
 def _delete_abandoned(name: str, folder: int) -> None:
-    left = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    """Delete a hidden file or folder of ours. Raises OSError (EWOULDBLOCK) if a process holds its lock."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
-        found = os.fstat(left)
-        if found.st_uid != os.geteuid():
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
             return
-        fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if found.st_mode & _KIND == _REGULAR:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if status.st_mode & _KIND == _REGULAR:
             os.unlink(name, dir_fd=folder)
-        elif found.st_mode & _KIND == _DIRECTORY:
-            delete_folder(name, folder, left)
+        elif status.st_mode & _KIND == _DIRECTORY:
+            delete_folder(name, folder, descriptor)
     finally:
-        os.close(left)
+        os.close(descriptor)
 
 
 def delete_folder(name: str, folder: int, inside: int) -> None:
-    """Delete a folder of files, which ``inside`` has open. Raises OSError where something stays."""
-    for each in os.listdir(inside):
+    """Delete a folder of files, which the descriptor ``inside`` has open. Raises OSError where something stays."""
+    for file in os.listdir(inside):
         with suppress(OSError):
-            os.unlink(each, dir_fd=inside)
+            os.unlink(file, dir_fd=inside)
     os.rmdir(name, dir_fd=folder)
 
 
-def _open_special(place: FolderEntry) -> int | None:
+def _open_special(entry: FolderEntry) -> int | None:
     """A descriptor for a pipe, a terminal or another device; None for a regular file, there or still to be made.
 
     One that another user may have put there is refused. Raises OSError.
     """
-    if place.is_magic:
-        return _open_magic(place)
+    if entry.is_magic:
+        if os.path.samestat(os.fstat(entry.folder), os.stat("/proc/self/fd")):  # noqa: PTH116
+            return os.dup(integer(entry.name))  # so that nothing that our own descriptor has is overwritten
+        return os.open(entry.name, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=entry.folder)
     try:
-        found = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
+        status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if found.st_mode & _KIND == _REGULAR:
+    if status.st_mode & _KIND == _REGULAR:
         return None
-    if found.st_uid != os.geteuid() and not is_closed(os.fstat(place.folder)):
-        raise ForeignLink(errno.ELOOP, f"{place.name!a} is a pipe or a device that another user may have put there")
-    return os.open(place.name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=place.folder)
-
-
-def _open_magic(place: FolderEntry) -> int:
-    """Open what a link in /proc leads to: of our own descriptors a copy, so that nothing that is there is
-    overwritten."""
-    if os.path.samestat(os.fstat(place.folder), os.stat("/proc/self/fd")):  # noqa: PTH116
-        return os.dup(integer(place.name))
-    return os.open(place.name, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=place.folder)
+    if status.st_uid != os.geteuid() and not is_closed(os.fstat(entry.folder)):
+        raise ForeignLink(errno.ELOOP, f"{entry.name!a} is a pipe or a device that another user may have put there")
+    return os.open(entry.name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=entry.folder)
 
 
 def write(path: str, data: bytes, mode: int = PUBLIC) -> None:
-    """The whole file at once. Raises TargetError."""
+    """Write the whole file at once. Raises TargetError."""
     try:
         with WholeFile(path, mode) as file:
             file.write(data)
@@ -423,7 +403,7 @@ def write(path: str, data: bytes, mode: int = PUBLIC) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """The same for text, which may hold anything that was read of a process. Raises TargetError."""
+    """Write a text, which may hold anything that was read of a process. Raises TargetError."""
     write(path, text.encode("utf-8", "backslashreplace"))
 
 

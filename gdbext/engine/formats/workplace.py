@@ -1,14 +1,14 @@
 """A private folder beside the results, for what programs write by name: moved to where it belongs when it is whole.
 
-The folder of the results may be somebody else's, who can lay links there under names that can be guessed, and change
-what is there between the writing and the reading. In here nobody else can.
+Another user, whose folder of results it may be, can lay links there under names that can be guessed, and change files
+between their writing and their reading; in the private folder no other user can.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+from contextlib import suppress
 
 from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.whole_file import PRIVATE
@@ -28,9 +28,11 @@ class Workplace:
         self._descriptors: list[int] = []
         self._shown = folder
         try:
-            self._folder = self._kept(whole_file.open_folder(folder, make=True))
+            self._folder = whole_file.open_folder(folder, make=True)
+            self._descriptors.append(self._folder)
             whole_file.sweep(self._folder)
             self._name, self._inside = self._make()
+            self._descriptors.append(self._inside)
         except OSError as error:
             self.close()
             raise TargetError(f"cannot write to {folder}: {error.strerror}", help="name another --save") from error
@@ -48,17 +50,13 @@ class Workplace:
                 os.close(inside)  # exchanged, or on a disk that root has no rights on
                 raise OSError(errno.EPERM, "what is made there belongs to somebody else")
             if whole_file.lock(inside):
-                return name, self._kept(inside)
+                return name, inside
             os.close(inside)
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
-    def _kept(self, descriptor: int) -> int:
-        self._descriptors.append(descriptor)
-        return descriptor
-
     @property
     def path(self) -> str:
-        """Its name while this process lives: it leads there whatever happens to the folders above."""
+        """A path that leads to it while this process lives, whatever happens to the folders above."""
         return f"/proc/{os.getpid()}/fd/{self._inside}"
 
     def enter(self) -> None:
@@ -66,8 +64,8 @@ class Workplace:
         os.fchdir(self._inside)
 
     def create(self, name: str) -> int:
-        """A descriptor of a new, empty file in it. Raises OSError."""
-        with contextlib.suppress(FileNotFoundError):
+        """Make an empty file in it; returns its descriptor. Raises OSError."""
+        with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._inside)
         return os.open(name, _NEW, PRIVATE, dir_fd=self._inside)
 
@@ -93,7 +91,8 @@ class Workplace:
         return os.open(name, flags | os.O_NOFOLLOW, dir_fd=self._inside)
 
     def check_room(self) -> None:
-        """Raises TargetError where the disk, or the user's share of it, is so full that a look cannot be kept."""
+        """Raises TargetError where the disk, or the user's share of it, is so full that the files of an inspection may
+        not fit."""
         try:
             made = self.create("room")
             try:
@@ -117,7 +116,7 @@ class Workplace:
     def close(self) -> None:
         """Take the folder away, with what was not published; idempotent."""
         if len(self._descriptors) == 2:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 whole_file.delete_folder(self._name, self._folder, self._inside)
         while self._descriptors:
             os.close(self._descriptors.pop())

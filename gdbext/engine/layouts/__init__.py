@@ -1,12 +1,9 @@
-"""Offsets and enumerations of the structures that are read: data with its source, never typed by hand.
-
-A loaded layout: structures, enumerations and constants of one build of PyTorch or CPython.
-
-Layouts of many releases in little space: what several have in common is there once.
+"""Offsets and enumerations of the structures that are read, of one build of PyTorch or CPython: generated, with their
+source, never hand-edited.
 
 A release's own file (schema "gdbext-layout/2") has its identity and, under "parts", numbers of lines in the file beside
 it that all layouts of its kind share (``shared_file``). Each of those lines is a JSON array: the section, the name, the
-value. That of a structure is its size and the number of a further line, which has its members:
+value. The value of a structure is its size and the number of a further line, which has its members:
 
 - ``[name, offset, size, type]``, with the bit offset and the bit size after it where it is a bit-field;
 - ``[name, offset, size, type, number]``: a structure, whose members are another line's, counted from there;
@@ -62,27 +59,27 @@ class Layout:
         self.unsound: tuple[LayoutError, ...] = ()
         """Files that came first and cannot be used: damaged, or those of another build."""
         self.find_renamed: Callable[[], Mapping[str, str]] = dict
-        """Gives the names that the process gave to enumerators: those of a layout are the headers' own."""
+        """Reads the names that the process gave to enumerators: those of a layout are the headers' own."""
         self._renamed: Mapping[str, str] | None = None
         self._document = document
         self._structs: dict[str, StructLayout] = {}
         self._checked: dict[tuple[str, str], Any] = {}
 
     def require(self, members: Iterable[Member[Any]]) -> Layout:
-        """The same layout, which has each of these members, as large as it is read. Raises LayoutError."""
+        """Return this layout if it has each of these members, as large as it is read. Raises LayoutError."""
         for member in members:
             if not self.has_struct(member.owner):
                 raise validate.unusable(f"layout {self.id}", f"it lacks {member.owner}")
-            found = self.struct(member.owner).fields.get(member.path)
-            if not found or 0 < found.size < member.width:
+            field = self.struct(member.owner).fields.get(member.path)
+            if not field or 0 < field.size < member.width:
                 raise validate.unusable(f"layout {self.id}", f"{member!r} is not there, or too small")
         return self
 
     def of_process(self, find_renamed: Callable[[], Mapping[str, str]]) -> Layout:
-        """The same for one process alone: several share one that is kept, and each may have names of its own."""
-        found = object.__new__(type(self))
-        found.__dict__.update(self.__dict__, find_renamed=find_renamed, _renamed=None)
-        return found
+        """A copy for one process alone: several share one that is kept, and each may have names of its own."""
+        layout = object.__new__(type(self))
+        layout.__dict__.update(self.__dict__, find_renamed=find_renamed, _renamed=None)
+        return layout
 
     @property
     def version(self) -> str:
@@ -99,16 +96,18 @@ class Layout:
 
     def struct(self, name: str) -> StructLayout:
         """The class ``name``. Raises LayoutError when the layout lacks it."""
-        found = self._structs.get(name)
-        if not found:
+        if name not in self._structs:
             entry = self._lookup("structs", name)
-            fields = {n: _field(n, f) for n, f in entry["fields"].items()}
-            found = self._structs[name] = StructLayout(name, entry["size"], fields)
-        return found
+            fields = {}
+            for field, at in entry["fields"].items():
+                bits = at.get("bit_offset", 0), at.get("bit_size", 0)
+                fields[field] = FieldLayout(field, at["offset"], at["size"], at["type"], *bits)
+            self._structs[name] = StructLayout(name, entry["size"], fields)
+        return self._structs[name]
 
     @property
     def renamed(self) -> Mapping[str, str]:
-        """Enumerator's name to the one that the process gave it."""
+        """Name of an enumerator → the one that the process gave it."""
         if self._renamed is None:
             self._renamed = self.find_renamed()
         return self._renamed
@@ -118,11 +117,11 @@ class Layout:
         return dict(self._lookup("enums", name))
 
     def renamed_enum(self, name: str) -> dict[str, int]:
-        """The same with the names of the process. Raises LayoutError."""
-        return {self.renamed.get(each, each): value for each, value in self.enum(name).items()}
+        """``enum`` with the names of the process. Raises LayoutError."""
+        return {self.renamed.get(enumerator, enumerator): value for enumerator, value in self.enum(name).items()}
 
     def constant(self, name: str) -> int:
-        """A constant of the headers; names are in torch/measure/header_wants.py. Raises LayoutError."""
+        """A constant of the headers; names are in torch/measure/wants.json. Raises LayoutError."""
         return int(self._lookup("constants", name))
 
     def dispatch(self, name: str) -> Any:
@@ -141,28 +140,22 @@ class Layout:
     def _lookup(self, section: str, name: str) -> Any:
         """A checked entry: of a shipped layout only what is asked for is parsed, and its checksum is right. Checked
         once: an enumeration is asked for with each argument of each call on a stack."""
-        found = self._checked.get((section, name))
-        if found is not None:
-            return found
-        try:
-            found = self._document[section][name]
-        except KeyError:
-            raise LayoutError(f"layout {self.id} has no {name} among its {section}") from None
-        if not isinstance(self._document[section], LayoutSection):
-            validate.check_part(section, name, found, f"layout {self.id}")
-        self._checked[section, name] = found
-        return found
-
-
-def _field(name: str, entry: Mapping[str, Any]) -> FieldLayout:
-    return FieldLayout(
-        name, entry["offset"], entry["size"], entry["type"], entry.get("bit_offset", 0), entry.get("bit_size", 0)
-    )
+        entry = self._checked.get((section, name))
+        if entry is None:
+            try:
+                entry = self._document[section][name]
+            except KeyError:
+                raise LayoutError(f"layout {self.id} has no {name} among its {section}") from None
+            if not isinstance(self._document[section], LayoutSection):
+                validate.check_part(section, name, entry, f"layout {self.id}")
+            self._checked[section, name] = entry
+        return entry
 
 
 SCHEMA = "gdbext-layout/2"
 SECTIONS = ("structs", "enums", "constants", "dispatch")
 _LIMIT = 16 << 20
+"""Bytes of a shared file."""
 _DECODER = json.JSONDecoder()
 _OF_BASE, _PLAIN, _HOLDS, _BITS = 3, 4, 5, 6
 """Kinds of a member, by the length of its array."""
@@ -172,6 +165,7 @@ class LayoutSection(Sections):
     """One section of a layout document: each value is parsed when it is first asked for."""
 
     def __init__(self, lines: Mapping[str, str], shared: Sequence[str], where: str) -> None:
+        """``lines``: by name; ``shared``: all lines of the shared file; ``where``: the file, for errors."""
         self._lines = lines
         self._shared = shared
         self._where = where
@@ -180,7 +174,17 @@ class LayoutSection(Sections):
     def __getitem__(self, name: str) -> Any:
         """The value. Raises KeyError, LayoutError (it is damaged)."""
         if name not in self._values:
-            self._values[name] = self._parse(self._lines[name])
+            line = self._lines[name]
+            try:
+                section, _, value = _parse_line(line)
+                if section == "structs":
+                    size, number = value
+                    fields: dict[str, Any] = {}
+                    _add_members(fields, self._shared, number, "", 0, "")
+                    value = {"size": size, "fields": fields}
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+                raise LayoutError(f"a part of {self._where} is damaged: {line[:80]!r}") from error
+            self._values[name] = value
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -188,13 +192,6 @@ class LayoutSection(Sections):
 
     def __len__(self) -> int:
         return len(self._lines)
-
-    def _parse(self, line: str) -> Any:
-        try:
-            section, _, value = _parsed(line)
-            return _expanded(value, self._shared) if section == "structs" else value
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-            raise LayoutError(f"a part of {self._where} is damaged: {line[:80]!r}") from error
 
 
 def shared_file(kind: str) -> str:
@@ -208,42 +205,36 @@ def unpack(head: Mapping[str, Any], path: AnyPath, schema: str) -> dict[str, Any
         raise LayoutError(f"{path} is of no kind that shares its parts")
     name = shared_file(head["kind"])
     shared = os.path.join(os.path.dirname(path), name)
-    data = _read(shared)
+    try:
+        with open(shared, "rb") as stream:
+            data = stream.read(_LIMIT)
+    except OSError as error:
+        raise LayoutError(f"cannot read {shared}: {error.strerror}") from error
     lines = data.decode(errors="replace").split("\n")
     numbers = head.get("parts")
     if not isinstance(numbers, list) or not all(isinstance(n, int) and 0 < n < len(lines) for n in numbers):
         raise LayoutError(f"{path} refers to parts that {name} does not have")
     if checksum(data) != head.get("crc32"):
         raise LayoutError(f"{path} and {name} beside it do not belong together")
-    chosen = _by_section([lines[number] for number in numbers], shared)
-    sections = {name: LayoutSection(parts, lines, str(path)) for name, parts in chosen.items()}
+    parts: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
+    try:
+        for number in numbers:  # without parsing: section and name come first, and need no escapes
+            _, section, _, entry, _ = lines[number].split('"', 4)
+            parts[section][entry] = lines[number]
+    except (ValueError, KeyError) as error:
+        raise LayoutError(f"{shared} is damaged") from error
     identity = {key: value for key, value in head.items() if key not in ("parts", "crc32")}
+    sections = {
+        section: LayoutSection(entries, lines, str(path))
+        for section, entries in parts.items()
+        if entries or section != "dispatch"
+    }
     return {**identity, "schema": schema, **sections}
 
 
-def _read(shared: str) -> bytes:
-    try:
-        with open(shared, "rb") as stream:
-            return stream.read(_LIMIT)
-    except OSError as error:
-        raise LayoutError(f"cannot read {shared}: {error.strerror}") from error
-
-
-def _parsed(line: str) -> Any:
+def _parse_line(line: str) -> Any:
     """The value in a line, whatever follows it (the comma). Raises ValueError."""
     return _DECODER.raw_decode(line)[0]
-
-
-def _by_section(lines: list[str], shared: str) -> dict[str, dict[str, str]]:
-    """Line by section and name, without parsing it: the two come first, and need no escapes."""
-    found: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
-    try:
-        for line in lines:
-            _, section, _, name, _ = line.split('"', 4)
-            found[section][name] = line
-    except (ValueError, KeyError) as error:
-        raise LayoutError(f"{shared} is damaged") from error
-    return {name: parts for name, parts in found.items() if parts or name != "dispatch"}
 
 
 def checksum(shared: bytes) -> int:
@@ -251,17 +242,10 @@ def checksum(shared: bytes) -> int:
     return zlib.crc32(shared)
 
 
-def _expanded(stored: Any, lines: Sequence[str]) -> dict[str, Any]:
-    """A stored entry of "structs" in full. Raises TypeError, IndexError and their like where it is damaged."""
-    size, number = stored
-    fields: dict[str, Any] = {}
-    _add_members(fields, lines, number, "", 0, "")
-    return {"size": size, "fields": fields}
-
-
 def _add_members(fields: dict[str, Any], lines: Sequence[str], number: int, prefix: str, start: int, base: str) -> None:
-    """Add the members in one line, for a structure at ``start`` whose members' names begin with ``prefix``."""
-    for entry in _parsed(lines[number]):
+    """Add the members in one line, for a structure at ``start`` whose members' names begin with ``prefix``. Raises
+    TypeError, IndexError and their like where the line is damaged."""
+    for entry in _parse_line(lines[number]):
         if len(entry) == _PLAIN:  # nearly all of them
             name, offset, size, kind = entry
             field = {"offset": start + offset, "size": size, "type": kind}

@@ -11,8 +11,8 @@
     tensor.numel_, tensor.storage_.size_bytes_
 
 A declaration says the name of a structure in the layout documents and what its members are; where they are is the
-layout's. Each access reads one member, so that a fault costs that member only. On the class, the member itself is what
-an attribute gives: ``TensorImpl.numel_.offset(space)``, for who reads many objects at once.
+layout's. Each access reads one member, so that a fault costs that member only. On the class, an attribute gives the
+member itself: ``TensorImpl.numel_.offset(space)``, for code that reads many objects at once.
 
 Reading a member raises LayoutError where the layout lacks it, or it is smaller than what was declared, and MemoryFault.
 """
@@ -39,29 +39,6 @@ if TYPE_CHECKING:
             """The structure ``name``. Raises LayoutError."""
 
 
-__all__ = [
-    "F32",
-    "F64",
-    "I32",
-    "I64",
-    "U8",
-    "U16",
-    "U32",
-    "U64",
-    "BitField",
-    "Flag",
-    "Inner",
-    "Link",
-    "Member",
-    "OffsetShapes",
-    "Place",
-    "Space",
-    "Struct",
-    "declared_in",
-    "required_in",
-    "wanted",
-]
-
 Value = TypeVar("Value")
 SomeStruct = TypeVar("SomeStruct", bound="Struct")
 SomeMember = TypeVar("SomeMember", bound="Member[Any]")
@@ -82,21 +59,22 @@ class Space:
         try:
             return self._offsets[member]
         except KeyError:
-            found = self._offsets[member] = member.checked(self.layout).offset
-            return found
+            offset = self._offsets[member] = member.checked(self.layout).offset
+            return offset
 
 
 class OffsetShapes:
-    """Structures of which nothing but offsets is known: name → member → bytes."""
+    """Structures of which nothing but offsets is known."""
 
     def __init__(self, members: Mapping[str, Mapping[str, int]]) -> None:
+        """``members``: name of the structure → member → offset in bytes."""
         self._members = members
 
     def struct(self, name: str) -> StructLayout:
         """The structure ``name``. Raises LayoutError."""
         if name not in self._members:
             raise LayoutError(f"no offsets of {name} are known")
-        return StructLayout(name, 0, {each: FieldLayout(each, at, 0, "") for each, at in self._members[name].items()})
+        return StructLayout(name, 0, {key: FieldLayout(key, at, 0, "") for key, at in self._members[name].items()})
 
 
 class Member(Generic[Value]):
@@ -150,17 +128,17 @@ class Member(Generic[Value]):
 
     def checked(self, layout: Shapes) -> FieldLayout:
         """``field``, which is as large as what is read of it. Raises LayoutError."""
-        found = self.field(layout)
-        if 0 < found.size < self.width:
-            raise LayoutError(f"{self!r} has {found.size} bytes, {self.width} were asked for")
-        return found
+        field = self.field(layout)
+        if 0 < field.size < self.width:
+            raise LayoutError(f"{self!r} has {field.size} bytes, {self.width} were asked for")
+        return field
 
     def offset(self, space: Space) -> int:
         """The offset in its structure, in bytes. Raises LayoutError."""
         return space.offset(self)
 
     def find(self, layout: Shapes) -> int | None:
-        """The same; None where the layout does not have the member."""
+        """The offset; None where the layout does not have the member."""
         return self.field(layout).offset if self.is_in(layout) else None
 
     def is_in(self, layout: Shapes) -> bool:
@@ -223,10 +201,10 @@ class Struct(metaclass=_Declared):
 
     def bytes_of(self, member: Member[Any]) -> bytes:
         """The whole member as it is in memory. Raises LayoutError where the layout does not say its size."""
-        found = member.field(self.space.layout)
-        if found.size <= 0:
-            raise LayoutError(f"the layout of {self.OF} does not say how large {found.name} is")
-        return self.space.memory.read(self.address + found.offset, found.size)
+        field = member.field(self.space.layout)
+        if field.size <= 0:
+            raise LayoutError(f"the layout of {self.OF} does not say how large {field.name} is")
+        return self.space.memory.read(self.address + field.offset, field.size)
 
     @classmethod
     def shape(cls, layout: Shapes) -> StructLayout:
@@ -247,27 +225,27 @@ class Struct(metaclass=_Declared):
     @classmethod
     def members(cls) -> Iterator[Member[Any]]:
         """The declared members, those of its bases, too."""
-        for each in cls.__mro__:
-            yield from (member for member in vars(each).values() if isinstance(member, Member))
+        for base in cls.__mro__:
+            yield from (member for member in vars(base).values() if isinstance(member, Member))
 
 
 def declared_in(module: ModuleType) -> Iterator[type[Struct]]:
     """The structures that a module declares."""
-    for each in vars(module).values():
-        if isinstance(each, type) and issubclass(each, Struct) and each.OF and each.__module__ == module.__name__:
-            yield each
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, Struct) and value.OF and value.__module__ == module.__name__:
+            yield value
 
 
 def wanted(*modules: ModuleType) -> dict[str, str]:
     """Name to C++ (or C) type of what modules declare and headers have: the wants of a measurement."""
-    return {each.OF: each.CPP for module in modules for each in declared_in(module) if each.CPP}
+    structures = (structure for module in modules for structure in declared_in(module))
+    return {structure.OF: structure.CPP for structure in structures if structure.CPP}
 
 
 def required_in(*modules: ModuleType) -> Iterator[Member[Any]]:
     """The members of what modules declare without which nothing can be said of a process."""
-    for module in modules:
-        for structure in declared_in(module):
-            yield from (member for member in structure.members() if member.required)
+    structures = (structure for module in modules for structure in declared_in(module))
+    return (member for structure in structures for member in structure.members() if member.required)
 
 
 class Number(Member[int]):
@@ -277,32 +255,23 @@ class Number(Member[int]):
     """The method of Memory that reads it."""
 
     def read(self, space: Space, address: int) -> int:
-        """The number at an address. Raises MemoryFault."""
         value: int = getattr(space.memory, self.reader)(address)
         return value
 
 
 class U8(Number):
-    """An unsigned number of 8 bits."""
-
     width, reader = 1, "u8"
 
 
 class U16(Number):
-    """An unsigned number of 16 bits."""
-
     width, reader = 2, "u16"
 
 
 class U32(Number):
-    """An unsigned number of 32 bits."""
-
     width, reader = 4, "u32"
 
 
 class I32(Number):
-    """A signed number of 32 bits."""
-
     width, reader = 4, "i32"
 
 
@@ -313,8 +282,6 @@ class U64(Number):
 
 
 class I64(Number):
-    """A signed number of 64 bits."""
-
     width, reader = 8, "i64"
 
 
@@ -324,30 +291,24 @@ class Flag(Member[bool]):
     width = 1
 
     def read(self, space: Space, address: int) -> bool:
-        """The truth value. Raises MemoryFault."""
         return space.memory.u8(address) != 0
 
 
 class Real(Member[float]):
-    """A floating-point number, in the format of the module struct."""
+    """A floating-point number; ``code`` is its format for the module struct."""
 
     code = ""
 
     def read(self, space: Space, address: int) -> float:
-        """The number at an address. Raises MemoryFault."""
         value: float = struct.unpack(self.code, space.memory.read(address, self.width))[0]
         return value
 
 
 class F32(Real):
-    """A ``float``, of four bytes."""
-
     width, code = 4, "<f"
 
 
 class F64(Real):
-    """A ``double``, of eight bytes."""
-
     width, code = 8, "<d"
 
 
@@ -363,17 +324,15 @@ class BitField(Member[int]):
     """A bit-field, unsigned, of which the layout says the bits; an ordinary member of at most eight bytes, whole."""
 
     def read(self, space: Space, address: int) -> int:
-        """The number. Raises LayoutError, MemoryFault."""
-        found = self.field(space.layout)
-        value = int.from_bytes(space.memory.read(address, found.size), "little")
-        return bits_of(found, value)
+        field = self.field(space.layout)
+        return bits_of(field, int.from_bytes(space.memory.read(address, field.size), "little"))
 
     def of(self, layout: Shapes, raw: bytes) -> int:
         """The number in the bytes of a whole object; 0 where the layout does not have the member."""
         if not self.is_in(layout):
             return 0
-        found = self.field(layout)
-        return bits_of(found, int.from_bytes(raw[found.offset : found.offset + found.size], "little"))
+        field = self.field(layout)
+        return bits_of(field, int.from_bytes(raw[field.offset : field.offset + field.size], "little"))
 
 
 def bits_of(field: FieldLayout, value: int) -> int:
@@ -384,7 +343,7 @@ def bits_of(field: FieldLayout, value: int) -> int:
 
 
 class Inner(Member[SomeStruct]):
-    """A structure inside the other one. ``what`` gives its declaration, which may come later in the file."""
+    """A structure inside the other one. ``what`` returns its declaration, which may come later in the file."""
 
     def __init__(
         self, what: Callable[[], type[SomeStruct]], path: str = "", *, required: bool = False, at: int | None = None

@@ -1,4 +1,4 @@
-"""The layout files: those shipped with gdbext and those generated on this machine, found by build-id or version.
+"""The layout files, those shipped with gdbext and those generated on this machine, found by build-id or version.
 
 Versions and build-ids are read from files without importing or running anything.
 """
@@ -29,9 +29,6 @@ PERMISSION = "GDBEXT_GENERATE"
 be done with our own rights where the process or its files belong to another user."""
 FORBIDDEN = "0"
 AS_ME = "as-me"
-_LINE = re.compile(r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]", re.MULTILINE)
-_DIST_INFO = re.compile(r"torch-.*\.dist-info")
-_LIMIT = 1 << 16
 
 
 def package_of(library: str) -> str:
@@ -42,14 +39,18 @@ def package_of(library: str) -> str:
 def torch_version(torch: AnyPath, files: HostFiles) -> tuple[str, str]:
     """(version, git hash) of the PyTorch in folder ``torch``; "" for what cannot be found.
 
-    torch/version.py is parsed as text; a folder without one is asked for its dist-info.
+    torch/version.py is parsed as text; where a folder has none, the name of its dist-info counts.
     """
-    found = dict(_LINE.findall(files.foreign_text(f"{torch}/version.py", _LIMIT)))
-    version = found.get("__version__", "")
+    text = files.foreign_text(f"{torch}/version.py", 1 << 16)
+    line = r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]"
+    values = dict(re.findall(line, text, re.MULTILINE))
+    version = values.get("__version__", "")
     if not version:
-        names = sorted(filter(_DIST_INFO.fullmatch, files.foreign_names(os.path.dirname(torch))))
+        names = sorted(
+            filter(re.compile(r"torch-.*\.dist-info").fullmatch, files.foreign_names(os.path.dirname(torch)))
+        )
         version = names[0][len("torch-") : -len(".dist-info")] if names else ""
-    return version, found.get("git_version", "")
+    return version, values.get("git_version", "")
 
 
 DATA = os.path.join(os.path.dirname(os.path.realpath(__file__)), "data", os.uname().machine)
@@ -130,11 +131,11 @@ def nccl_release(version: str, folder: AnyPath = DATA) -> dict[str, Any] | None:
         return None
     document = read_document(f"{folder}/nccl.json")
     try:
-        number = document["releases"].get(version)
-        found: dict[str, Any] | None = None if number is None else document["rows"][number]
+        row = document["releases"].get(version)
+        places: dict[str, Any] | None = None if row is None else document["rows"][row]
     except (TypeError, KeyError, IndexError, AttributeError) as error:
         raise LayoutError(f"{folder}/nccl.json is damaged: {error}") from error
-    return found
+    return places
 
 
 def _members(kind: str, version: str, cxx11: bool, folder: AnyPath) -> dict[str, dict[str, int]]:
@@ -142,7 +143,7 @@ def _members(kind: str, version: str, cxx11: bool, folder: AnyPath) -> dict[str,
     if not os.path.exists(path):
         return {}
     structs = read_document(path).get("structs")
-    if not isinstance(structs, dict) or not all(isinstance(each, dict) for each in structs.values()):
+    if not isinstance(structs, dict) or not all(isinstance(members, dict) for members in structs.values()):
         raise LayoutError(f"{path} has no structs", why="the file is damaged or was cut short")
     return structs
 
@@ -159,7 +160,7 @@ def by_build_id(build_id: str | None, folder: AnyPath = DATA) -> Layout | None:
     if name is None:
         return _cached(build_id)
     path = f"{folder}/{name}"
-    layout = _loaded(path, *(_changed(each) for each in (path, f"{folder}/{shared_file('torch')}")))
+    layout = _loaded(path, *map(_modified_at, (path, f"{folder}/{shared_file('torch')}")))
     if layout.build_ids.get(TORCH_LIBRARY) != build_id:
         raise _of_another(path, layout)
     return layout
@@ -183,11 +184,11 @@ def _of_another(path: AnyPath, layout: Layout) -> LayoutError:
 
 @lru_cache(maxsize=4)
 def _loaded(path: AnyPath, *_: int) -> Layout:
-    """The layout in a file; processes looked at one after the other often have the same. Raises LayoutError."""
+    """The layout in a file; processes of one job often have the same. Raises LayoutError."""
     return load(path)
 
 
-def _changed(path: AnyPath) -> int:
+def _modified_at(path: AnyPath) -> int:
     """The time when a file was written, in nanoseconds; 0 where there is none."""
     try:
         return os.stat(path).st_mtime_ns
@@ -196,22 +197,26 @@ def _changed(path: AnyPath) -> int:
 
 
 def has(build_id: str) -> bool:
-    """A layout that was measured on this build is there; whether it is sound turns out when it is loaded."""
+    """True if a layout that was measured on this build is there; it may turn out to be damaged when it is loaded."""
     return build_id in index()["build_ids"] or os.path.exists(path_of_measured(build_id))
 
 
 def of_release(version: str, folder: AnyPath = DATA) -> list[str]:
     """The shipped layouts of the very release that ``version`` is a build of, the nearest first."""
-    return [path for path, each in by_version(version, folder) if release(each) == release(version)]
+    return [
+        path for path, shipped_version in by_version(version, folder) if release(shipped_version) == release(version)
+    ]
 
 
 def nearest_older(version: str, folder: AnyPath = DATA) -> list[str]:
-    """The layouts of the newest release for one newer than all that are shipped; for any other none."""
-    releases = {f"{folder}/{name}": release(each) for name, each in index(folder)["torch"].items()}
+    """The layouts of the newest release, if ``version`` is newer than all that are shipped; else none."""
+    releases = {
+        f"{folder}/{name}": release(shipped_version) for name, shipped_version in index(folder)["torch"].items()
+    }
     newest = max(releases.values(), default=())
     if release(version)[:2] <= newest[:2]:
         return []
-    return [path for path, each in sorted(releases.items()) if each == newest]
+    return [path for path, of_path in sorted(releases.items()) if of_path == newest]
 
 
 def by_version(version: str, folder: AnyPath = DATA) -> Sequence[tuple[str, str]]:
@@ -223,10 +228,12 @@ def by_version(version: str, folder: AnyPath = DATA) -> Sequence[tuple[str, str]
     wanted = release(version)
     if len(wanted) < 2:
         return ()
-    found = [
-        (f"{folder}/{name}", each) for name, each in index(folder)["torch"].items() if release(each)[:2] == wanted[:2]
+    layouts = [
+        (f"{folder}/{name}", candidate)
+        for name, candidate in index(folder)["torch"].items()
+        if release(candidate)[:2] == wanted[:2]
     ]
-    return sorted(found, key=lambda item: (release(item[1]) != wanted, item[1] != version, item[1]))
+    return sorted(layouts, key=lambda item: (release(item[1]) != wanted, item[1] != version, item[1]))
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -255,22 +262,22 @@ def index(folder: AnyPath = DATA) -> Mapping[str, Mapping[str, str]]:
     """{"build_ids": build-id of libtorch_cpu.so to file name, "torch": file name to version}. Raises LayoutError."""
     if not os.path.exists(folder):
         return {"build_ids": {}, "torch": {}}  # no layout is shipped for that architecture
-    found = read_document(f"{folder}/{INDEX}")
-    if not isinstance(found, dict) or not all(isinstance(found.get(k), dict) for k in ("build_ids", "torch")):
+    tables = read_document(f"{folder}/{INDEX}")
+    if not isinstance(tables, dict) or not all(isinstance(tables.get(k), dict) for k in ("build_ids", "torch")):
         raise LayoutError(f"{folder}/{INDEX} is damaged", help="make it again: scripts/gen_layouts.py --index")
-    return found
+    return tables
 
 
 def make_index(folder: AnyPath = DATA) -> dict[str, dict[str, str]]:
     """Make the table that ``index`` reads, from the layout files themselves. Raises LayoutError."""
-    made: dict[str, dict[str, str]] = {"build_ids": {}, "torch": {}}
-    names = sorted(name for name in os.listdir(folder) if name.startswith("torch-") and name.endswith(".json"))
-    for name in names:
-        layout = load(f"{folder}/{name}", full=True)
-        made["torch"][name] = layout.version
-        if TORCH_LIBRARY in layout.build_ids:
-            made["build_ids"][layout.build_ids[TORCH_LIBRARY]] = name
-    return made
+    tables: dict[str, dict[str, str]] = {"build_ids": {}, "torch": {}}
+    for name in sorted(os.listdir(folder)):
+        if name.startswith("torch-") and name.endswith(".json"):
+            layout = load(f"{folder}/{name}", full=True)
+            tables["torch"][name] = layout.version
+            if TORCH_LIBRARY in layout.build_ids:
+                tables["build_ids"][layout.build_ids[TORCH_LIBRARY]] = name
+    return tables
 
 
 def layout_cache() -> str:

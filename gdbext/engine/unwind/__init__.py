@@ -1,10 +1,8 @@
-"""Leads from registers to native frames: call frame information, and what is tried where there is none.
+"""Walks a stack: from a thread's registers to all frames further out.
 
-Walks a stack: from a thread's registers to all frames further out, by call frame information alone.
-
-What a code address decides is prepared once (frame_steps.py). Where there is no CFI (generated code) weaker means are
-tried, and the frame they find says so in ``how``: it is likely, never proven. Each such way has to end at a return
-address, one that points into executable memory, right behind a call instruction.
+What a code address decides is prepared once (frame_steps.py). Where there is no call frame information (generated code)
+weaker means are tried, and the frame that they give says so in ``how``: it is likely, never proven. Each such guess has
+to end at a return address, one that points into executable memory, right behind a call instruction.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from gdbext.errors import BadData, MemoryFault
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gdbext.engine.process.code_reader import CodeReader
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import ModuleTable
     from gdbext.engine.process.symbolizer import Function, Symbolizer
@@ -42,18 +39,14 @@ class Unwinder:
         architecture = memory.architecture
         self.stopped = ""
         """The reason why the last walk ended: "end of stack", or a sentence."""
-        self._steps = steps or FrameSteps(memory, modules)
+        self.steps = steps or FrameSteps(memory, modules)
         self._read = memory.read
         self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
         self._kept = frozenset((*architecture.dwarf_registers, self._pc))
         self._least_growth = architecture.call_pushes
         """Nothing at an exact address: longjmp's end has its target's stack pointer already."""
-        self._paths = KnownPaths(self._steps, self._pc, self._sp)
-        self._guesser = FallbackUnwinder(memory, modules, self._steps.code, self._steps.starts_function)
-
-    def step(self, pc: int, exact: bool) -> FrameStep:
-        """The knowledge of a code address (see FrameSteps.at)."""
-        return self._steps.at(pc, exact)
+        self._paths = KnownPaths(self.steps, self._pc, self._sp)
+        self._guesser = FallbackUnwinder(memory, modules, self.steps)
 
     def frames(self, registers: Mapping[str, int], limit: int = 1_000_000) -> Iterator[NativeFrame]:
         """All frames of the thread with these registers, innermost first; at least one.
@@ -64,7 +57,8 @@ class Unwinder:
         return self.walk(self._followed(registers), self._read, limit=limit)
 
     def stack(self, registers: Mapping[str, int], limit: int = 1_000_000) -> list[NativeFrame]:
-        """The same frames at once. Of a stack that begins like an earlier one the rest alone is walked."""
+        """frames() as a list. Innermost frames that match a cached path are not unwound again; the rest starts at a
+        return address."""
         current = self._followed(registers)
         known = self._paths.begin(current, self._read, limit)
         if not known:
@@ -92,10 +86,10 @@ class Unwinder:
 
         ``read`` reads the stack. ``first`` is the level of the first frame, ``limit`` ends the walk. ``exact`` where
         the program counter is the next instruction to run, not where a call returns to. Without ``guess`` only call
-        frame information counts, and what is found by it.
+        frame information counts.
         """
         self.stopped = "not finished"
-        pc, sp, at, how = self._pc, self._sp, self._steps.at, "registers" if exact else "cfi"
+        pc, sp, at, how = self._pc, self._sp, self.steps.at, "registers" if exact else "cfi"
         trampolines: set[int] = set()
         for level in range(first, limit):
             step = at(registers[pc], exact)
@@ -103,7 +97,10 @@ class Unwinder:
             is_signal = row is not None and row.is_signal
             if not row:
                 if not exact and not step.is_code:
-                    self.stopped = _no_code(registers[pc])
+                    address = registers[pc]
+                    self.stopped = (
+                        f"return address {address:#x} is not in executable memory" if address else END_OF_STACK
+                    )
                     return
                 guessed = self._guesser.caller(registers, exact, step.is_code) if guess else None
                 cfa, callers, next_how = guessed or (0, {}, "")
@@ -131,7 +128,7 @@ class Unwinder:
 
     def _by_call(self, step: FrameStep, registers: Registers, read: ReadMemory) -> tuple[int, Registers, str] | None:
         """CFA, the caller's registers and an objection, where the register is unknown that the CFA is counted from."""
-        start = self._steps.function_start(step.lookup_pc)
+        start = self.steps.function_start(step.lookup_pc)
         cfa = self._guesser.cfa_by_call(registers[self._sp], start) if start else 0
         if not cfa or not step.row:
             return None
@@ -151,7 +148,7 @@ class Unwinder:
     ) -> str:
         """The reason why these cannot be the caller's registers, or why it is not followed; "" where all is well.
 
-        ``trampolines`` are the stack pointers of the signal frames that were met so far.
+        ``trampolines`` are the stack pointers of the signal frames so far.
         """
         pc, sp = self._pc, self._sp
         if pc not in callers or sp not in callers:
@@ -173,10 +170,6 @@ def _problem(error: Exception) -> str:
     return f"{error.args[0]} is needed to unwind and is not known here"
 
 
-def _no_code(pc: int) -> str:
-    return END_OF_STACK if pc == 0 else f"return address {pc:#x} is not in executable memory"
-
-
 MAX_FRAMES = 200_000
 """Frames kept of one stack. An 8 MB stack holds at most 500,000 frames of 16 bytes; real ones are far larger."""
 
@@ -190,16 +183,15 @@ class NativeStack:
         """The reason why further frames are missing ("no CFI at 0x…", "truncated at N frames"), None for a whole
         stack."""
         self.floats: Callable[[], Mapping[str, int]] = dict
-        """Vector registers of the innermost frame, for whoever asks."""
+        """Reads the vector registers of the innermost frame."""
         self._symbolizer = symbolizer
-        self._path: tuple[int, ...] | None = None
 
     @classmethod
     def walk(
         cls, registers: Mapping[str, int], unwinder: Unwinder, symbolizer: Symbolizer, most: int | None = None
     ) -> NativeStack:
-        """Unwinds from ``registers``; of ``most`` frames, or MAX_FRAMES. Never raises for what is on the stack: the
-        walk ends and says why."""
+        """Unwind from ``registers``, at most ``most`` frames (default: MAX_FRAMES). Never raises for what is on the
+        stack: the walk ends and says why."""
         limit = MAX_FRAMES if most is None else most
         frames = unwinder.stack(registers, limit)
         if len(frames) >= limit:
@@ -215,12 +207,10 @@ class NativeStack:
         """The stack has more frames than are kept."""
         return len(self.frames) >= MAX_FRAMES
 
-    @property
+    @cached_property
     def path(self) -> tuple[int, ...]:
-        """The program counters: threads of a pool often share them, and what only these decide is found out once."""
-        if self._path is None:
-            self._path = tuple(frame.pc for frame in self.frames)
-        return self._path
+        """The program counters: threads of a pool often share them, so what only these decide is computed once."""
+        return tuple(frame.pc for frame in self.frames)
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
@@ -241,67 +231,59 @@ class NativeStack:
 MAX_FRAME = 1 << 20
 """Bytes between the stack pointer and the frame pointer that are believed where the stack's mapping is unknown."""
 _SEARCHED = 1 << 13
-"""Bytes above the stack pointer in which a function's return address is looked for; beyond them only another call's."""
+"""Bytes above the stack pointer that are searched for a function's return address; beyond them only another call's."""
 _SMALLEST_PAGE = 1 << 12
 _REACH = 1 << 31
 """Bytes that a direct call reaches."""
 _EDGE = 16
-"""Bytes of code around pc that tell whether it is at a function's edge."""
+"""Bytes of code around pc that decide whether it is at a function's edge."""
 
 
 class FallbackUnwinder:
     """Finds callers by the return address at the top of the stack, by following the code, or by the frame pointer."""
 
-    def __init__(
-        self,
-        memory: Memory,
-        modules: ModuleTable,
-        code: CodeReader,
-        starts_function: Callable[[int], bool],
-    ) -> None:
+    def __init__(self, memory: Memory, modules: ModuleTable, steps: FrameSteps) -> None:
         self._architecture = memory.architecture
         self._pc, self._sp = self._architecture.program_counter, self._architecture.stack_pointer
         self._memory = memory
         self._modules = modules
-        self._code = code
-        self._starts_function = starts_function
-
-    @cached_property
-    def _flow(self) -> EmulationUnwinder:
-        return EmulationUnwinder(self._architecture, self._code, self._starts_function)
+        self._code = steps.code
+        self._emulation = EmulationUnwinder(
+            self._architecture, self._code, lambda address: steps.function_start(address) == address
+        )
 
     def caller(self, registers: Registers, exact: bool, is_code: bool) -> Guess | None:
         """The caller of the frame with these registers; None where nothing plausible is found.
 
         ``exact`` is true where pc is the next instruction to run (innermost frame, or interrupted by a signal).
         """
-        offset: int | None = None
+        guess = None
         if exact:
-            offset = self._edge(registers[self._pc]) if is_code else 0
-        guess = None if offset is None else self._at_stack_top(registers, offset)
+            pc, offset = registers[self._pc], None if is_code else 0
+            code = self._code.read(pc, _EDGE) if is_code else b""
+            if code:
+                offset = self._architecture.return_address_offset(code, self._code.before(pc, _EDGE))
+            guess = None if offset is None else self._at_stack_top(registers, offset)
         if not guess and is_code:
             guess = self._by_code(registers) or self._by_frame_pointer(registers)
         return guess
 
     def cfa_by_call(self, sp: int, start: int) -> int:
         """The end of the frame of the function at ``start``, by the only return address above ``sp`` whose call leads
-        to that function: for a thread whose frame pointer nobody knows. 0 where there is not just one."""
+        to that function: for a thread whose frame pointer is unknown. 0 where there is not just one."""
         pushed = self._architecture.call_pushes
         stack = self._memory.try_read(sp, _SEARCHED) or self._memory.try_read(sp, -sp % _SMALLEST_PAGE)
         if not pushed or not stack:
             return 0
         words = struct.unpack_from(f"<{len(stack) // 8}Q", stack)
-        found = [sp + 8 * index + pushed for index, word in enumerate(words) if self._calls(word, start)]
-        return found[0] if len(found) == 1 else 0
-
-    def _calls(self, word: int, start: int) -> bool:
-        if not abs(word - start) < _REACH or not self._code.is_code(word - 1):
-            return False
-        return self._architecture.called(self._code.before(word, 8), word) == start
-
-    def _edge(self, pc: int) -> int | None:
-        at = self._code.read(pc, _EDGE)
-        return self._architecture.return_address_offset(at, self._code.before(pc, _EDGE)) if at else None
+        ends = [
+            sp + 8 * index + pushed
+            for index, word in enumerate(words)
+            if abs(word - start) < _REACH
+            and self._code.is_code(word - 1)
+            and self._architecture.called(self._code.before(word, 8), word) == start
+        ]
+        return ends[0] if len(ends) == 1 else 0
 
     def _at_stack_top(self, registers: Registers, offset: int) -> Guess | None:
         pushed = self._architecture.call_pushes
@@ -313,41 +295,33 @@ class FallbackUnwinder:
         return cfa, {**preserved(self._architecture, registers), self._pc: pc, self._sp: cfa}, "return-address"
 
     def _by_code(self, registers: Registers) -> Guess | None:
-        """The caller by the ways to return that the code at pc has; they must agree where they make sense at all."""
-        found: list[tuple[int, Registers]] = []
-        for row in self._flow.rows(registers[self._pc], registers):
+        """The caller by the paths to a return that the code at pc has; they must agree where they make sense at all."""
+        candidates: list[tuple[int, Registers]] = []
+        for row in self._emulation.rows(registers[self._pc], registers):
             try:
                 cfa, callers = compile_row(self._architecture, row).caller(registers, self._memory.read)
             except (BadData, MemoryFault, KeyError):
                 continue
             is_further = cfa > registers[self._sp] if self._architecture.call_pushes else cfa >= registers[self._sp]
             if is_further and self._is_return_address(callers.get(self._pc, 0)):
-                found.append((cfa, callers))
-        if not found or any(cfa != found[0][0] for cfa, _ in found):
+                candidates.append((cfa, callers))
+        if len({cfa for cfa, _ in candidates}) != 1:
             return None
-        agreed = {
-            name: value
-            for name, value in found[0][1].items()
-            if all(callers.get(name) == value for _, callers in found)
-        }
-        return found[0][0], agreed, "code"
+        cfa, first = candidates[0]
+        agreed = (name for name, value in first.items() if all(other.get(name) == value for _, other in candidates))
+        return cfa, {name: first[name] for name in agreed}, "code"
 
     def _by_frame_pointer(self, registers: Registers) -> Guess | None:
-        frame = registers.get(self._architecture.frame_pointer, 0)
-        if not self._in_stack(frame, registers[self._sp]):
+        frame, sp = registers.get(self._architecture.frame_pointer, 0), registers[self._sp]
+        mapping = self._modules.mapping_at(sp)
+        if frame % 8 or frame < sp or (frame >= mapping.end if mapping else frame - sp >= MAX_FRAME):
             return None
         record = self._architecture.frame_record
         saved, pc = self._memory.try_u64(frame + record.pointer), self._memory.try_u64(frame + record.returns)
         if pc is None or saved is None or not self._is_return_address(pc):
             return None
-        top = frame + record.end
-        return top, {self._pc: pc, self._sp: top, self._architecture.frame_pointer: saved}, "frame-pointer"
-
-    def _in_stack(self, frame: int, sp: int) -> bool:
-        if frame % 8 or frame < sp:
-            return False
-        mapping = self._modules.mapping_at(sp)
-        return frame < mapping.end if mapping else frame - sp < MAX_FRAME
+        end = frame + record.end
+        return end, {self._pc: pc, self._sp: end, self._architecture.frame_pointer: saved}, "frame-pointer"
 
     def _is_return_address(self, pc: int) -> bool:
         """It points into code, right behind a call as far as that can be read."""

@@ -1,14 +1,15 @@
-"""Tells whether a frame was called from inside another: a walk from one to the other, over call frame information.
+"""Checks whether a frame was called from inside another: a walk from one to the other, over call frame information.
 
-Addresses alone do not tell. After a dispatch has returned, a deeper stack may cover its place, and old words survive in
-holes of newer frames. So the frames between the two are walked. That is cheap enough for every stop: one read of the
-stack between them, and for each frame one look-up of a prepared step.
+Addresses alone do not prove it: after a dispatch has returned, a deeper stack may cover its place, and old words
+survive in holes of newer frames. The walk is cheap enough for every stop: one read of the stack between the two, and
+for each frame one look-up of a prepared step.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
 SPAN_LIMIT = 1 << 20
-"""Bytes of stack between two dispatches that are looked at."""
+"""Bytes of stack between two dispatches that are read."""
 FRAME_LIMIT = 4000
 
 _word = struct.Struct("<Q").unpack_from
@@ -48,7 +49,7 @@ class StopPlace(NamedTuple):
 
 
 class CallerCheck(NamedTuple):
-    """A frame that is looked for: its CFA, and the code that must be running in it: [start, end).
+    """A frame to search for: its CFA, and the code that must be running in it: [start, end).
 
     Where the function may have left by a tail call the code is another's; then ``start`` is 0 and the return address
     must be ``returns_to``. ``is_open`` is asked about the address that the frame's callee returns to.
@@ -89,35 +90,31 @@ class CallerWalk:
         if not 0 <= top - cfa < SPAN_LIMIT:
             return False
         stack = _StackPiece(self._read, cfa - _BELOW, top)
-        current, known = cfa, self._caller(pc, cfa, stack)
-        walk = self._unwinder.walk(known, stack.read, exact=False, guess=False) if known else ()
+        returns_to = self._architecture.return_slot(top)
+        current, registers = cfa, self._caller(pc, cfa, stack)
+        walk = self._unwinder.walk(registers, stack.read, exact=False, guess=False)
         for frame in islice(walk, FRAME_LIMIT):
             if frame.cfa >= top:
-                return frame.cfa == top and self._is(frame.pc, stack, ancestor)
+                if frame.cfa > top or (ancestor.is_open and not ancestor.is_open(frame.pc)):
+                    return False
+                if ancestor.start:
+                    return ancestor.start <= frame.pc - 1 < ancestor.end
+                return stack.word(returns_to) == ancestor.returns_to
             if stack.is_left or 0 < frame.cfa <= current:
                 return False
             current = frame.cfa or current
-        return not stack.is_left and stack.word(self._architecture.return_slot(top)) == ancestor.returns_to
+        return not stack.is_left and stack.word(returns_to) == ancestor.returns_to
 
-    def _caller(self, pc: int, cfa: int, stack: _StackPiece) -> Registers | None:
+    def _caller(self, pc: int, cfa: int, stack: _StackPiece) -> Registers:
         """The registers of the caller of the frame that ends at ``cfa``, as far as its callers need them."""
-        known = {self._sp: cfa, self._pc: stack.word(self._architecture.return_slot(cfa))}
-        row = self._unwinder.step(pc, exact=True).row
+        registers = {self._sp: cfa, self._pc: stack.word(self._architecture.return_slot(cfa))}
+        row = self._unwinder.steps.at(pc, exact=True).row
         if not row or self._fp not in row.saves:
-            known[self._fp] = self._frame_pointer()
-            return known
-        try:
-            _, callers = row.caller({}, stack.read, cfa)
-        except (KeyError, BadData, MemoryFault):
-            return known
-        return {**known, **callers}
-
-    def _is(self, pc: int, stack: _StackPiece, ancestor: CallerCheck) -> bool:
-        if ancestor.is_open and not ancestor.is_open(pc):
-            return False
-        if ancestor.start:
-            return ancestor.start <= pc - 1 < ancestor.end
-        return stack.word(self._architecture.return_slot(ancestor.cfa)) == ancestor.returns_to
+            registers[self._fp] = self._frame_pointer()
+            return registers
+        with suppress(KeyError, BadData, MemoryFault):
+            registers.update(row.caller({}, stack.read, cfa)[1])
+        return registers
 
 
 class _StackPiece:
@@ -132,11 +129,11 @@ class _StackPiece:
 
     def read(self, address: int, size: int) -> bytes:
         start = address - self._low
-        found = self._data[start : start + size] if start >= 0 else b""
-        if len(found) < size:
+        data = self._data[start : start + size] if start >= 0 else b""
+        if len(data) < size:
             self.is_left = True
             raise MemoryFault(address, size)
-        return found
+        return data
 
     def word(self, address: int) -> int:
         return int(_word(self._data, address - self._low)[0])

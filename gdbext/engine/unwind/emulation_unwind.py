@@ -2,12 +2,8 @@
 
 MKL's kernels (8,000 functions of libtorch_cpu.so, in which a matrix product spends its time) and generated code have
 no CFI and need not keep a frame pointer, but each must take its frame down before it returns. So the instructions from
-pc to a return are interpreted on symbols: what the stack pointer and the callee-saved registers are
-there, in terms of the registers and the memory at pc.
-
-It is interpreted on symbols: registers and stack words in terms of what they were at one address.
-
-The value of a symbol is a DWARF expression, so that what is found becomes an ordinary unwind row.
+pc to a return are interpreted on symbols: registers and stack words in terms of what they were at pc. The value of a
+symbol is a DWARF expression, so that the result is an ordinary unwind row.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from gdbext.engine.process.code_reader import CodeReader
 
 WORD = 8
 DEREF = b"\x06"
-"""The operation DW_OP_deref of DWARF."""
+"""DWARF's operation DW_OP_deref."""
 MAX_STACK_DISTANCE = 1 << 20
 _MAX_EXPRESSION = 64
 _MAX_SLOTS = 4096
@@ -51,6 +47,7 @@ class SymbolicValue(NamedTuple):
 
 
 def _sleb(number: int) -> bytes:
+    """The number as DWARF's LEB128 (signed)."""
     parts = bytearray()
     while True:
         byte = number & 0x7F
@@ -59,35 +56,6 @@ def _sleb(number: int) -> bytes:
             parts.append(byte)
             return bytes(parts)
         parts.append(byte | 0x80)
-
-
-class RegisterSymbols:
-    """The names of the registers of an architecture in DWARF expressions."""
-
-    def __init__(self, architecture: Architecture) -> None:
-        self.architecture = architecture
-        self.roots = {
-            name: bytes((0x70 + number, 0))
-            for number, name in enumerate(architecture.dwarf_registers)
-            if name != architecture.program_counter
-        }
-        """DW_OP_bregN 0: the value of a register at pc."""
-        self.registers = {root: root[0] - 0x70 for root in self.roots.values()}
-        """The DWARF number of a root."""
-        self.preserved = [architecture.dwarf_registers.index(name) for name in architecture.callee_saved]
-
-    def initial(self, registers: Mapping[str, int]) -> dict[str, SymbolicValue]:
-        """The known registers as symbols. Those that point into the stack are expressed by the stack pointer, so that
-        the same stack word has the same symbol by whatever register it is reached."""
-        stack_pointer = self.architecture.stack_pointer
-        top = registers[stack_pointer]
-        found = {}
-        for name, root in self.roots.items():
-            if name in registers:
-                distance = registers[name] - top
-                near = 0 <= distance < MAX_STACK_DISTANCE
-                found[name] = SymbolicValue(self.roots[stack_pointer], distance) if near else SymbolicValue(root, 0)
-        return found
 
 
 class SymbolicState:
@@ -148,35 +116,36 @@ class SymbolicState:
         base = self.registers.get(memory.base)
         return base.plus(memory.displacement) if base else None
 
-    def execute(self, one: Instruction) -> None:
-        """Do what ``one``, no jump, does."""
+    def execute(self, insn: Instruction) -> None:
+        """Apply an instruction that is no jump."""
         registers = self.registers
-        if one.kind == "push":
-            self._push(one)
-        elif one.kind == "pop":
-            self._pop(one.destination, self.address(one.memory))
-        elif one.kind == "leave":
-            self.set(self._sp, registers.get(one.destination))
-            self._pop(one.destination, None)
-        elif one.kind == "mov" and not one.destination:
-            self.store(self.address(one.memory), registers.get(one.source))
-        elif one.kind == "mov" and one.source:
-            self.set(one.destination, registers.get(one.source))
-        elif one.kind == "mov" and one.memory:
-            self.set(one.destination, self.load(self.address(one.memory)))
-        elif one.kind == "lea":
-            self.set(one.destination, self.address(one.memory))
-        elif one.kind == "add" and one.destination in registers and one.immediate is not None:
-            registers[one.destination] = registers[one.destination].plus(one.immediate)
+        if insn.kind == "push":
+            top = self.top
+            value = registers.get(insn.source) if insn.source else self.load(self.address(insn.memory))
+            if top:
+                registers[self._sp] = top.plus(-WORD)
+                self.store(top.plus(-WORD), value)
+        elif insn.kind == "pop":
+            self._pop(insn.destination, self.address(insn.memory))
+        elif insn.kind == "leave":
+            self.set(self._sp, registers.get(insn.destination))
+            self._pop(insn.destination, None)
+        elif insn.kind == "mov" and not insn.destination:
+            self.store(self.address(insn.memory), registers.get(insn.source))
+        elif insn.kind == "mov" and insn.source:
+            self.set(insn.destination, registers.get(insn.source))
+        elif insn.kind == "mov" and insn.memory:
+            self.set(insn.destination, self.load(self.address(insn.memory)))
+        elif insn.kind == "lea":
+            self.set(insn.destination, self.address(insn.memory))
+        elif insn.kind == "add" and insn.destination in registers and insn.immediate is not None:
+            registers[insn.destination] = registers[insn.destination].plus(insn.immediate)
         else:
-            self._clobber(one)
-
-    def _push(self, one: Instruction) -> None:
-        top = self.top
-        value = self.registers.get(one.source) if one.source else self.load(self.address(one.memory))
-        if top:
-            self.registers[self._sp] = top.plus(-WORD)
-            self.store(top.plus(-WORD), value)
+            preserved = (*self._architecture.callee_saved, self._sp) if insn.kind == "call" else ()
+            for name in insn.writes.difference(preserved):
+                registers.pop(name, None)
+            if insn.stored:
+                self.store(self.address(insn.memory), None, insn.stored)
 
     def _pop(self, destination: str, memory: SymbolicValue | None) -> None:
         top = self.top
@@ -187,15 +156,6 @@ class SymbolicState:
             self.set(destination, value)
         else:
             self.store(memory, value)
-
-    def _clobber(self, one: Instruction) -> None:
-        architecture = self._architecture
-        kept = (*architecture.callee_saved, self._sp) if one.kind == "call" else ()
-        for name in one.writes:
-            if name not in kept:
-                self.registers.pop(name, None)
-        if one.stored:
-            self.store(self.address(one.memory), None, one.stored)
 
 
 MAX_INSTRUCTIONS = 20_000
@@ -210,9 +170,14 @@ class EmulationUnwinder:
     """Finds the unwind rows of code addresses without CFI; kept by address."""
 
     def __init__(self, architecture: Architecture, code: CodeReader, starts_function: Callable[[int], bool]) -> None:
-        """``starts_function`` tells of an address whether a function is known to begin there."""
+        """``starts_function`` is true for an address at which a function is known to begin."""
         self._architecture = architecture
-        self._symbols = RegisterSymbols(architecture)
+        self._roots = {
+            name: bytes((0x70 + number, 0))
+            for number, name in enumerate(architecture.dwarf_registers)
+            if name != architecture.program_counter
+        }
+        """DW_OP_bregN 0: the value of a register at pc."""
         self._code = code
         self._starts_function = starts_function
         self._rows: dict[tuple[int, tuple[tuple[str, SymbolicValue], ...]], tuple[CfiRow, ...]] = {}
@@ -223,7 +188,16 @@ class EmulationUnwinder:
 
         ``registers`` are those of the frame, as far as they are known; the stack pointer must be.
         """
-        initial = self._symbols.initial(registers)
+        stack_pointer = self._architecture.stack_pointer
+        top = registers[stack_pointer]
+        initial = {}
+        for name, root in self._roots.items():
+            if name in registers:
+                # A pointer into the stack is expressed by the stack pointer, so that a stack word has the same symbol
+                # by whatever register it is reached.
+                distance = registers[name] - top
+                near = 0 <= distance < MAX_STACK_DISTANCE
+                initial[name] = SymbolicValue(self._roots[stack_pointer], distance) if near else SymbolicValue(root, 0)
         key = (pc, tuple(initial.items()))
         if key not in self._rows:
             self._rows[key] = tuple(self._search(pc, initial))
@@ -231,13 +205,14 @@ class EmulationUnwinder:
 
     def _search(self, pc: int, initial: dict[str, SymbolicValue]) -> list[CfiRow]:
         pending = [(pc, SymbolicState(self._architecture, dict(initial), {}))]
-        visited: dict[int, SymbolicValue | None] = {}
+        heights: dict[int, SymbolicValue | None] = {}
+        """The stack pointer at each address that was visited."""
         rows: list[CfiRow] = []
         self._budget = MAX_INSTRUCTIONS
         exits = 0
         while pending and self._budget > 0 and exits < MAX_EXITS:
             address, state = pending.pop()
-            end = self._follow(address, state, visited, pending)
+            end = self._follow(address, state, heights, pending)
             row = self._row(state, initial) if end == "ret" else None
             if row:
                 exits += 1
@@ -252,47 +227,46 @@ class EmulationUnwinder:
         self,
         address: int,
         state: SymbolicState,
-        visited: dict[int, SymbolicValue | None],
+        heights: dict[int, SymbolicValue | None],
         pending: list[tuple[int, SymbolicState]],
     ) -> str:
-        """Interpret straight code; adds the ways that branch off to ``pending``. Returns what ended it."""
+        """Interpret straight code; adds the paths that branch off to ``pending``. Returns what ended it."""
         after_call = False
-        for one in self._straight(address):
+        beyond = (*self._architecture.padding, *self._architecture.entry_marks)
+        for insn in self._straight(address):
             self._budget -= 1
             top = state.top
-            if one.address in visited:  # in sound code every way to an address has the stack at the same height
-                return "visited" if visited[one.address] == top else "contradiction"
-            if self._budget <= 0 or (after_call and self._is_beyond(one)):
+            if insn.address in heights:  # in sound code every path to an address has the stack at the same height
+                return "visited" if heights[insn.address] == top else "contradiction"
+            if self._budget <= 0:
                 return "end"
-            visited[one.address] = top
-            after_call = one.kind == "call"
-            if one.kind == "jcc":
-                if one.target:
-                    pending.append((one.target, state.copy()))
-            elif one.kind == "jmp":
-                if one.target:
-                    pending.append((one.target, state))
+            if after_call and (
+                self._code.after(insn.address, 4).startswith(beyond) or self._starts_function(insn.address)
+            ):
+                return "end"  # the call does not return: another function's code
+            heights[insn.address] = top
+            after_call = insn.kind == "call"
+            if insn.kind == "jcc":
+                if insn.target:
+                    pending.append((insn.target, state.copy()))
+            elif insn.kind == "jmp":
+                if insn.target:
+                    pending.append((insn.target, state))
                 return "jmp"
-            elif one.kind in ("ret", "trap"):
-                return one.kind
+            elif insn.kind in ("ret", "trap"):
+                return insn.kind
             else:
-                state.execute(one)
+                state.execute(insn)
         return "end"
-
-    def _is_beyond(self, one: Instruction) -> bool:
-        """True when the code behind a call is not the caller's any more: the call does not return."""
-        code = self._code.after(one.address, 4)
-        beyond = (*self._architecture.padding, *self._architecture.entry_marks)
-        return code.startswith(beyond) or self._starts_function(one.address)
 
     def _straight(self, address: int) -> Iterator[Instruction]:
         """Instructions one after the other from ``address``, as far as they can be read and understood."""
         while True:
             window = self._code.after(address, _WINDOW)
             start = address
-            for one in self._architecture.decode(window, start):
-                yield one
-                address = one.end
+            for insn in self._architecture.decode(window, start):
+                yield insn
+                address = insn.end
                 if address - start > len(window) - self._architecture.longest_instruction and len(window) == _WINDOW:
                     break
             if address == start or len(window) < _WINDOW:
@@ -305,29 +279,24 @@ class EmulationUnwinder:
         if not top or (architecture.call_pushes and top in state.slots):
             return None
         cfa = top.plus(architecture.call_pushes)
-        if cfa.root == self._symbols.roots[architecture.stack_pointer] and cfa.added < architecture.call_pushes:
+        if cfa.root == self._roots[architecture.stack_pointer] and cfa.added < architecture.call_pushes:
             return None  # below the stack pointer
         column = architecture.return_column
-        rules = {number: self._kept(number, state, initial, cfa) for number in self._symbols.preserved}
-        if architecture.call_pushes:
-            rules[column] = Rule(OFFSET, -WORD)
-        else:
-            rules[column] = self._kept(column, state, initial, cfa)
-        register = self._symbols.registers.get(cfa.root)
-        if register is not None:
-            return CfiRow(register, cfa.added, None, rules, column, False)
+        names = architecture.dwarf_registers
+        rules = {names.index(name): _rule(name, state, initial, cfa) for name in architecture.callee_saved}
+        rules[column] = Rule(OFFSET, -WORD) if architecture.call_pushes else _rule(names[column], state, initial, cfa)
+        if cfa.root in self._roots.values():
+            return CfiRow(cfa.root[0] - 0x70, cfa.added, None, rules, column, False)
         return CfiRow(-1, 0, cfa.code(), rules, column, False)
 
-    def _kept(self, number: int, state: SymbolicState, initial: dict[str, SymbolicValue], cfa: SymbolicValue) -> Rule:
-        """The place of the caller's value of a register."""
-        name = self._architecture.dwarf_registers[number]
-        value = state.registers.get(name)
-        return Rule(SAME) if value and value == initial.get(name) else _rule(value, cfa)
 
-
-def _rule(value: SymbolicValue | None, cfa: SymbolicValue) -> Rule:
+def _rule(name: str, state: SymbolicState, initial: dict[str, SymbolicValue], cfa: SymbolicValue) -> Rule:
+    """The place of the caller's value of a register, from the state at the return."""
+    value = state.registers.get(name)
     if not value:
         return Rule(UNDEFINED)
+    if value == initial.get(name):
+        return Rule(SAME)
     for offset in range(-2 * WORD, -64 * WORD, -WORD):  # saved at a fixed distance from the return address
         if value == cfa.plus(offset).loaded():
             return Rule(OFFSET, offset)

@@ -1,13 +1,12 @@
-"""Prepares what can be known of a code address: its module, and the step to the caller. Found once per address and
-kept.
+"""The step from a code address to the caller, prepared once per address and kept, and the tables that it is read from.
 
-A deep recursion so costs a few dictionary look-ups and one memory read a frame.
-
-A module's call frame information is in its file, or in the target's memory when the file is gone.
+A frame of a deep recursion so costs a few dictionary look-ups and one memory read. A module's call frame information is
+in its file, or in the target's memory when the file is gone.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.cfi_program import CfiRow, row_at
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from typing import Union
 
     from gdbext.engine.arch import Architecture
-    from gdbext.engine.formats.eh_frame import Reader
-    from gdbext.engine.formats.elf_header import Segment
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import Module, ModuleTable
 
@@ -37,7 +34,7 @@ class NativeFrame:
     ``level`` counts from 0, innermost. ``pc`` and ``sp`` are program counter and stack pointer in this frame; ``cfa``
     is the caller's stack pointer after the return, 0 where it is not known (the last frame of a walk that ended for
     want of CFI). ``registers`` are these two and the callee-saved ones as they were in this frame, fewer where one
-    cannot be known; level 0 and a frame that a signal interrupted have all. ``how`` tells by what this frame was found:
+    cannot be known; level 0 and a frame that a signal interrupted have all. ``how`` says by what this frame was found:
 
     - ``registers``: the thread's own registers (level 0);
     - ``cfi``: call frame information of the inner frame;
@@ -64,7 +61,7 @@ class NativeFrame:
         lookup_pc: int,
         module: Module | None,
     ) -> None:
-        """``registers``: or what gives those of a level when they are first wanted."""
+        """``registers`` may be a function from the level to them, which is called when they are first wanted."""
         self.level = level
         self.pc = pc
         self.sp = sp
@@ -77,18 +74,18 @@ class NativeFrame:
 
     @property
     def registers(self) -> Registers:
-        """Those that are known in this frame, by name."""
-        known = self._registers
-        if not isinstance(known, dict):
-            known = self._registers = known(self.level)
-        return known
+        """The values that are known in this frame, by name of the register."""
+        registers = self._registers
+        if not isinstance(registers, dict):
+            registers = self._registers = registers(self.level)
+        return registers
 
     def __repr__(self) -> str:
         return f"NativeFrame({self.level}, pc={self.pc:#x}, sp={self.sp:#x}, cfa={self.cfa:#x}, how={self.how!r})"
 
 
 class FrameTables:
-    """The tables of all modules of a process, each found once."""
+    """The tables of all modules of a process, each read once."""
 
     def __init__(self, memory: Memory, modules: ModuleTable) -> None:
         self._memory = memory
@@ -98,14 +95,14 @@ class FrameTables:
 
     def of(self, module: Module) -> tuple[FrameTable | None, str]:
         """The module's table and "", or None and why there is none ("" where it just has none)."""
-        found = self._tables.get(module.start)
-        if not found:
+        table = self._tables.get(module.start)
+        if not table:
             try:
-                found = _frame_table(module, self._memory), ""
+                table = _frame_table(module, self._memory), ""
             except BadData as error:
-                found = None, f"damaged CFI in {module.name}: {error.what}"
-            self._tables[module.start] = found
-        return found
+                table = None, f"damaged CFI in {module.name}: {error.what}"
+            self._tables[module.start] = table
+        return table
 
     def entry(self, address: int) -> tuple[Module, Fde] | None:
         """The frame description entry that covers an address, and its module. Raises BadData."""
@@ -117,61 +114,45 @@ class FrameTables:
     def extent(self, address: int) -> Function | None:
         """The code around an address that has no symbol, as a function without a name; None without an entry."""
         if address not in self._extents:
-            try:
-                found = self.entry(address)
-            except BadData:
-                found = None
             extent = None
-            if found:
-                module, fde = found
-                extent = Function(module.base + fde.start, fde.end - fde.start, (), module)
+            with suppress(BadData):
+                entry = self.entry(address)
+                if entry:
+                    module, fde = entry
+                    extent = Function(module.base + fde.start, fde.end - fde.start, (), module)
             self._extents[address] = extent
         return self._extents[address]
 
     def row(self, address: int) -> CfiRow | None:
         """The unwind row that holds at an address, None without one. Raises BadData."""
-        found = self.entry(address)
-        return row_at(found[1], found[0].vaddr(address)) if found else None
+        entry = self.entry(address)
+        return row_at(entry[1], entry[0].vaddr(address)) if entry else None
 
 
 def _frame_table(module: Module, memory: Memory) -> FrameTable | None:
     """The frame description entries of ``module``, None when it has none. Raises BadData for damaged ones."""
-    image = module.image
+    image, relocation = module.image, 0
     if not image:
-        return _from_memory(module, memory)
+        # PT_GNU_EH_FRAME is part of what is loaded, so a live process has it even where the file is deleted.
+        try:
+            image, relocation = MemoryImage(memory, module.start, module.base, module.path), module.base
+        except MemoryFault:
+            return None
+        except SymbolFileError as error:
+            raise BadData(f"no ELF header in memory at {module.start:#x}: {error.what}") from error
     header = image.eh_frame_hdr
     if header:
-        return _table(image.read, header, 0)
-    section = image.sections.get(".eh_frame")
-    if not section:
-        return None
-    return ScannedTable(EntryReader(image.read), section.address, section.size)
-
-
-def _table(read: Reader, header: Segment, relocation: int) -> FrameTable:
-    table = SearchTable(read, header.vaddr, relocation)
-    return table if table.searchable else ScannedTable(table.entries, table.eh_frame)
-
-
-def _from_memory(module: Module, memory: Memory) -> FrameTable | None:
-    """PT_GNU_EH_FRAME is part of what is loaded, so a live process has it even where the file is deleted."""
-    try:
-        image = MemoryImage(memory, module.start, module.base, module.path)
-    except MemoryFault:
-        return None
-    except SymbolFileError as error:
-        raise BadData(f"no ELF header in memory at {module.start:#x}: {error.what}") from error
-    header = image.eh_frame_hdr
-    return _table(image.read, header, module.base) if header else None
+        table = SearchTable(image.read, header.vaddr, relocation)
+        return table if table.searchable else ScannedTable(table.entries, table.eh_frame)
+    section = image.sections.get(".eh_frame") if module.image else None
+    return ScannedTable(EntryReader(image.read), section.address, section.size) if section else None
 
 
 class FrameStep(NamedTuple):
-    """The knowledge of a code address: the step to the caller, or why there is none.
-
-    ``lookup_pc`` is the address for symbols and unwind rows: within the call instruction where a call returns to pc.
-    """
+    """The step from a code address to the caller, or why there is none."""
 
     lookup_pc: int
+    """The address for symbols and unwind rows: within the call instruction where a call returns to pc."""
     module: Module | None
     row: UnwindRow | None
     problem: str
@@ -197,31 +178,25 @@ class FrameSteps:
             step = steps[pc] = self._prepare(pc, exact)
         return step
 
-    def starts_function(self, address: int) -> bool:
-        """True where call frame information begins a function."""
-        try:
-            found = self._tables.entry(address)
-        except BadData:
-            return False
-        return bool(found and found[1].start == found[0].vaddr(address))
-
     def function_start(self, address: int) -> int:
         """The start of the function whose call frame information covers an address; 0 if there is none."""
-        try:
-            found = self._tables.entry(address)
-        except BadData:
-            return 0
-        return address - (found[0].vaddr(address) - found[1].start) if found else 0
+        with suppress(BadData):
+            entry = self._tables.entry(address)
+            if entry:
+                module, fde = entry
+                return address - (module.vaddr(address) - fde.start)
+        return 0
 
     def _prepare(self, pc: int, exact: bool) -> FrameStep:
-        lookup = pc if exact or pc == 0 else pc - 1
-        module = self._modules.find(lookup)
-        row, problem = self._compiled(module, lookup) if module else (None, f"no CFI at {pc:#x}")
-        if not row and self._is_sigreturn(pc):
+        lookup_pc = pc if exact or pc == 0 else pc - 1
+        module = self._modules.find(lookup_pc)
+        row, problem = self._compiled(module, lookup_pc) if module else (None, f"no CFI at {pc:#x}")
+        trampoline, entries = self._architecture.signal_frame[:2]
+        if not row and any(self.code.read(pc - entry, len(trampoline)) == trampoline for entry in entries):
             row = SigreturnRow(self._architecture)
         if row and row.is_signal:
-            lookup = pc
-        return FrameStep(lookup, module, row, problem, bool(row) or self.code.is_code(lookup))
+            lookup_pc = pc
+        return FrameStep(lookup_pc, module, row, problem, bool(row) or self.code.is_code(lookup_pc))
 
     def _compiled(self, module: Module, pc: int) -> tuple[UnwindRow | None, str]:
         table, problem = self._tables.of(module)
@@ -235,23 +210,15 @@ class FrameSteps:
                 return None, f"damaged CFI at {pc:#x}: {error.what}"
         return None, problem or f"no CFI at {pc:#x} ({module.name})"
 
-    def _is_sigreturn(self, pc: int) -> bool:
-        """True inside a signal trampoline."""
-        frame = self._architecture.signal_frame
-        code = frame.trampoline
-        return any(self.code.read(pc - entry, len(code)) == code for entry in frame.entries)
-
 
 class CfaRule(NamedTuple):
     """The rule by which the CFA (the caller's stack pointer after the return) is found at an instruction: register +
-    offset.
-
-    ``size`` is how far below the CFA the frame reaches while the function calls others, at least.
-    """
+    offset."""
 
     register: str
     offset: int
     size: int
+    """Bytes that the frame reaches below the CFA while the function calls others, at least."""
 
 
 def at_entry(architecture: Architecture) -> CfaRule:

@@ -1,4 +1,4 @@
-"""Paths that stacks have been walked along already: threads of a pool stand in the same functions.
+"""Paths that stacks have been walked along already: threads of a pool are in the same functions.
 
 Along such a path every frame lies where it lay on the other stack, counted from the stack pointer. One read takes the
 words of all its frames, one comparison proves that their return addresses are the same; the rest follows.
@@ -40,7 +40,7 @@ class _CfaCheck(NamedTuple):
 class KnownPath:
     """A path of frames with plain call frame information.
 
-    Where a register comes from is the index of a word of the path, or, below zero, of an initial register.
+    The source of a register is the index of a word of the path, or, below zero, of an initial register.
     """
 
     def __init__(
@@ -50,56 +50,47 @@ class KnownPath:
         self._sp = sp
         self._initial = tuple(registers)
         self._names = frozenset(registers)
-        self.pcs = tuple(each.pc for each in frames)
+        self.pcs = tuple(frame.pc for frame in frames)
         self.steps = steps
-        self.distances = (0, *(each.cfa - registers[sp] for each in frames))
+        self.distances = (0, *(frame.cfa - registers[sp] for frame in frames))
         """Distances from the innermost stack pointer to that of each frame."""
-        known = list(self._symbolic(registers))
-        self._slots = sorted({at for each in known for name, at in each.items() if at >= 0 and name != sp})
-        index = {at: position for position, at in enumerate(self._slots)}
-        self._sources = [[(name, index.get(at, at)) for name, at in each.items() if name != sp] for each in known]
-        self._returns = [index[each[pc]] for each in known[1:]]
-        self._reads = tuple(self._parts())
-        self._checks = tuple(self._cfa_checks(known, index))
-
-    def _symbolic(self, registers: Registers) -> Iterator[Registers]:
+        symbols = [{name: -1 - index for index, name in enumerate(registers)}]
         """The registers of each frame, and of the last one's caller, as the addresses of the words they come from."""
-        known = {name: -1 - index for index, name in enumerate(registers)}
-        yield known
-        for step, distance in zip(self.steps, self.distances[1:]):
+        for step, distance in zip(steps, self.distances[1:]):
             assert step.row
-            known = step.row.caller(known, _addresses, _ORIGIN + distance)[1]
-            yield known
-
-    def _parts(self) -> Iterator[tuple[int, int, struct.Struct]]:
-        """(distance from the stack pointer, size, how the words lie in it) of what is read at once."""
-        first, form, end = self._slots[0], "<", self._slots[0]
-        for at in self._slots:
-            if at - end > _WIDEST_GAP:
-                yield first - _ORIGIN, end - first, struct.Struct(form)
-                first, form, end = at, "<", at
-            form += f"{at - end}xQ"
-            end = at + 8
-        yield first - _ORIGIN, end - first, struct.Struct(form)
-
-    def _cfa_checks(self, known: Sequence[Registers], index: dict[int, int]) -> Iterator[_CfaCheck]:
+            symbols.append(step.row.caller(symbols[-1], _addresses, _ORIGIN + distance)[1])
+        slots = sorted({at for sources in symbols for name, at in sources.items() if at >= 0 and name != sp})
+        index = {at: position for position, at in enumerate(slots)}
+        self._sources = [
+            [(name, index.get(at, at)) for name, at in sources.items() if name != sp] for sources in symbols
+        ]
+        self._returns = [index[sources[pc]] for sources in symbols[1:]]
+        self._reads = tuple(_reads_of(slots))
+        self._checks: list[_CfaCheck] = []
         """Conditions on registers other than the stack pointer that a CFA is counted from."""
-        for level, step in enumerate(self.steps):
+        for level, step in enumerate(steps):
             row = step.row
-            if isinstance(row, CompiledRow) and row.cfa_register != self._sp:
-                source = known[level][row.cfa_register]
-                yield _CfaCheck(level, index.get(source, source), self.distances[level + 1] - row.cfa_offset)
+            if isinstance(row, CompiledRow) and row.cfa_register != sp:
+                source = symbols[level][row.cfa_register]
+                distance = self.distances[level + 1] - row.cfa_offset
+                self._checks.append(_CfaCheck(level, index.get(source, source), distance))
 
     def follow(self, registers: Registers, read: ReadMemory) -> KnownStack | None:
-        """The stack with these registers, as far as it goes along this path; None where it does not even begin so."""
+        """The stack with these registers, as far as it has this path; None where it does not even begin so."""
         if registers.keys() != self._names:
             return None
         start = registers[self._sp]
+        words: tuple[int, ...] = ()
         try:
-            words = self._words(start, read)
+            for distance, size, form in self._reads:
+                words += form.unpack(read(start + distance, size))
         except MemoryFault:
             return None
-        count = self._matching(words)
+        count = len(self.pcs)  # the last frame may have another caller
+        for level, (at, pc) in enumerate(zip(self._returns, self.pcs[1:])):
+            if words[at] != pc:
+                count = level + 1
+                break
         for level, source, distance in self._checks:
             value = words[source] if source >= 0 else registers[self._initial[-1 - source]]
             if value != (start + distance) & MASK:
@@ -107,25 +98,25 @@ class KnownPath:
                 break
         return KnownStack(self, registers, words, start, count) if count >= _LEAST_FRAMES else None
 
-    def _words(self, start: int, read: ReadMemory) -> tuple[int, ...]:
-        words: tuple[int, ...] = ()
-        for distance, size, form in self._reads:
-            words += form.unpack(read(start + distance, size))
-        return words
-
-    def _matching(self, words: tuple[int, ...]) -> int:
-        """Number of frames that are those of this path; the last one may have another caller."""
-        for level, (at, pc) in enumerate(zip(self._returns, self.pcs[1:])):
-            if words[at] != pc:
-                return level + 1
-        return len(self.pcs)
-
     def registers(self, level: int, initial: Registers, words: tuple[int, ...]) -> Registers:
-        """Those of frame ``level`` of a stack with those words."""
+        """The registers of frame ``level`` of a stack with those words and those of its innermost frame."""
         names = self._initial
-        known = {name: words[at] if at >= 0 else initial[names[-1 - at]] for name, at in self._sources[level]}
-        known[self._sp] = initial[self._sp] + self.distances[level]
-        return known
+        values = {name: words[at] if at >= 0 else initial[names[-1 - at]] for name, at in self._sources[level]}
+        values[self._sp] = initial[self._sp] + self.distances[level]
+        return values
+
+
+def _reads_of(slots: Sequence[int]) -> Iterator[tuple[int, int, struct.Struct]]:
+    """(distance from the stack pointer, size, layout of the words in it) of what is read at once, for the ascending
+    addresses of words."""
+    first, form, end = slots[0], "<", slots[0]
+    for at in slots:
+        if at - end > _WIDEST_GAP:
+            yield first - _ORIGIN, end - first, struct.Struct(form)
+            first, form, end = at, "<", at
+        form += f"{at - end}xQ"
+        end = at + 8
+    yield first - _ORIGIN, end - first, struct.Struct(form)
 
 
 class KnownStack:
@@ -141,7 +132,7 @@ class KnownStack:
 
     @property
     def is_whole(self) -> bool:
-        """The stack goes along the whole path."""
+        """The stack has the whole path."""
         return self.count == len(self._path.steps)
 
     def registers(self, level: int) -> Registers:
@@ -181,17 +172,17 @@ class KnownPaths:
         best = None
         paths = self._paths.get(pc, []) if limit > _MOST_FRAMES else []
         for index, path in enumerate(paths):
-            found = path.follow(registers, read)
-            if found and (not best or found.count > best.count):
-                best = found
-                if found.is_whole:
+            stack = path.follow(registers, read)
+            if stack and (not best or stack.count > best.count):
+                best = stack
+                if stack.is_whole:
                     if index:  # one place on, so that the usual ones come first
                         paths[index - 1 : index + 1] = path, paths[index - 1]
                     break
         return best
 
     def learn(self, registers: Registers, frames: Sequence[NativeFrame]) -> None:
-        """A stack was walked that does not go along a known path to its end."""
+        """Keep a stack that was walked, since no known path has all of it."""
         pc = registers.get(self._pc, 0)
         if len(self._paths.get(pc, ())) < _MOST_PATHS:
             self._walked[pc] = frames[: _MOST_FRAMES + 1], registers

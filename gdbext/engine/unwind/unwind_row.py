@@ -47,21 +47,19 @@ class CompiledRow:
     """CFA = register + offset, registers saved at fixed places shortly below it."""
 
     __slots__ = (
-        "_architecture",
-        "_low",
-        "_most",
-        "_pc",
-        "_return",
-        "_saved",
-        "_sp",
-        "_span",
-        "_undefined",
-        "_unpack",
-        "cfa_offset",
-        "cfa_register",
-        "ends",
-        "is_signal",
-        "saves",
+        *(
+            "_architecture",
+            "_followed_count",
+            "_low",
+            "_pc",
+            "_return",
+            "_saved",
+            "_sp",
+            "_span",
+            "_undefined",
+            "_unpack",
+        ),
+        *("cfa_offset", "cfa_register", "ends", "is_signal", "saves"),
     )
 
     def __init__(
@@ -73,7 +71,7 @@ class CompiledRow:
         self.ends = False
         self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
         self._architecture = architecture
-        self._most = len(architecture.followed)
+        self._followed_count = len(architecture.followed)
         self.cfa_register = names[row.cfa_register]
         self.cfa_offset = row.cfa_offset
         self._low = min(saved.values())
@@ -92,14 +90,16 @@ class CompiledRow:
         if cfa is None:
             cfa = (registers[self.cfa_register] + self.cfa_offset) & MASK
         words = self._unpack(read((cfa + self._low) & MASK, self._span))
-        known = registers.copy() if len(registers) <= self._most else preserved(self._architecture, registers)
+        callers = (
+            registers.copy() if len(registers) <= self._followed_count else preserved(self._architecture, registers)
+        )
         for name, index in self._saved:
-            known[name] = words[index]
+            callers[name] = words[index]
         for name in self._undefined:
-            known.pop(name, None)
-        known[self._pc] = words[self._return]
-        known[self._sp] = cfa
-        return cfa, known
+            callers.pop(name, None)
+        callers[self._pc] = words[self._return]
+        callers[self._sp] = cfa
+        return cfa, callers
 
 
 class InterpretedRow:
@@ -119,44 +119,64 @@ class InterpretedRow:
         self.ends = bool(rule and rule.kind == cfi_program.UNDEFINED)
 
     def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
-        architecture = self._architecture
+        architecture, row, names = self._architecture, self._row, self._architecture.dwarf_registers
         if cfa is None:
-            cfa = self._cfa(registers, read)
+            if row.cfa_code is None:
+                cfa = (registers[names[row.cfa_register]] + row.cfa_offset) & MASK
+            else:
+                cfa = self._evaluate(row.cfa_code, registers, read)
         if self.ends:
             return cfa, {}
-        known = dict(registers) if self.is_signal else preserved(architecture, registers)
-        known[architecture.stack_pointer] = cfa
-        for number, rule in self._row.rules.items():
-            name = architecture.dwarf_registers[number] if number < len(architecture.dwarf_registers) else ""
+        callers = dict(registers) if self.is_signal else preserved(architecture, registers)
+        callers[architecture.stack_pointer] = cfa
+        for number, rule in row.rules.items():
+            name = names[number] if number < len(names) else ""
             if name and (self.is_signal or name in architecture.followed):
-                _apply(architecture, known, name, rule, cfa, registers, read)
-        self._set_program_counter(known, registers)
-        return cfa, known
-
-    def _set_program_counter(self, known: Registers, registers: Registers) -> None:
-        """The caller goes on at the value of the return column, which is a register of its own where calls leave the
-        return address in one."""
-        architecture, row = self._architecture, self._row
-        name = architecture.dwarf_registers[row.return_register]
-        rule = row.rules.get(row.return_register)
-        unchanged = not rule or rule.kind == cfi_program.SAME
+                try:
+                    callers[name] = self._value(rule, name, cfa, registers, read)
+                except KeyError:  # the rule needs an unknown register
+                    callers.pop(name, None)
+        # The caller continues at the value of the return column, which is a register of its own where calls leave the
+        # return address in one.
+        name = names[row.return_register]
+        rule_of_return = row.rules.get(row.return_register)
+        is_unchanged = not rule_of_return or rule_of_return.kind == cfi_program.SAME
         if name == architecture.program_counter:
-            if unchanged:
+            if is_unchanged:
                 raise BadData("the call frame information does not say where the return address is")
-        elif unchanged:
-            known[architecture.program_counter] = registers[name]
-        elif name in known:
-            known[architecture.program_counter] = known[name]
+        elif is_unchanged:
+            callers[architecture.program_counter] = registers[name]
+        elif name in callers:
+            callers[architecture.program_counter] = callers[name]
+        return cfa, callers
 
-    def _cfa(self, registers: Registers, read: ReadMemory) -> int:
-        row = self._row
-        if row.cfa_code is None:
-            return (registers[self._architecture.dwarf_registers[row.cfa_register]] + row.cfa_offset) & MASK
-        return _evaluate(self._architecture, row.cfa_code, registers, read)
+    def _value(self, rule: cfi_program.Rule, name: str, cfa: int, registers: Registers, read: ReadMemory) -> int:
+        """The caller's value of the register ``name`` by its rule."""
+        if rule.kind == cfi_program.UNDEFINED:
+            raise KeyError(name)
+        if rule.kind == cfi_program.SAME:
+            return registers[name]
+        if rule.kind == cfi_program.REGISTER:
+            return registers[_register_name(self._architecture, rule.number)]
+        if rule.kind in (cfi_program.EXPRESSION, cfi_program.VAL_EXPRESSION):
+            value = self._evaluate(rule.code, registers, read, (cfa,))
+        else:
+            value = (cfa + rule.number) & MASK
+        if rule.kind in (cfi_program.OFFSET, cfi_program.EXPRESSION):
+            return int.from_bytes(read(value, 8), "little")
+        return value
+
+    def _evaluate(self, code: bytes, registers: Registers, read: ReadMemory, initial: tuple[int, ...] = ()) -> int:
+        return cfi_program.evaluate(
+            code,
+            lambda number: registers[_register_name(self._architecture, number)],
+            lambda address, size: int.from_bytes(read(address, size), "little"),
+            initial,
+        )
 
 
 class SigreturnRow:
-    """A signal trampoline recognised by its code: the registers that the kernel saved stand at the stack pointer."""
+    """A signal trampoline recognized by its code: the registers that the kernel saved are at the stack pointer."""
 
     __slots__ = ("_architecture", "ends", "is_signal", "saves")
 
@@ -166,17 +186,13 @@ class SigreturnRow:
         self.is_signal = True
         self.ends = False
 
-    def caller(
-        self,
-        registers: Registers,
-        read: ReadMemory,
-        cfa: int | None = None,  # noqa: ARG002
-    ) -> tuple[int, Registers]:
+    def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
+        del cfa
         frame, sp = self._architecture.signal_frame, self._architecture.stack_pointer
         size = max(frame.saved.values()) + 8
         words = struct.unpack(f"<{size // 8}Q", read((registers[sp] + frame.context) & MASK, size))
-        known = {name: words[offset // 8] for name, offset in frame.saved.items()}
-        return known[sp], known
+        callers = {name: words[offset // 8] for name, offset in frame.saved.items()}
+        return callers[sp], callers
 
 
 def preserved(architecture: Architecture, registers: Registers) -> Registers:
@@ -190,27 +206,28 @@ def compile_row(architecture: Architecture, row: cfi_program.CfiRow) -> UnwindRo
         _register_name(architecture, row.cfa_register)
     if row.return_register != architecture.return_column:
         raise BadData(f"return address in DWARF register {row.return_register}")
-    count = len(architecture.dwarf_registers)
-    rules = {number: rule for number, rule in row.rules.items() if number < count}
+    names = architecture.dwarf_registers
+    rules = {number: rule for number, rule in row.rules.items() if number < len(names)}
     saved = {number: rule.number for number, rule in rules.items() if rule.kind == cfi_program.OFFSET}
+    if (
+        row.is_signal
+        or row.cfa_code is not None
+        or any(
+            rule.kind not in (cfi_program.OFFSET, cfi_program.UNDEFINED, cfi_program.SAME) for rule in rules.values()
+        )
+        or architecture.return_column not in saved
+        or names.index(architecture.stack_pointer) in saved
+    ):
+        return InterpretedRow(architecture, row)
+    low, high = min(saved.values()), max(saved.values())
+    if high + 8 - low > MAX_SPAN or any((offset - low) % 8 for offset in saved.values()):
+        return InterpretedRow(architecture, row)  # not one small aligned read
     undefined = [
-        architecture.dwarf_registers[number]
+        names[number]
         for number, rule in rules.items()
         if rule.kind == cfi_program.UNDEFINED and number != row.return_register
     ]
-    simple = all(rule.kind in (cfi_program.OFFSET, cfi_program.UNDEFINED, cfi_program.SAME) for rule in rules.values())
-    if row.is_signal or row.cfa_code is not None or not simple or not _compact(architecture, saved):
-        return InterpretedRow(architecture, row)
     return CompiledRow(architecture, row, saved, undefined)
-
-
-def _compact(architecture: Architecture, saved: dict[int, int]) -> bool:
-    """True when all saved registers, the return address among them, can be had by one small aligned read."""
-    stack_pointer = architecture.dwarf_registers.index(architecture.stack_pointer)
-    if architecture.return_column not in saved or stack_pointer in saved:
-        return False
-    low, high = min(saved.values()), max(saved.values())
-    return high + 8 - low <= MAX_SPAN and all((offset - low) % 8 == 0 for offset in saved.values())
 
 
 def _register_name(architecture: Architecture, number: int) -> str:
@@ -218,49 +235,3 @@ def _register_name(architecture: Architecture, number: int) -> str:
     if not 0 <= number < len(architecture.dwarf_registers):
         raise BadData(f"call frame information refers to DWARF register {number}")
     return architecture.dwarf_registers[number]
-
-
-def _apply(
-    architecture: Architecture,
-    known: Registers,
-    name: str,
-    rule: cfi_program.Rule,
-    cfa: int,
-    registers: Registers,
-    read: ReadMemory,
-) -> None:
-    """Set ``known[name]`` as ``rule`` says; a rule that needs an unknown register makes it unknown."""
-    try:
-        known[name] = _value(architecture, rule, name, cfa, registers, read)
-    except KeyError:
-        known.pop(name, None)
-
-
-def _value(
-    architecture: Architecture, rule: cfi_program.Rule, name: str, cfa: int, registers: Registers, read: ReadMemory
-) -> int:
-    if rule.kind == cfi_program.UNDEFINED:
-        raise KeyError(name)
-    if rule.kind == cfi_program.SAME:
-        return registers[name]
-    if rule.kind == cfi_program.REGISTER:
-        return registers[_register_name(architecture, rule.number)]
-    if rule.kind in (cfi_program.EXPRESSION, cfi_program.VAL_EXPRESSION):
-        value = _evaluate(architecture, rule.code, registers, read, (cfa,))
-    else:
-        value = (cfa + rule.number) & MASK
-    if rule.kind in (cfi_program.OFFSET, cfi_program.EXPRESSION):
-        return int.from_bytes(read(value, 8), "little")
-    return value
-
-
-def _evaluate(
-    architecture: Architecture, code: bytes, registers: Registers, read: ReadMemory, initial: tuple[int, ...] = ()
-) -> int:
-    def register(number: int) -> int:
-        return registers[_register_name(architecture, number)]
-
-    def dereference(address: int, size: int) -> int:
-        return int.from_bytes(read(address, size), "little")
-
-    return cfi_program.evaluate(code, register, dereference, initial)

@@ -187,7 +187,11 @@ class NodeReporter:
 
     def _hooks(self, address: int, codes: Collection[int]) -> tuple[autograd_section.NodeHook, ...]:
         leaf = self._leaf(address)
-        found = self.hooks.of_leaf(address, self._fields.autograd(leaf)) if leaf else self.hooks.of_node(address)
+        found = (
+            self.hooks.of_leaf(address, self._fields.tensor(leaf).autograd_meta_.address)
+            if leaf
+            else self.hooks.of_node(address)
+        )
         return tuple(each.hook._replace(runs=each.code in codes) for each in found)
 
 

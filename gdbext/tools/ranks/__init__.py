@@ -1,9 +1,9 @@
-"""The tool ranks: reports of many ranks merged, collectives matched, and who waits for whom.
+"""The tool ranks: merges the reports of many ranks, matches collectives and says who waits for whom.
 
 Its options are parsed by argparse: the 8 ms are nothing beside many processes.
 
-Asks NCCL's RAS, a service that each process of a job has by default from 2.24 on, for its view. Its protocol is text
-(NCCL: src/ras/client.cc): a line for each command, an answer to each, and after the status the end of the connection.
+It can ask NCCL's RAS, a service that each process of a job has by default from 2.24 on. Its protocol is text (NCCL:
+src/ras/client.cc): a line for each command, an answer to each; after the status it closes the connection.
 """
 
 from __future__ import annotations
@@ -36,16 +36,13 @@ from gdbext.errors import HelpRequested, UsageError
 from gdbext.render.page import origin_now
 from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
-from gdbext.tools.ranks import other_machines, rank_sources, ranks_document, ranks_views
+from gdbext.tools.ranks import job_report, other_machines, rank_sources, ranks_views
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import JobReport, RankReport, RankReports, RasAnswer
 
 if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch
 
-DESCRIPTION = """\
-Look at all ranks of a job and say which one the others wait for, and why. Running processes are stopped for as long as
-one examination takes; nothing has to be enabled beforehand."""
 TIMEOUT = 60.0
 
 
@@ -56,13 +53,15 @@ class RanksProgram(Program):
     summary = "Look at all ranks of a job and say which one the others wait for, and why."
 
     def parser(self) -> CommandParser:
-        """One source of ranks is required."""
         parser = super().parser()
-        parser.usage, parser.description = "dispatch ranks SOURCE [OPTIONS]", DESCRIPTION
+        parser.usage = "dispatch ranks SOURCE [OPTIONS]"
+        parser.description = (
+            f"{self.summary} Running processes are stopped for as long as\n"
+            "one examination takes; nothing has to be enabled beforehand."
+        )
         return parser
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options: whose reports, how they are made, and what is written."""
         _add_arguments(parser)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
@@ -73,47 +72,46 @@ class RanksProgram(Program):
             return Outcome(0, str(request))
         if options.ras is not None and options.pid is None and not options.node:
             raise UsageError("--ras asks a job that runs on this machine", help="use it with -p PID, or with --node")
-        options.typed = " ".join(map(quoted, argv))
         if options.show_commands:
             return Outcome(0, "".join(f"{line}\n" for line in other_machines.shown(options)))
-        return _judged(options, color)
+        with MemoryLimit(options.memory):
+            examined = None if options.reports else _examine(options)  # each examination has a limit of its own
+            limit = max(options.timeout, TIMEOUT) if examined else options.timeout
+            try:
+                with TimeLimit(limit):
+                    report = judge(examined or rank_sources.report_rows(options.reports), options.pid)
+                    report = report._replace(ras=_ras(options, report.reports))
+                    return _outcome(report, options, argv, color)
+            except TimeLimitExceeded:
+                raise time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
 
 
-def _add_arguments(found: argparse.ArgumentParser) -> None:
-    what = found.add_argument_group("which processes (one of these)").add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "-p",
-        "--pid",
-        type=_pid,
-        metavar="PID",
-        help="the job of that process on this machine: a rank, or the launcher of the ranks",
-    )
-    what.add_argument("--node", action="store_true", help="every rank on this machine")
-    what.add_argument("--cores", nargs="+", metavar="DIR|FILE", help="core dumps, or folders of them")
-    what.add_argument("--recordings", nargs="+", metavar="FILE", help="recordings, or folders of them (*.rec)")
-    what.add_argument(
-        "--reports",
-        nargs="+",
-        metavar="FILE",
-        help="JSON reports that were made elsewhere, of one process or of many, or folders of them",
-    )
-    _add_other_machines(found, what)
-    found.add_argument(
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    sources = parser.add_argument_group("which processes (one of these)").add_mutually_exclusive_group(required=True)
+    pid_help = "the job of that process on this machine: a rank, or the launcher of the ranks"
+    sources.add_argument("-p", "--pid", type=_pid, metavar="PID", help=pid_help)
+    sources.add_argument("--node", action="store_true", help="every rank on this machine")
+    sources.add_argument("--cores", nargs="+", metavar="DIR|FILE", help="core dumps, or folders of them")
+    sources.add_argument("--recordings", nargs="+", metavar="FILE", help="recordings, or folders of them (*.rec)")
+    reports_help = "JSON reports that were made elsewhere, of one process or of many, or folders of them"
+    sources.add_argument("--reports", nargs="+", metavar="FILE", help=reports_help)
+    _add_other_machines(parser, sources)
+    parser.add_argument(
         "--job",
         metavar="ID",
         help="with --node and other machines: only ranks of that job (its run id, or HOST:PORT)",
     )
-    found.add_argument(
+    parser.add_argument(
         "--sysroot", default="", metavar="DIR", help="with --cores: where their files are; / for those of this machine"
     )
-    found.add_argument(
+    parser.add_argument(
         "--jobs",
         type=_positive,
         default=max(2, os.cpu_count() or 1),
         metavar="N",
         help="processes to look at in parallel (default: %(default)s)",
     )
-    found.add_argument(
+    parser.add_argument(
         "--ras",
         nargs="?",
         const="",
@@ -121,14 +119,14 @@ def _add_arguments(found: argparse.ArgumentParser) -> None:
         help="with -p and --node: also ask NCCL's RAS (default: the process's NCCL_RAS_ADDR, else "
         f"{RAS}), a second witness",
     )
-    found.add_argument(
+    parser.add_argument(
         "--timeout",
         type=partial(duration, option="--timeout"),
         default=TIMEOUT,
         metavar="S",
         help="time limit for each process, each machine and the final analysis (default: %(default)g)",
     )
-    found.add_argument(
+    parser.add_argument(
         "--memory-limit",
         type=_memory,
         default=MEMORY,
@@ -137,54 +135,46 @@ def _add_arguments(found: argparse.ArgumentParser) -> None:
         help="memory that gdbext itself may take for each process that it looks at, and for all "
         "reports together (default: 1)",
     )
-    out = found.add_argument_group("output")
+    out = parser.add_argument_group("output")
     out.add_argument(
         "--json", action="store_true", help="one JSON document (schema gdbext-ranks/1), which --reports takes as well"
     )
     out.add_argument("--dot", metavar="FILE", help="also write the tree of paths in graphviz' language")
     out.add_argument("--html", metavar="FILE", help="also write a page with everything, which needs nothing else")
-    found.add_argument("--help", "-h", action="store_true", help="show this text")
+    parser.add_argument("--help", "-h", action="store_true", help="show this text")
 
 
-def _add_other_machines(found: argparse.ArgumentParser, what: argparse._MutuallyExclusiveGroup) -> None:
-    what.add_argument(
-        "--hosts",
-        metavar="NODESET",
-        help="the ranks on these machines, by ClusterShell: node[1-16], @group; all they need is Python",
-    )
-    what.add_argument("--slurm", metavar="JOBID[.STEP]", help="the ranks of that job, by srun --overlap")
-    what.add_argument("--kubernetes", metavar="SELECTOR", help="the ranks in pods with these labels, by kubectl exec")
-    how = found.add_argument_group("other machines")
-    how.add_argument(
-        "--worker", default="ssh", metavar="NAME", help="ClusterShell's worker: ssh (default), exec, rsh, pdsh"
-    )
-    how.add_argument(
-        "--ssh-options",
-        default="",
-        metavar="OPTIONS",
-        help="for ClusterShell's ssh: '-p 2222 -i KEY'; else those of its configuration",
-    )
-    how.add_argument("--fanout", type=_positive, default=64, metavar="N", help="machines at once (default: 64)")
-    how.add_argument("--namespace", default="", metavar="NAME", help="of the pods")
-    how.add_argument("--container", default="", metavar="NAME", help="in each pod")
-    how.add_argument("--python", default="python3", metavar="PROGRAM", help="the Python on the other machines")
-    how.add_argument(
-        "--show-commands", action="store_true", help="print the commands that would be run there, and exit"
-    )
+def _add_other_machines(parser: argparse.ArgumentParser, sources: argparse._MutuallyExclusiveGroup) -> None:
+    hosts_help = "the ranks on these machines, by ClusterShell: node[1-16], @group; all they need is Python"
+    sources.add_argument("--hosts", metavar="NODESET", help=hosts_help)
+    sources.add_argument("--slurm", metavar="JOBID[.STEP]", help="the ranks of that job, by srun --overlap")
+    pods_help = "the ranks in pods with these labels, by kubectl exec"
+    sources.add_argument("--kubernetes", metavar="SELECTOR", help=pods_help)
+    group = parser.add_argument_group("other machines")
+    workers_help = "ClusterShell's worker: ssh (default), exec, rsh, pdsh"
+    group.add_argument("--worker", default="ssh", metavar="NAME", help=workers_help)
+    ssh_help = "for ClusterShell's ssh: '-p 2222 -i KEY'; else those of its configuration"
+    group.add_argument("--ssh-options", default="", metavar="OPTIONS", help=ssh_help)
+    group.add_argument("--fanout", type=_positive, default=64, metavar="N", help="machines at once (default: 64)")
+    group.add_argument("--namespace", default="", metavar="NAME", help="of the pods")
+    group.add_argument("--container", default="", metavar="NAME", help="in each pod")
+    group.add_argument("--python", default="python3", metavar="PROGRAM", help="the Python on the other machines")
+    commands_help = "print the commands that would be run there, and exit"
+    group.add_argument("--show-commands", action="store_true", help=commands_help)
 
 
 def _pid(text: str) -> int:
-    found = number(text)
-    if found is None:
+    pid = number(text)
+    if pid is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a process id")
-    return found
+    return pid
 
 
 def _positive(text: str) -> int:
-    found = number(text) or 0
-    if not 0 < found <= 1 << 16:
+    value = number(text) or 0
+    if not 0 < value <= 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 65536")
-    return found
+    return value
 
 
 def _memory(text: str) -> int:
@@ -198,45 +188,41 @@ RAS = "localhost:28028"
 """The address of RAS by default (NCCL_RAS_CLIENT_PORT)."""
 _RAS_SECONDS, _RAS_BYTES, _RAS_LINES = 8, 1 << 20, 2000
 """Seconds, bytes and lines of an answer, at most: RAS itself waits five seconds for other processes."""
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def ask_ras(address: str, users: Collection[int], seconds: float = _RAS_SECONDS) -> RasAnswer:
-    """The status of the job by the RAS that listens there, within so many seconds. On this machine any process can
-    listen there: it is believed only if it belongs to one of these users, or to root."""
+    """The status of the job by the RAS that listens at that HOST:PORT, within so many seconds. On this machine any
+    process can listen there: it is believed only if it belongs to one of these users, or to root."""
     host, _, port = address.rpartition(":")
-    ends = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     try:
         with socket.create_connection((host.strip("[]"), integer(port)), timeout=1) as connection:
-            greeting = _exchange(connection, b"CLIENT PROTOCOL 2\n", ends, b"\n")
+            greeting = _exchange(connection, b"CLIENT PROTOCOL 2\n", deadline, b"\n")
             if not greeting.startswith(b"SERVER PROTOCOL "):
                 return RasAnswer(address, problem="what listens there is no RAS of NCCL")
             user = peer_user(connection)
-            if user is None and _is_here(connection):
+            ends = (connection.getsockname(), connection.getpeername())
+            own, other = (str(end[0]).rpartition("::ffff:")[2] for end in ends)
+            if user is None and (other == own or other.startswith("127.")):  # both ends are on this machine
                 return RasAnswer(address, problem="whose process answers there is not known, so it is not believed")
             if user is not None and user not in (0, *users):
                 problem = "a process of another user answers there, which can say what it likes of this job"
                 return RasAnswer(address, problem=problem, user=user)
-            _exchange(connection, b"TIMEOUT 5\n", ends, b"\n")
-            found = _exchange(connection, b"VERBOSE STATUS\n", ends)
+            _exchange(connection, b"TIMEOUT 5\n", deadline, b"\n")
+            status = _exchange(connection, b"VERBOSE STATUS\n", deadline)
     except (OSError, ValueError, OverflowError) as error:
         return RasAnswer(address, problem=str(error))
-    lines = found.decode("utf-8", "replace").split("\n")
+    lines = status.decode("utf-8", "replace").split("\n")
     return RasAnswer(address, tuple(line.rstrip() for line in lines[:_RAS_LINES] if line.strip()), user=user)
 
 
-def _is_here(connection: socket.socket) -> bool:
-    """Both ends are on this machine."""
-    own, other = (str(end[0]).rpartition("::ffff:")[2] for end in (connection.getsockname(), connection.getpeername()))
-    return other == own or other.startswith("127.")
-
-
-def _exchange(connection: socket.socket, command: bytes, ends: float, until: bytes = b"") -> bytes:
-    """Send a command; the answer up to ``until``, else to the end. Raises OSError: it takes too long, or too much."""
+def _exchange(connection: socket.socket, command: bytes, deadline: float, until: bytes = b"") -> bytes:
+    """Send a command; the answer up to ``until``, else to the end of the connection. Raises OSError if it takes until
+    ``deadline`` (monotonic), or is too long."""
     connection.sendall(command)
     data = b""
     while not until or until not in data:
-        left = ends - time.monotonic()
+        left = deadline - time.monotonic()
         if left <= 0 or len(data) > _RAS_BYTES:
             raise TimeoutError("it did not come to an end in time")
         connection.settimeout(left)
@@ -248,15 +234,16 @@ def _exchange(connection: socket.socket, command: bytes, ends: float, until: byt
 
 
 def _ras(options: argparse.Namespace, reports: Collection[RankReport]) -> RasAnswer | None:
-    """The answer, where it is asked for. Whoever wrote the process's environment does not send us to other machines."""
+    """The answer if it is asked for. An environment, which its process may have written, never sends us to other
+    machines."""
     if options.ras is None:
         return None
-    ranks_users = {each.user for each in reports if each.user is not None}
+    ranks_users = {report.user for report in reports if report.user is not None}
     users = {os.geteuid(), *(ranks_users if len(ranks_users) == 1 else ())}
     if options.ras:
         return ask_ras(options.ras, users)
     address = _environment(options.pid).get("NCCL_RAS_ADDR", "") if options.pid is not None else ""
-    if address and address.rpartition(":")[0].strip("[]") not in _LOCAL:
+    if address and address.rpartition(":")[0].strip("[]") not in ("localhost", "127.0.0.1", "::1"):
         return RasAnswer(address, problem=f"NCCL_RAS_ADDR is of another machine: say --ras {quoted(address)}")
     return ask_ras(address or RAS, users)
 
@@ -268,43 +255,17 @@ def _environment(pid: int) -> Mapping[str, str]:
         return {}
 
 
-def _judged(options: argparse.Namespace, color: bool) -> Outcome:
-    with MemoryLimit(options.memory):
-        seen = None if options.reports else _rows(options)  # each look has a limit of its own
-        limit = max(options.timeout, TIMEOUT) if seen else options.timeout
-        try:
-            with TimeLimit(limit):
-                report = judge(seen or _rows(options), options.pid)
-                return _outcome(report._replace(ras=_ras(options, report.reports)), options, color)
-        except TimeLimitExceeded:
-            raise time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
-
-
-def _outcome(report: JobReport, options: argparse.Namespace, color: bool) -> Outcome:
-    _write_files(report, options)
-    status = 0 if report.reports else 1
-    if options.json:
-        return Outcome(status, ranks_document.render(report, pretty=color))
-    return Outcome(status, ranks_views.render(report, color))
-
-
-def _rows(options: argparse.Namespace) -> RankReports:
-    if options.reports:
-        return rank_sources.report_rows(options.reports)
+def _examine(options: argparse.Namespace) -> RankReports:
     if options.hosts or options.slurm or options.kubernetes:
         return other_machines.remote_rows(options)
     return rank_sources.local_rows(options)
 
 
-def _write_files(report: JobReport, options: argparse.Namespace) -> None:
-    if not options.dot and not options.html:
-        return
+def _outcome(report: JobReport, options: argparse.Namespace, argv: Sequence[str], color: bool) -> Outcome:
     if options.dot:
-        _write(options.dot, ranks_views.render_dot(report))
+        write(options.dot, ranks_views.render_dot(report).encode())
     if options.html:
-        origin = origin_now("", os.uname().nodename, f"dispatch ranks {options.typed}")
-        _write(options.html, ranks_views.render_page(report, origin))
-
-
-def _write(path: str, text: str) -> None:
-    write(path, text.encode())
+        origin = origin_now("", os.uname().nodename, f"dispatch ranks {' '.join(map(quoted, argv))}")
+        write(options.html, ranks_views.render_page(report, origin).encode())
+    text = job_report.render_json(report, pretty=color) if options.json else ranks_views.render(report, color)
+    return Outcome(0 if report.reports else 1, text)

@@ -1,13 +1,10 @@
-"""Judges a job: from the reports of all ranks to the one verdict.
-
-Which processes count as the ranks of a job, where more than one says that it is a rank.
-"""
+"""Judges a job: chooses the processes that count as its ranks, and draws one verdict from their reports."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from gdbext.diagnosis.kinds import kind_of, rank_of
 from gdbext.engine.rank_sets import MOST_RANKS, RankRanges
@@ -20,17 +17,73 @@ from gdbext.tools.ranks.job_report import (
     RankReport,
     RankReports,
     Unreached,
-    fold,
+    frame_tree,
     ranks_of,
 )
 from gdbext.tools.ranks.matching import Edges, answering, cycle, deadlocked, edges, groups_of, matches, roots
 
+_Key = TypeVar("_Key", str, int)
 
-def by_start(reports: Sequence[RankReport]) -> tuple[list[RankReport], list[RankReport]]:
-    """Those of the launcher's last start, and those that are left of earlier ones.
 
-    torchrun's agents count for themselves: one that starts its ranks again because another machine's have failed does
-    not count that. So only processes of one machine are compared; a core does not say of which it is.
+def judge(rows: RankReports, pid: int | None = None) -> JobReport:
+    """The report on the job of process ``pid``, else on that of most rows; a pure function of both."""
+    all_reports = rows.sorted()
+    job = next((report.job for report in all_reports if report.pid == pid), None)
+    job = job or _most_common(report.job for report in all_reports)
+    claims = tuple(report for report in all_reports if report.job in (job, None))
+    reports, strangers = _split_by_user(claims, pid)
+    present, earlier = _split_by_start(reports)
+    members = _one_for_each_rank(present)
+    sizes = (report.size for report in members if report.size is not None)
+    size = max((size for size in sizes if size <= MOST_RANKS), default=None)
+    missing = RankRanges.absent(size or 0, ranks_of(members))
+    groups = groups_of(members)
+    collectives = tuple(match for group in groups for match in matches(group))
+    unreached = tuple(sorted(rows.unreached))
+    # A copy of itself that a rank has forked knows no groups, and waits for no rank.
+    waiting = [report for report in present if report.wait and not report.groups]
+    claims_by_rank = _grouped(waiting, lambda report: report.rank)
+    twins = {rank: claims for rank, claims in claims_by_rank.items() if len(claims) > 1}
+    verdict = _Judge(members, missing, unreached, collectives, edges(members, groups), twins).verdict()
+    odd = [report for report in members if report.rank in verdict.ranks]
+    return JobReport(
+        job,
+        size,
+        missing,
+        verdict,
+        collectives,
+        frame_tree(present),
+        tuple(_notes(all_reports, present, earlier, strangers, job)),
+        None,
+        unreached,
+        tuple(reports),
+        odd=tuple((odd or [report for report in members if not report.wait])[:8]),
+    )
+
+
+def _grouped(
+    reports: Iterable[RankReport], key_of: Callable[[RankReport], _Key | None]
+) -> dict[_Key, list[RankReport]]:
+    """The reports by their key, in order; without those whose key is None or empty text."""
+    groups: dict[_Key, list[RankReport]] = {}
+    for report in reports:
+        key = key_of(report)
+        if key is not None and key != "":
+            groups.setdefault(key, []).append(report)
+    return groups
+
+
+def _most_common(values: Iterable[_Key | None]) -> _Key | None:
+    """The most frequent known value, the smallest of several; None if no value is known."""
+    counts = Counter(value for value in values if value is not None)
+    return min(counts, key=lambda value: (-counts[value], value)) if counts else None
+
+
+def _split_by_start(reports: Sequence[RankReport]) -> tuple[list[RankReport], list[RankReport]]:
+    """(processes of the launcher's last start, processes left of earlier starts).
+
+    Each of torchrun's agents has a counter of its own: it is not increased when an agent restarts its ranks because
+    those of another machine failed. So only processes of one machine are compared; a core does not name its machine.
     """
     last: dict[str, int] = {}
     for report in reports:
@@ -44,141 +97,68 @@ def by_start(reports: Sequence[RankReport]) -> tuple[list[RankReport], list[Rank
     return present, earlier
 
 
-def by_user(reports: Sequence[RankReport], pid: int | None = None) -> tuple[list[RankReport], list[RankReport]]:
-    """Those of one user, and those of others: anybody may write the name of a job into an environment.
+def _split_by_user(reports: Sequence[RankReport], pid: int | None) -> tuple[list[RankReport], list[RankReport]]:
+    """(processes of one user, processes of others): any user may write the name of a job into an environment.
 
-    The user is that of process ``pid``, else that of most processes. Where nobody knows whose a process is (cores,
-    recordings, reports that were made elsewhere), it stays.
+    The user is the owner of process ``pid``, else of most processes. A process of unknown owner (cores, recordings,
+    reports made elsewhere) counts as the user's.
     """
     owner = next((report.user for report in reports if report.pid == pid and report.user is not None), None)
     if owner is None:
-        counts = Counter(report.user for report in reports if report.user is not None)
-        owner = min(counts, key=lambda user: (-counts[user], user)) if counts else None
+        owner = _most_common(report.user for report in reports)
     own = [report for report in reports if report.user in (owner, None)]
     return own, [report for report in reports if report.user not in (owner, None)]
 
 
-def claims_of(reports: Iterable[RankReport]) -> dict[int, list[RankReport]]:
-    """The processes that say that they are a rank, by rank."""
-    found: dict[int, list[RankReport]] = {}
-    for report in reports:
-        if report.rank is not None:
-            found.setdefault(report.rank, []).append(report)
-    return found
+def _one_for_each_rank(reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
+    """One report for each rank, and those of unknown rank. Of several processes that claim a rank, the one that got
+    furthest in the job's groups: a forked copy, or a program started in a rank's environment, issues nothing."""
 
+    def progress(report: RankReport) -> tuple[int, int, bool, int]:
+        issued = sum(group.enqueued or 0 for group in report.groups)
+        return len(report.groups), issued, bool(report.wait), -report.pid
 
-def one_for_each_rank(reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
-    """One report for each rank; of several that claim it the one that came furthest in the job's groups: a copy that a
-    rank has forked, or a program that was started in its environment, issues nothing. Those without a rank stay."""
-    chosen = {rank: max(claims, key=_progress) for rank, claims in claims_of(reports).items()}
+    claims_by_rank = _grouped(reports, lambda report: report.rank)
+    chosen = {rank: max(claims, key=progress) for rank, claims in claims_by_rank.items()}
     return tuple(report for report in reports if report.rank is None or chosen[report.rank] is report)
 
 
-def _progress(report: RankReport) -> tuple[int, int, bool, int]:
-    issued = sum(group.enqueued or 0 for group in report.groups)
-    return len(report.groups), issued, bool(report.wait), -report.pid
-
-
-_ODD = 8
-"""Reports that are shown with the verdict."""
-
-
-def judge(rows: RankReports, pid: int | None = None) -> JobReport:
-    """The whole report, on the job of process ``pid``, else on that of most rows; a pure function of both."""
-    everybody = rows.sorted()
-    job = next((report.job for report in everybody if report.pid == pid), None) or _job(everybody)
-    claims = tuple(report for report in everybody if report.job in (job, None))
-    reports, strangers = by_user(claims, pid)
-    present, earlier = by_start(reports)
-    members = one_for_each_rank(present)
-    sizes = [report.size for report in members if report.size is not None and report.size <= MOST_RANKS]
-    size = max(sizes, default=None)
-    missing = RankRanges.absent(size or 0, ranks_of(members))
-    groups = groups_of(members)
-    collectives = tuple(match for group in groups for match in matches(group))
-    unreached = tuple(sorted(rows.unreached))
-    waits = edges(members, groups)
-    verdict = _Judge(members, missing, unreached, collectives, waits, _twins(present)).verdict()
-    return JobReport(
-        job,
-        size,
-        missing,
-        verdict,
-        collectives,
-        fold(present),
-        tuple(_notes(everybody, present, earlier, strangers, job)),
-        None,
-        unreached,
-        tuple(reports),
-        odd=_odd(members, verdict),
-    )
-
-
-def _twins(reports: Sequence[RankReport]) -> dict[int, list[RankReport]]:
-    """The ranks that several processes wait for others as. A copy that a rank has forked waits for nobody's rank."""
-    claims = claims_of(each for each in reports if each.wait and not each.groups)
-    return {rank: theirs for rank, theirs in claims.items() if len(theirs) > 1}
-
-
-def _job(reports: Sequence[RankReport]) -> str | None:
-    """The job of most reports."""
-    counts = Counter(report.job for report in reports if report.job is not None)
-    return min(counts, key=lambda job: (-counts[job], job)) if counts else None
-
-
-def _odd(reports: Sequence[RankReport], verdict: JobVerdict) -> tuple[RankReport, ...]:
-    """The ranks at fault, and where none is known, all that do not just wait for others."""
-    found = [report for report in reports if report.rank in verdict.ranks]
-    if not found:
-        found = [report for report in reports if not report.wait]
-    return tuple(found[:_ODD])
-
-
 def _notes(
-    everybody: Sequence[RankReport],
+    all_reports: Sequence[RankReport],
     reports: Sequence[RankReport],
     earlier: Sequence[RankReport],
     strangers: Sequence[RankReport],
     job: str | None,
 ) -> Iterator[str]:
+    """What was left out of the job, and what contradicts itself in it. ``reports``: its processes of the last start;
+    ``earlier``: of earlier starts; ``strangers``: of other users."""
     if strangers:
         named = job_sentences.processes(strangers, with_user=True)
         yield f"other users' processes that claim this job, left out: {named}"
     for report in reports:
         if report.size is not None and report.size > MOST_RANKS:
             yield f"{report.label} claims {report.size} ranks, which is not believed"
-    others = Counter(report.job for report in everybody if report.job not in (job, None))
+    others = Counter(report.job for report in all_reports if report.job not in (job, None))
     for name, count in sorted(others.items(), key=lambda item: str(item[0])):
         yield f"{count} report{'s' if count > 1 else ''} of another job ({name}) left out"
     if earlier:
         many = "es" if len(earlier) > 1 else ""
         which = job_sentences.processes(earlier)
         yield f"{len(earlier)} process{many} of an earlier start left out, which the launcher has replaced: {which}"
-    for rank, claims in sorted(claims_of(reports).items()):
+    for rank, claims in sorted(_grouped(reports, lambda report: report.rank).items()):
         if len(claims) > 1:
-            chosen = one_for_each_rank(claims)[0]
+            chosen = _one_for_each_rank(claims)[0]
             yield (
                 f"rank {rank} is claimed by {len(claims)} processes: {job_sentences.processes(claims)}; "
                 f"what is said of it is that of pid {chosen.pid}"
             )
-    yield from _problems(reports)
-    versions: dict[str, list[RankReport]] = {}
-    for report in reports:
-        if report.torch:
-            versions.setdefault(report.torch, []).append(report)
-    if len(versions) > 1:
-        parts = [f"{version} ({job_sentences.labels(versions[version])})" for version in versions]
-        yield f"the ranks run different versions of torch: {', '.join(parts)}"
-
-
-def _problems(reports: Sequence[RankReport]) -> Iterator[str]:
-    """The problems that kept processes from being read, the most frequent first."""
-    unread: dict[str, list[RankReport]] = {}
-    for report in reports:
-        if report.problem:
-            unread.setdefault(report.problem, []).append(report)
+    unread = _grouped(reports, lambda report: report.problem)
     for problem, claims in sorted(unread.items(), key=lambda item: (-len(item[1]), item[0])):
         yield f"where {job_sentences.labels(claims)} {'is' if len(claims) == 1 else 'are'} cannot be read: {problem}"
+    versions = _grouped(reports, lambda report: report.torch)
+    if len(versions) > 1:
+        parts = [f"{version} ({job_sentences.labels(claims)})" for version, claims in versions.items()]
+        yield f"the ranks run different versions of torch: {', '.join(parts)}"
 
 
 class _Judge:
@@ -191,9 +171,10 @@ class _Judge:
         unreached: Sequence[Unreached],
         collectives: Sequence[CollectiveMatch],
         waits: Edges,
-        twins: Mapping[int, Sequence[RankReport]] = MappingProxyType({}),
+        twins: Mapping[int, Sequence[RankReport]],
     ) -> None:
-        """``twins``: ranks with the processes that wait for others as that rank, where there are several."""
+        """``missing``: ranks without a report; ``twins``: rank → processes that wait for others as that rank, if there
+        are several."""
         self._twins = twins
         self._reports = reports
         self._missing = missing
@@ -202,10 +183,10 @@ class _Judge:
         self._waits = waits
         self._servers = answering(reports)
         self._roots = frozenset(roots(waits, self._servers))
-        self._at_store = [each for each in reports if each.wait and each.wait.is_store]
+        self._at_roots = [report for report in reports if report.rank in self._roots]
+        self._at_store = [report for report in reports if report.wait and report.wait.is_store]
 
     def verdict(self) -> JobVerdict:
-        """The strongest finding about the job."""
         rules = (
             self._same_rank,
             self._mismatch,
@@ -218,11 +199,11 @@ class _Judge:
             self._single,
             self._all_alike,
         )
-        found = next(found for rule in rules for found in rule())
-        return found._replace(summary=found.summary + job_sentences.besides(self._reports, found.summary))
+        strongest = next(verdict for rule in rules for verdict in rule())
+        return strongest._replace(summary=strongest.summary + job_sentences.besides(self._reports, strongest.summary))
 
     def _same_rank(self) -> Iterator[JobVerdict]:
-        """Several processes are one rank, and another rank is nobody: it was given to the wrong process."""
+        """Several processes have one rank, and no process has another: a process was given the wrong rank."""
         if self._twins and self._missing:
             text = job_sentences.same_rank(self._twins, self._missing)
             yield JobVerdict(JobVerdictKind.STORE_WAIT, text, tuple(sorted(self._twins)))
@@ -230,33 +211,32 @@ class _Judge:
     def _mismatch(self) -> Iterator[JobVerdict]:
         for match in self._collectives:
             if match.state.is_mismatch:
-                smallest = match.variants[-1].ranks
-                text = job_sentences.mismatch(match)
-                yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, smallest)
+                fewest = match.variants[-1].ranks
+                yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, job_sentences.mismatch(match), fewest)
 
     def _ring(self) -> Iterator[JobVerdict]:
         ring = cycle(deadlocked(self._waits, self._reports, self._servers))
         if ring:
-            reports = {report.rank: report for report in self._reports}
-            text = job_sentences.ring([reports[rank] for rank in ring if rank in reports])
+            by_rank = {report.rank: report for report in self._reports}
+            text = job_sentences.ring([by_rank[rank] for rank in ring if rank in by_rank])
             yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, ring)
 
     def _dead(self) -> Iterator[JobVerdict]:
-        """A rank of which there is no report, where something shows that this matters: somebody waits for it, or a
-        process of the job was found dead. Otherwise only some ranks may have been asked for."""
-        wanted = tuple(rank for rank in sorted(self._roots) if rank in self._missing)
-        ended = [each for each in self._unreached if each.ended]
-        if wanted or (self._missing and ended):
-            text = job_sentences.dead(wanted or self._missing, self._unreached, self._collectives)
-            yield JobVerdict(JobVerdictKind.DEAD_RANK, text, wanted or self._missing)
+        """A rank without a report, if that matters: another rank waits for it, or a process of the job was found dead.
+        Otherwise only some ranks may have been asked for."""
+        awaited = tuple(rank for rank in sorted(self._roots) if rank in self._missing)
+        if awaited or (self._missing and any(process.ended for process in self._unreached)):
+            text = job_sentences.dead(awaited or self._missing, self._unreached, self._collectives)
+            yield JobVerdict(JobVerdictKind.DEAD_RANK, text, awaited or self._missing)
 
     def _inside_nccl(self) -> Iterator[JobVerdict]:
-        """Ranks that entered a function of NCCL which did not return, where no rank outside of NCCL is known to be
-        late: the function itself, which enqueues and meets other ranks, blocks."""
+        """Ranks entered a function of NCCL that did not return, and no rank outside of NCCL is known to be late or has
+        an error: the function itself, which enqueues and meets other ranks, blocks."""
         inside = [report for report in self._reports if report.entered_nccl]
-        late = [report for report in self._reports if report.rank in self._roots and not report.waits_for_ranks]
         outside = [report for report in self._reports if not report.entered_nccl]
-        if not inside or any(report in outside for report in late) or any(map(_is_defect, outside)):
+        late = [report for report in self._at_roots if not report.waits_for_ranks]
+        has_defect = any(kind_of(report.kind).is_defect for report in outside)
+        if not inside or has_defect or any(report in outside for report in late):
             return
         blamed = [report for report in inside if report in late] or inside
         ranks = ranks_of(blamed)
@@ -264,53 +244,45 @@ class _Judge:
         yield JobVerdict(JobVerdictKind.INSIDE_NCCL, text, ranks)
 
     def _unknown_peer(self) -> Iterator[JobVerdict]:
-        """All that others wait for wait themselves, for a rank that nobody knows: no rank is just late."""
-        found = [report for report in self._reports if report.rank in self._roots]
-        if found and all(report.waits_for_ranks and report.rank not in self._servers for report in found):
-            ranks = ranks_of(found)
-            text = job_sentences.unknown_peer(found, self._waits)
-            yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, ranks)
+        """All that others wait for wait themselves, for an unknown rank: no rank is just late."""
+        blamed = self._at_roots
+        if blamed and all(report.waits_for_ranks and report.rank not in self._servers for report in blamed):
+            text = job_sentences.unknown_peer(blamed, self._waits)
+            yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, ranks_of(blamed))
 
     def _late(self) -> Iterator[JobVerdict]:
-        late = [report for report in self._reports if report.rank in self._roots]
-        at_store = {report.rank for report in self._at_store}
-        if late and not all(report.rank in at_store for report in late):
-            late = [report for report in late if report.rank not in at_store]
-            ranks = ranks_of(late)
-            pending = self._waited_in(ranks)
-            text = job_sentences.late(late, pending, self._waits, len(self._reports), self._doing(ranks), self._servers)
-            yield JobVerdict(JobVerdictKind.LATE_RANK, text, ranks)
+        late = [report for report in self._at_roots if report not in self._at_store]
+        if not late:
+            return
+        ranks = ranks_of(late)
+        # The operation that all others wait in, named only if it has no other end.
+        waits = [report.wait for report in self._reports if self._waits.get(report.rank or 0, frozenset()) & set(ranks)]
+        ops = {wait.op for wait in waits if wait and wait.peer is None}
+        operation = f" in {ops.pop()}" if len(ops) == 1 else ""
+        pending, known = self._waited_in(ranks), len(self._reports)
+        text = job_sentences.late(late, pending, self._waits, known, operation, self._servers)
+        yield JobVerdict(JobVerdictKind.LATE_RANK, text, ranks)
 
     def _waited_in(self, late: Sequence[int]) -> CollectiveMatch | None:
         """The operation in which others wait for these ranks."""
         return next((each for each in self._collectives if set(late) & set(each.never_enqueued) and each.pending), None)
 
-    def _doing(self, late: Sequence[int]) -> str:
-        """The operation in which the others wait for these ranks, where they all wait in the same."""
-        waiting = [each.wait for each in self._reports if self._waits.get(each.rank or 0, frozenset()) & set(late)]
-        ops = {wait.op for wait in waiting if wait and wait.peer is None}
-        return f" in {ops.pop()}" if len(ops) == 1 else ""
-
     def _store(self) -> Iterator[JobVerdict]:
         if self._at_store:
             others = [report for report in self._reports if report not in self._at_store]
             absent = [report for report in others if not report.waits_for_ranks] or others
-            ranks = ranks_of(absent)
             text = job_sentences.store(self._at_store, absent, self._missing)
-            yield JobVerdict(JobVerdictKind.STORE_WAIT, text, ranks)
+            yield JobVerdict(JobVerdictKind.STORE_WAIT, text, ranks_of(absent))
 
     def _single(self) -> Iterator[JobVerdict]:
-        """One process whose own verdict is an error of the program."""
-        for report in sorted(self._reports, key=lambda each: rank_of(each.kind)):
-            if _is_defect(report):
+        """A process whose own verdict is an error of the program."""
+        for report in sorted(self._reports, key=lambda report: rank_of(report.kind)):
+            if kind_of(report.kind).is_defect:
                 yield JobVerdict(kind_of(report.kind), f"{report.label}: {report.summary}", ranks_of([report]))
 
     def _all_alike(self) -> Iterator[JobVerdict]:
-        busy = [
-            report
-            for report in self._reports
-            if not report.problem and (kind_of(report.kind).goes_on or report.running)
-        ]
+        readable = [report for report in self._reports if not report.problem]
+        busy = [report for report in readable if kind_of(report.kind).goes_on or report.running]
         if busy:
             yield JobVerdict(JobVerdictKind.ALL_BUSY, job_sentences.busy(busy, len(self._reports)))
         for match in self._collectives:
@@ -318,8 +290,3 @@ class _Judge:
                 yield JobVerdict(JobVerdictKind.ALL_IDLE, job_sentences.unfinished(match))
         kind = JobVerdictKind.ALL_IDLE if self._reports else JobVerdictKind.NO_REPORT
         yield JobVerdict(kind, job_sentences.idle(self._reports, self._unreached))
-
-
-def _is_defect(report: RankReport) -> bool:
-    """Its own verdict is an error of the program."""
-    return kind_of(report.kind).is_defect

@@ -1,27 +1,25 @@
-"""JobReport: the answer to "why does this job hang?", from the reports of its ranks.
-
-RankReport: what a job's report keeps of the report on one rank.
-
-Merging reports: a set of rows, so that it does not matter in which order and groups they come together.
+"""The report on a job: the reports on its ranks and how they merge, its verdict and tree of paths, as JSON and back.
 
 A row is the report on one process, known by its job, rank, host and pid; of two that differ the greater one stays.
 Everything else of a job's report is computed from all rows. Hence merging is associative, commutative and idempotent,
-and reports can be folded at every level of a tree.
-
-The paths of all ranks as one tree: equal frames are folded, each node has the set of ranks that share it.
+and reports can be merged at every level of a tree of machines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.finding import FindingKind
-from gdbext.engine.rank_sets import fold as ranges
+from gdbext.engine.rank_sets import fold
+from gdbext.engine.terminal import shown_json
 from gdbext.engine.vocabulary import json_member
+from gdbext.errors import BadData
+from gdbext.render.json_reader import from_json
+from gdbext.render.plain_json import plain
 
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Amount, Count, Internal, RankSet, Sparse
@@ -58,12 +56,11 @@ class GroupState(NamedTuple):
 
     @staticmethod
     def json_limits() -> dict[str, int]:
-        """Items that are read of each array."""
         return {"issued": 1024}
 
     @property
     def label(self) -> str:
-        """The group as people call it; torch calls groups without a description "undefined"."""
+        """The description, else the name: torch calls groups without a description "undefined"."""
         return self.name if self.description in ("", "undefined") else self.description
 
 
@@ -120,12 +117,11 @@ class RankReport(NamedTuple):
 
     @staticmethod
     def json_limits() -> dict[str, int]:
-        """Items that are read of each array."""
         return {"path": MAX_PATH + 1, "groups": MAX_RANK_GROUPS, "nccl": 64, "nccl_peers": 1 << 12, "known": 32}
 
     @property
     def label(self) -> str:
-        """``rank 5``; ``pid 77 on node3`` where nobody knows its rank."""
+        """``rank 5``; ``pid 77 on node3`` if the rank is unknown."""
         if self.rank is not None:
             return f"rank {self.rank}"
         return f"pid {self.pid}" + (f" on {self.host}" if self.host else "")
@@ -147,7 +143,7 @@ class Unreached(NamedTuple):
 
 
 def ranks_of(reports: Iterable[RankReport]) -> tuple[int, ...]:
-    """The ranks that are known, in the order of the reports."""
+    """The known ranks, in the order of the reports."""
     return tuple(report.rank for report in reports if report.rank is not None)
 
 
@@ -181,13 +177,16 @@ class MatchState(Enum):
 
     @property
     def words(self) -> str:
-        """The state in words for people."""
         return _MATCH_WORDS[self]
 
     @property
     def is_mismatch(self) -> bool:
-        """The ranks do not call the same thing; another state than the others' is only time."""
-        return self in _MISMATCHES
+        """The ranks do not call the same thing; a different state is only a matter of time."""
+        return self in (
+            MatchState.COLLECTIVE_TYPE_MISMATCH,
+            MatchState.SIZE_OR_SYNTAX_MISMATCH,
+            MatchState.COLLECTIVE_DTYPE_MISMATCH,
+        )
 
 
 _MATCH_WORDS = {
@@ -198,11 +197,6 @@ _MATCH_WORDS = {
     MatchState.COLLECTIVE_DTYPE_MISMATCH: "the ranks pass different types",
     MatchState.UNDECIDED: "no difference seen",
 }
-_MISMATCHES = (
-    MatchState.COLLECTIVE_TYPE_MISMATCH,
-    MatchState.SIZE_OR_SYNTAX_MISMATCH,
-    MatchState.COLLECTIVE_DTYPE_MISMATCH,
-)
 
 
 class Variant(NamedTuple):
@@ -242,11 +236,6 @@ class TreeNode(NamedTuple):
     children: tuple[TreeNode, ...] = ()
 
 
-def kind_words(word: str) -> str:
-    """The words for a verdict kind of one process; the JSON word itself where it is of a later version."""
-    return kind_of(word).words
-
-
 _JOB_WORDS = {
     JobVerdictKind.MISMATCHED_COLLECTIVE: "the ranks do not do the same",
     JobVerdictKind.DEAD_RANK: "{ranks} {is_or_are} gone",
@@ -275,10 +264,9 @@ class JobVerdict(NamedTuple):
     @property
     def heading(self) -> str:
         """The first words of the verdict: ``rank 1 is late``."""
-        ranks = f"rank{'' if len(self.ranks) == 1 else 's'} {ranges(self.ranks)}" if self.ranks else "a rank"
-        verb = "are" if len(self.ranks) > 1 else "is"
+        ranks = f"rank{'' if len(self.ranks) == 1 else 's'} {fold(self.ranks)}" if self.ranks else "a rank"
         words = self.kind.words if isinstance(self.kind, FindingKind) else _JOB_WORDS[self.kind]
-        return words.format(ranks=ranks, is_or_are=verb)
+        return words.format(ranks=ranks, is_or_are="are" if len(self.ranks) > 1 else "is")
 
 
 class RasAnswer(NamedTuple):
@@ -294,14 +282,13 @@ class RasAnswer(NamedTuple):
 
     @property
     def says_ok(self) -> bool:
-        """It has communicators, and nothing against any of them."""
-        rows = [line.split() for line in self.lines if line[:8].strip().isdecimal()]
-        states = [row[-1] for row in rows if len(row) >= _RAS_COLUMNS]
-        return bool(states) and set(states) == {"OK"}
+        """Its table has communicators, and the last column of each row, the word on errors, is OK.
 
-
-_RAS_COLUMNS = 8
-"""Columns of its table of communicators, the last of which is the word on errors (src/ras/client_support.cc)."""
+        The table has eight columns, the first of which is a number (src/ras/client_support.cc).
+        """
+        table = [line.split() for line in self.lines if line[:8].strip().isdecimal()]
+        states = {row[-1] for row in table if len(row) >= 8}
+        return states == {"OK"}
 
 
 class JobReport(NamedTuple):
@@ -338,13 +325,31 @@ class RowsDocument(NamedTuple):
     unreached: tuple[Unreached, ...]
 
 
-Identity = tuple[str, int, str, int]
+def document(report: JobReport) -> dict[str, Any]:
+    """The report as plain JSON values (schema "gdbext-ranks/1")."""
+    return {"schema": SCHEMA, **plain(report)}
+
+
+def render_json(report: JobReport, pretty: bool = False) -> str:
+    """The document as text, one line unless ``pretty``, ending in a newline."""
+    return shown_json(json.dumps(document(report), indent=2 if pretty else None, ensure_ascii=True)) + "\n"
+
+
+def read_rows(value: Any, where: str) -> RowsDocument:
+    """The rows of a document, which another machine may have made. Raises BadData."""
+    if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
+        raise BadData(f"{where} is not a report of ranks (schema {SCHEMA})")
+    return from_json(RowsDocument, value, where)
+
+
+ProcessKey = tuple[str, int, str, int]
+"""Job, rank (-1: unknown), host and pid."""
 
 
 class RankReports(NamedTuple):
     """The reports collected so far, by process, and what could not be reached."""
 
-    reports: dict[Identity, RankReport]
+    reports: dict[ProcessKey, RankReport]
     unreached: frozenset[Unreached]
 
     def sorted(self) -> tuple[RankReport, ...]:
@@ -353,53 +358,48 @@ class RankReports(NamedTuple):
 
 
 def rows(reports: Iterable[RankReport] = (), unreached: Iterable[Unreached] = ()) -> RankReports:
-    """The rows of these reports."""
-    found: dict[Identity, RankReport] = {}
+    by_process: dict[ProcessKey, RankReport] = {}
     for report in reports:
-        _add(found, report)
-    return RankReports(found, frozenset(unreached))
+        _add(by_process, report)
+    return RankReports(by_process, frozenset(unreached))
 
 
 def merge(left: RankReports, right: RankReports) -> RankReports:
-    """Merge the reports of both."""
-    found = dict(left.reports)
+    by_process = dict(left.reports)
     for report in right.reports.values():
-        _add(found, report)
-    return RankReports(found, left.unreached | right.unreached)
+        _add(by_process, report)
+    return RankReports(by_process, left.unreached | right.unreached)
 
 
-def _add(found: dict[Identity, RankReport], report: RankReport) -> None:
+def _add(by_process: dict[ProcessKey, RankReport], report: RankReport) -> None:
+    """Add a report; of two on one process the one with the greater repr stays."""
     key = (report.job or "", -1 if report.rank is None else report.rank, report.host or "", report.pid)
-    known = found.get(key)
-    if not known or repr(known) < repr(report):
-        found[key] = report
+    other = by_process.get(key)
+    if not other or repr(other) < repr(report):
+        by_process[key] = report
 
 
-def fold(reports: Sequence[RankReport], level: int = 0) -> tuple[TreeNode, ...]:
-    """The nodes below a common path of ``level`` frames, the largest first."""
-    found: dict[str, list[RankReport]] = {}
+def frame_tree(reports: Sequence[RankReport], level: int = 0) -> tuple[TreeNode, ...]:
+    """The nodes below a common path of ``level`` frames, those with most processes first."""
+    by_frame: dict[str, list[RankReport]] = {}
     for report in reports:
         if level < len(report.path):
-            found.setdefault(report.path[level], []).append(report)
-    nodes = (_node(frame, below, level) for frame, below in found.items())
+            by_frame.setdefault(report.path[level], []).append(report)
+    nodes = []
+    for frame, sharing in by_frame.items():
+        ranks = ranks_of(sharing)
+        nodes.append(
+            TreeNode(frame, tuple(sorted(set(ranks))), len(sharing) - len(ranks), frame_tree(sharing, level + 1))
+        )
     return tuple(sorted(nodes, key=lambda node: (-len(node.ranks) - node.unranked, node.ranks, node.frame)))
 
 
-def _node(frame: str, reports: Sequence[RankReport], level: int) -> TreeNode:
-    ranks = ranks_of(reports)
-    return TreeNode(frame, tuple(sorted({*ranks})), len(reports) - len(ranks), fold(reports, level + 1))
-
-
-def chains(nodes: Sequence[TreeNode], depth: int = 0) -> Iterator[tuple[int, tuple[str, ...], TreeNode]]:
-    """(depth, frames, last node) of each stretch without a branch, in order: what one line of a picture shows."""
+def stretches(nodes: Sequence[TreeNode], depth: int = 0) -> Iterator[tuple[int, tuple[str, ...], TreeNode]]:
+    """(depth, frames, last node) of each stretch of the tree without a branch, in order: one line of a picture each."""
     for node in nodes:
         frames, last = [node.frame], node
-        while len(last.children) == 1 and _alike(last, last.children[0]):
+        while len(last.children) == 1 and last.children[0][1:3] == last[1:3]:  # the same ranks and unranked
             last = last.children[0]
             frames.append(last.frame)
         yield depth, tuple(frames), last
-        yield from chains(last.children, depth + 1)
-
-
-def _alike(node: TreeNode, child: TreeNode) -> bool:
-    return node.ranks == child.ranks and node.unranked == child.unranked
+        yield from stretches(last.children, depth + 1)

@@ -1,4 +1,4 @@
-"""The sentence of each verdict on a job. Pure text; what is worth one is decided in job_judge.py."""
+"""The sentence of each verdict on a job; job_judge.py decides which verdict it is."""
 
 from __future__ import annotations
 
@@ -15,9 +15,58 @@ _LISTED = 100
 """Processes that are named one by one."""
 
 
+# --- words ---------------------------------------------------------------------------------------
+
+
 def ranks_text(ranks: Collection[int]) -> str:
     """The ranks in words: ``rank 5``, ``ranks 0-3,7``."""
     return f"rank{'' if len(ranks) == 1 else 's'} {fold(ranks)}"
+
+
+def labels(reports: Sequence[RankReport]) -> str:
+    """``ranks 0-2``, ``rank 3 and pid 77 on node1``."""
+    ranks = ranks_of(reports)
+    parts = [ranks_text(ranks)] if ranks else []
+    parts += [report.label for report in reports if report.rank is None][:NAMED]
+    return " and ".join(parts)
+
+
+def processes(reports: Sequence[RankReport], with_user: bool = False) -> str:
+    """``pid 77 on node3, pid 78 on node3``; ``pid 77 of user 1001``."""
+    texts = []
+    for report in reports[:_LISTED]:
+        user = f" of user {report.user}" if with_user else ""
+        texts.append(f"pid {report.pid}{user}" + (f" on {report.host}" if report.host else ""))
+    if len(reports) > _LISTED:
+        texts.append(f"… and {len(reports) - _LISTED} more")
+    return ", ".join(texts)
+
+
+def _agree(subjects: Collection[object], verb: str) -> str:
+    """``verb``, with an s if there is one subject."""
+    return f"{verb}s" if len(subjects) == 1 else verb
+
+
+def _wait(ranks: Collection[int]) -> str:
+    """``rank 5 waits``, ``ranks 0-3 wait``."""
+    return f"{ranks_text(ranks)} {_agree(ranks, 'wait')}"
+
+
+def _diagnosis(report: RankReport) -> str:
+    """``rank 5: its own verdict``, without a full stop."""
+    return f"{report.label}: {report.summary.rstrip('.')}"
+
+
+def _wait_phrase(report: RankReport) -> str:
+    return report.wait.phrase if report.wait else "waits"
+
+
+def _operation(match: CollectiveMatch) -> str:
+    text = next((variant.op for variant in match.variants), "an operation")
+    return f"#{match.seq} {text} of group {match.group}"
+
+
+# --- sentences -----------------------------------------------------------------------------------
 
 
 def same_rank(twins: Mapping[int, Sequence[RankReport]], missing: Collection[int]) -> str:
@@ -34,59 +83,44 @@ def mismatch(match: CollectiveMatch) -> str:
 
 def ring(reports: Sequence[RankReport]) -> str:
     """``rank 0 waits in #1 all_reduce of group 1 for rank 1, which waits …``."""
-    parts = []
-    for number, report in enumerate(reports):
-        following = reports[(number + 1) % len(reports)]
-        what = report.wait.phrase if report.wait else "waits"
+    parts, ops = [], set()
+    for report, following in zip(reports, [*reports[1:], *reports[:1]]):
+        is_transfer = bool(report.wait and (report.wait.peer is not None or report.wait.from_any))
+        ops.add(report.wait.op if report.wait and is_transfer else "")
         group = f" of group {report.wait.group}" if report.wait and report.wait.group else ""
-        missing = "" if _is_transfer(report) else f", for which {following.label} has not come"
-        parts.append(f"{report.label} {what}{group}{missing}")
-    ops = {report.wait.op if report.wait and _is_transfer(report) else "" for report in reports}
-    where = "in calls, and nobody is left to answer" if ops <= RPC_CALLS else "in different operations"
-    where = "in a ring of transfers, of which none can be the first" if ops <= {"send", "recv"} else where
-    where = "in a transfer whose ends have different tags" if _differ_in_tags(reports) else where
-    return f"The ranks wait for each other {where}: {'; '.join(parts)}."
-
-
-def _is_transfer(report: RankReport) -> bool:
-    return bool(report.wait and (report.wait.peer is not None or report.wait.from_any))
-
-
-def _differ_in_tags(reports: Sequence[RankReport]) -> bool:
-    """One sends to the other, which receives from it, by another tag."""
+        missing = "" if is_transfer else f", for which {following.label} has not come"
+        parts.append(f"{report.label} {_wait_phrase(report)}{group}{missing}")
     waits = [report.wait for report in reports if report.wait]
-    return (
-        len(reports) == 2
-        and {wait.op for wait in waits} == {"send", "recv"}
-        and not any(wait.tag is None for wait in waits)
-    )
+    if len(reports) == 2 and {wait.op for wait in waits} == {"send", "recv"} and all(w.tag is not None for w in waits):
+        where = "in a transfer whose ends have different tags"  # else the two would have met
+    elif ops <= {"send", "recv"}:
+        where = "in a ring of transfers, of which none can be the first"
+    elif ops <= RPC_CALLS:
+        where = "in calls, and nobody is left to answer"
+    else:
+        where = "in different operations"
+    return f"The ranks wait for each other {where}: {'; '.join(parts)}."
 
 
 def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Sequence[CollectiveMatch]) -> str:
     """``rank 1 is gone: process 77 is a zombie; ranks 0,2 wait for it in #4 all_reduce of group default_pg.``"""
-    reasons = [f"{each.where}: {each.reason}" for each in unreached[:NAMED]]
-    verb = "is" if len(ranks) == 1 else "are"
-    text = f"{ranks_text(ranks)} {verb} gone or out of reach"
-    text += f" ({'; '.join(reasons)})" if reasons else ""
+    reasons = "; ".join(f"{process.where}: {process.reason}" for process in unreached[:NAMED])
+    text = f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} gone or out of reach"
+    text += f" ({reasons})" if reasons else ""
     match = next((each for each in collectives if each.pending and any(rank in ranks for rank in each.missing)), None)
-    if match:
-        text += f"; {ranks_text(match.pending)} {_verb(match.pending, 'wait')} in {_operation(match)}"
-    return f"{text}."
+    return f"{text}; {_wait(match.pending)} in {_operation(match)}." if match else f"{text}."
 
 
 def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], match: CollectiveMatch | None) -> str:
     """``rank 5 entered ncclAllReduce and did not return: #18 all_reduce … is not enqueued, on which ranks 0-4 …``"""
     calls = sorted({report.entered_nccl for report in blamed})
     text = f"{labels(blamed)} entered {', '.join(calls)} and did not return"
+    own = [_diagnosis(report) for report in blamed[:NAMED]]
     if match:
-        text += f": {_operation(match)} is not enqueued, on which {ranks_text(match.pending)} "
-        text += _verb(match.pending, "wait")
-    own = [f"{report.label}: {report.summary.rstrip('.')}" for report in blamed[:NAMED]]
-    if outside and not match:
-        own.append(
-            f"{labels(outside)} {'is' if len(outside) == 1 else 'are'} in no call of NCCL "
-            f"({outside[0].label}: {outside[0].summary.rstrip('.')})"
-        )
+        text += f": {_operation(match)} is not enqueued, on which {_wait(match.pending)}"
+    elif outside:
+        verb = "is" if len(outside) == 1 else "are"
+        own.append(f"{labels(outside)} {verb} in no call of NCCL ({_diagnosis(outside[0])})")
     return f"{text}; {'; '.join(own)}."
 
 
@@ -95,96 +129,85 @@ def late(
     match: CollectiveMatch | None,
     waits: Edges,
     known: int,
-    doing: str = "",
+    operation: str = "",
     servers: Collection[int] = (),
 ) -> str:
     """``rank 5 of 8 never enqueued #18 all_reduce of group default_pg, on which ranks 0-4,6-7 wait; rank 5: …``
 
-    ``doing``: what the others wait in, where no number is to be matched (`` in monitored_barrier``); ``servers``: ranks
-    that have to answer calls.
+    ``known``: how many ranks gave a report; ``operation``: where the others wait, if there is no number to match
+    (`` in monitored_barrier``); ``servers``: ranks that have to answer calls.
     """
     ranks = ranks_of(reports)
     size = next((report.size for report in reports if report.size is not None), known)
     if match:
-        text = f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which "
-        text += f"{ranks_text(match.pending)} {_verb(match.pending, 'wait')}"
+        text = f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which {_wait(match.pending)}"
     else:
         waiting = sorted(rank for rank, targets in waits.items() if targets & set(ranks))
-        text = f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {ranks_text(ranks)} of {size}{doing}"
-    own = [f"{report.label}: {_own_words(report, servers)}" for report in reports[:NAMED]]
+        text = f"{_wait(waiting)} for {ranks_text(ranks)} of {size}{operation}"
+    own = []
+    for report in reports[:NAMED]:
+        words = _diagnosis(report)
+        if report.rank in servers and report.serving:
+            words = f"{report.label}: {report.serving}"
+        elif report.slowed and report.slowed not in report.summary.rstrip("."):
+            words += f" (what may slow it down: {report.slowed})"
+        own.append(words)
     return f"{text}; {'; '.join(own)}."
 
 
-def _own_words(report: RankReport, servers: Collection[int]) -> str:
-    """Its own verdict; of one that has to answer calls, what it does for one."""
-    if report.rank in servers and report.serving:
-        return report.serving
-    own = report.summary.rstrip(".")
-    is_told = not report.slowed or report.slowed in own
-    return own if is_told else f"{own} (what may slow it down: {report.slowed})"
-
-
 def besides(reports: Sequence[RankReport], text: str) -> str:
-    """The threads of a rank that use one group, exceptions that ranks handle while they wait for others, and what NCCL
-    waits for in these: what the sentence ``text`` of the verdict does not say yet."""
-    told = []
-    for report in [each for each in reports if each.wait and each.wait.also_in][:NAMED]:
-        group = f"group {report.wait.group}" if report.wait and report.wait.group else "one group"
-        also = report.wait.also_in if report.wait else ""
-        who = f"thread {report.thread}" if report.thread else "the main thread"
+    """Sentences on what the verdict ``text`` does not say yet: threads of a rank that use one group, exceptions that
+    ranks handle while they wait, and what NCCL waits for in ranks that wait for others."""
+    sentences = []
+    for report in [report for report in reports if report.wait and report.wait.also_in][:NAMED]:
+        group, also = (report.wait.group, report.wait.also_in) if report.wait else ("", "")
         if also not in text:
-            both = f"{who} and {also} use {group} at the same time"
-            told.append(f"In {report.label}, {both}: in which order is left to chance.")
-    raised: dict[str, list[RankReport]] = {}
+            thread = f"thread {report.thread}" if report.thread else "the main thread"
+            both = f"{thread} and {also} use {f'group {group}' if group else 'one group'} at the same time"
+            sentences.append(f"In {report.label}, {both}: in which order is left to chance.")
+    handling: dict[str, list[RankReport]] = {}
     for report in reports:
         if report.handling and report.handling not in text:
-            raised.setdefault(report.handling, []).append(report)
-    for error, ranks in list(raised.items())[:NAMED]:
-        told.append(f"{labels(ranks)} {_verb(ranks, 'handle')} {error} meanwhile.")
-    told += _through_nccl(reports, text)
-    return "".join(f" {each}" for each in told)
+            handling.setdefault(report.handling, []).append(report)
+    for error, ranks in list(handling.items())[:NAMED]:
+        sentences.append(f"{labels(ranks)} {_agree(ranks, 'handle')} {error} meanwhile.")
+    return "".join(f" {sentence}" for sentence in [*sentences, *_through_nccl(reports, text)])
 
 
 def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
     """``rank 3 launched #41 all_reduce of group tp and waits for it (cudaStreamSynchronize of stream 7); NCCL's
     communicator there waits for data of rank 2 on channel 1; rank 2: …`` for ranks that wait for others.
 
-    The words of a rank at which such a chain ends are added once, and not where ``text`` has them already.
+    The diagnosis of a rank at which such a chain ends is added once, and not if ``text`` has it already.
     """
-    known = {report.rank: report for report in reports}
-    told: list[str] = []
-    for report in [each for each in reports if each.waits_for_ranks and each.nccl][:NAMED]:
-        parts = [f"{report.label} {_launched(report)}; NCCL's communicator there {'; '.join(report.nccl[:NAMED])}"]
+    by_rank = {report.rank: report for report in reports}
+    sentences: list[str] = []
+    for report in [report for report in reports if report.waits_for_ranks and report.nccl][:NAMED]:
+        wait = report.wait
+        launched = _wait_phrase(report)
+        if wait and wait.on_device:  # what the rank launched, rather than what it waits in
+            number = f"#{wait.seq} " if wait.seq is not None else ""
+            group = f" of group {wait.group}" if wait.group else ""
+            launched = f"launched {number}{wait.op}{group} and waits for it"
+            launched += f" ({report.device})" if report.device else ""
+        parts = [f"{report.label} {launched}; NCCL's communicator there {'; '.join(report.nccl[:NAMED])}"]
         for peer in report.nccl_peers[:NAMED]:
-            end = known.get(peer)
+            end = by_rank.get(peer)
             own = end.summary.rstrip(".") if end else "no report"
-            is_link = end and end.nccl_peers  # it waits for another one itself, and says so
-            if not is_link and not any(own in each for each in (text, *told)):
+            is_link = end and end.nccl_peers  # it waits for another rank itself, and has a sentence of its own
+            if not is_link and not any(own in sentence for sentence in (text, *sentences)):
                 parts.append(f"{ranks_text([peer])}: {own}")
-        told.append(f"{'; '.join(parts)}.")
-    return told
-
-
-def _launched(report: RankReport) -> str:
-    """The operation as what the rank launched, where it waits for its device; else as what it waits in."""
-    wait = report.wait
-    if not wait or not wait.on_device:
-        return wait.phrase if wait else "waits"
-    number = f"#{wait.seq} " if wait.seq is not None else ""
-    group = f" of group {wait.group}" if wait.group else ""
-    call = f" ({report.device})" if report.device else ""
-    return f"launched {number}{wait.op}{group} and waits for it{call}"
+        sentences.append(f"{'; '.join(parts)}.")
+    return sentences
 
 
 def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Collection[int]) -> str:
     """``ranks 0-1 wait at the store; rank 2 has not come there: …``"""
-    text = f"{labels(at_store)} {_verb(at_store, 'wait')} for a key of the store, where ranks meet"
+    text = f"{labels(at_store)} {_agree(at_store, 'wait')} for a key of the store, where ranks meet"
     if absent:
         have = "has" if len(absent) == 1 else "have"
-        text += f"; {labels(absent)} {have} not come there ({absent[0].label}: {absent[0].summary.rstrip('.')})"
-    if missing:
-        text += f"; of {ranks_text(missing)} there is no report"
-    return f"{text}."
+        text += f"; {labels(absent)} {have} not come there ({_diagnosis(absent[0])})"
+    return f"{text}; of {ranks_text(missing)} there is no report." if missing else f"{text}."
 
 
 def unfinished(match: CollectiveMatch) -> str:
@@ -192,7 +215,7 @@ def unfinished(match: CollectiveMatch) -> str:
     have = "has" if len(match.completed) == 1 else "have"
     done = f"{ranks_text(match.completed)} {have} completed it, " if match.completed else ""
     text = f"Every rank of group {match.group} issued #{match.seq} {match.variants[0].op}; {done}"
-    text += f"{ranks_text(match.pending)} {_verb(match.pending, 'wait')} in it ({match.state.words})"
+    text += f"{_wait(match.pending)} in it ({match.state.words})"
     return f"{text}: either it goes on, or the network between them does not."
 
 
@@ -201,8 +224,7 @@ def unknown_peer(reports: Sequence[RankReport], waits: Edges) -> str:
     parts = []
     for report in reports:
         waiting = sorted(rank for rank, targets in waits.items() if report.rank in targets)
-        what = report.wait.phrase if report.wait else "waits"
-        parts.append(f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {report.label}, which {what} itself")
+        parts.append(f"{_wait(waiting)} for {report.label}, which {_wait_phrase(report)} itself")
     return f"The ranks wait for each other in different operations: {'; '.join(parts)}; for whom is not recorded."
 
 
@@ -212,42 +234,14 @@ def busy(reports: Sequence[RankReport], known: int) -> str:
 
 
 def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
-    """Nobody waits for another rank, and nobody runs."""
+    """The sentence if no rank is known to hold others up, and none runs."""
     if not reports:
-        reasons = "; ".join(f"{each.where}: {each.reason}" for each in unreached[:NAMED])
+        reasons = "; ".join(f"{process.where}: {process.reason}" for process in unreached[:NAMED])
         return f"There is no report of any rank{': ' if reasons else ''}{reasons}."
     if all(report.problem for report in reports):
         return f"What the ranks do cannot be read: {reports[0].label}: {reports[0].problem}."
     waiting = [report for report in reports if report.waits_for_ranks]
     if waiting:
-        which = f"{labels(waiting)} {_verb(waiting, 'wait')} for others, of which none is known to hold them up"
+        which = f"{labels(waiting)} {_agree(waiting, 'wait')} for others, of which none is known to hold them up"
         return f"{which}; no rank runs: {waiting[0].label}: {waiting[0].summary}"
     return f"No rank waits for another, and none runs: {reports[0].label}: {reports[0].summary}"
-
-
-def _operation(match: CollectiveMatch) -> str:
-    text = next((variant.op for variant in match.variants), "an operation")
-    return f"#{match.seq} {text} of group {match.group}"
-
-
-def processes(reports: Sequence[RankReport], with_user: bool = False) -> str:
-    """``pid 77 on node3, pid 78 on node3``; ``pid 77 of user 1001``."""
-    texts = []
-    for each in reports[:_LISTED]:
-        user = f" of user {each.user}" if with_user else ""
-        texts.append(f"pid {each.pid}{user}" + (f" on {each.host}" if each.host else ""))
-    if len(reports) > _LISTED:
-        texts.append(f"… and {len(reports) - _LISTED} more")
-    return ", ".join(texts)
-
-
-def labels(reports: Sequence[RankReport]) -> str:
-    """``ranks 0-2``, ``rank 3 and pid 77 on node1``."""
-    ranks = ranks_of(reports)
-    parts = [ranks_text(ranks)] if ranks else []
-    parts += [report.label for report in reports if report.rank is None][:NAMED]
-    return " and ".join(parts)
-
-
-def _verb(subjects: Collection[object], verb: str) -> str:
-    return f"{verb}s" if len(subjects) == 1 else verb

@@ -1,4 +1,4 @@
-"""The processes of this machine that belong to a job: by their initial environment, else by the tree of processes."""
+"""Finds the processes of this machine that belong to a job: by their initial environment, else by the process tree."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import parse_environ, split_stat
 from gdbext.errors import TargetError, or_root
 
-_TORCH = "libtorch_cpu.so"
 _RANK = "RANK"
 """The variable that torchrun sets (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
 LOOKS = "GDBEXT_LOOKS"
-"""The variable of our own processes beside the ranks of a job (other_machines.py): they are none of them."""
+"""The variable of gdbext's own processes beside the ranks of a job (other_machines.py), which are no ranks."""
 _PYTHONS = ("python", "pt_main_thread")
 """Beginnings of the kernel's name of a Python process; some releases of torch set the second one."""
 
 
 class RankProcess(NamedTuple):
-    """The facts of /proc on a process: its parent, the job and rank of its initial environment, whether it is dead."""
+    """What /proc tells of a process: its parent, the job and rank of its initial environment, whether it is dead."""
 
     pid: int
     parent: int
@@ -45,23 +44,19 @@ class RankProcess(NamedTuple):
 
 
 def local_processes() -> dict[int, RankProcess]:
-    """All processes that can be seen; what may not be read of one is None."""
-    found = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - strings are all that is needed
-        if name.isdecimal():
-            process = read_process(int(name))
-            if process:
-                found[process.pid] = process
-    return found
+    """All processes that can be seen, by pid; what may not be read of one is None."""
+    names = os.listdir("/proc")  # noqa: PTH208 - strings are all that is needed
+    processes = (read_process(int(name)) for name in names if name.isdecimal())
+    return {process.pid: process for process in processes if process}
 
 
 def read_process(pid: int) -> RankProcess | None:
-    """The facts of a process; None where it is gone."""
+    """What /proc tells of a process; None if it is gone."""
     try:
         name, rest = split_stat(proc_files.read(f"/proc/{pid}/stat"))
     except OSError:
         return None
-    fields = rest.split()
+    state, parent = rest.split()[:2]
     environ: Mapping[str, str] = {}
     is_closed = is_endless = False
     try:
@@ -70,28 +65,22 @@ def read_process(pid: int) -> RankProcess | None:
         is_closed = name.startswith(_PYTHONS)
     except OSError as error:
         is_endless = error.errno == errno.EFBIG
-    is_zombie = fields[0] in ("Z", "X")
+    is_task = "SLURM_STEP_ID" in environ and LOOKS not in environ
     return RankProcess(
         pid,
-        int(fields[1]),
-        is_zombie,
+        int(parent),
+        state in ("Z", "X"),
         tuple(job_names(environ)),
         rank_of(environ),
         is_closed,
         environ.get("LOCAL_RANK", ""),
         is_endless,
-        _tasks(environ),
+        number(environ.get("SLURM_NTASKS", "")) or 1 if is_task else 0,
     )
 
 
-def _tasks(environ: Mapping[str, str]) -> int:
-    if "SLURM_STEP_ID" not in environ or LOOKS in environ:
-        return 0
-    return number(environ.get("SLURM_NTASKS", "")) or 1
-
-
 def job_of_process(pid: int, known: Mapping[int, RankProcess] | None = None) -> list[int]:
-    """The ranks of the job that process ``pid`` is of, or launched, dead ones included. Raises TargetError."""
+    """The ranks of the job that process ``pid`` belongs to or launched, including dead ones. Raises TargetError."""
     check_exists(pid)
     known = local_processes() if known is None else known
     own = known.get(pid)
@@ -99,20 +88,19 @@ def job_of_process(pid: int, known: Mapping[int, RankProcess] | None = None) -> 
         raise TargetError(f"process {pid} ended while its job was looked for")
     if own.rank and own.jobs and pid not in _launchers(known):
         return _ranks(known, own.jobs[0])
-    children = _below(known, pid)
+    children = _launched_by(known, pid)
     if children:
         return children
-    siblings = _below(known, own.parent)
+    siblings = _launched_by(known, own.parent)
     return siblings if pid in siblings else [pid]
 
 
 def ranks_of_node(job: str | None, known: Mapping[int, RankProcess] | None = None) -> list[int]:
-    """Every rank on this machine that a launcher started; of one ``job`` only, where one is given. Raises TargetError:
-    there is none."""
+    """The ranks on this machine that a launcher started, of one ``job`` or all. Raises TargetError if there is none."""
     known = local_processes() if known is None else known
-    found = _ranks(known, job)
-    if found:
-        return found
+    ranks = _ranks(known, job)
+    if ranks:
+        return ranks
     closed = sum(process.is_closed for process in known.values())
     what = "there is no rank on this machine" + (f" of job {job}" if job else "")
     if closed:
@@ -131,13 +119,13 @@ def ranks_of_node(job: str | None, known: Mapping[int, RankProcess] | None = Non
 
 def endless_environments(known: Mapping[int, RankProcess], ranks: Collection[int]) -> list[int]:
     """The processes whose environment is too long to be read, of the users of those ranks: others are of other jobs."""
-    found = [each.pid for each in known.values() if each.is_endless]
-    users = {user_of(pid) for pid in ranks} if found else set()
-    return [pid for pid in found if user_of(pid) in users]
+    endless = [process.pid for process in known.values() if process.is_endless]
+    users = {user_of(pid) for pid in ranks} if endless else set()
+    return [pid for pid in endless if user_of(pid) in users]
 
 
 def user_of(pid: int) -> int | None:
-    """The user of a process; None where it has ended."""
+    """The user of a process; None if it has exited."""
     try:
         return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
     except OSError:
@@ -145,57 +133,59 @@ def user_of(pid: int) -> int | None:
 
 
 def _ranks(known: Mapping[int, RankProcess], job: str | None) -> list[int]:
-    """Processes that were started as ranks, and the dead beside them, of which the kernel keeps no environment."""
-    started = [each for each in known.values() if each.rank and (not job or job in each.jobs)]
+    """Processes that were started as ranks, and the zombies beside them, of which the kernel keeps no environment."""
+    started = [process for process in known.values() if process.rank and (not job or job in process.jobs)]
     launchers = _launchers(known)
-    torch = {each.pid for each in started if has_torch(each.pid)}
-    ranks = [each for each in started if each.pid not in launchers and each.pid in torch]
-    ranks = [each for each in ranks if not _inherited(each, known, torch)]
-    ranks += _before_torch(started, ranks, launchers, known)
-    parents = {each.parent for each in ranks} - {0, 1}
-    dead = [each for each in known.values() if each.is_zombie and each.parent in parents]
-    return sorted({each.pid for each in (*ranks, *dead)} | _first_ranks(known, [each.pid for each in ranks]))
+    torch = {process.pid for process in started if has_torch(process.pid)}
+    ranks = [process for process in started if process.pid in torch - launchers]
+    ranks = [process for process in ranks if not _is_inherited(process, known, torch)]
+    ranks += _without_torch(started, ranks, launchers, known)
+    parents = {process.parent for process in ranks} - {0, 1}
+    dead = {process.pid for process in known.values() if process.is_zombie and process.parent in parents}
+    pids = [process.pid for process in ranks]
+    return sorted({*pids, *dead, *_launching_ranks(known, pids)})
 
 
-def _first_ranks(known: Mapping[int, RankProcess], ranks: Sequence[int]) -> set[int]:
+def _launching_ranks(known: Mapping[int, RankProcess], ranks: Sequence[int]) -> set[int]:
     """Processes with torch that have started the others and are rank 0 themselves, as with Lightning's launcher, which
     numbers its children from LOCAL_RANK=1 (_SubprocessScriptLauncher of Lightning 2.6)."""
-    below: dict[int, list[RankProcess]] = {}
+    children_of: dict[int, list[RankProcess]] = {}
     for pid in ranks:
         if known[pid].local_rank:
-            below.setdefault(known[pid].parent, []).append(known[pid])
+            children_of.setdefault(known[pid].parent, []).append(known[pid])
     return {
         parent
-        for parent, children in below.items()
+        for parent, children in children_of.items()
         if parent in known
         and parent not in ranks
         and not known[parent].rank
-        and not any(each.local_rank == "0" for each in children)
+        and not any(child.local_rank == "0" for child in children)
         and has_torch(parent)
     }
 
 
-def _before_torch(
+def _without_torch(
     started: Sequence[RankProcess],
     ranks: Sequence[RankProcess],
     launchers: Collection[int],
     known: Mapping[int, RankProcess],
 ) -> list[RankProcess]:
-    """The outermost Python of each rank that no process with torch is.
+    """For each rank that no process with torch has (``ranks`` are those with torch): its outermost Python process.
 
-    PyTorch's own variable makes a rank of a process without torch. Slurm and MPI number whatever they start: a task of
-    Slurm's is one where others of its step are, or where its step is the only one that any could be in.
+    PyTorch's own variable makes a process a rank without torch. Slurm and MPI number whatever they start: a task of
+    Slurm's counts if its step has other ranks, or if its step is the only one that has candidates.
     """
-    found = {(each.jobs, each.rank) for each in ranks}
-    numbered = [each for each in started if each.rank and (each.rank[0] == _RANK or each.tasks)]
-    absent = [each for each in numbered if (each.jobs, each.rank) not in found and each.pid not in launchers]
-    pythons = {each.pid for each in started if _is_python(each.pid)} if absent else set()
-    absent = [each for each in absent if each.pid in pythons and not _inherited(each, known, pythons)]
-    given = [each for each in absent if each.rank and each.rank[0] == _RANK]
-    steps = {each.jobs for each in (*ranks, *given)} or {each.jobs for each in absent}
-    if not ranks and not given and len(steps) > 1:
+    seen = {(process.jobs, process.rank) for process in ranks}
+    numbered = [process for process in started if process.rank and (process.rank[0] == _RANK or process.tasks)]
+    absent = [process for process in numbered if (process.jobs, process.rank) not in seen]
+    absent = [process for process in absent if process.pid not in launchers]
+    pythons = {process.pid for process in started if _is_python(process.pid)} if absent else set()
+    absent = [process for process in absent if process.pid in pythons and not _is_inherited(process, known, pythons)]
+    by_torchrun = [process for process in absent if process.rank and process.rank[0] == _RANK]
+    steps = {process.jobs for process in (*ranks, *by_torchrun)} or {process.jobs for process in absent}
+    if not ranks and not by_torchrun and len(steps) > 1:
         return []
-    return [*given, *(each for each in absent if each not in given and each.jobs in steps)]
+    return [*by_torchrun, *(process for process in absent if process not in by_torchrun and process.jobs in steps)]
 
 
 def _is_python(pid: int) -> bool:
@@ -205,9 +195,9 @@ def _is_python(pid: int) -> bool:
         return False
 
 
-def _inherited(process: RankProcess, known: Mapping[int, RankProcess], members: Collection[int]) -> bool:
-    """It has its environment from another process of that rank that is one of ``members``, as a loader's worker has. A
-    shell around the program is none."""
+def _is_inherited(process: RankProcess, known: Mapping[int, RankProcess], members: Collection[int]) -> bool:
+    """Its environment comes from another process of that rank that is one of ``members``, like that of a DataLoader's
+    worker. A shell around the program is not in ``members``."""
     above = known.get(process.parent)
     while above and (above.jobs, above.rank) == (process.jobs, process.rank):
         if above.pid in members:
@@ -217,30 +207,32 @@ def _inherited(process: RankProcess, known: Mapping[int, RankProcess], members: 
 
 
 def _launchers(known: Mapping[int, RankProcess]) -> set[int]:
-    """Processes that launch ranks themselves, though another launcher gave them a number: each task of
-    ``srun torchrun`` is one."""
-    found = set()
+    """Processes that launch ranks, though another launcher gave them a number, too: each task of ``srun torchrun``."""
+    launchers = set()
     for process in known.values():
         above = known.get(process.parent)
         while process.rank and above and above.rank:
             if above.rank[0] != process.rank[0]:
-                found.add(above.pid)
+                launchers.add(above.pid)
             above = known.get(above.parent)
-    return found
+    return launchers
 
 
-def _below(known: Mapping[int, RankProcess], launcher: int) -> list[int]:
-    """The launcher's children that use torch; zombies, of which nothing is left to tell, beside such ones."""
-    children = sorted(each.pid for each in known.values() if each.parent == launcher)
+def _launched_by(known: Mapping[int, RankProcess], launcher: int) -> list[int]:
+    """The launcher's children that use torch and, if there are any, those that are ranks before they load it, and
+    zombies, whose libraries are no longer known."""
+    children = sorted(process.pid for process in known.values() if process.parent == launcher)
     ranks = [pid for pid in children if has_torch(pid)]
-    ranks += [pid for pid in children if pid not in ranks and ranks and known[pid].rank and _is_python(pid)]
+    if not ranks or launcher <= 1:
+        return []
+    ranks += [pid for pid in children if pid not in ranks and known[pid].rank and _is_python(pid)]
     dead = [pid for pid in children if known[pid].is_zombie]
-    return sorted([*ranks, *dead, *_first_ranks(known, ranks)]) if ranks and launcher > 1 else []
+    return sorted([*ranks, *dead, *_launching_ranks(known, ranks)])
 
 
 def has_torch(pid: int) -> bool:
     """PyTorch is mapped there, and we may see that."""
     try:
-        return _TORCH.encode() in supervision.read_file_of(pid, "maps")
+        return b"libtorch_cpu.so" in supervision.read_file_of(pid, "maps")
     except OSError:
         return False

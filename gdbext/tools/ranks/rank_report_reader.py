@@ -1,10 +1,10 @@
-"""Reads a report of one process (schema "gdbext/1") as the row that it is in the report on its job."""
+"""Reads a report on one process (schema "gdbext/1") as a row of the report on its job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Optional, TypeVar
 
 from gdbext.diagnosis.commands.diagnose_sections import KnownBugsSection
 from gdbext.diagnosis.job.collectives_section import UNKNOWN_JOB_RANK, CollectivesSection
@@ -17,18 +17,17 @@ from gdbext.diagnosis.report.wait import OwnerThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.slowness import ExplanationsSection
 from gdbext.engine.rank_sets import fold
-from gdbext.engine.vocabulary import ErrorReport
 from gdbext.errors import BadData
 from gdbext.render.json_reader import amount, count, optional
 from gdbext.tools.ranks.job_report import MAX_PATH, MAX_RANK_GROUPS, GroupState, Issued, RankReport, Unreached
 from gdbext.tools.ranks.report_parser import Members
 from gdbext.torch.distributed.nccl_communicators import Communicator, ProxyTransfer, TransferWait
-from gdbext.torch.distributed.process_groups import Collective, ProcessGroup
-from gdbext.torch.stack import DispatchFrame
+from gdbext.torch.distributed.process_groups import ProcessGroup
 from gdbext.torch.torch_symbol import RPC_CALLS, RPC_SERVER
 
+_OptionalText = TypeVar("_OptionalText", str, Optional[str])
 _ISSUED = 512
-_TEXT = 2000
+"""Finished and pending operations of a group that are kept, each."""
 _count, _amount = optional(count), optional(amount)
 MAX_KNOWN = 32
 """Known bugs of one process."""
@@ -46,7 +45,7 @@ def read(document: Any, where: str) -> RankReport | Unreached:
 
 
 def failure(report: Report, where: str) -> Unreached:
-    """The row of a process that could not be reported on. Raises BadData: the report says nothing of that."""
+    """The row of a process that could not be reported on. Raises BadData if the report does not say why."""
     if not report.errors:
         raise BadData(f"{where} has no verdict: make it with dispatch-diagnose --json")
     error = report.errors[0]
@@ -56,66 +55,69 @@ def failure(report: Report, where: str) -> Unreached:
 def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
     section = report.find_section(CollectivesSection)
     identity = section.identity if section else UNKNOWN_JOB_RANK
-    known, slowed = report.find_section(KnownBugsSection), report.find_section(ExplanationsSection)
-    main = _main(report.threads, target.pid, verdict)
-    thread = _for_ranks(report.threads, main, verdict) or main
+    bugs, slowed = report.find_section(KnownBugsSection), report.find_section(ExplanationsSection)
+    main = _main_thread(report.threads, target.pid, verdict)
+    thread = _waiting_for_ranks(report.threads, main, verdict) or main
     wait = thread.wait if thread else None
-    found = section.groups if section else ()
-    groups = tuple(_group(group) for group in found[:MAX_RANK_GROUPS])
+    process_groups = section.groups[:MAX_RANK_GROUPS] if section else ()
+    groups = tuple(map(_group, process_groups))
     path = tuple(_path(thread))[:MAX_PATH] if thread else ()
-    working = _working(report.threads)
+    problem = ""
+    if not path and report.errors:  # a file that the process has loaded explains most
+        error = next((error for error in report.errors if ".so" in error.where), report.errors[0])
+        problem = "; ".join(filter(None, (_text(error.what), _text(error.help))))
+    answers, serving = _rpc_server(report.threads)
+    # A core does not prove that a thread runs: if the stack cannot be followed, the wait may be out of sight.
+    running = thread and thread.state is RunState.RUNNING and (target.kind == "live" or thread.dispatch_doubt is None)
     return RankReport(
         rank=_count(identity.rank, "rank"),
-        host=_optional(identity.host),
+        host=_text(identity.host),
         pid=count(target.pid, "pid"),
-        job=_optional(identity.job),
+        job=_text(identity.job),
         size=_count(identity.size, "size"),
-        torch=_optional(target.torch.version) if target.torch else None,
+        torch=_text(target.torch.version) if target.torch else None,
         kind=_text(verdict.kind.value),
         summary=_text(verdict.summary),
         path=path,
-        wait=_awaited(wait, report.threads, groups),
-        running=bool(thread and _runs(thread, target.kind)),
+        wait=_rank_wait(wait, report.threads, groups),
+        running=bool(running),
         groups=groups,
-        problem="" if path else _problem(report.errors),
+        problem=problem,
         restart=_count(identity.restart, "restart"),
         paused_ms=_amount(target.paused_ms, "paused_ms"),
         entered_nccl=_entered_nccl(wait),
-        answers=_answers(report.threads, working),
-        serving=_serving(working),
+        answers=answers,
+        serving=serving,
         handling=_text(wait.detail.handling.text) if wait else "",
-        slowed=next((_text(each.summary) for each in slowed.found), "") if slowed else "",
-        nccl=tuple(_nccl(found))[:MAX_COMMUNICATORS],
-        nccl_peers=_proxies_wait_for(found),
-        device=_device(wait.detail.device) if wait else "",
-        known=tuple(_text(bug.line) for bug in known.reports[:MAX_KNOWN]) if known else (),
+        slowed=next((_text(reason.summary) for reason in slowed.found), "") if slowed else "",
+        nccl=tuple(_communicator_lines(process_groups))[:MAX_COMMUNICATORS],
+        nccl_peers=_proxies_wait_for(process_groups),
+        device=_device_text(wait.detail.device) if wait else "",
+        known=tuple(_text(bug.line) for bug in bugs.reports[:MAX_KNOWN]) if bugs else (),
         thread=None if thread is main or not thread else count(thread.tid, "tid"),
     )
 
 
-def _nccl(groups: Sequence[ProcessGroup]) -> Iterator[str]:
-    """``waits for data of rank 2 on channels 0-1 (all_reduce, group default_pg)``, by what NCCL keeps of transfers."""
-    for group in groups[:MAX_RANK_GROUPS]:
+def _communicator_lines(groups: Sequence[ProcessGroup]) -> Iterator[str]:
+    """Errors, and ``waits for data of rank 2 on channels 0-1 (all_reduce, group default_pg)``, by NCCL's transfers."""
+    for group in groups:
         name = _text(group.description or group.name)
         for communicator in group.communicators:
             if communicator.error:
                 yield f"has the error {_text(communicator.error)!r} (group {name})"
-            yield from _transfers(communicator, group.ranks, name)
-
-
-def _transfers(communicator: Communicator, members: Sequence[int], group: str) -> Iterator[str]:
-    """The other ends that its transfers wait for, each with its channels."""
-    channels: dict[tuple[int, bool, str], set[int]] = {}
-    for peer, transfer in _waiting_for_peers(communicator):
-        channels.setdefault((peer, transfer.is_send, _text(transfer.operation)), set()).add(transfer.channel)
-    for (peer, is_send, operation), numbers in channels.items():
-        what = f"until {_end(peer, members)} takes what was sent" if is_send else f"for data of {_end(peer, members)}"
-        where = ", ".join(filter(None, (operation, f"group {group}")))
-        yield f"waits {what} on channel{'s' if len(numbers) > 1 else ''} {fold(numbers)} ({where})"
+            channels: dict[tuple[int, bool, str], set[int]] = {}
+            for peer, transfer in _waiting_for_peers(communicator):
+                channels.setdefault((peer, transfer.is_send, _text(transfer.operation)), set()).add(transfer.channel)
+            members = sorted(group.ranks) if channels else []  # new_group of torch 2.4 sorts its members
+            for (peer, is_send, operation), numbers in channels.items():
+                other = f"rank {members[peer]}" if peer < len(members) else f"rank {peer} of the group"
+                what = f"until {other} takes what was sent" if is_send else f"for data of {other}"
+                where = ", ".join(filter(None, (operation, f"group {name}")))
+                yield f"waits {what} on channel{'s' if len(numbers) > 1 else ''} {fold(numbers)} ({where})"
 
 
 def _waiting_for_peers(communicator: Communicator) -> Iterator[tuple[int, ProxyTransfer]]:
-    """The transfers that wait for their other end, and that end's rank in the communicator."""
+    """(rank of the other end in the communicator, transfer) of those that wait for their other end."""
     for transfer in communicator.transfers[:MAX_TRANSFERS]:
         if transfer.waits_for is TransferWait.PEER and transfer.peer is not None:
             yield transfer.peer, transfer
@@ -123,15 +125,15 @@ def _waiting_for_peers(communicator: Communicator) -> Iterator[tuple[int, ProxyT
 
 def _proxies_wait_for(groups: Sequence[ProcessGroup]) -> tuple[int, ...]:
     """The ranks of the job that transfers of NCCL wait for, each once, in order."""
-    waited_for: set[int] = set()
-    for group in groups[:MAX_RANK_GROUPS]:
+    awaited: set[int] = set()
+    for group in groups:
         peers = {peer for communicator in group.communicators for peer, _ in _waiting_for_peers(communicator)}
         ranks = sorted(group.ranks) if peers else ()
-        waited_for.update(ranks[peer] for peer in peers if peer < len(ranks))
-    return tuple(sorted(waited_for))[:MAX_TRANSFERS]
+        awaited.update(ranks[peer] for peer in peers if peer < len(ranks))
+    return tuple(sorted(awaited))[:MAX_TRANSFERS]
 
 
-def _device(wait: DeviceWait | None) -> str:
+def _device_text(wait: DeviceWait | None) -> str:
     """``cudaStreamSynchronize of stream 35 of cuda:0``; "" without such a wait."""
     if not wait:
         return ""
@@ -139,13 +141,8 @@ def _device(wait: DeviceWait | None) -> str:
     return f"{call} of {wait.object}" if wait.object else call
 
 
-def _end(peer: int, members: Sequence[int]) -> str:
-    """A rank of a communicator as a rank of the job: new_group of torch 2.4 sorts its members."""
-    return f"rank {sorted(members)[peer]}" if peer < len(members) else f"rank {peer} of the group"
-
-
 def _entered_nccl(wait: Wait | None) -> str:
-    """The function of NCCL that the thread is inside of: around a call of the driver, or without one."""
+    """The NCCL function that the thread is inside of: around a call of the driver, or without one."""
     if not wait:
         return ""
     name = _text(wait.name).partition(",")[0]
@@ -153,19 +150,8 @@ def _entered_nccl(wait: Wait | None) -> str:
     return _text(inside) or (name if wait.kind is WaitKind.COLLECTIVE and name.startswith("nccl") else "")
 
 
-def _runs(thread: ThreadReport, target_kind: str) -> bool:
-    """It is in no wait. A core does not say so: where the stack cannot be followed, the wait may be out of sight."""
-    return thread.state is RunState.RUNNING and (target_kind == "live" or thread.dispatch_doubt is None)
-
-
-def _problem(errors: Sequence[ErrorReport]) -> str:
-    """The first error of a file that the process has loaded, else the first."""
-    error = next((each for each in errors if ".so" in each.where), next(iter(errors), None))
-    return "; ".join(filter(None, (_text(error.what), _text(error.help)))) if error else ""
-
-
-def _main(threads: Sequence[ThreadReport], pid: int, verdict: Verdict) -> ThreadReport | None:
-    """The thread that the verdict is about where it crashed, else the one that runs the program."""
+def _main_thread(threads: Sequence[ThreadReport], pid: int, verdict: Verdict) -> ThreadReport | None:
+    """The thread that crashed, if the verdict is about that, else the one that runs the program."""
     by_tid = {thread.tid: thread for thread in threads}
     blamed = next((by_tid[tid] for tid in verdict.threads if tid in by_tid), None)
     if blamed and blamed.signal:
@@ -174,23 +160,23 @@ def _main(threads: Sequence[ThreadReport], pid: int, verdict: Verdict) -> Thread
     return by_tid.get(pid) or named or blamed or next(iter(threads), None)
 
 
-def _for_ranks(threads: Sequence[ThreadReport], main: ThreadReport | None, verdict: Verdict) -> ThreadReport | None:
-    """Another thread that waits for other ranks while the main one waits for something, or has nothing to do: that of
-    an asynchronous checkpoint, or the training of an actor. None where the main thread says more."""
-    if not main or main.state is RunState.RUNNING or verdict.kind.is_defect or _collective(main):
+def _waiting_for_ranks(
+    threads: Sequence[ThreadReport], main: ThreadReport | None, verdict: Verdict
+) -> ThreadReport | None:
+    """Another thread that waits for other ranks while the main one waits for something else, or has nothing to do: it
+    may write an asynchronous checkpoint, or train an actor. None if the main thread says more."""
+    if not main or main.state is RunState.RUNNING or verdict.kind.is_defect:
         return None
-    waits = ((thread, _collective(thread)) for thread in threads)
+    if main.wait and main.wait.detail.collective:
+        return None
+    waits = ((thread, thread.wait.detail.collective) for thread in threads if thread.wait)
     return next((thread for thread, wait in waits if wait and not wait.is_store), None)
-
-
-def _collective(thread: ThreadReport) -> CollectiveWait | None:
-    return thread.wait.detail.collective if thread.wait else None
 
 
 def _path(thread: ThreadReport) -> Iterator[str]:
     """The path from the outermost frame on: Python lines and operators by their native levels, then the wait."""
-    entries = [(frame.level, 1, _frame(frame)) for frame in thread.python_frames]
-    entries += [(step.level, 0, _step(step)) for step in thread.dispatch]
+    entries = [(frame.level, 1, _frame_text(frame)) for frame in thread.python_frames]
+    entries += [(step.level, 0, f"{step.op or '?'}{f' [{step.key}]' if step.key else ''}") for step in thread.dispatch]
     # Python frames of one native level come innermost first, and the sort keeps their order.
     entries.sort(key=lambda entry: entry[0])
     for _, _, text in reversed(entries):
@@ -199,99 +185,80 @@ def _path(thread: ThreadReport) -> Iterator[str]:
         yield _wait_text(thread.wait)
 
 
-def _frame(frame: Frame) -> str:
+def _frame_text(frame: Frame) -> str:
     file = _text(frame.file or "?")
     return f"{_text(frame.function)} ({'/'.join(file.split('/')[-2:])}:{frame.line})"
-
-
-def _step(step: DispatchFrame) -> str:
-    key = f" [{step.key}]" if step.key else ""
-    return f"{step.op or '?'}{key}"
 
 
 def _wait_text(wait: Wait) -> str:
     """The wait in words, without the addresses and numbers that are different in every process."""
     if wait.detail.collective:
-        return _cut(wait.detail.collective)._replace(enqueued=None, completed=None, key="").phrase
+        return _shortened(wait.detail.collective)._replace(enqueued=None, completed=None, key="").phrase
     return f"waits: {wait.kind.value}"
 
 
-def _cut(wait: CollectiveWait) -> CollectiveWait:
-    """The wait with texts that are not longer than a row needs, and without what another sentence says."""
-    return wait._replace(
-        op=_text(wait.op),
-        group=_text(wait.group),
-        key=_text(wait.key),
-        server=_text(wait.server),
-        also_in=_text(wait.also_in),
-        rank=None,
-        size=None,
-    )
+def _shortened(wait: CollectiveWait) -> CollectiveWait:
+    """The wait with its texts cut, and without rank and size, which the row has."""
+    texts = {name: _text(getattr(wait, name)) for name in ("op", "group", "key", "server", "also_in")}
+    return wait._replace(**texts, rank=None, size=None)
 
 
-def _working(threads: Sequence[ThreadReport]) -> list[ThreadReport]:
-    """The threads that work on calls of other ranks."""
-    return [thread for thread in threads if thread.name == RPC_SERVER and thread.state is not RunState.IDLE]
+def _rpc_server(threads: Sequence[ThreadReport]) -> tuple[bool, str]:
+    """(the rank answers calls of torch.distributed.rpc, the call that it works on, for people).
 
-
-def _answers(threads: Sequence[ThreadReport], working: Sequence[ThreadReport]) -> bool:
-    """There are threads that answer calls of other ranks; all are free, or one works on a call and waits for no other
-    rank."""
+    It answers if it has threads for that, and all are free, or one works on a call and waits for no other rank. The
+    call: ``a call of another rank runs work (train.py:7) in thread 77, waits: condvar``; "" if there is none.
+    """
     by_tid = {thread.tid: thread for thread in threads}
-    if not any(thread.name == RPC_SERVER for thread in threads):
-        return False
-    return not working or not all(_ends_at_call(thread, by_tid) for thread in working)
+    servers = [thread for thread in threads if thread.name == RPC_SERVER]
+    working = [thread for thread in servers if thread.state is not RunState.IDLE]
+    answers = bool(servers) and (not working or not all(_ends_at_call(thread, by_tid) for thread in working))
+    for thread in working:
+        if thread.user_frame:
+            wait = f", {_wait_text(thread.wait)}" if thread.wait else ""
+            return answers, f"a call of another rank runs {_frame_text(thread.user_frame)} in thread {thread.tid}{wait}"
+    return answers, ""
 
 
 def _ends_at_call(thread: ThreadReport, by_tid: Mapping[int, ThreadReport]) -> bool:
     """It waits for an answer of another rank, or for a thread that does."""
-    for _ in range(len(by_tid)):
-        wait = _collective(thread)
-        if wait and wait.op in RPC_CALLS:
+    for _ in by_tid:
+        wait = thread.wait
+        if wait and wait.detail.collective and wait.detail.collective.op in RPC_CALLS:
             return True
-        following = by_tid.get(_owner(thread.wait))
-        if not following or following is thread:
+        owner = by_tid.get(wait.owner.tid) if wait and isinstance(wait.owner, OwnerThread) else None
+        if not owner or owner is thread:
             return False
-        thread = following
+        thread = owner
     return False
 
 
-def _owner(wait: Wait | None) -> int:
-    """The id of the thread of this process that has what is waited for; 0 where there is none."""
-    return wait.owner.tid if wait and isinstance(wait.owner, OwnerThread) else 0
-
-
-def _serving(working: Sequence[ThreadReport]) -> str:
-    """``a call of another rank runs work (train.py:7) in thread 77, waits: condvar``; "" where none does."""
-    for thread in working:
-        if thread.user_frame:
-            wait = f", {_wait_text(thread.wait)}" if thread.wait else ""
-            return f"a call of another rank runs {_frame(thread.user_frame)} in thread {thread.tid}{wait}"
-    return ""
-
-
-def _awaited(wait: Wait | None, threads: Sequence[ThreadReport], groups: Sequence[GroupState]) -> CollectiveWait | None:
-    """What the thread waits for of other ranks. Of a wait between two operations, or without a recorder, only the
-    function is known."""
+def _rank_wait(
+    wait: Wait | None, threads: Sequence[ThreadReport], groups: Sequence[GroupState]
+) -> CollectiveWait | None:
+    """What the thread waits for of other ranks. Between two operations, or without a flight recorder, only the function
+    is known."""
     if not wait:
         return None
     if wait.detail.collective:
-        return _cut(wait.detail.collective)
-    through_worker = _through_worker(wait, threads, groups)
+        return _shortened(wait.detail.collective)
+    pending = _pending_of_joined(wait, threads, groups)
     is_unnamed = wait.kind is WaitKind.COLLECTIVE and wait.name and not _entered_nccl(wait)
-    return through_worker or (CollectiveWait(_text(wait.name).partition(",")[0]) if is_unnamed else None)
+    return pending or (CollectiveWait(_text(wait.name).partition(",")[0]) if is_unnamed else None)
 
 
-def _through_worker(wait: Wait, threads: Sequence[ThreadReport], groups: Sequence[GroupState]) -> CollectiveWait | None:
-    """The pending operation of the backend's thread whose end is waited for, as destroy_process_group does."""
-    owner = _owner(wait) if wait.kind is WaitKind.JOIN else 0
-    worker = next((each for each in threads if owner and each.tid == owner), None)
+def _pending_of_joined(
+    wait: Wait, threads: Sequence[ThreadReport], groups: Sequence[GroupState]
+) -> CollectiveWait | None:
+    """The pending operation of the backend's thread that is joined, as destroy_process_group does."""
+    owner = wait.owner.tid if wait.kind is WaitKind.JOIN and isinstance(wait.owner, OwnerThread) else 0
+    worker = next((thread for thread in threads if owner and thread.tid == owner), None)
     if not worker or not worker.wait or worker.wait.kind is not WaitKind.COLLECTIVE:
         return None
-    pending = [(group, issued) for group in groups for issued in group.issued if issued.is_pending]
-    if not pending:
+    pending = ((group, issued) for group in groups for issued in group.issued if issued.is_pending)
+    group, first = next(pending, (None, None))
+    if not group or not first:
         return None
-    group, first = pending[0]
     return CollectiveWait(first.op, first.seq, group.label, group.enqueued, group.completed)
 
 
@@ -299,7 +266,15 @@ def _group(group: ProcessGroup) -> GroupState:
     numbered = [(collective, collective.state != "completed") for collective in group.recent[-_ISSUED:]]
     numbered += [(collective, True) for collective in group.pending[:_ISSUED]]
     issued = {
-        collective.seq: _issued(collective, collective.seq, is_pending)
+        collective.seq: Issued(
+            collective.seq,
+            _text(collective.op),
+            collective.sizes,
+            tuple(map(_text, collective.dtypes)),
+            collective.output_sizes,
+            tuple(map(_text, collective.output_dtypes)),
+            is_pending,
+        )
         for collective, is_pending in numbered
         if collective.seq is not None and not collective.is_p2p
     }
@@ -307,7 +282,7 @@ def _group(group: ProcessGroup) -> GroupState:
         _text(group.name),
         _text(group.description),
         _count(group.size, "size"),
-        group.ranks.text if isinstance(group.ranks, Members) else _folded(group.ranks),
+        group.ranks.text if isinstance(group.ranks, Members) else _ranks_text(group.ranks),
         group.last_enqueued,
         group.last_completed,
         tuple(issued[seq] for seq in sorted(issued)),
@@ -315,26 +290,10 @@ def _group(group: ProcessGroup) -> GroupState:
 
 
 @lru_cache(maxsize=64)
-def _folded(ranks: tuple[int, ...]) -> str:
-    """All ranks of a job list the same members."""
+def _ranks_text(ranks: tuple[int, ...]) -> str:
+    """Cached, since all ranks of a job list the same members."""
     return fold([count(rank, "ranks") for rank in ranks])
 
 
-def _issued(collective: Collective, seq: int, is_pending: bool) -> Issued:
-    return Issued(
-        seq,
-        _text(collective.op),
-        collective.sizes,
-        tuple(map(_text, collective.dtypes)),
-        collective.output_sizes,
-        tuple(map(_text, collective.output_dtypes)),
-        is_pending,
-    )
-
-
-def _optional(value: str | None) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _text(value: str) -> str:
-    return value[:_TEXT]
+def _text(value: _OptionalText) -> _OptionalText:
+    return value and value[:2000]

@@ -16,13 +16,11 @@ from gdbext.errors import BadData
 from gdbext.render.json_reader import array, count
 
 _NAME = b'"ranks":'
-"""A name in a JSON string, in which each quote has a backslash before it: it is a name wherever it is found."""
+"""A name: inside a JSON string each quote has a backslash before it, so that this text cannot occur there."""
 _GAP = 8
 """White space between a name and its list, at most."""
 _LIST = re.compile(rb"\[[0-9,\s]{200,}\]")
-"""Lists that are worth it."""
-_KEPT = 64
-"""Different lists that are remembered."""
+"""Lists that are long enough to be remembered."""
 
 
 class Members(tuple[int, ...]):
@@ -39,55 +37,47 @@ class Members(tuple[int, ...]):
 
 
 class ReportParser:
-    """Gives each report as json.loads does, but for long lists of a group's members, which become Members."""
+    """Parses each report as json.loads does, but long lists of a group's members become Members."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Members] = {}
+        self._members: dict[bytes, Members] = {}
+        """By the text of their list, 64 at most."""
 
     def parse(self, data: bytes) -> Any:
         """The value of the text. Raises BadData."""
-        text, lists = self._without_lists(data)
-        value = parse_json(text)
-        if lists:
-            _put_back(value, lists)
-        return value
-
-    def _without_lists(self, data: bytes) -> tuple[bytes, list[Members]]:
-        """The document with a number in the place of each long list, and the lists by these numbers."""
+        # Parse the document with a number in the place of each long list, then replace the numbers by the lists.
         pieces: list[bytes] = []
         lists: list[Members] = []
         done, name = 0, data.find(_NAME)
         while name >= 0:
             start = name + len(_NAME)
             opening = data.find(b"[", start, start + _GAP)
-            members = self._members(data[opening : data.find(b"]", opening) + 1]) if opening >= 0 else None
+            members = self._parse_members(data[opening : data.find(b"]", opening) + 1]) if opening >= 0 else None
             if members is not None:
                 pieces += (data[done:opening], b"%d" % len(lists))
                 lists.append(members)
                 done = start = data.find(b"]", opening) + 1
             name = data.find(_NAME, start)
-        return b"".join((*pieces, data[done:])), lists
+        value = parse_json(b"".join((*pieces, data[done:])))
+        if lists:
+            _put_back(value, lists)
+        return value
 
-    def _members(self, text: bytes) -> Members | None:
-        """The members in a list; None for one that is short, or none at all."""
-        known = self._known.get(text)
-        if known is None and _LIST.fullmatch(text):
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            known = self._known[text] = Members.of(_numbers(text))
-        return known
-
-
-def _numbers(text: bytes) -> tuple[int, ...]:
-    try:
-        found: tuple[int, ...] = array(count)(json.loads(text), "ranks")
-    except ValueError as error:
-        raise BadData(f"a list of ranks is none: {error}") from error
-    return found
+    def _parse_members(self, text: bytes) -> Members | None:
+        """The members in a list; None if it is short or no list of numbers. Raises BadData."""
+        members = self._members.get(text)
+        if members is None and _LIST.fullmatch(text):
+            if len(self._members) >= 64:
+                self._members.clear()
+            try:
+                members = self._members[text] = Members.of(array(count)(json.loads(text), "ranks"))
+            except ValueError as error:
+                raise BadData(f"a list of ranks is none: {error}") from error
+        return members
 
 
 def _put_back(document: Any, lists: list[Members]) -> None:
-    """Put values back where their numbers stand."""
+    """Replace the numbers of lists by the lists. Raises BadData."""
     collectives = document.get("collectives") if isinstance(document, dict) else None
     groups = collectives.get("groups") if isinstance(collectives, dict) else None
     for group in groups if isinstance(groups, list) else ():

@@ -6,6 +6,7 @@ import math
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from gdbext.errors import BadData
@@ -18,28 +19,23 @@ VALUES_LIMIT = 64
 """Elements of a tensor that is shown whole."""
 BINS = 32
 _NUMPY_FROM = 1 << 16
-"""Elements from which on importing numpy pays."""
+"""Elements from which on it pays to import numpy."""
 _HISTOGRAM_LIMIT = 1 << 20
 _NUMPY_HISTOGRAM_LIMIT = 1 << 24
-"""Elements that a histogram is counted over, at most; of more every n-th piece is taken."""
+"""Elements that a histogram is counted over, at most; of more, every n-th piece is taken."""
 
 _HISTOGRAM_PIECES = 500
-"""Pieces of a histogram that is a sample: many more than its parts, for numbers that are in order."""
+"""Pieces of a sampled histogram: many more than its bins, for numbers that are in order."""
 _SAMPLES = 64
 """Pieces that a sample is made of."""
 
 ReadBytes = Callable[[int, int], bytes]
 Progress = Callable[[float], None]
-"""Told which part of the elements, 0 to 1, is done."""
+"""Called with the part of the elements, 0 to 1, that is done."""
 
 
 class NothingToRead(BadData):
-    """A tensor without elements in memory that can be read: that is its nature, and no fault."""
-
-
-def no_progress(done: float) -> None:
-    """Default progress callback: does nothing."""
-    del done
+    """A tensor without elements in readable memory: not an error."""
 
 
 class Geometry(NamedTuple):
@@ -52,12 +48,11 @@ class Geometry(NamedTuple):
 
     @property
     def numel(self) -> int:
-        """Number of elements of the tensor."""
         return math.prod(self.sizes)
 
     @property
     def dimensions(self) -> tuple[elements.Dimension, ...]:
-        """The dimensions, in row-major order."""
+        """In row-major order."""
         return elements.dimensions_of(self.sizes, self.strides)
 
 
@@ -72,10 +67,11 @@ class Contents:
         conjugate: bool = False,
         negative: bool = False,
         numpy: Callable[[], Any] = lambda: None,
-        progress: Progress = no_progress,
+        progress: Progress = lambda _: None,
         chunk: int = 1 << 22,
     ) -> None:
-        """``read`` reads memory past all caches; ``numpy`` gives the module where it may be used."""
+        """``read`` reads memory past all caches; ``numpy`` gives the module if it may be used; ``chunk``: bytes read at
+        once."""
         self._read = read
         self.geometry = geometry
         self._element = geometry.element
@@ -85,71 +81,56 @@ class Contents:
         self._progress = progress
         self._chunk = chunk
         self._numbers: NumpyNumbers | None = None
-        plain = not (quantization or conjugate or negative)
-        if plain and geometry.numel >= _NUMPY_FROM and NumpyNumbers.handles(self._element):
+        is_plain = not (quantization or conjugate or negative)
+        if is_plain and geometry.numel >= _NUMPY_FROM and NumpyNumbers.handles(self._element):
             module = numpy()
             self._numbers = NumpyNumbers(module, self._element) if module else None
 
-    def of(self, geometry: Geometry, cut: Callable[[Quantization], Quantization]) -> Contents:
-        """A part of the elements; ``cut`` gives what quantises them."""
-        how = cut(self._quantization) if self._quantization else None
-        return Contents(self._read, geometry, how, self._conjugate, self._negative)
+    def part(self, geometry: Geometry, cut: Callable[[Quantization], Quantization]) -> Contents:
+        """Some of the elements; ``cut`` gives the part of the quantizer for them."""
+        quantization = cut(self._quantization) if self._quantization else None
+        return Contents(self._read, geometry, quantization, self._conjugate, self._negative)
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _raw(self, piece: elements.Piece) -> bytes:
+    def _bytes(self, piece: elements.Piece) -> bytes:
+        """The memory from the first element of a piece to its last."""
         size = self._element.size
         return self._read(self.geometry.address + piece.offset * size, piece.span * size)
 
-    def _decoded(self, piece: elements.Piece) -> Sequence[Any]:
-        """The piece's numbers in its order."""
-        element = self._element
-        in_bytes = element.packed == element.numbers
-        numbers = element.decode(self._gathered(piece)) if in_bytes else self._unpacked(piece)
-        if self._conjugate or self._negative or self._quantization:
-            return self._meant(numbers, piece)
-        return numbers
-
-    def _gathered(self, piece: elements.Piece) -> bytes:
-        """The bytes of its elements, one after the other; of several elements a byte, those bytes."""
-        if self._element.packed != self._element.numbers:
-            packed = self._element.packed
-            return self._read(self.geometry.address + piece.offset // packed, -(-piece.span // packed))
-        raw, size = self._raw(piece), self._element.size
-        if piece.is_dense:
-            return raw
-        return b"".join([raw[at * size : (at + 1) * size] for at in piece.offsets()])
-
-    def _unpacked(self, piece: elements.Piece) -> list[elements.Number]:
-        """The values of several elements a byte; strides and offsets count elements all the same."""
+    def _element_bytes(self, piece: elements.Piece) -> bytes:
+        """The bytes of a piece's elements, one after the other. If a byte has several elements, all those bytes."""
         packed = self._element.packed
-        first, skip = divmod(piece.offset, packed)
-        raw = self._read(self.geometry.address + first, -(-(skip + piece.span) // packed))
-        numbers = self._element.decode(raw)
-        return [numbers[skip + at] for at in piece.offsets()]
+        if packed != self._element.numbers:
+            return self._read(self.geometry.address + piece.offset // packed, -(-piece.span // packed))
+        raw, size = self._bytes(piece), self._element.size
+        return raw if piece.is_dense else b"".join([raw[at * size : (at + 1) * size] for at in piece.offsets()])
 
-    def _meant(self, numbers: Sequence[Any], piece: elements.Piece) -> list[Any]:
-        """The values as the bits in the key set and the quantiser want them to be read."""
-        found = list(numbers)
+    def _decoded(self, piece: elements.Piece) -> Sequence[Any]:
+        """The piece's numbers in its order, with its quantizer and the conjugate and negative bits applied."""
+        element, packed = self._element, self._element.packed
+        if packed == element.numbers:
+            numbers: Sequence[Any] = element.decode(self._element_bytes(piece))
+        else:  # several elements a byte; strides and offsets count elements all the same
+            first, skip = divmod(piece.offset, packed)
+            stored = element.decode(self._read(self.geometry.address + first, -(-(skip + piece.span) // packed)))
+            numbers = [stored[skip + at] for at in piece.offsets()]
         if self._quantization:
-            found = self._dequantized(found, piece, self._quantization)
-        if self._conjugate and self._element.kind == "complex":
-            found = [number.conjugate() for number in found]
-        return [-number for number in found] if self._negative else found
+            numbers = self._dequantized(numbers, piece, self._quantization)
+        if self._conjugate and element.kind == "complex":
+            numbers = [number.conjugate() for number in numbers]
+        return [-number for number in numbers] if self._negative else numbers
 
-    def _dequantized(self, numbers: list[int], piece: elements.Piece, how: Quantization) -> list[float]:
-        """The values as ``dequantize()`` calculates them: rounded to float32, with a float32 scale where there is one
-        for all, with the channels' own of double precision (ATen/native/quantized/AffineQuantizer.cpp)."""
-        if how.axis is None:
-            scale, zero = _float32(how.scale[0]), how.zero_point[0]
+    def _dequantized(self, numbers: Sequence[int], piece: elements.Piece, quantization: Quantization) -> list[float]:
+        """The values as ``dequantize()`` calculates them, rounded to float32: a scale for all is float32, those of
+        channels have double precision (ATen/native/quantized/AffineQuantizer.cpp)."""
+        scales, zeros, axis = quantization.scale, quantization.zero_point, quantization.axis
+        if axis is None:
+            scale, zero = _float32(scales[0]), zeros[0]
             return [_float32((number - zero) * scale) for number in numbers]
-        below = math.prod(self.geometry.sizes[how.axis + 1 :])
-        channels = self.geometry.sizes[how.axis]
-        found = []
-        for index, number in enumerate(numbers):
-            channel = piece.position_of(index) // below % channels
-            found.append(_float32((number - how.zero_point[channel]) * how.scale[channel]))
-        return found
+        below = math.prod(self.geometry.sizes[axis + 1 :])
+        channels = (piece.position_of(index) // below % self.geometry.sizes[axis] for index in range(len(numbers)))
+        return [_float32((number - zeros[channel]) * scales[channel]) for number, channel in zip(numbers, channels)]
 
     def _pieces(self, dimensions: Sequence[elements.Dimension], chunk: int = 0) -> Iterator[elements.Piece]:
         if self.geometry.numel:
@@ -158,42 +139,40 @@ class Contents:
     # --- what is made of them --------------------------------------------------------------------
 
     def statistics(self, limit: int = 0) -> Statistics:
-        """Statistics of all elements; with a ``limit``, of every n-th piece where there are more elements than that."""
+        """Statistics of all elements; with a ``limit``, of every n-th piece if there are more elements than that."""
         dimensions, repeated = elements.in_memory_order(self.geometry.dimensions)
         collector = collector_for(self._element)
-        whole = max(1, math.prod(each.size for each in dimensions))
+        whole = max(1, math.prod(dimension.size for dimension in dimensions))
         every = max(1, whole // limit) if limit else 1
         if every > 1:
             self._chunk = max(self._element.size, min(self._chunk, limit * self._element.size // _SAMPLES))
+        numbers = self._element.numbers
         done = 0
-        for number, piece in enumerate(self._pieces(dimensions)):
-            if number % every:
-                continue
-            place = self._place(piece)
+        for piece in islice(self._pieces(dimensions), 0, None, every):
+
+            def position_of(number: int, piece: elements.Piece = piece) -> int:
+                return piece.position_of(number // numbers)
+
             if self._numbers:
-                stored = self._numbers.elements(self._raw(piece), piece)
-                self._numbers.collect(collector, stored, place, repeated)
+                stored = self._numbers.elements(self._bytes(piece), piece)
+                self._numbers.collect(collector, stored, position_of, repeated)
             else:
-                collector.add(self._decoded(piece), place, repeated)
+                collector.add(self._decoded(piece), position_of, repeated)
             done += piece.elements
             self._progress(done / whole)
         return collector.result(self.index, every > 1)
 
-    def _place(self, piece: elements.Piece) -> Callable[[int], int]:
-        numbers = self._element.numbers
-        return piece.position_of if numbers == 1 else lambda number: piece.position_of(number // numbers)
-
     def index(self, position: int) -> tuple[int, ...]:
-        """The index of the element at a place in row-major order."""
-        found = []
+        """The index of the element at a position in row-major order."""
+        reversed_index = []
         for size in reversed(self.geometry.sizes):
             position, index = divmod(position, size)
-            found.append(index)
-        return tuple(reversed(found))
+            reversed_index.append(index)
+        return tuple(reversed(reversed_index))
 
     def histogram(self, low: float, high: float) -> Histogram | None:
-        """The histogram of the finite numbers; None where they are all the same one, nearer to each other than doubles
-        can divide, or complex."""
+        """The histogram of the finite numbers; None if they are all the same, closer together than doubles can divide,
+        or complex."""
         if not (math.isfinite(low) and math.isfinite(high)) or low >= high or not math.isfinite(high - low):
             return None
         step = (high - low) / BINS
@@ -201,37 +180,28 @@ class Contents:
             return None
         dimensions, repeated = elements.in_memory_order(self.geometry.dimensions)
         limit = _NUMPY_HISTOGRAM_LIMIT if self._numbers else _HISTOGRAM_LIMIT
-        every = -(-math.prod(each.size for each in dimensions) // limit)
-        counts = [0] * BINS
-        spread = max(self._element.size, limit * self._element.size // _HISTOGRAM_PIECES)
-        for number, piece in enumerate(self._pieces(dimensions, min(self._chunk, spread) if every > 1 else 0)):
-            if number % every:
-                continue
-            for index, count in enumerate(self._counts(piece, low, high)):
-                counts[index] += int(count) * repeated
+        every = max(1, -(-math.prod(dimension.size for dimension in dimensions) // limit))
+        chunk = min(self._chunk, max(self._element.size, limit * self._element.size // _HISTOGRAM_PIECES))
+        counts, scale = [0] * BINS, BINS / (high - low)
+        for piece in islice(self._pieces(dimensions, chunk if every > 1 else 0), 0, None, every):
+            if self._numbers:
+                stored = self._numbers.elements(self._bytes(piece), piece)
+                for index, count in enumerate(self._numbers.counts(stored, low, high, BINS)):
+                    counts[index] += int(count) * repeated
+            else:
+                for number in self._decoded(piece):
+                    if math.isfinite(number):
+                        counts[min(BINS - 1, int((number - low) * scale))] += repeated
         return Histogram(low, high, tuple(counts), every > 1)
 
-    def _counts(self, piece: elements.Piece, low: float, high: float) -> Sequence[int]:
-        if self._numbers:
-            found: Sequence[int] = self._numbers.counts(
-                self._numbers.elements(self._raw(piece), piece), low, high, BINS
-            )
-            return found
-        counts = [0] * BINS
-        scale = BINS / (high - low)
-        for number in self._decoded(piece):
-            if math.isfinite(number):
-                counts[min(BINS - 1, int((number - low) * scale))] += 1
-        return counts
-
     def values(self) -> Any:
-        """Nested lists of all numbers, as ``tolist()`` gives them. For small tensors."""
+        """Nested lists of all numbers, like ``tolist()``. For small tensors."""
         numbers = [number for piece in self._pieces(self.geometry.dimensions) for number in self._decoded(piece)]
         sizes = self.geometry.sizes
         return _nested(numbers, sizes if self._element.numbers == 1 else (*sizes, self._element.numbers))
 
     def values_if_few(self, limit: int) -> Any:
-        """The same; None where there are more than ``limit``, or more empty lists: sizes may be [1 << 40, 0]."""
+        """The values; None if there are more than ``limit``, or more empty lists: sizes may be [1 << 40, 0]."""
         sizes = self.geometry.sizes
         lists = math.prod(sizes[: sizes.index(0)]) if 0 in sizes else 0
         return self.values() if max(self.geometry.numel, lists) <= limit else None
@@ -239,30 +209,24 @@ class Contents:
     def stored(self) -> Iterator[bytes]:
         """The bytes of all elements in row-major order, piece by piece, as a file wants them.
 
-        Conjugate and negative bits are applied; quantised numbers stay as they are.
+        Conjugate and negative bits are applied; quantized numbers stay as they are.
         """
+        size = self._element.size
+        # The bits change signs: the top bit of an element, or of the two parts of a complex one.
+        tops = {size - 1: self._negative}
+        if self._element.kind == "complex":
+            tops = {size // 2 - 1: self._negative, size - 1: self._conjugate != self._negative}
         done = 0
         for piece in self._pieces(self.geometry.dimensions):
-            yield self._applied(self._gathered(piece))
+            raw = self._element_bytes(piece)
+            if self._conjugate or self._negative:
+                signed = bytearray(raw)
+                for top in (top for top, is_flipped in tops.items() if is_flipped):
+                    signed[top::size] = bytes(byte ^ 0x80 for byte in signed[top::size])
+                raw = bytes(signed)
+            yield raw
             done += piece.elements
             self._progress(done / self.geometry.numel)
-
-    def _applied(self, raw: bytes) -> bytes:
-        """The values with the signs that the conjugate and negative bits turn around: the top bit of each part."""
-        if not (self._conjugate or self._negative):
-            return raw
-        found = bytearray(raw)
-        if self._element.kind != "complex":
-            return _flipped(found, self._element.size, self._element.size - 1)
-        size = self._element.size
-        if self._negative:
-            found = bytearray(_flipped(found, size, size // 2 - 1))
-        return _flipped(found, size, size - 1) if self._conjugate != self._negative else bytes(found)
-
-
-def _flipped(raw: bytearray, step: int, top: int) -> bytes:
-    raw[top::step] = bytes(byte ^ 0x80 for byte in raw[top::step])
-    return bytes(raw)
 
 
 def _nested(numbers: Sequence[elements.Number], sizes: Sequence[int]) -> Any:
@@ -278,11 +242,3 @@ def _float32(number: float) -> float:
     except OverflowError:
         return math.copysign(math.inf, number)
     return rounded
-
-
-def fits(geometry: Geometry, start: int, end: int) -> bool:
-    """All elements are in the memory from ``start`` to ``end``."""
-    if not geometry.numel:
-        return True
-    last = geometry.address + elements.span_of(geometry.dimensions) * geometry.element.size
-    return start <= geometry.address and last <= end

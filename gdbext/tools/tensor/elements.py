@@ -1,10 +1,9 @@
-"""Walks a strided tensor in pieces of bounded size: which bytes to read, and where in them the elements are.
+"""How the elements of each dtype are stored, and how a strided tensor is walked in pieces of bounded size.
 
-How the elements of each dtype are stored: c10/core/ScalarType.h and the headers in c10/util that define the types.
-
-Small floating-point formats (torch/headeronly/util/Float8_*.h, Float4_e2m1fn_x2.h, 2.13.0) differ in their bias and in
-what their top codes mean: IEEE's infinities and NaNs (e5m2), one NaN and no infinity (e4m3fn), one NaN in the place of
-minus zero (…fnuz), a NaN at 0xFF and nothing but powers of two (e8m0fnu), neither (e2m1fn).
+Dtypes: c10/core/ScalarType.h and the headers in c10/util that define the types. Small floating-point formats
+(torch/headeronly/util/Float8_*.h, Float4_e2m1fn_x2.h, 2.13.0) differ in their bias and in what their top codes mean:
+IEEE's infinities and NaNs (e5m2), one NaN and no infinity (e4m3fn), one NaN in the place of minus zero (…fnuz), a NaN
+at 0xFF and nothing but powers of two (e8m0fnu), neither (e2m1fn).
 """
 
 from __future__ import annotations
@@ -36,14 +35,13 @@ class ElementType(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Numbers that one element of the tensor stands for: float4_e2m1fn_x2 counts pairs, quint4x2 numbers."""
+        """Numbers in one element of the tensor: float4_e2m1fn_x2 counts pairs as elements, quint4x2 single numbers."""
         return 1 if self.is_quantized else self.packed
 
     def decode(self, raw: bytes) -> Sequence[Number]:
-        """The numbers in ``raw``, in order; an array where they are many. Quantised ones as they are stored."""
-        code = _ARRAYS.get(self.dtype)
-        if code is not None:
-            return _array(code, raw)
+        """The numbers in ``raw``, in order; an array if they are many. Quantized ones as they are stored."""
+        if self.dtype in _ARRAYS:
+            return _array(_ARRAYS[self.dtype], raw)
         if self.dtype in _TABLES:
             return list(map(code_values(self.dtype).__getitem__, raw))
         return _DECODERS[self.dtype](raw)
@@ -82,11 +80,11 @@ _TABLES = {
 
 
 def _array(code: str, raw: bytes) -> Sequence[Number]:
-    found = array(code)
-    found.frombytes(raw)
+    numbers = array(code)
+    numbers.frombytes(raw)
     if sys.byteorder == "big":
-        found.byteswap()
-    return found
+        numbers.byteswap()
+    return numbers
 
 
 def _halves(raw: bytes) -> Sequence[Number]:
@@ -94,7 +92,7 @@ def _halves(raw: bytes) -> Sequence[Number]:
 
 
 def _bfloat16(raw: bytes) -> Sequence[Number]:
-    """The upper half of a float32 each (torch/headeronly/util/BFloat16.h)."""
+    """Each is the upper half of a float32 (torch/headeronly/util/BFloat16.h)."""
     wide = bytearray(2 * len(raw))
     wide[2::4], wide[3::4] = raw[0::2], raw[1::2]
     return _array("f", bytes(wide))
@@ -109,10 +107,6 @@ def _nibbles(raw: bytes) -> list[int]:
     return [part for byte in raw for part in (byte & 15, byte >> 4)]
 
 
-def _quarters(raw: bytes) -> list[int]:
-    return [byte >> shift & 3 for byte in raw for shift in (0, 2, 4, 6)]
-
-
 _FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """e2m1: two bits of exponent with bias 1, one of mantissa; no infinity, no NaN (OCP Microscaling Formats 5.3.3)."""
 
@@ -124,7 +118,7 @@ _DECODERS: Mapping[str, Callable[[bytes], Sequence[Number]]] = {
     "complex64": lambda raw: _pairs(_array("f", raw)),
     "complex128": lambda raw: _pairs(_array("d", raw)),
     "quint4x2": _nibbles,
-    "quint2x4": _quarters,
+    "quint2x4": lambda raw: [byte >> shift & 3 for byte in raw for shift in (0, 2, 4, 6)],
     "float4_e2m1fn_x2": lambda raw: [_FOUR_BITS[code] for code in _nibbles(raw)],
 }
 _PACKED = {"quint4x2": 2, "quint2x4": 4, "float4_e2m1fn_x2": 2}
@@ -133,44 +127,36 @@ _PACKED = {"quint4x2": 2, "quint2x4": 4, "float4_e2m1fn_x2": 2}
 @cache
 def code_values(dtype: str) -> tuple[float, ...]:
     """The value of each of the 256 codes of a float8 type."""
-    return tuple(_small_float(dtype, code) for code in range(256))
-
-
-def _small_float(dtype: str, code: int) -> float:
     exponent_bits, mantissa_bits, bias = _TABLES[dtype]
-    if dtype == "float8_e8m0fnu":
-        return math.nan if code == 0xFF else math.ldexp(1.0, code - bias)
-    sign = -1.0 if code & 0x80 else 1.0
-    exponent, mantissa = (code & 0x7F) >> mantissa_bits, code & (1 << mantissa_bits) - 1
-    if dtype.endswith("fnuz"):
-        if code == 0x80:
-            return math.nan
-    elif dtype.endswith("fn"):
-        if code & 0x7F == 0x7F:
-            return math.nan
-    elif exponent == (1 << exponent_bits) - 1:
-        return math.nan if mantissa else sign * math.inf
-    if exponent == 0:
-        return sign * math.ldexp(mantissa, 1 - bias - mantissa_bits)
-    return sign * math.ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits)
+
+    def value(code: int) -> float:
+        if dtype == "float8_e8m0fnu":
+            return math.nan if code == 0xFF else math.ldexp(1.0, code - bias)
+        sign = -1.0 if code & 0x80 else 1.0
+        exponent, mantissa = (code & 0x7F) >> mantissa_bits, code & (1 << mantissa_bits) - 1
+        if dtype.endswith("fnuz"):
+            if code == 0x80:
+                return math.nan
+        elif dtype.endswith("fn"):
+            if code & 0x7F == 0x7F:
+                return math.nan
+        elif exponent == (1 << exponent_bits) - 1:
+            return math.nan if mantissa else sign * math.inf
+        if exponent == 0:
+            return sign * math.ldexp(mantissa, 1 - bias - mantissa_bits)
+        return sign * math.ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits)
+
+    return tuple(map(value, range(256)))
 
 
 def element_type(dtype: str, size: int) -> ElementType | None:
-    """The storage of elements of ``dtype`` (as in ``torch.float32``: "float32") with ``size`` bytes each; None for a
-    type that this does not know."""
+    """The storage of elements of ``dtype`` (of ``torch.float32``: "float32") with ``size`` bytes each; None for an
+    unknown type."""
     if dtype not in _ARRAYS and dtype not in _TABLES and dtype not in _DECODERS:
         return None
-    return ElementType(dtype, _kind(dtype), size, _PACKED.get(dtype, 1), dtype.startswith(("qint", "quint")))
-
-
-def _kind(dtype: str) -> str:
-    if dtype == "bool":
-        return "bool"
-    if dtype.startswith("bits"):
-        return "bits"
-    if dtype.startswith("complex"):
-        return "complex"
-    return "float" if dtype.startswith(("float", "bfloat")) else "int"
+    families = {"bool": "bool", "bits": "bits", "complex": "complex", "float": "float", "bfloat": "float"}
+    kind = next((kind for start, kind in families.items() if dtype.startswith(start)), "int")
+    return ElementType(dtype, kind, size, _PACKED.get(dtype, 1), dtype.startswith(("qint", "quint")))
 
 
 CHUNK = 1 << 22
@@ -198,11 +184,7 @@ class Piece(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Number of elements in all."""
-        total = 1
-        for each in self.dimensions:
-            total *= each.size
-        return total
+        return math.prod(dimension.size for dimension in self.dimensions)
 
     @property
     def span(self) -> int:
@@ -213,98 +195,88 @@ class Piece(NamedTuple):
     def is_dense(self) -> bool:
         """Every element of the span belongs to the tensor, once, in memory order."""
         step = 1
-        for each in reversed(self.dimensions):
-            if each.stride != step:
+        for dimension in reversed(self.dimensions):
+            if dimension.stride != step:
                 return False
-            step *= each.size
+            step *= dimension.size
         return True
 
     def offsets(self) -> list[int]:
-        """Offsets of each element, from the first one."""
-        found = [0]
-        for each in self.dimensions:
-            steps = range(0, each.size * each.stride, each.stride) if each.stride else [0] * each.size
-            found = [offset + step for offset in found for step in steps]
-        return found
+        """The distance of each element from the first one, in elements."""
+        offsets = [0]
+        for size, stride, _ in self.dimensions:
+            steps = range(0, size * stride, stride) if stride else [0] * size
+            offsets = [offset + step for offset in offsets for step in steps]
+        return offsets
 
     def position_of(self, number: int) -> int:
         """The place in row-major order of the piece's element ``number``."""
         position = self.position
-        for each in reversed(self.dimensions):
-            number, index = divmod(number, each.size)
-            position += index * each.weight
+        for dimension in reversed(self.dimensions):
+            number, index = divmod(number, dimension.size)
+            position += index * dimension.weight
         return position
 
 
 def span_of(dimensions: Sequence[Dimension]) -> int:
     """Elements in memory from the first to the last of a tensor that has elements."""
-    return 1 + sum((each.size - 1) * each.stride for each in dimensions)
+    return 1 + sum((dimension.size - 1) * dimension.stride for dimension in dimensions)
 
 
 def dimensions_of(sizes: Sequence[int], strides: Sequence[int]) -> tuple[Dimension, ...]:
-    """Those with more than one element, outermost first, joined where they make one."""
+    """The dimensions with more than one element, outermost first; adjacent ones are joined if they make one."""
     weight = 1
-    found: list[Dimension] = []
+    innermost_first: list[Dimension] = []
     for size, stride in zip(reversed(sizes), reversed(strides)):
-        here = Dimension(size, stride, weight)
+        if size != 1:
+            inner = innermost_first[-1] if innermost_first else None
+            if inner and (stride, weight) == (inner.stride * inner.size, inner.weight * inner.size):
+                innermost_first[-1] = inner._replace(size=inner.size * size)
+            else:
+                innermost_first.append(Dimension(size, stride, weight))
         weight *= size
-        if size == 1:
-            continue
-        inner = found[-1] if found else None
-        if inner and (here.stride, here.weight) == (inner.stride * inner.size, inner.weight * inner.size):
-            found[-1] = Dimension(inner.size * size, inner.stride, inner.weight)
-        else:
-            found.append(here)
-    return tuple(reversed(found))
+    return tuple(reversed(innermost_first))
 
 
 def in_memory_order(dimensions: Sequence[Dimension]) -> tuple[tuple[Dimension, ...], int]:
-    """The dimensions with the longest strides first, and how often each of their elements counts: those of an expanded
+    """(the dimensions with the longest strides first, how often each of their elements counts): those of an expanded
     dimension (stride 0) are the same one."""
-    repeated = 1
-    for each in dimensions:
-        repeated *= each.size if each.stride == 0 else 1
-    moving = (each for each in dimensions if each.stride)
-    return tuple(sorted(moving, key=lambda each: -each.stride)), repeated
+    repeated = math.prod(dimension.size for dimension in dimensions if not dimension.stride)
+    moving = (dimension for dimension in dimensions if dimension.stride)
+    return tuple(sorted(moving, key=lambda dimension: -dimension.stride)), repeated
 
 
 def pieces(dimensions: Sequence[Dimension], element: int, chunk: int = CHUNK) -> Iterator[Piece]:
-    """All elements, in the order of ``dimensions``. ``element`` is the size of one in bytes."""
-    outer, inner = _split(dimensions, element, chunk)
-    for steps in product(*(range(each.size) for each in outer)):
-        offset = sum(step * each.stride for step, each in zip(steps, outer))
-        position = sum(step * each.weight for step, each in zip(steps, outer))
+    """All elements, in the order of ``dimensions``. ``element``: bytes of an element; ``chunk``: bytes read at once."""
+    # The innermost dimensions are read together, the first of them in parts; the outer ones are walked.
+    first = len(dimensions)
+    while first > 0:
+        steps = _steps_at_once(dimensions[first - 1 :], element, chunk)
+        if steps <= 1:
+            break
+        first -= 1
+        if steps < dimensions[first].size:
+            break
+    outer, inner = dimensions[:first], tuple(dimensions[first:])
+    for indices in product(*(range(dimension.size) for dimension in outer)):
+        offset = sum(index * dimension.stride for index, dimension in zip(indices, outer))
+        position = sum(index * dimension.weight for index, dimension in zip(indices, outer))
         if not inner:
             yield Piece(offset, position, ())
             continue
-        first = inner[0]
-        most = _together(first, span_of(inner[1:]), Piece(0, 0, tuple(inner[1:])).elements, element, chunk)
-        for start in range(0, first.size, most):
-            part = first._replace(size=min(most, first.size - start))
-            yield Piece(offset + start * first.stride, position + start * first.weight, (part, *inner[1:]))
+        head = inner[0]
+        most = _steps_at_once(inner, element, chunk)
+        for start in range(0, head.size, most):
+            part = head._replace(size=min(most, head.size - start))
+            yield Piece(offset + start * head.stride, position + start * head.weight, (part, *inner[1:]))
 
 
-def _split(
-    dimensions: Sequence[Dimension], element: int, chunk: int
-) -> tuple[tuple[Dimension, ...], tuple[Dimension, ...]]:
-    """The dimensions that are walked, and those that are read together; of the latter the first one in parts."""
-    first = len(dimensions)
-    while first > 0:
-        inside = dimensions[first:]
-        size = dimensions[first - 1].size
-        if _together(dimensions[first - 1], span_of(inside), Piece(0, 0, tuple(inside)).elements, element, chunk) <= 1:
-            break
-        first -= 1
-        if _together(dimensions[first], span_of(inside), Piece(0, 0, tuple(inside)).elements, element, chunk) < size:
-            break
-    return tuple(dimensions[:first]), tuple(dimensions[first:])
-
-
-def _together(outer: Dimension, span: int, count: int, element: int, chunk: int) -> int:
-    """Number of steps of ``outer`` that are read at once, when what is inside it spans ``span`` elements in memory."""
-    limit = chunk // element
+def _steps_at_once(dimensions: Sequence[Dimension], element: int, chunk: int) -> int:
+    """Number of steps of the first dimension that are read at once, each with all of the others."""
+    outer, inside = dimensions[0], dimensions[1:]
+    count, limit = math.prod(dimension.size for dimension in inside), chunk // element
     if not outer.stride:
         return max(1, limit // count)
     if outer.stride > _SPARSE * count and outer.stride * element > _PAGE:
         return 1
-    return max(1, min((limit - span) // outer.stride + 1, limit // count))
+    return max(1, min((limit - span_of(inside)) // outer.stride + 1, limit // count))

@@ -1,6 +1,6 @@
-"""The statistics of statistics.py by numpy, for tensors of many elements. Only where numpy can be imported.
+"""The statistics of statistics.py by numpy, for tensors of many elements; used only if numpy can be imported.
 
-Pieces are gone through in parts that stay in the processor's cache, so nothing as large as the tensor is made.
+Pieces are processed in parts that stay in the CPU's cache, so nothing as large as the tensor is made.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ import sys
 from typing import Any
 
 from gdbext.tools.tensor.elements import ElementType, Piece, code_values
-from gdbext.tools.tensor.statistics import ComplexCollector, FloatCollector, IntegerCollector, Moments, Tally
+from gdbext.tools.tensor.statistics import (
+    NO_NUMBERS,
+    ComplexCollector,
+    FloatCollector,
+    IntegerCollector,
+    Moments,
+    Tally,
+)
 
 _PART = 1 << 16
 """Elements: half a megabyte of doubles."""
@@ -33,7 +40,7 @@ _TYPES = {
 
 
 def import_numpy() -> Any:
-    """The module, None where there is none. scripts/dispatch starts without site-packages, which are added for it."""
+    """The module; None if there is none. scripts/dispatch starts without site-packages, which are added meanwhile."""
     try:
         missing = [folder for folder in site.getsitepackages() if folder not in sys.path]
         sys.path.extend(missing)
@@ -41,7 +48,7 @@ def import_numpy() -> Any:
             import numpy  # 50 ms, and it may be missing
         finally:
             sys.path[:] = [folder for folder in sys.path if folder not in missing]
-    except (ImportError, OSError, AttributeError, ValueError):  # one that is damaged: there is a way without it
+    except (ImportError, OSError, AttributeError, ValueError):  # a damaged one: statistics.py works without it
         return None
     return numpy
 
@@ -56,21 +63,20 @@ class NumpyNumbers:
 
     @staticmethod
     def handles(element: ElementType) -> bool:
-        """Numbers that numpy can be taught in a line; the rare ones are not."""
+        """Numpy has the type, or a line of code converts to one that it has."""
         return element.dtype in _TYPES or element.dtype == "bfloat16" or element.dtype.startswith("float8")
 
     def elements(self, raw: bytes, piece: Piece) -> Any:
-        """The piece's numbers, one dimension, in its order."""
-        numpy = self._numpy
-        stored = numpy.frombuffer(raw, _TYPES.get(self._element.dtype) or f"<u{self._element.size}")
-        if not piece.is_dense:
-            shape = [each.size for each in piece.dimensions]
-            steps = [each.stride * self._element.size for each in piece.dimensions]
-            stored = numpy.lib.stride_tricks.as_strided(stored, shape, steps, writeable=False).reshape(-1)
-        return stored
+        """The piece's numbers as they are stored, in its order, in an array of one dimension."""
+        stored = self._numpy.frombuffer(raw, _TYPES.get(self._element.dtype) or f"<u{self._element.size}")
+        if piece.is_dense:
+            return stored
+        shape = [dimension.size for dimension in piece.dimensions]
+        steps = [dimension.stride * self._element.size for dimension in piece.dimensions]
+        return self._numpy.lib.stride_tricks.as_strided(stored, shape, steps, writeable=False).reshape(-1)
 
     def _values(self, stored: Any) -> Any:
-        """The values as a type that numpy calculates with."""
+        """The values in a type that numpy calculates with."""
         if self._codes is not None:
             return self._codes[stored]
         if self._element.dtype == "bfloat16":
@@ -79,27 +85,23 @@ class NumpyNumbers:
             return (stored != 0).view("u1")
         return stored.astype("f4") if self._element.dtype == "float16" else stored
 
-    def collect(self, collector: Any, stored: Any, place: Any, repeated: int) -> None:
-        """Add all of them to a collector, part by part."""
+    def collect(self, collector: Any, stored: Any, position_of: Any, repeated: int) -> None:
+        """Add all of them to a collector, part by part; arguments as of Collector.add."""
         add = _COLLECT[type(collector)]
         with self._numpy.errstate(all="ignore"):
             for start in range(0, len(stored), _PART):
                 values = self._values(stored[start : start + _PART])
-                add(self._numpy, collector, values, _shifted(place, start), repeated)
+                add(self._numpy, collector, values, lambda number: position_of(int(number) + start), repeated)  # noqa: B023
 
     def counts(self, stored: Any, low: float, high: float, bins: int) -> Any:
-        """Numbers of finite elements in each part of the range."""
+        """Numbers of finite elements in each bin of the range."""
         numpy = self._numpy
         values = self._values(stored).astype("f8")
         return numpy.histogram(values[numpy.isfinite(values)], bins, (low, high))[0]
 
 
-def _shifted(place: Any, start: int) -> Any:
-    return lambda number: place(int(number) + start)
-
-
-def _integers(numpy: Any, collector: IntegerCollector, values: Any, place: Any, repeated: int) -> None:
-    del place
+def _integers(numpy: Any, collector: IntegerCollector, values: Any, position_of: Any, repeated: int) -> None:
+    del position_of
     low, high = int(values.min()), int(values.max())
     collector.zeros += int(len(values) - numpy.count_nonzero(values)) * repeated
     if max(abs(low), abs(high)) < 1 << 23:  # squares of 65,536 of them fit 64 bits
@@ -107,26 +109,27 @@ def _integers(numpy: Any, collector: IntegerCollector, values: Any, place: Any, 
         total, squares = int(wide.sum()), int(numpy.dot(wide, wide))
     else:
         exact = values.tolist()
-        total, squares = sum(exact), sum(each * each for each in exact)
+        total, squares = sum(exact), sum(number * number for number in exact)
     collector.add_sums(len(values), total, squares, repeated)
-    collector.extremes(low, high)
+    collector.add_extremes(low, high)
 
 
-def _floats(numpy: Any, collector: FloatCollector, values: Any, place: Any, repeated: int) -> None:
+def _floats(numpy: Any, collector: FloatCollector, values: Any, position_of: Any, repeated: int) -> None:
     low, high = float(values.min()), float(values.max())
-    count = len(values)
-    if not (numpy.isfinite(low) and numpy.isfinite(high)):
-        _with_outsiders(numpy, collector, values, place, repeated)
-        return
-    found = _finite(numpy, values, low, high)
-    collector.add_tally(_with_subnormals(numpy, collector, values, found), count, place, repeated)
-
-
-def _with_subnormals(numpy: Any, collector: FloatCollector, values: Any, found: Tally) -> Tally:
-    if not collector.least_normal:
-        return found
-    small = numpy.count_nonzero((values < collector.least_normal) & (values > -collector.least_normal))
-    return found._replace(subnormals=int(small) - found.zeros)
+    if numpy.isfinite(low) and numpy.isfinite(high):
+        tally = _finite(numpy, values, low, high)
+    else:
+        finite = values[numpy.isfinite(values)]
+        tally = _finite(numpy, finite, float(finite.min()), float(finite.max())) if len(finite) else NO_NUMBERS
+        tally = tally._replace(
+            nans=numpy.flatnonzero(numpy.isnan(values)).tolist(),
+            plus=numpy.flatnonzero(values == numpy.inf).tolist(),
+            minus=numpy.flatnonzero(values == -numpy.inf).tolist(),
+        )
+    if collector.least_normal:
+        small = numpy.count_nonzero((values < collector.least_normal) & (values > -collector.least_normal))
+        tally = tally._replace(subnormals=int(small) - tally.zeros)
+    collector.add_tally(tally, len(values), position_of, repeated)
 
 
 def _finite(numpy: Any, values: Any, low: float, high: float) -> Tally:
@@ -138,22 +141,8 @@ def _finite(numpy: Any, values: Any, low: float, high: float) -> Tally:
     return Tally(moments, low, high, int(len(values) - numpy.count_nonzero(values)))
 
 
-def _with_outsiders(numpy: Any, collector: FloatCollector, values: Any, place: Any, repeated: int) -> None:
-    finite = values[numpy.isfinite(values)]
-    found = Tally(Moments(), None, None, 0)
-    if len(finite):
-        found = _finite(numpy, finite, float(finite.min()), float(finite.max()))
-    found = found._replace(
-        nans=numpy.flatnonzero(numpy.isnan(values)).tolist(),
-        plus=numpy.flatnonzero(values == numpy.inf).tolist(),
-        minus=numpy.flatnonzero(values == -numpy.inf).tolist(),
-    )
-    collector.add_tally(_with_subnormals(numpy, collector, values, found), len(values), place, repeated)
-
-
-def _complex(numpy: Any, collector: ComplexCollector, values: Any, place: Any, repeated: int) -> None:
-    del numpy
-    collector.add(values.tolist(), place, repeated)
+def _complex(_numpy: Any, collector: ComplexCollector, values: Any, position_of: Any, repeated: int) -> None:
+    collector.add(values.tolist(), position_of, repeated)
 
 
 _COLLECT: dict[Any, Any] = {IntegerCollector: _integers, FloatCollector: _floats, ComplexCollector: _complex}

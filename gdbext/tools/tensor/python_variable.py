@@ -1,9 +1,9 @@
-"""A Python variable by the name that people write: ``x``, ``self.weight``, ``batch[0]``, ``state["step"]``."""
+"""Finds a Python variable by the name that people write: ``x``, ``self.weight``, ``batch[0]``, ``state["step"]``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef, type_name
@@ -21,14 +21,11 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _STEP = re.compile(r"""\.(\w+)|\[(-?\d{1,18})\]|\[(?:"([^"]*)"|'([^']*)'|([^\W\d][\w .-]*))\]""")
-"""A key without quotes is one, too: shells and debuggers take the quotes in a word away. An attribute may be a number:
-``layers.0.weight`` is the name of a parameter."""
+"""A key needs no quotes: shells and debuggers take the quotes in a word away. An attribute may be a number:
+``layers.0.weight`` is the name of a parameter.
+"""
 _MODULE_DICTS = ("_parameters", "_buffers", "_modules")
 """Dictionaries in which torch.nn.Module keeps what its __getattr__ finds (torch/nn/modules/module.py)."""
-_RETURN_TYPES = "torch.return_types."
-"""Names of the classes of several results (torch/csrc/utils/structseq.cpp). Since Python 3.10 the names of their
-items are in ``__match_args__`` (Objects/structseq.c); those of a named tuple are in ``_fields``."""
-_TENSORS = ("Tensor", "Parameter")
 _NAMES_SHOWN = 8
 _NAMES_READ = 2000
 
@@ -48,18 +45,15 @@ def parse(path: str) -> tuple[str, tuple[Step, ...]]:
     head = _NAME.match(path)
     steps: list[Step] = []
     at = head.end() if head else 0
-    while head and at < len(path):
-        found = _STEP.match(path, at)
-        if not found:
-            break
-        attribute, index, *keys = found.groups()
+    while head and (match := _STEP.match(path, at)):
+        attribute, index, *keys = match.groups()
         if attribute:
             steps.append(Step("attribute", attribute))
         elif index:
             steps.append(Step("index", index))
         else:
             steps.append(Step("key", next(key for key in keys if key is not None)))
-        at = found.end()
+        at = match.end()
     if not head or at < len(path):
         raise UsageError(
             f"{path!r} is not the name of a variable",
@@ -70,7 +64,7 @@ def parse(path: str) -> tuple[str, tuple[Step, ...]]:
 
 
 class FoundVariable(NamedTuple):
-    """An object, and the frame whose variable led to it."""
+    """An object, and the frame whose variable leads to it."""
 
     value: PyRef
     frame: PythonFrame
@@ -90,37 +84,32 @@ class VariableFinder:
         self._stack = stack
 
     def find(self, path: str, is_wanted: Callable[[PyRef], bool] = bool) -> FoundVariable:
-        """The object, in the innermost frame that has the whole path: many of them have a ``self``. Where some of these
+        """The object, in the innermost frame that has the whole path: many of them have a ``self``. If some of these
         objects are wanted ones (tensors: an optimizer's own ``loss`` is None), the innermost of those.
 
-        Raises UsageError with the nearest names, MemoryFault, BadData.
+        All frames' own variables come first, then their modules'. Raises UsageError with the nearest names,
+        MemoryFault, BadData.
         """
         name, steps = parse(path)
         refusal: UsageError | None = None
         first: FoundVariable | None = None
-        for variable in self._variables(name):
+        seen: set[PyRef] = set()
+        for frame, is_global in [(frame, is_global) for is_global in (False, True) for frame in self._stack]:
+            value = self._stack.globals(frame)[name] if is_global else self._stack.locals(frame)[name]
+            if not value or value in seen:
+                continue
+            seen.add(value)
             try:
-                found = variable._replace(value=_walk(variable.value, name, steps))
+                variable = FoundVariable(_follow_path(value, name, steps), frame, is_global)
             except UsageError as error:
                 refusal = refusal or error
                 continue
-            if is_wanted(found.value):
-                return found
-            first = first or found
+            if is_wanted(variable.value):
+                return variable
+            first = first or variable
         if first:
             return first
         raise refusal or self._unknown(name)
-
-    def _variables(self, name: str) -> Iterator[FoundVariable]:
-        """The objects of that name, each once, from the innermost frame on: all frames' own variables first, then
-        their modules'."""
-        seen: set[PyRef] = set()
-        for is_global in (False, True):
-            for frame in self._stack:
-                found = self._stack.globals(frame)[name] if is_global else self._stack.locals(frame)[name]
-                if found and found not in seen:
-                    seen.add(found)
-                    yield FoundVariable(found, frame, is_global)
 
     def _unknown(self, name: str) -> UsageError:
         if not self._stack:
@@ -130,27 +119,28 @@ class VariableFinder:
             )
         values: dict[str, PyRef] = {}
         own_first = sorted(self._stack, key=lambda frame: not is_users_file(frame.file))
-        known = (self._stack.locals(frame) for frame in own_first)
-        for found in (*known, *(self._stack.globals(frame).variables(_NAMES_READ) for frame in self._stack)):
-            for known_name, value in found.items():
-                values.setdefault(known_name, value)
-        own = (each for each in values if not each.startswith("__"))
-        names = sorted(own, key=lambda each: values[each].type not in _TENSORS)
-        return _nearest(f"there is no Python variable {name!r} in the frames of this thread", name, names)
+        namespaces = [self._stack.locals(frame) for frame in own_first]
+        namespaces += [self._stack.globals(frame).variables(_NAMES_READ) for frame in self._stack]
+        for namespace in namespaces:
+            for variable_name, value in namespace.items():
+                values.setdefault(variable_name, value)
+        public = (variable_name for variable_name in values if not variable_name.startswith("__"))
+        tensors_first = sorted(public, key=lambda name: values[name].type not in ("Tensor", "Parameter"))
+        return _nearest(f"there is no Python variable {name!r} in the frames of this thread", name, tensors_first)
 
 
-def _walk(value: PyRef, done: str, steps: Sequence[Step]) -> PyRef:
-    """Follow the steps from an object. Raises UsageError."""
+def _follow_path(value: PyRef, name: str, steps: Sequence[Step]) -> PyRef:
+    """Follow the steps from the object of that name. Raises UsageError."""
     for step in steps:
         following = _follow(value, step)
         if not following:
-            raise _no_step(value, done, step)
-        value, done = following, f"{done}{step}"
+            raise _no_step(value, name, step)
+        value, name = following, f"{name}{step}"
     return value
 
 
 def hint_at(path: str, value: PyRef) -> str:
-    """A hint at what can be asked of an object that is no tensor."""
+    """What can be asked of an object that is no tensor, for the user."""
     items = _sequence(value)
     if items is not None:
         return f"it has {len(items)} items: --py '{path}[0]'" if items else "it is empty"
@@ -162,17 +152,22 @@ def hint_at(path: str, value: PyRef) -> str:
 
 
 def _follow(value: PyRef, step: Step) -> PyRef | None:
+    """The object that the step leads to; None if there is none."""
     if step.kind == "attribute":
         return _attributes(value).get(step.text)
     if value.is_dict and step.kind == "key":
         return value[step.text]
     if value.is_dict:
-        return next((each for key, each in value.items() if key.int() == integer(step.text)), None)
+        return next((item for key, item in value.items() if key.int() == integer(step.text)), None)
     items = None if step.kind == "key" else _sequence(value)
-    if items is None:
-        return _module_item(value, step)
-    index = integer(step.text)
-    return items[index] if -len(items) <= index < len(items) else None
+    if items is not None:
+        index = integer(step.text)
+        return items[index] if -len(items) <= index < len(items) else None
+    # nn.Sequential, ModuleList, ModuleDict, ParameterList and ParameterDict name their items by numbers or keys
+    members = _module_members(value)
+    if step.kind == "index" and integer(step.text) < 0:
+        return members.get(str(sum(name.isdecimal() for name in members) + integer(step.text)))
+    return members.get(step.text)
 
 
 def _sequence(value: PyRef) -> Sequence[PyRef] | None:
@@ -181,66 +176,55 @@ def _sequence(value: PyRef) -> Sequence[PyRef] | None:
     return None if items.fault or value.type in ("set", "frozenset") else items
 
 
-def _module_item(value: PyRef, step: Step) -> PyRef | None:
-    """The item of an nn.Sequential, ModuleList, ModuleDict, ParameterList or ParameterDict."""
-    held = _held(value)
-    if step.kind == "index" and integer(step.text) < 0:  # they are called by their numbers
-        return held.get(str(sum(name.isdecimal() for name in held) + integer(step.text)))
-    return held.get(step.text)
-
-
 def _keys(value: PyRef) -> list[str]:
-    """Those keys of a dict that are str; [] for anything else."""
+    """The keys of a dict that are str; [] for anything else."""
     return list(value.variables(_NAMES_READ)) if value.is_dict else []
 
 
 def _attributes(value: PyRef) -> dict[str, PyRef]:
-    """The object's own attributes, the fields of a named tuple, and what a torch.nn.Module has in its dictionaries."""
-    found = {**value.vars(_NAMES_READ), **value.attributes(_NAMES_READ)}
-    for name, each in (*_fields(value).items(), *_held(value).items()):
-        found.setdefault(name, each)
-    return found
+    """The object's own attributes, the fields of a named tuple, and what a torch.nn.Module has in its dictionaries.
+
+    The items of torch.return_types (torch/csrc/utils/structseq.cpp) are named in ``__match_args__`` since Python 3.10
+    (Objects/structseq.c), those of a named tuple in ``_fields``.
+    """
+    names = value.inherited("__match_args__" if value.type.startswith("torch.return_types.") else "_fields")
+    fields = {name.str(200): item for name, item in zip(names, value.elements(_NAMES_READ))} if names else {}
+    attributes = {**value.vars(_NAMES_READ), **value.attributes(_NAMES_READ)}
+    for name, item in (*fields.items(), *_module_members(value).items()):
+        attributes.setdefault(name, item)
+    return attributes
 
 
-def _held(value: PyRef) -> dict[str, PyRef]:
-    """The members that a torch.nn.Module holds, by name; {} for anything else."""
+def _module_members(value: PyRef) -> dict[str, PyRef]:
+    """The parameters, buffers and modules of a torch.nn.Module, by name; {} for anything else."""
     own = value.attributes(_NAMES_READ)
     tables = (own[name].variables(_NAMES_READ) for name in _MODULE_DICTS if own[name].is_dict)
-    return {name: held for table in tables for name, held in table.items()}
+    return {name: member for table in tables for name, member in table.items()}
 
 
-def _fields(value: PyRef) -> dict[str, PyRef]:
-    """The items of a named tuple."""
-    names = value.inherited("__match_args__" if value.type.startswith(_RETURN_TYPES) else "_fields")
-    return {name.str(200): item for name, item in zip(names, value.elements(_NAMES_READ))} if names else {}
-
-
-def _no_step(value: PyRef, done: str, step: Step) -> UsageError:
+def _no_step(value: PyRef, name: str, step: Step) -> UsageError:
+    """``name``: the path to ``value``, from which the step leads nowhere."""
     kind = value.read(type_name)
+    keys = _keys(value)
     if step.kind == "attribute":
-        what = f"{done} (a {kind}) has no attribute {step.text!r} that can be read"
-        keys = _keys(value)
+        what = f"{name} (a {kind}) has no attribute {step.text!r} that can be read"
         if step.text in keys:
-            return UsageError(what, why="it is a key", help=f"--py \"{done}['{step.text}']\"")
+            return UsageError(what, why="it is a key", help=f"--py \"{name}['{step.text}']\"")
         return _nearest(what, step.text, list(_attributes(value)) or keys)
-    keys = _keys(value) or list(_held(value))
+    keys = keys or list(_module_members(value))
     if keys:
-        return _nearest(f"{done} (a {kind}) has no item {step}", step.text, keys)
+        return _nearest(f"{name} (a {kind}) has no item {step}", step.text, keys)
     items = _sequence(value)
     size = f"; it has {len(items)} items" if items is not None else ""
-    return UsageError(f"{done} (a {kind}) has no item {step}{size}", help=f"see what it is: --py {done}")
+    return UsageError(f"{name} (a {kind}) has no item {step}{size}", help=f"see what it is: --py {name}")
 
 
 def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) -> list[PythonFrame] | None:
-    """The frames to look in: those that ``wanted`` means, a number counted from the innermost one or a function; else
-    all of them, from the one on that the user has selected in the debugger. None where he selected none.
-
-    Raises UsageError.
-    """
-    if wanted is None:
-        pointer = session.target.memory.selected_stack_pointer()
-        if pointer is None:
-            return None
+    """The frames to search: those that ``wanted`` names, by number from the innermost one or by function. Without it
+    all, beginning at the frame that is selected in the debugger, or None if none is. Raises UsageError."""
+    pointer = session.target.memory.selected_stack_pointer() if wanted is None else None
+    if wanted is None and pointer is None:
+        return None
     placed = python_frames_of(session, session.threads.of(thread))
     frames = [source for _, source in placed]
     if wanted is None:
@@ -248,13 +232,13 @@ def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) ->
         level = next((number for number, frame in enumerate(stack) if frame.sp == pointer), 0)
         start = next((at for at, (frame, _) in enumerate(placed) if frame.level >= level), 0)
         return [*frames[start:], *frames[:start]]
-    place = number(wanted)
-    if place is not None:
-        found = frames[place : place + 1]
+    index = number(wanted)
+    if index is not None:
+        chosen = frames[index : index + 1]
     else:
-        found = [frame for frame in frames if wanted in (frame.function, frame.function.rpartition(".")[2])]
-    if found:
-        return found
+        chosen = [frame for frame in frames if wanted in (frame.function, frame.function.rpartition(".")[2])]
+    if chosen:
+        return chosen
     names = list(dict.fromkeys(f"{number} ({frame.function})" for number, frame in enumerate(frames)))
     raise UsageError(
         f"the thread has no Python frame {wanted}",
@@ -264,6 +248,7 @@ def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) ->
 
 
 def _nearest(what: str, name: str, names: Sequence[str]) -> UsageError:
+    """The error ``what``, with the ``names`` that are nearest to ``name``."""
     near = words_like(name, names, _NAMES_SHOWN, 0.65)
     shown = list(dict.fromkeys([*near, *names]))[:_NAMES_SHOWN]
     why = f"did you mean {' or '.join(near)}?" if near else "it may be in another thread, or not assigned yet"

@@ -25,7 +25,7 @@ class Moments(NamedTuple):
     deviation: float = 0.0
 
     def joined(self, other: Moments) -> Moments:
-        """The moments of both sets together."""
+        """The moments of both sets together, by Chan, Golub and LeVeque."""
         if not other.number:
             return self
         if not self.number:
@@ -42,7 +42,8 @@ class Moments(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """The contribution of one piece of floating-point numbers; positions are numbers within it."""
+    """What a piece of floating-point numbers contributes; ``minimum`` and ``maximum`` of the finite ones. ``nans``,
+    ``plus`` and ``minus`` are the numbers, within the piece, of its NaNs and infinities."""
 
     moments: Moments
     minimum: float | None
@@ -52,6 +53,9 @@ class Tally(NamedTuple):
     nans: Sequence[int] = ()
     plus: Sequence[int] = ()
     minus: Sequence[int] = ()
+
+
+NO_NUMBERS = Tally(Moments(), None, None, 0)
 
 
 class Collector(ABC):
@@ -67,11 +71,11 @@ class Collector(ABC):
         self.infinities = 0
         self.first_nan: int | None = None
         self.first_inf: int | None = None
-        """Positions, in the order that ``place`` gives."""
+        """Positions in row-major order."""
 
     @abstractmethod
-    def add(self, numbers: Sequence[Any], place: Any, repeated: int) -> None:
-        """Take in a piece; ``place(number)`` is the position of its element ``number``."""
+    def add(self, numbers: Sequence[Any], position_of: Any, repeated: int) -> None:
+        """Take in a piece; ``position_of(number)`` is the position of its element ``number`` in row-major order."""
 
     @abstractmethod
     def mean(self) -> complex | None:
@@ -80,6 +84,10 @@ class Collector(ABC):
     @abstractmethod
     def std(self) -> float | None:
         """The standard deviation, with Bessel's correction."""
+
+    def finite(self) -> tuple[float, float] | None:
+        """The lowest and the highest finite number."""
+        return None if self.minimum is None else (self.minimum, self.maximum)
 
     def result(self, index: Any, sampled: bool = False) -> Statistics:
         """``index(position)`` is the index of an element."""
@@ -99,15 +107,22 @@ class Collector(ABC):
             subnormals=self.subnormals,
         )
 
-    def finite(self) -> tuple[float, float] | None:
-        """The lowest and the highest finite number."""
-        return None if self.minimum is None else (self.minimum, self.maximum)
-
-    def extremes(self, low: Any, high: Any) -> None:
-        """The lowest and highest number of a piece; None where it has none."""
+    def add_extremes(self, low: Any, high: Any) -> None:
+        """Take in the lowest and highest number of a piece; None if it has none."""
         if low is not None:
             self.minimum = low if self.minimum is None else min(self.minimum, low)
             self.maximum = high if self.maximum is None else max(self.maximum, high)
+
+    def add_odd_ones(self, nans: Sequence[int], infinities: Sequence[int], position_of: Any, repeated: int) -> None:
+        """Take in the numbers, within a piece, of its NaNs and infinities."""
+        self.nans += len(nans) * repeated
+        self.infinities += len(infinities) * repeated
+        if nans:
+            first = min(map(position_of, nans))
+            self.first_nan = first if self.first_nan is None else min(self.first_nan, first)
+        if infinities:
+            first = min(map(position_of, infinities))
+            self.first_inf = first if self.first_inf is None else min(self.first_inf, first)
 
 
 class IntegerCollector(Collector):
@@ -118,25 +133,22 @@ class IntegerCollector(Collector):
         self._sum = 0
         self._squares = 0
 
-    def add(self, numbers: Sequence[Any], place: Any, repeated: int) -> None:
-        """Add a piece of integers, or of booleans."""
-        del place
+    def add(self, numbers: Sequence[Any], position_of: Any, repeated: int) -> None:
+        del position_of
         self.add_sums(len(numbers), sum(numbers), sum(map(mul, numbers, numbers)), repeated)
         self.zeros += numbers.count(0) * repeated
-        self.extremes(min(numbers), max(numbers))
+        self.add_extremes(min(numbers), max(numbers))
 
     def add_sums(self, count: int, total: int, squares: int, repeated: int) -> None:
-        """Sums of a piece that somebody else made."""
+        """Take in a piece whose numbers and squares are summed already."""
         self.count += count * repeated
         self._sum += total * repeated
         self._squares += squares * repeated
 
     def mean(self) -> complex | None:
-        """The mean, which is rounded once."""
         return self._sum / self.count if self.count else None
 
     def std(self) -> float | None:
-        """The deviation, from the exact variance."""
         if self.count < 2:
             return None
         squares = self._squares * self.count - self._sum * self._sum
@@ -147,7 +159,7 @@ class FloatCollector(Collector):
     """Floating-point numbers of any width."""
 
     def __init__(self, least_normal: float = 0.0) -> None:
-        """``least_normal``: the smallest normal number of the type; 0 where nobody counts what is smaller."""
+        """``least_normal``: the smallest normal number of the type; 0 if subnormals are not counted."""
         super().__init__()
         self.least_normal = least_normal
         self._moments = Moments()
@@ -155,48 +167,41 @@ class FloatCollector(Collector):
         self._minus = 0
         self._finite: tuple[float, float] | None = None
 
-    def add(self, numbers: Sequence[Any], place: Any, repeated: int) -> None:
-        """Add a piece of floating-point numbers."""
-        self.add_tally(tally(numbers, self.least_normal), len(numbers), place, repeated)
+    def add(self, numbers: Sequence[Any], position_of: Any, repeated: int) -> None:
+        self.add_tally(_tally(numbers, self.least_normal), len(numbers), position_of, repeated)
 
-    def add_tally(self, found: Tally, count: int, place: Any, repeated: int) -> None:
-        """A piece that somebody else went through."""
+    def add_tally(self, tally: Tally, count: int, position_of: Any, repeated: int) -> None:
+        """Take in a piece of ``count`` numbers that is tallied already."""
         self.count += count * repeated
-        self.zeros += found.zeros * repeated
-        self.subnormals += found.subnormals * repeated
-        self._moments = self._moments.joined(found.moments.repeated(repeated))
-        self.extremes(found.minimum, found.maximum)
-        if found.minimum is not None and found.maximum is not None:
-            low, high = self._finite or (found.minimum, found.maximum)
-            self._finite = min(low, found.minimum), max(high, found.maximum)
-        self.nans += len(found.nans) * repeated
-        self._plus += len(found.plus) * repeated
-        self._minus += len(found.minus) * repeated
-        self.infinities = self._plus + self._minus
-        if found.plus:
-            self.extremes(math.inf, math.inf)
-        if found.minus:
-            self.extremes(-math.inf, -math.inf)
-        self.first_nan = _first(self.first_nan, found.nans, place)
-        self.first_inf = _first(self.first_inf, [*found.plus, *found.minus], place)
+        self.zeros += tally.zeros * repeated
+        self.subnormals += tally.subnormals * repeated
+        self._moments = self._moments.joined(tally.moments.repeated(repeated))
+        self.add_extremes(tally.minimum, tally.maximum)
+        if tally.minimum is not None and tally.maximum is not None:
+            low, high = self._finite or (tally.minimum, tally.maximum)
+            self._finite = min(low, tally.minimum), max(high, tally.maximum)
+        self._plus += len(tally.plus) * repeated
+        self._minus += len(tally.minus) * repeated
+        if tally.plus:
+            self.add_extremes(math.inf, math.inf)
+        if tally.minus:
+            self.add_extremes(-math.inf, -math.inf)
+        self.add_odd_ones(tally.nans, [*tally.plus, *tally.minus], position_of, repeated)
 
     def finite(self) -> tuple[float, float] | None:
-        """The numbers without the infinities."""
         return self._finite
 
     def mean(self) -> complex | None:
-        """The mean, as IEEE 754 adds."""
+        """The mean, as IEEE 754 adds: NaN of infinities of both signs."""
         if self._plus or self._minus:
             return math.nan if self._plus and self._minus else math.inf if self._plus else -math.inf
         return self._moments.mean if self._moments.number else None
 
     def std(self) -> float | None:
-        """NaN where there is an infinity."""
-        if self._moments.number + self._plus + self._minus < 2:
+        """The deviation; NaN if there is an infinity."""
+        if self._moments.number + self.infinities < 2:
             return None
-        if self._plus or self._minus:
-            return math.nan
-        return math.sqrt(self._moments.deviation / (self._moments.number - 1))
+        return math.nan if self.infinities else math.sqrt(self._moments.deviation / (self._moments.number - 1))
 
 
 class ComplexCollector(Collector):
@@ -207,76 +212,71 @@ class ComplexCollector(Collector):
         self._real = FloatCollector()
         self._imaginary = FloatCollector()
 
-    def add(self, numbers: Sequence[Any], place: Any, repeated: int) -> None:
-        """Complex numbers; one with a NaN in either part is one, and so is one with an infinity and no NaN."""
+    def add(self, numbers: Sequence[Any], position_of: Any, repeated: int) -> None:
+        """A number with a NaN in either part is a NaN; one with an infinity and no NaN is infinite."""
         self.count += len(numbers) * repeated
         self.zeros += numbers.count(0) * repeated
         nans = [index for index, number in enumerate(numbers) if number != number]
-        infinite = [index for index, number in enumerate(numbers) if _is_infinite(number)]
-        self.nans += len(nans) * repeated
-        self.infinities += len(infinite) * repeated
-        self.first_nan = _first(self.first_nan, nans, place)
-        self.first_inf = _first(self.first_inf, infinite, place)
+        infinite = [
+            index
+            for index, number in enumerate(numbers)
+            if number == number and (math.isinf(number.real) or math.isinf(number.imag))
+        ]
+        self.add_odd_ones(nans, infinite, position_of, repeated)
         whole = [number for number in numbers if number == number] if nans else numbers
         if whole:
-            self._real.add([number.real for number in whole], place, repeated)
-            self._imaginary.add([number.imag for number in whole], place, repeated)
+            self._real.add([number.real for number in whole], position_of, repeated)
+            self._imaginary.add([number.imag for number in whole], position_of, repeated)
 
     def mean(self) -> complex | None:
-        """The mean of both parts."""
         real, imaginary = self._real.mean(), self._imaginary.mean()
         return None if real is None or imaginary is None else complex(real.real, imaginary.real)
 
     def std(self) -> float | None:
-        """The deviation, a real number."""
         real, imaginary = self._real.std(), self._imaginary.std()
         return None if real is None or imaginary is None else math.hypot(real, imaginary)
 
 
-LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
+_LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 """The smallest positive normal number of each type (IEEE 754; c10/util/BFloat16.h)."""
 
 
 def collector_for(element: ElementType) -> Collector:
-    """The one for numbers of that kind; quantised ones are floats."""
+    """The collector for numbers of that type; quantized ones are floats."""
     if element.kind == "complex":
         return ComplexCollector()
     if element.kind == "float" or element.is_quantized:
-        return FloatCollector(LEAST_NORMAL.get(element.dtype, 0.0))
+        return FloatCollector(_LEAST_NORMAL.get(element.dtype, 0.0))
     return IntegerCollector()
 
 
-def tally(numbers: Sequence[float], least_normal: float = 0.0) -> Tally:
-    """A piece of floats, with nothing but Python."""
+def _tally(numbers: Sequence[float], least_normal: float) -> Tally:
+    """The tally of a piece, with nothing but Python; ``least_normal`` as of FloatCollector."""
     total = _sum(numbers)
-    found = _finite(numbers, total) if math.isfinite(total) else _with_outsiders(numbers)
-    small = sum(1 for each in numbers if -least_normal < each < least_normal) if least_normal else found.zeros
-    return found._replace(subnormals=small - found.zeros)
+    if math.isfinite(total):
+        tally = _finite(numbers, total)
+    else:
+        finite = [number for number in numbers if math.isfinite(number)]
+        tally = _finite(finite, _sum(finite))
+        if len(finite) < len(numbers):  # else the sum alone is too large
+            tally = tally._replace(
+                nans=[index for index, number in enumerate(numbers) if number != number],
+                plus=[index for index, number in enumerate(numbers) if number == math.inf],
+                minus=[index for index, number in enumerate(numbers) if number == -math.inf],
+            )
+    if not least_normal:
+        return tally
+    small = sum(1 for number in numbers if -least_normal < number < least_normal)
+    return tally._replace(subnormals=small - tally.zeros)
 
 
 def _finite(numbers: Sequence[float], total: float) -> Tally:
     if not numbers:
-        return Tally(Moments(), None, None, 0)
+        return NO_NUMBERS
     mean = total / len(numbers)
-    apart = [number - mean for number in numbers]
-    moments = Moments(len(numbers), mean, _sum(list(map(mul, apart, apart))))
+    deviations = [number - mean for number in numbers]
+    moments = Moments(len(numbers), mean, _sum(list(map(mul, deviations, deviations))))
     return Tally(moments, min(numbers), max(numbers), numbers.count(0.0))
-
-
-def _with_outsiders(numbers: Sequence[float]) -> Tally:
-    finite = [number for number in numbers if math.isfinite(number)]
-    found = _finite(finite, _sum(finite))
-    if len(finite) == len(numbers):
-        return found
-    return found._replace(
-        nans=[index for index, number in enumerate(numbers) if number != number],
-        plus=[index for index, number in enumerate(numbers) if number == math.inf],
-        minus=[index for index, number in enumerate(numbers) if number == -math.inf],
-    )
-
-
-def _is_infinite(number: complex) -> bool:
-    return number == number and (math.isinf(number.real) or math.isinf(number.imag))
 
 
 def _sum(numbers: Sequence[float]) -> float:
@@ -284,10 +284,3 @@ def _sum(numbers: Sequence[float]) -> float:
         return math.fsum(numbers)
     except (OverflowError, ValueError):  # too large for a double, or infinities of both signs
         return sum(numbers)
-
-
-def _first(known: int | None, numbers: Sequence[int], place: Any) -> int | None:
-    if not numbers:
-        return known
-    here: int = min(map(place, numbers))
-    return here if known is None else min(known, here)

@@ -1,19 +1,14 @@
-"""The fields of a ``c10::TensorImpl`` and of what hangs on it: storage, autograd, version, names, sizes.
+"""The fields of a ``c10::TensorImpl`` and of what it points to, and the kinds of tensors by C++ class and key set.
 
-Sources: c10/core/TensorImpl.h, StorageImpl.h, torch/csrc/autograd/variable.h and function.h, 2.13.0. A field that the
-layout lacks is unknown, and so is one that cannot be read.
-
-What kinds of tensors there are, by C++ class and key set: where their elements are, if anywhere.
-
-Sources: ATen/SparseTensorImpl.h, SparseCsrTensorImpl.h, NestedTensorImpl.h, OpaqueTensorImpl.h, functorch's and
-functionalization's wrappers, 2.13.0.
-
-The quantiser of a quantised tensor: ATen/quantized/Quantizer.h, QTensorImpl.h, 2.13.0.
+Sources: c10/core/TensorImpl.h, StorageImpl.h, torch/csrc/autograd/variable.h and function.h, ATen/SparseTensorImpl.h,
+SparseCsrTensorImpl.h, NestedTensorImpl.h, OpaqueTensorImpl.h, ATen/quantized/Quantizer.h, QTensorImpl.h, functorch's
+and functionalization's wrappers, 2.13.0. A field that the layout lacks is unknown, and so is one that cannot be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gdbext.engine.layouts import Layout
@@ -29,10 +24,10 @@ from gdbext.torch.values.value_text import GradFunction, Quantization, StorageRe
 
 
 class TensorKind(NamedTuple):
-    """``unreadable`` says why there are no elements to read, "" where there are.
+    """``unreadable`` says why there are no elements to read, "" if there are.
 
     ``wrapped`` and ``parts`` are members of its class that are tensors: those of a wrapper, and those that together are
-    a sparse or nested tensor. ``layout`` is that of ``torch.layout``; "" where the tensor keeps it (``layout_``).
+    a sparse or nested tensor. ``layout`` is the name in ``torch.layout``; "" if the tensor has it (``layout_``).
     """
 
     layout: str = "strided"
@@ -61,7 +56,7 @@ _CLASSES = {
     _NESTED.OF: TensorKind(
         parts=(_NESTED.nested_sizes_, _NESTED.nested_strides_, _NESTED.storage_offsets_), is_buffer=True
     ),
-    **{each.OF: TensorKind(unreadable=WRAPPER, wrapped=(each.value_,)) for each in _WRAPPERS},
+    **{wrapper.OF: TensorKind(unreadable=WRAPPER, wrapped=(wrapper.value_,)) for wrapper in _WRAPPERS},
 }
 _KEYS = {
     "Meta": "a meta tensor has sizes and no elements",
@@ -94,22 +89,20 @@ _SCHEMES = {
     "PerChannelAffineFloatQParamsQuantizer": "per_channel_affine_float_qparams",
 }
 
-ReadValues = Callable[[int], Any]
-"""The numbers of the one-dimensional tensor at an address."""
-
 
 class QuantizerReader:
-    """Reads the quantisers of tensors."""
+    """Reads the quantizers of tensors."""
 
-    def __init__(self, memory: Memory, layout: Layout, classes: ClassNames, values: ReadValues) -> None:
+    def __init__(self, memory: Memory, layout: Layout, classes: ClassNames, values: Callable[[int], Any]) -> None:
+        """``values``: the numbers of the one-dimensional tensor at an address."""
         self._space = Space(memory, layout)
         self._classes = classes
         self._values = values
 
     def read(self, tensor: int) -> Quantization:
-        """Read the quantiser of the QTensorImpl at ``tensor``. Raises BadData, MemoryFault, LayoutError."""
+        """Read the quantizer of the QTensorImpl at ``tensor``. Raises BadData, MemoryFault, LayoutError."""
         quantizer = structures.QuantizedTensor(self._space, tensor).quantizer_
-        name = next((plain_class(each) for each in self._classes.of(quantizer)), "")
+        name = next((plain_class(name) for name in self._classes.of(quantizer)), "")
         scheme = _SCHEMES.get(name)
         if scheme is None:
             raise BadData(f"the quantiser at {quantizer:#x} is a {name or 'class without a name'}")
@@ -120,14 +113,10 @@ class QuantizerReader:
         axis = channels.axis_
         if not 0 <= axis < 64:
             raise BadData(f"the quantiser at {quantizer:#x} has axis {axis}")
-        scales, zeros = (self._numbers(quantizer, each) for each in (channels.scales_, channels.zero_points_))
-        return Quantization(scheme, scales, zeros, axis)
-
-    def _numbers(self, quantizer: int, tensor: int) -> Sequence[float]:
-        found = self._values(tensor)
-        if not isinstance(found, list):
+        scales, zeros = self._values(channels.scales_), self._values(channels.zero_points_)
+        if not isinstance(scales, list) or not isinstance(zeros, list):
             raise BadData(f"the quantiser at {quantizer:#x} has no list of scales and zero points")
-        return tuple(found)
+        return Quantization(scheme, tuple(scales), tuple(zeros), axis)
 
 
 _MAX_UNREPRESENTABLE = -(1 << 62) - 1
@@ -144,8 +133,6 @@ _CONTIGUITY: Mapping[BitField, str] = {
 
 
 class TensorFields:
-    """Reads the fields of one torch's tensors."""
-
     def __init__(self, memory: Memory, layout: Layout, classes: ClassNames) -> None:
         """Prepare the reader. Raises LayoutError."""
         self._memory = memory
@@ -156,16 +143,7 @@ class TensorFields:
         self._devices = {number: name for name, number in layout.renamed_enum("c10::DeviceType").items()}
 
     def tensor(self, address: int) -> structures.TensorImpl:
-        """The members of the TensorImpl there."""
         return structures.TensorImpl(self._space, address)
-
-    def numel(self, address: int) -> int:
-        """The number of elements, as the tensor keeps it."""
-        return self.tensor(address).numel_
-
-    def storage_offset(self, address: int) -> int:
-        """The offset in its storage, in elements."""
-        return self.tensor(address).storage_offset_
 
     def version(self, address: int) -> int | None:
         """The version counter; None for an inference tensor."""
@@ -187,11 +165,9 @@ class TensorFields:
         ATen/core/NamedTensor.h and Dimname.h; versions from 2.13 on have no named tensors. Raises LayoutError.
         """
         extra = self.tensor(address).extra_meta_
-        if (
-            not extra.address
-            or not extra.has(structures.ExtraMeta.named_tensor_meta_)
-            or not extra.named_tensor_meta_.address
-        ):
+        if not extra.address or not extra.has(structures.ExtraMeta.named_tensor_meta_):
+            return None
+        if not extra.named_tensor_meta_.address:
             return None
         vector = extra.named_tensor_meta_.names_
         first, count = vector_span(self._memory, vector, structures.Dimname.size(self._space), _DIMENSIONS)
@@ -201,28 +177,23 @@ class TensorFields:
     # --- storage ---------------------------------------------------------------------------------
 
     def storage(self, address: int) -> StorageReport | None:
-        """The tensor's storage; None without one. Raises BadData for one that cannot be."""
+        """The tensor's storage; None without one. Raises BadData for an impossible one."""
         storage = self.tensor(address).storage_
         return self.storage_at(storage) if storage else None
 
-    def storage_at(self, storage: int) -> StorageReport:
-        """The StorageImpl there. Raises BadData for one that cannot be."""
-        found = structures.StorageImpl(self._space, storage)
-        data, size = found.data_ptr_.ptr_, found.size_bytes_
+    def storage_at(self, address: int) -> StorageReport:
+        """The StorageImpl there. Raises BadData for an impossible one."""
+        storage = structures.StorageImpl(self._space, address)
+        data, size = storage.data_ptr_.ptr_, storage.size_bytes_
         if size <= _MAX_UNREPRESENTABLE:
-            raise BadData(f"the size of the storage at {storage:#x} is symbolic, or damaged")
+            raise BadData(f"the size of the storage at {address:#x} is symbolic, or damaged")
         if not 0 <= size < _STORAGE_LIMIT:
-            raise BadData(f"the storage at {storage:#x} claims {size} bytes")
-        kind, index = self._memory.read(found.data_ptr_.device_, 2)
+            raise BadData(f"the storage at {address:#x} claims {size} bytes")
+        kind, index = self._memory.read(storage.data_ptr_.device_, 2)
         device = device_text(self._devices, kind, index)
-        shared = strong_references(self._space, storage)
-        return StorageReport(storage, data, size, device, shared)
+        return StorageReport(address, data, size, device, strong_references(self._space, address))
 
     # --- autograd --------------------------------------------------------------------------------
-
-    def autograd(self, address: int) -> int:
-        """Address of its AutogradMeta; 0 without one, as tensors have it that never required a gradient."""
-        return self.tensor(address).autograd_meta_.address
 
     def requires_grad(self, address: int) -> bool:
         """The value of ``tensor.requires_grad``: set, or computed from tensors that require it."""
@@ -230,7 +201,7 @@ class TensorFields:
         return bool(meta.address) and (meta.requires_grad_ or bool(meta.grad_fn_))
 
     def is_view(self, address: int) -> bool:
-        """True if autograd knows it as a view of another tensor."""
+        """Autograd knows it as a view of another tensor."""
         meta = self.tensor(address).autograd_meta_
         return bool(meta.address) and meta.is_view_
 
@@ -249,13 +220,10 @@ class TensorFields:
         names = self._classes.of(address)
         if not names:
             raise BadData(f"there is no autograd node at {address:#x}")
-        return GradFunction(plain_class(names[0]), self._sequence(address))
-
-    def _sequence(self, address: int) -> int | None:
-        try:
-            return structures.Node(self._space, address).sequence_nr_
-        except GdbextError:
-            return None
+        sequence = None
+        with suppress(GdbextError):
+            sequence = structures.Node(self._space, address).sequence_nr_
+        return GradFunction(plain_class(names[0]), sequence)
 
     def node_object(self, address: int) -> int:
         """The PyObject of a Node that Python code defines. Raises LayoutError, MemoryFault."""
@@ -277,7 +245,8 @@ class TensorFields:
         return tuple(None if number <= _MAX_UNREPRESENTABLE else number for number in numbers)
 
     def fake_device(self, address: int) -> str | None:
-        """The device that a fake tensor stands for; None for any other, and in versions where Python alone knows it."""
+        """The device that a fake tensor claims; None for any other tensor, and in versions in which only Python knows
+        it."""
         extra = self.tensor(address).extra_meta_
         if not extra.address or not extra.has(structures.ExtraMeta.fake_device_):
             return None
@@ -294,6 +263,6 @@ class TensorFields:
             raise BadData(f"there is no device type {kind}")
         return device_text(self._devices, kind, index)
 
-    def held(self, address: int, member: Member[int]) -> int:
+    def tensor_member(self, address: int, member: Member[int]) -> int:
         """The TensorImpl of an ``at::Tensor`` member of a class derived from TensorImpl. Raises LayoutError."""
         return member.read(self._space, address + member.offset(self._space))

@@ -1,10 +1,8 @@
 """The files that ``dispatch-tensor`` writes: safetensors, and a page with a slice as a heat map and the histogram.
 
 A safetensors file (https://huggingface.co/docs/safetensors, "Format") is eight bytes with the header's length, the
-header as JSON, and the tensors' bytes, row-major, little-endian, one after the other. Where the format lacks a tensor's
+header as JSON, and the tensors' bytes, row-major, little-endian, one after the other. If the format lacks a tensor's
 dtype, the tensor becomes other entries.
-
-A slice is thinned to what a picture can show.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.whole_file import PRIVATE, WholeFile, cannot_write
 from gdbext.errors import TargetError, UsageError
@@ -48,7 +46,6 @@ TYPES = {
     "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }
 """Names of torch's dtypes in the format (safetensors/src/tensor.rs, 0.8.0)."""
-_ALIGNMENT = 8
 
 
 class StoredTensor(NamedTuple):
@@ -66,50 +63,32 @@ def write(path: str, tensors: Sequence[StoredTensor], metadata: Mapping[str, str
 
     Raises TargetError, and whatever ``data`` raises.
     """
+    entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for tensor in tensors:
+        offsets = [at, at + tensor.size]
+        entries[tensor.name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
+        at += tensor.size
+    header = json.dumps(entries, ensure_ascii=True).encode()
+    header += b" " * (-len(header) % 8)  # the data is aligned
     try:
         with WholeFile(path, PRIVATE) as file:
-            file.need(sum(tensor.size for tensor in tensors))
-            _write(file, tensors, metadata)
+            file.need(at)
+            file.write(len(header).to_bytes(8, "little") + header)
+            for tensor in tensors:
+                written = 0
+                for piece in tensor.data:
+                    file.write(piece)
+                    written += len(piece)
+                if written != tensor.size:
+                    raise TargetError(f"{tensor.name} has {written} bytes instead of {tensor.size}")
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
-def _write(file: WholeFile, tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> None:
-    file.write(header(tensors, metadata))
-    for tensor in tensors:
-        written = 0
-        for piece in tensor.data:
-            file.write(piece)
-            written += len(piece)
-        if written != tensor.size:
-            raise TargetError(f"{tensor.name} has {written} bytes instead of {tensor.size}")
-
-
-def header(tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> bytes:
-    """Length and JSON, padded so that the data is aligned."""
-    entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
-    at = 0
-    for tensor in tensors:
-        entries[tensor.name] = {
-            "dtype": TYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [at, at + tensor.size],
-        }
-        at += tensor.size
-    text = json.dumps(entries, ensure_ascii=True).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
-
-
-_AS_PARTS = {"complex128": "float64", "complex32": "float16"}
-"""Complex dtypes that the format lacks: saved with the real and the imaginary part as last dimension."""
-_AS_STORED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
-_RAW = "uint8"
-
-
-def save(reporter: TensorReporter, tensor: TensorSection, path: str) -> str:
-    """Write the tensor to ``path``, which is returned. Raises TargetError (it cannot be written, or has no elements),
-    MemoryFault, BadData."""
+def save(reporter: TensorReporter, tensor: TensorSection, path: str) -> None:
+    """Write the tensor to ``path``. Raises TargetError (it cannot be written, or has no elements), MemoryFault,
+    BadData."""
     name = tensor.name_ if tensor.name_.isidentifier() else "tensor"
     entries = list(entries_of(reporter, tensor.address, name))
     for part in tensor.parts:
@@ -120,12 +99,15 @@ def save(reporter: TensorReporter, tensor: TensorSection, path: str) -> str:
             why="; ".join((*tensor.notes, *tensor.problems)) or None,
             help="leave out --save to see what there is",
         )
-    write(path, entries, _metadata(tensor))
-    return path
+    metadata = {"dtype": tensor.dtype, "layout": tensor.layout, "sizes": str(list(tensor.sizes or ()))}
+    if tensor.quantization:
+        scheme, scale, zero_point, axis = tensor.quantization
+        metadata["quantization"] = f"{scheme} scale={list(scale)} zero_point={list(zero_point)} axis={axis}"
+    write(path, entries, metadata)
 
 
 def entries_of(reporter: TensorReporter, address: int, name: str) -> Iterator[StoredTensor]:
-    """The tensor's elements as an entry; nothing where there are none to read. Raises BadData, MemoryFault."""
+    """The tensor's elements as an entry; nothing if there are none to read. Raises BadData, MemoryFault."""
     try:
         contents = reporter.contents(reporter.facts(address))
     except NothingToRead:
@@ -137,11 +119,12 @@ def entry(contents: Contents, name: str) -> StoredTensor:
     """The elements, in a dtype that the format has."""
     element, shape = contents.geometry.element, contents.geometry.sizes
     size = contents.geometry.numel * element.size
-    dtype = _AS_STORED.get(element.dtype, element.dtype)
-    if element.dtype in _AS_PARTS:
-        dtype, shape = _AS_PARTS[element.dtype], (*shape, 2)
+    dtype = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}.get(element.dtype, element.dtype)
+    parts = {"complex128": "float64", "complex32": "float16"}.get(dtype)
+    if parts:  # the real and the imaginary part are the last dimension
+        dtype, shape = parts, (*shape, 2)
     elif dtype not in TYPES:
-        dtype = _RAW
+        dtype = "uint8"
         if element.size > 1:
             shape = (*shape, element.size)
         if element.packed != element.numbers:
@@ -150,18 +133,9 @@ def entry(contents: Contents, name: str) -> StoredTensor:
     return StoredTensor(name, dtype, shape, size, contents.stored())
 
 
-def _metadata(tensor: TensorSection) -> dict[str, str]:
-    """The metadata that the entries do not have."""
-    found = {"dtype": tensor.dtype, "layout": tensor.layout, "sizes": str(list(tensor.sizes or ()))}
-    if tensor.quantization:
-        how = tensor.quantization
-        numbers = f"scale={list(how.scale)} zero_point={list(how.zero_point)} axis={how.axis}"
-        found["quantization"] = f"{how.scheme} {numbers}"
-    return found
-
-
 class TensorSlice(NamedTuple):
-    """``leading`` is the index of the dimensions before the last two; a tensor of fewer dimensions is one row.
+    """A slice, thinned to what a picture can show. ``leading`` is the index of the dimensions before the last two; a
+    tensor of fewer dimensions is one row.
 
     ``rows`` and ``columns`` are the slice's own sizes; ``values`` has every ``row_step``-th and ``column_step``-th of
     them. Of complex numbers the absolute values are shown (``is_magnitude``).
@@ -183,15 +157,20 @@ _ROW_CELLS = 1024
 
 
 def read_slice(contents: Contents, index: Sequence[int] = ()) -> TensorSlice:
-    """The slice at ``index`` of the leading dimensions, by default the first one. Raises UsageError for an index that
+    """The slice at ``index`` of the leading dimensions (default: the first one). Raises UsageError for an index that
     does not exist, NothingToRead for a tensor that cannot be cut, MemoryFault."""
     geometry = contents.geometry
-    leading = max(0, len(geometry.sizes) - 2)
-    chosen = _checked(index, geometry.sizes[:leading])
+    leading = geometry.sizes[:-2]
+    if index and (len(index) != len(leading) or any(not -size <= at < size for at, size in zip(index, leading))):
+        raise UsageError(
+            f"there is no slice {','.join(map(str, index))}",
+            why=f"all dimensions but the last two have an index, and here their sizes are {list(leading)}",
+        )
+    chosen = tuple(at % size for at, size in zip(index, leading)) if index else (0,) * len(leading)
     if not geometry.numel:
         raise NothingToRead("it has no elements")
     first = sum(at * stride for at, stride in zip(chosen, geometry.strides))
-    sizes, strides = (1, 1, *geometry.sizes[leading:])[-2:], (0, 0, *geometry.strides[leading:])[-2:]
+    sizes, strides = (1, 1, *geometry.sizes[len(leading) :])[-2:], (0, 0, *geometry.strides[len(leading) :])[-2:]
     limits = (1, _ROW_CELLS) if sizes[0] == 1 else (CELLS, CELLS)
     steps = tuple(-(-size // limit) for size, limit in zip(sizes, limits))
     element = geometry.element
@@ -203,45 +182,28 @@ def read_slice(contents: Contents, index: Sequence[int] = ()) -> TensorSlice:
         sizes=tuple(-(-size // step) for size, step in zip(sizes, steps)),
         strides=tuple(stride * step for stride, step in zip(strides, steps)),
     )
-    values = contents.of(part, lambda how: _cut(how, chosen, len(geometry.sizes), steps)).values()
-    if element.numbers > 1:
-        values = [_numbers_of(row, steps[1]) for row in values]
-    rows = tuple(tuple(_plain(value) for value in row) for row in values)
+    values = contents.part(part, lambda how: _cut_quantizer(how, chosen, len(geometry.sizes), steps)).values()
+    step = steps[1]
+    if element.numbers > 1:  # elements of several numbers each: all of them, or the first of each if it is a sample
+        values = [[number for numbers in row for number in (numbers if step == 1 else numbers[:1])] for row in values]
+        step = step * element.numbers if step > 1 else 1
     is_magnitude = any(isinstance(value, complex) for row in values for value in row)
-    step = steps[1] * element.numbers if steps[1] > 1 else 1
+    rows = tuple(tuple(abs(value) if is_magnitude else float(value) for value in row) for row in values)
     return TensorSlice(chosen, sizes[0], sizes[1] * element.numbers, steps[0], step, rows, is_magnitude)
 
 
-def _numbers_of(row: Sequence[Sequence[Any]], step: int) -> list[Any]:
-    """The numbers of elements that are several numbers each: all of them, or, where the row is a sample, the first of
-    each."""
-    return [number for element in row for number in (element if step == 1 else element[:1])]
-
-
-def _checked(index: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    if not index:
-        return (0,) * len(sizes)
-    if len(index) != len(sizes) or any(not -size <= at < size for at, size in zip(index, sizes)):
-        raise UsageError(
-            f"there is no slice {','.join(map(str, index))}",
-            why=f"all dimensions but the last two have an index, and here their sizes are {list(sizes)}",
-        )
-    return tuple(at % size for at, size in zip(index, sizes))
-
-
-def _cut(how: Quantization, index: Sequence[int], dimensions: int, steps: Sequence[int]) -> Quantization:
-    """The part of the quantiser for the slice, where each channel has numbers of its own."""
-    if how.axis is None:
-        return how
-    if how.axis < len(index):
-        at = index[how.axis]
-        return how._replace(scale=(how.scale[at],), zero_point=(how.zero_point[at],), axis=None)
-    step = steps[how.axis - dimensions]
-    return how._replace(scale=how.scale[::step], zero_point=how.zero_point[::step], axis=how.axis - dimensions + 2)
-
-
-def _plain(value: Any) -> float:
-    return abs(value) if isinstance(value, complex) else float(value)
+def _cut_quantizer(
+    quantization: Quantization, index: Sequence[int], dimensions: int, steps: Sequence[int]
+) -> Quantization:
+    """The part of the quantizer for the slice, if each channel has numbers of its own."""
+    scale, zero_point, axis = quantization.scale, quantization.zero_point, quantization.axis
+    if axis is None:
+        return quantization
+    if axis < len(index):
+        at = index[axis]
+        return quantization._replace(scale=(scale[at],), zero_point=(zero_point[at],), axis=None)
+    step = steps[axis - dimensions]
+    return quantization._replace(scale=scale[::step], zero_point=zero_point[::step], axis=axis - dimensions + 2)
 
 
 _WIDTH, _HEIGHT = 640, 160
@@ -251,11 +213,11 @@ _WIDTH, _HEIGHT = 640, 160
 def render(tensor: TensorSection, part: TensorSlice | None, reason: str = "", origin: Origin = NO_ORIGIN) -> str:
     """The page; ``reason``: why there is no slice."""
     title = f"{tensor.name_}: {tensor_section.headline(tensor)}"
-    return Page(title, ("heatmap",)).whole(_body(tensor, part, reason, origin))
+    return Page(title, ("heatmap",)).whole(_body(title, tensor, part, reason, origin))
 
 
-def _body(tensor: TensorSection, part: TensorSlice | None, reason: str, origin: Origin) -> Iterator[str]:
-    yield f"<h1>{text(tensor.name_)}: {text(tensor_section.headline(tensor))}</h1>"
+def _body(title: str, tensor: TensorSection, part: TensorSlice | None, reason: str, origin: Origin) -> Iterator[str]:
+    yield f"<h1>{text(title)}</h1>"
     yield from facts((*tensor_section.fields(tensor), *origin.facts))
     yield from (f'<p class="note">{text(note)}</p>' for note in tensor.notes)
     yield from (f'<p class="warning">unknown: {text(problem)}</p>' for problem in tensor.problems)
@@ -270,52 +232,45 @@ def _body(tensor: TensorSection, part: TensorSlice | None, reason: str, origin: 
         yield f'<p class="note">There is no picture: {text(reason)}</p>'
 
 
-def _histogram(found: Histogram) -> Iterator[str]:
-    """Bars from the lowest number to the highest."""
-    most, step = max(found.counts, default=0) or 1, _WIDTH / max(1, len(found.counts))
-    span = (found.high - found.low) / max(1, len(found.counts))
-    sampled = ", of a sample" if found.sampled else ""
-    yield f'<h2>Histogram{sampled}</h2><svg class="histogram" width="{_WIDTH}" height="{_HEIGHT + 20}" role="img">'
-    for number, count in enumerate(found.counts):
-        height = count / most * _HEIGHT
-        low = found.low + number * span
-        place = f'x="{number * step:.1f}" y="{_HEIGHT - height:.1f}" width="{step - 1:.1f}" height="{height:.1f}"'
-        yield f"<rect {place}><title>{low:.6g} to {low + span:.6g}: {count}</title></rect>"
-    yield f'<text x="0" y="{_HEIGHT + 14}">{found.low:.6g}</text>'
-    yield f'<text x="{_WIDTH}" y="{_HEIGHT + 14}" text-anchor="end">{found.high:.6g}</text></svg>'
-
-
 def _heat_map(part: TensorSlice) -> Iterator[str]:
-    yield f"<h2>{text(_title(part))}</h2>"
+    index = ", ".join((*map(str, part.leading), ":", ":")) if part.rows > 1 or part.leading else ":"
+    what = "Absolute values" if part.is_magnitude else "Values"
+    yield f"<h2>{text(f'{what} of [{index}], {part.rows} × {part.columns}')}</h2>"
     if (part.row_step, part.column_step) != (1, 1):
-        which = f"every {_ordinal(part.row_step)} row and every {_ordinal(part.column_step)} column"
+        ordinals = {1: "single", 2: "2nd", 3: "3rd"}
+        row, column = (ordinals.get(step, f"{step}th") for step in (part.row_step, part.column_step))
+        which = f"every {row} row and every {column} column"
         yield f'<p class="warning">It is a sample, {which}: what lies between is not seen here.</p>'
     yield '<canvas class="heat" id="heat"></canvas><p id="legend" class="note"></p>'
     yield '<div class="tip" id="tip" hidden></div>'
-    values = [[_number(value) for value in row] for row in part.values]
-    yield embedded(
-        "slice",
-        {
-            "index": part.leading,
-            "rowStep": part.row_step,
-            "columnStep": part.column_step,
-            "values": values,
-            "hasRows": part.rows > 1,
-        },
-    )
+
+    def shown(value: float) -> float | str:  # short; JSON has no NaN
+        if math.isfinite(value):
+            return float(f"{value:.6g}")
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+
+    members = {
+        "index": part.leading,
+        "rowStep": part.row_step,
+        "columnStep": part.column_step,
+        "values": [[shown(value) for value in row] for row in part.values],
+        "hasRows": part.rows > 1,
+    }
+    yield embedded("slice", members)
 
 
-def _title(part: TensorSlice) -> str:
-    index = ", ".join((*map(str, part.leading), ":", ":")) if part.rows > 1 or part.leading else ":"
-    return f"{'Absolute values' if part.is_magnitude else 'Values'} of [{index}], {part.rows} × {part.columns}"
-
-
-def _ordinal(step: int) -> str:
-    return {1: "single", 2: "2nd", 3: "3rd"}.get(step, f"{step}th")
-
-
-def _number(value: float) -> float | str:
-    """Short, for it is only shown; JSON has no NaN."""
-    if math.isfinite(value):
-        return float(f"{value:.6g}")
-    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+def _histogram(histogram: Histogram) -> Iterator[str]:
+    """Bars from the lowest number to the highest."""
+    width, height = 640, 160  # pixels
+    counts, low, high = histogram.counts, histogram.low, histogram.high
+    most, step = max(counts, default=0) or 1, width / max(1, len(counts))
+    span = (high - low) / max(1, len(counts))
+    sampled = ", of a sample" if histogram.sampled else ""
+    yield f'<h2>Histogram{sampled}</h2><svg class="histogram" width="{width}" height="{height + 20}" role="img">'
+    for number, count in enumerate(counts):
+        bar = count / most * height
+        start = low + number * span
+        box = f'x="{number * step:.1f}" y="{height - bar:.1f}" width="{step - 1:.1f}" height="{bar:.1f}"'
+        yield f"<rect {box}><title>{start:.6g} to {start + span:.6g}: {count}</title></rect>"
+    yield f'<text x="0" y="{height + 14}">{low:.6g}</text>'
+    yield f'<text x="{width}" y="{height + 14}" text-anchor="end">{high:.6g}</text></svg>'

@@ -1,6 +1,4 @@
-"""Everything about one tensor: its fields, what it wraps, and what its elements are.
-
-From a Python object to the TensorImpl that it stands for, and back to what a subclass wraps.
+"""Everything about one tensor: its fields, what it wraps, and what its elements are; and the tensors of Python objects.
 
 THPVariable (torch/csrc/autograd/python_variable.h) holds an ``at::Tensor``, in older versions a ``MaybeOwned`` of one,
 right behind the object's header. Where exactly is not measured: a word counts if it is the address of a TensorImpl that
@@ -10,14 +8,15 @@ points back to this very object.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from gdbext.cpython.objects.py_ref import PyRef, integer, text, type_name
 from gdbext.errors import BadData, GdbextError
-from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead, Progress, fits, no_progress
-from gdbext.tools.tensor.elements import element_type
+from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead, Progress
+from gdbext.tools.tensor.elements import element_type, span_of
 from gdbext.tools.tensor.numpy_statistics import import_numpy
 from gdbext.tools.tensor.tensor_fields import QuantizerReader, TensorFields, TensorKind, kind_of
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 class TensorReporter:
     """Describes the tensors of one session."""
 
-    def __init__(self, session: Session, progress: Progress = no_progress) -> None:
+    def __init__(self, session: Session, progress: Progress = lambda _: None) -> None:
         """Prepare the readers. Raises NotTorch, LayoutError."""
         self._session = session
         self.memory = session.memory
@@ -50,8 +49,7 @@ class TensorReporter:
 
     @cached_property
     def python(self) -> PythonTensors:
-        """Tensors as Python objects."""
-        return PythonTensors(self.is_tensor, self.fields.python_object, self.fields.device_at)
+        return PythonTensors(self.is_tensor, self.fields)
 
     def is_tensor(self, address: int) -> bool:
         """True if there is a TensorImpl."""
@@ -62,20 +60,19 @@ class TensorReporter:
         return True
 
     def is_undefined(self, address: int) -> bool:
-        """It is the one tensor that stands for none (c10/core/UndefinedTensorImpl.h)."""
+        """It is the tensor that represents none (c10/core/UndefinedTensorImpl.h)."""
         return self._facts.read(address).implementation == UNDEFINED_TENSOR
 
     # --- one tensor ------------------------------------------------------------------------------
 
     def short(self, address: int) -> str:
-        """``f32[4, 4] cpu``; the reason where it cannot be read."""
+        """``f32[4, 4] cpu``; the reason if it cannot be read."""
         try:
             return self._facts.read(address).short
         except GdbextError as error:
             return f"unknown ({error.what})"
 
     def facts(self, address: int) -> TensorFacts:
-        """Raises BadData (no tensor, or a freed one), MemoryFault."""
         return self._facts.read_alive(address)
 
     def contents(self, facts: TensorFacts) -> Contents:
@@ -84,27 +81,39 @@ class TensorReporter:
         keys = set(self._session.dispatch_keys.decode(facts.key_set))
         quantization = self.quantization(facts) if geometry.element.is_quantized else None
         if quantization:
-            _check_channels(geometry, quantization)
+            check_channels(geometry, quantization)
+
+        def numpy() -> Any:  # a debugger's Python may have another one than expected
+            return import_numpy() if self._session.target.debugger == "none" else None
+
         return Contents(
-            self._read, geometry, quantization, "Conjugate" in keys, "Negative" in keys, self._numpy, self._progress
+            self._read, geometry, quantization, "Conjugate" in keys, "Negative" in keys, numpy, self._progress
         )
+
+    def quantization(self, facts: TensorFacts) -> Quantization:
+        """Read the quantizer. Raises BadData, MemoryFault, LayoutError."""
+        return self._quantizers.read(facts.address)
+
+    def _plain_values(self, address: int) -> Any:
+        """The values of a tensor of scales or zero points. Raises BadData."""
+        facts = self.facts(address)
+        if facts.dtype.startswith("q"):
+            raise BadData(f"what should be scales at {address:#x} is a tensor of {facts.dtype}")
+        contents = self.contents(facts)
+        if contents.geometry.numel > 1 << 20:
+            raise BadData(f"{contents.geometry.numel} channels")
+        return contents.values()
 
     def _read(self, address: int, size: int) -> bytes:
         if size < 1 << 16:
             return self.memory.read(address, size)
         return self._session.target.memory.read(address, size)
 
-    def _numpy(self) -> Any:
-        """numpy, where the Python that runs us is not a debugger's and has it."""
-        if self._session.target.debugger != "none":
-            return None
-        return import_numpy()
-
     def kind(self, facts: TensorFacts) -> TensorKind:
-        """The kind of place where the elements are."""
         return kind_of(facts.implementation, self._session.dispatch_keys.decode(facts.key_set), facts.device)
 
     def _geometry(self, facts: TensorFacts) -> Geometry:
+        """Raises NothingToRead, and BadData for metadata that contradicts itself."""
         kind = self.kind(facts)
         if kind.unreadable:
             raise NothingToRead(kind.unreadable)
@@ -116,38 +125,17 @@ class TensorReporter:
             return Geometry(storage.data, (storage.size // element.size,), (1,), element)
         if facts.sizes is None or facts.strides is None:
             raise NothingToRead("its sizes are symbolic, or a method of its class computes them")
-        offset = self.fields.storage_offset(facts.address)
-        per_byte = element.packed // element.numbers
-        start = (storage.data if storage else 0) + offset * element.size // per_byte
+        tensor = self.fields.tensor(facts.address)
+        offset = tensor.storage_offset_
+        start = (storage.data if storage else 0) + offset * element.size // (element.packed // element.numbers)
         geometry = Geometry(start, facts.sizes, facts.strides, element)
-        self._check(geometry, self.fields.numel(facts.address), offset)
+        check_shape(geometry, tensor.numel_, offset)
         if geometry.numel:
-            _check_storage(geometry, storage, offset)
+            check_storage(geometry, storage, offset)
         return geometry
 
-    @staticmethod
-    def _check(geometry: Geometry, numel: int, offset: int) -> None:
-        """Raises BadData for metadata that does not hold together."""
-        if min((*geometry.sizes, *geometry.strides, offset, 0)) < 0:
-            raise _torn(f"sizes {list(geometry.sizes)}, strides {list(geometry.strides)}, offset {offset} cannot be")
-        if geometry.numel != numel:
-            raise _torn(f"sizes {list(geometry.sizes)} are not those of {numel} elements")
-
-    def quantization(self, facts: TensorFacts) -> Quantization:
-        """Read the quantiser. Raises BadData, MemoryFault, LayoutError."""
-        return self._quantizers.read(facts.address)
-
-    def _plain_values(self, address: int) -> Any:
-        facts = self.facts(address)
-        if facts.dtype.startswith("q"):
-            raise BadData(f"what should be scales at {address:#x} is a tensor of {facts.dtype}")
-        contents = self.contents(facts)
-        if contents.geometry.numel > 1 << 20:
-            raise BadData(f"{contents.geometry.numel} channels")
-        return contents.values()
-
     def statistics(self, address: int, limit: int = 0) -> Statistics | None:
-        """Statistics of a tensor that has elements to read, None for any other; a sample where there are more than
+        """Statistics of a tensor that has elements to read, None for any other; a sample if there are more than
         ``limit``."""
         try:
             return self.contents(self.facts(address)).statistics(limit)
@@ -155,41 +143,47 @@ class TensorReporter:
             return None
 
     def values(self, address: int, limit: int) -> Any:
-        """Values of a tensor that has elements to read, and at most ``limit`` of them; None for any other."""
+        """Values of a tensor that has at most ``limit`` elements to read; None for any other."""
         try:
             return self.contents(self.facts(address)).values_if_few(limit)
         except GdbextError:
             return None
 
 
-def _check_storage(geometry: Geometry, storage: StorageReport | None, offset: int) -> None:
-    """Raises BadData for elements that lie outside of the storage, NothingToRead where it has no memory."""
+_TORN = "it was read while the program changed it, or it was overwritten"
+
+
+def check_shape(geometry: Geometry, numel: int, offset: int) -> None:
+    """Raises BadData for metadata that contradicts itself."""
+    sizes, strides = list(geometry.sizes), list(geometry.strides)
+    if min((*sizes, *strides, offset, 0)) < 0:
+        raise BadData(f"sizes {sizes}, strides {strides}, offset {offset} cannot be", why=_TORN)
+    if geometry.numel != numel:
+        raise BadData(f"sizes {sizes} are not those of {numel} elements", why=_TORN)
+
+
+def check_storage(geometry: Geometry, storage: StorageReport | None, offset: int) -> None:
+    """Raises BadData for elements that lie outside of the storage, NothingToRead if it has no memory."""
     if not storage or not storage.data:
         raise NothingToRead("its storage has no memory")
-    per_byte = geometry.element.packed // geometry.element.numbers
-    inside = (
-        geometry.numel <= storage.size * per_byte
-        if per_byte > 1
-        else fits(geometry, storage.data, storage.data + storage.size)
-    )
-    if not inside:
-        raise _torn(
-            f"sizes {list(geometry.sizes)}, strides {list(geometry.strides)} and offset {offset} do not fit the "
-            f"storage of {storage.size} bytes"
-        )
+    element = geometry.element
+    per_byte = element.packed // element.numbers
+    if per_byte > 1:
+        is_inside = geometry.numel <= storage.size * per_byte
+    else:
+        end = geometry.address + span_of(geometry.dimensions) * element.size
+        is_inside = not geometry.numel or (storage.data <= geometry.address and end <= storage.data + storage.size)
+    if not is_inside:
+        shape = f"sizes {list(geometry.sizes)}, strides {list(geometry.strides)} and offset {offset}"
+        raise BadData(f"{shape} do not fit the storage of {storage.size} bytes", why=_TORN)
 
 
-def _check_channels(geometry: Geometry, how: Quantization) -> None:
-    """Raises BadData where there are not as many scales and zero points as channels."""
-    if how.axis is None:
+def check_channels(geometry: Geometry, quantization: Quantization) -> None:
+    """Raises BadData if there are not as many scales and zero points as channels."""
+    axis, scales, sizes = quantization.axis, len(quantization.scale), geometry.sizes
+    if axis is None or (axis < len(sizes) and sizes[axis] == scales == len(quantization.zero_point)):
         return
-    channels = geometry.sizes[how.axis] if how.axis < len(geometry.sizes) else -1
-    if not channels == len(how.scale) == len(how.zero_point):
-        raise _torn(f"{len(how.scale)} scales along dimension {how.axis} do not fit sizes {list(geometry.sizes)}")
-
-
-def _torn(what: str) -> BadData:
-    return BadData(what, why="it was read while the program changed it, or it was overwritten")
+    raise BadData(f"{scales} scales along dimension {axis} do not fit sizes {list(sizes)}", why=_TORN)
 
 
 def tensor_statistics(session: Session) -> Callable[[int], Statistics | None]:
@@ -197,81 +191,62 @@ def tensor_statistics(session: Session) -> Callable[[int], Statistics | None]:
     return TensorReporter(session).statistics
 
 
-_WORDS = 6
-"""Words behind the object's header among which the tensor is."""
-_WRAPPED_LIMIT = 16
-_ATTRIBUTE_LIMIT = 200
-
-_DEVICE = "torch.device"
-"""THPDevice holds a c10::Device right behind the object's header (torch/csrc/Device.h)."""
-
-IsTensor = Callable[[int], bool]
-"""There is a TensorImpl at the address."""
-DeviceText = Callable[[int], str]
-"""The c10::Device at an address as text."""
-ObjectOf = Callable[[int], int]
-"""The PyObject* that a TensorImpl has, 0 for none."""
-
-
 class PythonTensors:
     """Reads the tensors behind Python objects."""
 
-    def __init__(self, is_tensor: IsTensor, object_of: ObjectOf, device_text: DeviceText) -> None:
+    def __init__(self, is_tensor: Callable[[int], bool], fields: TensorFields) -> None:
+        """``is_tensor``: there is a TensorImpl at the address."""
         self._is_tensor = is_tensor
-        self._object_of = object_of
-        self._device_text = device_text
+        self._fields = fields
 
     def tensor_of(self, value: PyRef) -> int | None:
-        """The TensorImpl behind a Python object; None where it is no tensor. Raises MemoryFault, BadData."""
-        for word in value.read(lambda python, _: python.memory.words(value.body, _WORDS)):
-            if word and not word & 7 and self._belongs(word, value.address):
-                return word
+        """The TensorImpl behind a Python object; None if it is no tensor. Raises MemoryFault, BadData."""
+        for word in value.read(lambda python, _: python.memory.words(value.body, 6)):
+            with suppress(GdbextError):
+                is_candidate = word and not word & 7 and self._fields.python_object(word) == value.address
+                if is_candidate and self._is_tensor(word):  # the cheap test first: most words are no tensor
+                    return word
         return None
 
     def tensor_or_none(self, value: PyRef) -> int | None:
-        """The same, and None where it cannot be read."""
+        """The TensorImpl behind a Python object; None if it is no tensor, or cannot be read."""
         try:
             return self.tensor_of(value)
         except GdbextError:
             return None
 
-    def _belongs(self, word: int, address: int) -> bool:
-        try:
-            return self._object_of(word) == address and self._is_tensor(word)  # cheap first: most words are no tensor
-        except GdbextError:
-            return False
-
     def wrapped(self, value: PyRef) -> Iterator[tuple[str, int]]:
         """(attribute, TensorImpl) of each tensor among a tensor's own attributes. Raises MemoryFault, BadData."""
-        own = value.variables(_ATTRIBUTE_LIMIT)
-        tensors = ((name, self.tensor_or_none(each)) for name, each in own.items())
-        yield from islice(((name, tensor) for name, tensor in tensors if tensor is not None), _WRAPPED_LIMIT)
+        own = value.variables(200)
+        tensors = ((name, self.tensor_or_none(attribute)) for name, attribute in own.items())
+        yield from islice(((name, tensor) for name, tensor in tensors if tensor is not None), 16)
         own.checked()
 
     def attribute_text(self, value: PyRef, name: str) -> str | None:
-        """A simple attribute of a tensor object for people: a str, an int, a device, or the class of what it is; None
-        for none. Raises MemoryFault, BadData."""
-        found = value[name]
-        return None if found.is_absent else self.brief(found)
+        """An attribute of a tensor object for people, see _brief(); None if it is absent. Raises MemoryFault,
+        BadData."""
+        attribute = value[name]
+        return None if attribute.is_absent else self._brief(attribute)
 
     def placements(self, value: PyRef) -> str | None:
-        """The layout of a DTensor over its mesh (torch/distributed/tensor/_dtensor_spec.py); None for another one.
-        Raises MemoryFault, BadData."""
-        found = value["_spec"]["placements"]
-        return None if found.is_absent else ", ".join(map(self._placement, found.elements().checked()))
+        """The layout of a DTensor over its mesh (torch/distributed/tensor/_dtensor_spec.py), ``Shard(0), Replicate``;
+        None for another tensor. Raises MemoryFault, BadData."""
+        placements = value["_spec"]["placements"]
+        if placements.is_absent:
+            return None
+        texts = []
+        for placement in placements.elements().checked():
+            dimension = placement["dim"]
+            arguments = "" if dimension.is_absent else f"({self._brief(dimension)})"
+            texts.append(placement.read(type_name).rpartition(".")[2] + arguments)
+        return ", ".join(texts)
 
-    def _placement(self, value: PyRef) -> str:
-        name, dimension = value.read(type_name).rpartition(".")[2], value["dim"]
-        return name if dimension.is_absent else f"{name}({self.brief(dimension)})"
-
-    def brief(self, value: PyRef) -> str:
+    def _brief(self, value: PyRef) -> str:
         """A str, int or device as Python shows it, anything else by its class. Raises MemoryFault, BadData."""
         for read in (text, integer):
-            try:
+            with suppress(BadData):
                 return repr(value.read(read))
-            except BadData:
-                continue
         kind = value.read(type_name)
-        if kind == _DEVICE:
-            return self._device_text(value.body)
+        if kind == "torch.device":  # a c10::Device right behind the object's header (torch/csrc/Device.h)
+            return self._fields.device_at(value.body)
         return kind

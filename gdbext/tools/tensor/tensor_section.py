@@ -1,8 +1,8 @@
-"""The report of ``dispatch-tensor``: what is said of a tensor, as JSON and as text."""
+"""The report of ``dispatch-tensor`` on a tensor, as JSON and as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -70,7 +70,7 @@ class TensorSection(Section):
     page: str | None = None
     """The file that --html names."""
     whose: str = ""
-    """The frame whose variable it was found by: ``train.py:8 (step)``."""
+    """The frame whose variable it was statistics by: ``train.py:8 (step)``."""
     problems: tuple[str, ...] = ()
     name_: str = ""
     """The name that the user gave."""
@@ -81,7 +81,6 @@ class TensorSection(Section):
         return self.statistics or NO_STATISTICS
 
 
-_BARS = " ▁▂▃▄▅▆▇█"
 _INDENT = "  "
 
 
@@ -113,7 +112,7 @@ def headline(tensor: TensorSection) -> str:
 
 
 def fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
-    """A list of titles and texts, "" for what does not apply."""
+    """(title, text) of each field, "" if one does not apply."""
     python = f", Python {tensor.python_type}" if tensor.python_type else ""
     yield "object", f"{tensor.implementation} at {tensor.address:#x}{python}"
     yield "dtype", f"torch.{tensor.dtype}"
@@ -135,9 +134,14 @@ def fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
     bits = (("conjugate", tensor.conjugate), ("negative", tensor.negative))
     yield "marked", ", ".join(word for word, on in bits if on)
     if tensor.quantization:
-        how = tensor.quantization
-        axis = "" if how.axis is None else f", axis {how.axis}"
-        yield "quantised", f"{how.scheme}: scale {_few(how.scale)}, zero point {_few(how.zero_point)}{axis}"
+        scheme, scales, zeros, number = tensor.quantization
+        axis = "" if number is None else f", axis {number}"
+        yield "quantised", f"{scheme}: scale {_first_numbers(scales)}, zero point {_first_numbers(zeros)}{axis}"
+
+
+def _first_numbers(numbers: Sequence[float]) -> str:
+    texts = [number_text(number) for number in numbers[:6]]
+    return texts[0] if len(numbers) == 1 else f"[{', '.join(texts)}{', …' if len(numbers) > 6 else ''}]"
 
 
 def _autograd(tensor: TensorSection) -> Iterator[str]:
@@ -155,29 +159,26 @@ def _autograd(tensor: TensorSection) -> Iterator[str]:
         yield f"grad {tensor.grad}"
 
 
-def _few(numbers: Any) -> str:
-    texts = [number_text(number) for number in numbers[:6]]
-    return texts[0] if len(numbers) == 1 else f"[{', '.join(texts)}{', …' if len(numbers) > 6 else ''}]"
-
-
 def _parts(title: str, parts: tuple[Part, ...]) -> Iterator[str]:
     for part in parts:
         line = f"{_INDENT}{title:<14}{escape(part.name)}: {escape(part.short)} at {part.address:#x}"
         title = ""
-        values = "" if part.values is None else f"  = {', '.join(each.strip() for each in value_lines(part.values))}"
+        values = "" if part.values is None else f"  = {', '.join(map(str.strip, value_lines(part.values)))}"
         yield f"{line}  {statistics_text(part.statistics)}{values}" if part.statistics else line
 
 
-def first_odd_ones(found: Statistics) -> Iterator[str]:
+def first_odd_ones(statistics: Statistics) -> Iterator[str]:
     """Positions of the first NaN and the first infinity."""
-    for name, where in (("NaN", found.first_nan), ("Inf", found.first_inf)):
-        if where is not None:
-            yield f"{'first ' + name:<14}at {list(where)}"
+    for name, index in (("NaN", statistics.first_nan), ("Inf", statistics.first_inf)):
+        if index is not None:
+            yield f"{'first ' + name:<14}at {list(index)}"
 
 
-def _statistics(found: Statistics, histogram: Histogram | None, style: Style) -> Iterator[str]:
-    yield f"{_INDENT}{'elements':<14}{found.numel}" + (f": {statistics_text(found)}" if found.numel else "")
-    yield from (style(f"{_INDENT}{line}", "red") for line in first_odd_ones(found))
+def _statistics(statistics: Statistics, histogram: Histogram | None, style: Style) -> Iterator[str]:
+    yield f"{_INDENT}{'elements':<14}{statistics.numel}" + (
+        f": {statistics_text(statistics)}" if statistics.numel else ""
+    )
+    yield from (style(f"{_INDENT}{line}", "red") for line in first_odd_ones(statistics))
     if histogram and histogram.total:
         low, high = number_text(histogram.low), number_text(histogram.high)
         sampled = f"  ({counted(histogram.total, 'element')} sampled)" if histogram.sampled else ""
@@ -185,9 +186,9 @@ def _statistics(found: Statistics, histogram: Histogram | None, style: Style) ->
 
 
 def bars(counts: tuple[int, ...]) -> str:
-    """A bar for each count; one that is not zero can be seen."""
+    """A bar for each count; each that is not zero is visible."""
     most = max(counts)
-    return "".join(_BARS[-(-count * 8 // most)] for count in counts)
+    return "".join(" ▁▂▃▄▅▆▇█"[-(-count * 8 // most)] for count in counts)
 
 
 def value_lines(values: Any) -> list[str]:
@@ -195,9 +196,8 @@ def value_lines(values: Any) -> list[str]:
     if not isinstance(values, list):
         return [number_text(values)]
     if not values or not isinstance(values[0], list):
-        return ["[" + ", ".join(number_text(each) for each in values) + "]"]
-    inner = [value_lines(each) for each in values]
-    lines = [line for block in inner for line in block]
+        return ["[" + ", ".join(map(number_text, values)) + "]"]
+    lines = [line for block in map(value_lines, values) for line in block]
     if len(lines) == 1:
         return [f"[{lines[0]}]"]
     return ["[" + lines[0], *(" " + line for line in lines[1:-1]), " " + lines[-1] + "]"]

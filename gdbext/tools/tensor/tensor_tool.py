@@ -1,7 +1,5 @@
-"""``dispatch-tensor``: one tensor: its metadata, its statistics, and its values where they are few.
-
-Which tensor a user means: an address, a register, a word in memory, or a Python variable.
-"""
+"""``dispatch-tensor``: finds the tensor that a user means by address, register, C++ expression or Python name, and
+shows it."""
 
 from __future__ import annotations
 
@@ -63,7 +61,6 @@ Cost: 1 GiB of float32 takes 1 to 3 s where scripts/dispatch runs without a debu
 Python has numpy (GDBEXT_PYTHON names another Python), and some minutes without numpy, with progress on standard error.
 Memory is read in pieces of 4 MiB; there is never a second copy of the tensor.
 """
-_QUIET_SECONDS = 1.0
 
 
 class TensorTool(Tool):
@@ -74,133 +71,103 @@ class TensorTool(Tool):
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments of this tool."""
         parser.epilog = _EPILOG
-        parser.add_argument(
-            "address",
-            nargs="*",
-            metavar="ADDRESS|EXPR",
-            help="an address, $REGISTER, *$REGISTER+8, or a C++ expression",
+        address_help = "an address, $REGISTER, *$REGISTER+8, or a C++ expression"
+        parser.add_argument("address", nargs="*", metavar="ADDRESS|EXPR", help=address_help)
+        py_help = "find the tensor by a Python variable, with attributes and indices"
+        parser.add_argument("--py", metavar="NAME", help=py_help)
+        thread_help = "the thread whose variables are meant (default: the selected one)"
+        parser.add_argument("--thread", metavar="TID|N", help=thread_help)
+        frame_help = (
+            "the Python frame whose variable is meant: 0 is the innermost one (default: all, beginning "
+            "at the frame that up and down have selected)"
         )
-        parser.add_argument(
-            "--py", metavar="NAME", help="find the tensor by a Python variable, with attributes and indices"
-        )
-        parser.add_argument(
-            "--thread", metavar="TID|N", help="the thread whose variables are meant (default: the selected one)"
-        )
-        parser.add_argument(
-            "--frame",
-            metavar="N|FUNCTION",
-            help="the Python frame whose variable is meant: 0 is the innermost one (default: all, beginning "
-            "at the frame that up and down have selected)",
-        )
+        parser.add_argument("--frame", metavar="N|FUNCTION", help=frame_help)
         parser.add_argument("--save", metavar="FILE", help="write the elements to FILE (safetensors)")
         parser.add_argument("--html", metavar="FILE", help="write a page with a slice as a heat map and the histogram")
-        parser.add_argument(
-            "--slice",
-            metavar="I,J…",
-            type=indices,
-            default=(),
-            help="the slice to draw: an index for each dimension but the last two",
-        )
+        slice_help = "the slice to draw: an index for each dimension but the last two"
+        parser.add_argument("--slice", metavar="I,J…", type=_indices, default=(), help=slice_help)
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Describe the tensor. Raises UsageError, BadData (no tensor), TargetError (the file cannot be written)."""
+        """Describe the tensor. Raises UsageError, BadData (no tensor), TargetError (a file cannot be written)."""
         if args.frame and not args.py:
             raise UsageError("--frame chooses among Python variables", help="dispatch-tensor --py x --frame 0")
         if bool(args.address) == bool(args.py):
             raise UsageError("give one address or expression, or --py NAME", help="dispatch-tensor --py x")
-        session, (reporter, section) = session.settled(lambda each: _read(each, args))
+
+        def read(session: Session) -> tuple[TensorReporter, TensorSection]:
+            reporter = TensorReporter(session, _ProgressLine("read"))
+            if not args.py:
+                label = " ".join(args.address)
+                return reporter, describe(
+                    session, reporter, tensor_at(session, reporter, evaluate(session, label)), label
+                )
+            thread = (
+                find_thread(session.target, args.thread) if args.thread else session.target.memory.selected_thread()
+            )
+            address, variable = tensor_named(session, reporter, args.py, thread, args.frame)
+            return reporter, replace(describe(session, reporter, address, args.py), whose=variable.whose)
+
+        session, (reporter, section) = session.settled(read)
         if args.save:
-            section = replace(section, saved=_saved(session, section, args.save))
+            save(TensorReporter(session, _ProgressLine("saved")), section, args.save)
+            section = replace(section, saved=args.save)
         if args.html:
-            command = host.called.command("dispatch-tensor")
-            section = _with_page(session, reporter, section, args, command)
+            part, reason = None, ""
+            try:
+                part = read_slice(reporter.contents(reporter.facts(section.address)), args.slice)
+            except UsageError:  # there is no such slice
+                raise
+            except GdbextError as error:
+                reason = error.what
+            origin = page_origin(session, host.called.command("dispatch-tensor"))
+            whole_file.write(args.html, tensor_files.render(section, part, reason, origin).encode())
+            section = replace(section, page=args.html)
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
 
 
-def _read(session: Session, args: Namespace) -> tuple[TensorReporter, TensorSection]:
-    reporter = TensorReporter(session, _ReadingLine("read"))
-    address, found = _chosen(session, reporter, args)
-    section = describe(session, reporter, address, args.py or " ".join(args.address))
-    return reporter, replace(section, whose=found.whose) if found else section
-
-
-def _saved(session: Session, section: TensorSection, path: str) -> str:
-    return save(TensorReporter(session, _ReadingLine("saved")), section, path)
-
-
-def indices(words: str) -> tuple[int, ...]:
-    """Parse indices such as ``3,0``. Raises ArgumentTypeError."""
+def _indices(words: str) -> tuple[int, ...]:
+    """Parse _indices such as ``3,0``. Raises ArgumentTypeError."""
     try:
         return tuple(integer(word) for word in words.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{words!r} is not a list of indices such as 3,0") from None
+        raise argparse.ArgumentTypeError(f"{words!r} is not a list of _indices such as 3,0") from None
 
 
-def _with_page(
-    session: Session, reporter: TensorReporter, section: TensorSection, args: Namespace, command: str
-) -> TensorSection:
-    """Raises UsageError (there is no such slice), TargetError (the file cannot be written)."""
-    part, reason = None, ""
-    try:
-        part = read_slice(reporter.contents(reporter.facts(section.address)), args.slice)
-    except UsageError:
-        raise
-    except GdbextError as error:
-        reason = error.what
-    page = tensor_files.render(section, part, reason, page_origin(session, command))
-    whole_file.write(args.html, page.encode())
-    return replace(section, page=args.html)
-
-
-def _chosen(session: Session, reporter: TensorReporter, args: Namespace) -> tuple[int, FoundVariable | None]:
-    """The tensor, and the variable that it was found by."""
-    if not args.py:
-        return tensor_at(session, reporter, evaluate(session, " ".join(args.address))), None
-    thread = find_thread(session.target, args.thread) if args.thread else session.target.memory.selected_thread()
-    return tensor_named(session, reporter, args.py, thread, args.frame)
-
-
-class _ReadingLine:
-    """Says on standard error how far it is, where it takes longer than a second."""
+class _ProgressLine:
+    """Prints each second on standard error which part is done."""
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._next = time.monotonic() + _QUIET_SECONDS
+        self._next = time.monotonic() + 1.0
 
     def __call__(self, done: float) -> None:
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + _QUIET_SECONDS
+            self._next = now + 1.0
             print(f"{TensorTool.name}: {escape(self._what)} {done:.0%}", file=sys.stderr, flush=True)
 
 
-_GRAD = ".grad"
-_ADDRESS = re.compile(rf"(\*?)\s*(?:tensor:|@)?{NUMBER}")
-
-
 def evaluate(session: Session, expression: str) -> int:
-    """The value of ``0x7f…``, ``*0x7f…``, ``$NAME``, ``*$NAME+8``, else what the debugger says an expression in its own
-    language is. Raises UsageError, MemoryFault."""
+    """The value of ``0x7f…``, ``*0x7f…``, ``$NAME``, ``*$NAME+8``, or of an expression in the debugger's language.
+    Raises UsageError, MemoryFault."""
     word = expression.strip()
-    plain = _ADDRESS.fullmatch(word)
-    if plain:
-        value = number(plain.group(2)) & WORD
-        return session.memory.u64(value) if plain.group(1) else value
-    refusal = None
+    match = re.fullmatch(rf"(\*?)\s*(?:tensor:|@)?{NUMBER}", word)
+    if match:
+        address = number(match.group(2)) & WORD
+        return session.memory.u64(address) if match.group(1) else address
+    value, refusal = None, None
     try:
-        register = register_value(session, word, "the address")
-    except UsageError as error:  # $1 of gdb
-        register, refusal = None, error
-    if register is None:
-        register = session.target.memory.evaluate(word)
-    if register is not None:
-        return register
+        value = register_value(session, word, "the address")
+    except UsageError as error:  # it may be $1 of gdb
+        refusal = error
+    if value is None:
+        value = session.target.memory.evaluate(word)
+    if value is not None:
+        return value
     raise refusal or UsageError(
         f"{expression!r} is not an address",
         why="a tensor is named by the address of its TensorImpl, of an at::Tensor or of a Python object; without a "
@@ -213,13 +180,13 @@ def tensor_at(session: Session, reporter: TensorReporter, address: int) -> int:
     """The TensorImpl at ``address``, of the at::Tensor there, or of the Python object there. Raises BadData."""
     if reporter.is_tensor(address):
         return address
-    pointed = session.memory.try_u64(address)
-    if pointed and reporter.is_tensor(pointed):
-        return pointed
-    found = reporter.python.tensor_or_none(session.python_object(address))
-    if found is not None:
-        return found
-    if pointed is None:
+    word = session.memory.try_u64(address)
+    if word and reporter.is_tensor(word):
+        return word
+    tensor = reporter.python.tensor_or_none(session.python_object(address))
+    if tensor is not None:
+        return tensor
+    if word is None:
         raise BadData(
             f"there is no tensor at {address:#x}: nothing can be read there",
             why="no memory of the process is mapped there",
@@ -236,8 +203,8 @@ def tensor_at(session: Session, reporter: TensorReporter, address: int) -> int:
 def tensor_named(
     session: Session, reporter: TensorReporter, name: str, thread: TargetThread | None, frame: str | None = None
 ) -> tuple[int, FoundVariable]:
-    """The TensorImpl of a Python variable in the thread's frames, or in the ``frame`` that is named, and whose variable
-    it is. Raises UsageError with the nearest names."""
+    """The TensorImpl of a Python variable, and that variable. All frames of the thread are searched, or the ``frame``
+    of that number or name. Raises UsageError with the nearest names."""
     table = session.python_threads
     if not table.runtime:
         raise UsageError("there is no Python in this process that can be read", help="see why: dispatch-info")
@@ -246,32 +213,24 @@ def tensor_named(
     frames = chosen_frames(session, thread, frame)
     python, stack = reporter.python, table.frames(thread.tid)
     variables = VariableFinder(stack if frames is None else PyStack(stack.python, frames))
-    owner = name[: -len(_GRAD)] if name.endswith(_GRAD) else ""
-    if owner:
-        held = variables.find(owner)
-        tensor = python.tensor_of(held.value)
+    owner = name[: -len(".grad")] if name.endswith(".grad") else ""
+    if owner:  # no dictionary has the .grad of a tensor
+        variable = variables.find(owner)
+        tensor = python.tensor_of(variable.value)
         if tensor is not None:
-            return _grad_of(reporter, owner, tensor), held
-    found = variables.find(name, lambda value: python.tensor_of(value) is not None)
-    tensor = python.tensor_of(found.value)
+            grad = reporter.fields.grad(tensor)
+            if not grad or reporter.is_undefined(grad):
+                why = "backward() has not reached it, or zero_grad() was called"
+                raise UsageError(f"{owner}.grad is None", why=why)
+            return grad, variable
+    variable = variables.find(name, lambda value: python.tensor_of(value) is not None)
+    tensor = python.tensor_of(variable.value)
     if tensor is None:
-        class_name = found.value.read(type_name)
-        if _is_tensor_class(class_name):
+        class_name = variable.value.read(type_name)
+        if class_name in ("Tensor", "Parameter"):
             what = f"{name} is a tensor that was just being made or replaced: its memory cannot be read"
             raise UsageError(what, why="the process runs meanwhile", help="look again")
         kind = "None" if class_name == "NoneType" else f"a {class_name}"
-        hint = hint_at(name, found.value)
-        raise UsageError(f"{name} is not a tensor but {kind}", why=f"it is that of {found.whose}", help=hint)
-    return tensor, found
-
-
-def _is_tensor_class(name: str) -> bool:
-    return name in ("Tensor", "Parameter")
-
-
-def _grad_of(reporter: TensorReporter, name: str, tensor: int) -> int:
-    """The tensor that ``.grad`` of a tensor gives, which no dictionary has. Raises UsageError where it is None."""
-    grad = reporter.fields.grad(tensor)
-    if not grad or reporter.is_undefined(grad):
-        raise UsageError(f"{name}.grad is None", why="backward() has not reached it, or zero_grad() was called")
-    return grad
+        hint = hint_at(name, variable.value)
+        raise UsageError(f"{name} is not a tensor but {kind}", why=f"it is that of {variable.whose}", help=hint)
+    return tensor, variable

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gdbext.diagnosis.threads.thread_reporting import UNDEFINED, tensor_text
 from gdbext.engine.terminal import shown_json
 from gdbext.engine.vocabulary import json_member
 from gdbext.errors import BadData, GdbextError
@@ -130,7 +129,7 @@ class LaunchValues:
         """``value`` None: it is not known."""
         if not value:
             return LaunchValue(name, "", type=kind)
-        if value.text == UNDEFINED:
+        if value.text == "undefined":
             return LaunchValue(name, value.text, type=kind)
         is_list = value.text.startswith("[")
         tensors = (
@@ -146,13 +145,13 @@ class LaunchValues:
         except GdbextError:
             return None
         statistics = self._reporter.statistics(address, SAMPLE_LIMIT) if self._statistics else None
-        return LaunchTensor(name, address, tensor_text(facts), facts.dtype, facts.sizes, statistics)
+        return LaunchTensor(name, address, facts.short, facts.dtype, facts.sizes, statistics)
 
     def tensor_text(self, address: int) -> str:
         """A tensor in short form. Raises BadData where there is none, MemoryFault."""
         if address & 7 or not address:
             raise BadData(f"there is no tensor at {address:#x}")
-        return tensor_text(self._reporter.facts(address))
+        return self._reporter.facts(address).short
 
 
 def arguments_of(values: Iterable[LaunchValue]) -> tuple[ArgumentReport, ...]:

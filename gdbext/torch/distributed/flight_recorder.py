@@ -1,8 +1,8 @@
 """c10d's flight recorder in memory: the operations that each process group of this process issued.
 
 Source: torch/csrc/distributed/c10d/FlightRecorder.hpp, FlightRecorderDetail.hpp, logger.hpp of 2.13.0. The buffer is a
-ring of ``max_entries_`` entries, of which ``next_`` is the oldest once it is full. Nothing here is locked: an
-entry that is being written while the process runs may be torn, one that makes no sense costs that entry.
+ring of ``max_entries_`` entries; once it is full, ``next_`` is the oldest. Nothing here is locked: an entry that is
+being written while the process runs may be torn, one that makes no sense costs that entry.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ ENTRY_LIMIT = 1 << 17
 """Entries of a buffer that are read; the default is 2,000."""
 GROUP_LIMIT = 1 << 16
 RANK_LIMIT = 1 << 20
-_DIMENSIONS = 64
-_TENSORS = 4096
-_FRAMES = 4096
-_BACKEND_LIMIT = 64
+_TENSOR_LIMIT = 4096
 
 
 class GroupStatus(NamedTuple):
@@ -87,21 +84,20 @@ class RecordedEntry(NamedTuple):
 
     @property
     def state(self) -> str:
-        """The recorder's own word. Gloo's operations stay "scheduled": it notes when they are retired only."""
+        """The recorder's own word. Gloo's operations stay "scheduled" until they are retired."""
         if self.completed is not None:
             return "completed"
         return "scheduled" if self.started is None else "started"
 
     @property
     def is_pending(self) -> bool:
-        """Issued, and neither retired nor seen to be completed."""
         return not self.retired and self.completed is None
 
 
 def find_recorders(memory: Memory, symbolizer: Symbolizer) -> list[int]:
-    """Addresses of the recorders of Gloo and of NCCL, as far as these have issued an operation. Raises MemoryFault."""
-    places = (symbol.address(symbolizer) for symbol in (FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL))
-    return [address for place in places if place and (address := memory.u64(place))]
+    """Addresses of the recorders of Gloo and NCCL that have issued an operation. Raises MemoryFault."""
+    pointers = (symbol.address(symbolizer) for symbol in (FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL))
+    return [address for pointer in pointers if pointer and (address := memory.u64(pointer))]
 
 
 def find_recorders_of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> list[int]:
@@ -114,12 +110,12 @@ def find_recorders_of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layo
     if not registry:
         return []
     words = String.shape(layout).size // 8 + 1
-    entries = hash_entries(memory, registry, hash_table(layout), words, _BACKEND_LIMIT)
+    entries = hash_entries(memory, registry, hash_table(layout), words, 64)
     return [address for *_name, address in entries if address]
 
 
 class FlightRecorder:
-    """The recorder at an address. Raises LayoutError at construction where the layout does not know it."""
+    """The recorder at an address. Raises LayoutError at construction if the layout does not have it."""
 
     def __init__(self, memory: Memory, layout: Layout, address: int) -> None:
         self._memory = memory
@@ -134,39 +130,39 @@ class FlightRecorder:
 
     @property
     def is_enabled(self) -> bool:
-        """True if anything is recorded. Raises MemoryFault."""
+        """True if operations are recorded. Raises MemoryFault."""
         return self._recorder.enabled_
 
     @property
     def comm_lib_version(self) -> str:
-        """The version of the communication library, "" where it was not recorded. Raises MemoryFault, BadData."""
+        """The version of the communication library, "" if it was not recorded. Raises MemoryFault, BadData."""
         return self._strings.read(self._recorder.comm_lib_version_)
 
     def statuses(self) -> dict[int, GroupStatus]:
         """Statuses by the group's number (``pg_id``). Raises MemoryFault, BadData."""
-        found: dict[int, GroupStatus] = {}
-        for value in self._map_values(Recorder.all_pg_status_):
-            number, address = self._memory.words(value, 2)
-            found[number] = read_status(ProcessGroupStatus(self._space, address))
-        return found
+        statuses: dict[int, GroupStatus] = {}
+        for pair in self._map_pairs(Recorder.all_pg_status_):
+            number, address = self._memory.words(pair, 2)
+            statuses[number] = read_status(ProcessGroupStatus(self._space, address))
+        return statuses
 
     def groups(self) -> dict[tuple[str, str], tuple[int, ...]]:
         """(name, description) → the members' ranks in the job. Raises MemoryFault, BadData."""
-        size = GroupName.size(self._space)
-        found = {}
-        for value in self._map_values(Recorder.pg_name_to_ranks_):
-            start, count = vector_span(self._memory, value + size, 8, RANK_LIMIT)
-            found[self._group_name(value)] = self._memory.words(start, count) if count else ()
-        return found
+        ranks = {}
+        for pair in self._map_pairs(Recorder.pg_name_to_ranks_):
+            vector = pair + GroupName.size(self._space)
+            start, count = vector_span(self._memory, vector, 8, RANK_LIMIT)
+            ranks[self._group_name(pair)] = self._memory.words(start, count) if count else ()
+        return ranks
 
-    def _map_values(self, member: Member[int]) -> Iterator[int]:
+    def _map_pairs(self, member: Member[int]) -> Iterator[int]:
         """Addresses of the pairs of a ``std::map`` member."""
-        value = (StatusNode if member is Recorder.all_pg_status_ else RanksNode)._M_storage.offset(self._space)
-        for address in tree_nodes(self._memory, self._recorder.place(member), GROUP_LIMIT):
-            yield address + value
+        node = StatusNode if member is Recorder.all_pg_status_ else RanksNode
+        offset = node._M_storage.offset(self._space)
+        return (address + offset for address in tree_nodes(self._memory, self._recorder.place(member), GROUP_LIMIT))
 
     def _group_name(self, address: int) -> tuple[str, str]:
-        """A ``std::tuple<std::string, std::string>``: libstdc++ keeps the last element first (bits/tuple)."""
+        """Name and description in a ``std::tuple``: libstdc++ keeps the last element first (bits/tuple)."""
         size = GroupName.size(self._space) // 2
         return self._strings.read(address + size), self._strings.read(address)
 
@@ -178,24 +174,33 @@ class FlightRecorder:
             raise BadData(f"the flight recorder's next entry is {first} of {count}")
         epoch = self._recorder.reset_epoch_ if RecorderEntry.reset_epoch_.is_in(self._layout) else None
         order = (*range(first, count), *range(first))
-        found = (self._try_entry(start + index * self._entry_size, epoch) for index in order)
-        return [entry for entry in found if entry and (entry.is_pending or not pending_only)]
-
-    def _try_entry(self, address: int, epoch: int | None) -> RecordedEntry | None:
-        entry = RecorderEntry(self._space, address)
-        try:
-            if epoch is not None and entry.reset_epoch_ != epoch:
-                return None
-            return self._read_entry(entry)
-        except LayoutError:
-            raise
-        except GdbextError as error:
-            self.problems.append(error)
-            return None
+        entries = []
+        for index in order:
+            entry = RecorderEntry(self._space, start + index * self._entry_size)
+            try:
+                if epoch is None or entry.reset_epoch_ == epoch:
+                    entries.append(self._read_entry(entry))
+            except LayoutError:
+                raise
+            except GdbextError as error:
+                self.problems.append(error)
+        return [entry for entry in entries if entry.is_pending or not pending_only]
 
     def _read_entry(self, entry: RecorderEntry) -> RecordedEntry:
         group, description = self._group_name(entry.pg_name_)
-        inputs, outputs = self._sizes(entry)
+        # sizes of inputs and outputs are all in one list, cut by the number of dimensions of each tensor
+        sizes = iter(self._numbers(entry.sizes_, _TENSOR_LIMIT * 8))
+        cut = []
+        for place in (entry.input_dims_, entry.output_dims_):
+            dimensions = self._numbers(place, _TENSOR_LIMIT)
+            if any(not 0 <= count <= 64 for count in dimensions):
+                raise BadData(f"a tensor of {max(dimensions)} dimensions in the flight recorder")
+            cut.append(tuple(tuple(islice(sizes, count)) for count in dimensions))
+        duration = OptionalFloat(self._space, entry.duration_)
+        started, completed = (
+            OptionalLong(self._space, place)
+            for place in (entry.time_discovered_started_, entry.time_discovered_completed_)
+        )
         return RecordedEntry(
             id=entry.id_,
             pg_id=entry.pg_id_,
@@ -209,43 +214,20 @@ class FlightRecorder:
             created=entry.time_created_,
             timeout_ms=entry.timeout_ms_,
             is_p2p=entry.isP2P_,
-            duration_ms=self._duration(entry),
-            started=self._time(entry.time_discovered_started_),
-            completed=self._time(entry.time_discovered_completed_),
-            input_sizes=inputs,
+            duration_ms=duration.value_of if duration.is_engaged else None,
+            started=started.value_of if started.is_engaged else None,
+            completed=completed.value_of if completed.is_engaged else None,
+            input_sizes=cut[0],
             input_dtypes=self._dtype_names(entry.input_dtypes_),
-            output_sizes=outputs,
+            output_sizes=cut[1],
             output_dtypes=self._dtype_names(entry.output_dtypes_),
             thread_id=entry.thread_id_ if entry.has(RecorderEntry.thread_id_) else 0,
-            thread_name=self._optional_text(entry, RecorderEntry.thread_name_),
+            thread_name=self._strings.read(entry.thread_name_, 4096) if entry.has(RecorderEntry.thread_name_) else "",
             retired=entry.retired_,
         )
 
-    def _optional_text(self, entry: RecorderEntry, member: Member[int]) -> str:
-        return self._strings.read(entry.place(member), 4096) if entry.has(member) else ""
-
-    def _time(self, address: int) -> int | None:
-        """Read a ``std::optional<c10::time_t>`` at an address."""
-        time = OptionalLong(self._space, address)
-        return time.value_of if time.is_engaged else None
-
-    def _duration(self, entry: RecorderEntry) -> float | None:
-        duration = OptionalFloat(self._space, entry.duration_)
-        return duration.value_of if duration.is_engaged else None
-
-    def _sizes(self, entry: RecorderEntry) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-        """Sizes of inputs and of outputs: all in one list, cut by the number of dimensions of each tensor."""
-        sizes = iter(self._numbers(entry.sizes_, _TENSORS * 8))
-        cut = []
-        for place in (entry.input_dims_, entry.output_dims_):
-            dimensions = self._numbers(place, _TENSORS)
-            if any(not 0 <= count <= _DIMENSIONS for count in dimensions):
-                raise BadData(f"a tensor of {max(dimensions)} dimensions in the flight recorder")
-            cut.append(tuple(tuple(islice(sizes, count)) for count in dimensions))
-        return cut[0], cut[1]
-
     def _numbers(self, address: int, limit: int) -> tuple[int, ...]:
-        """A ``c10::SmallVector<int64_t, N>``; where it begins is the same for every N (c10/util/SmallVector.h)."""
+        """A ``c10::SmallVector<int64_t, N>``; its beginning is at one offset for every N (c10/util/SmallVector.h)."""
         vector = SmallVector(self._space, address)
         count = vector.Size
         if count > limit:
@@ -254,19 +236,19 @@ class FlightRecorder:
         return tuple(word - (1 << 64) if word >> 63 else word for word in words)
 
     def _dtype_names(self, address: int) -> tuple[str, ...]:
-        start, count = vector_span(self._memory, address, 1, _TENSORS)
+        start, count = vector_span(self._memory, address, 1, _TENSOR_LIMIT)
         numbers = self._memory.read(start, count) if count else b""
         return tuple(self._dtypes[n] if n < len(self._dtypes) else f"dtype {n}" for n in numbers)
 
     def traceback(self, entry: RecordedEntry) -> list[TracebackFrame]:
-        """The Python frames that issued it, innermost first. Raises MemoryFault, BadData, LayoutError."""
+        """The Python frames that issued an operation, innermost first. Raises MemoryFault, BadData, LayoutError."""
         if not entry.traceback:
             return []
         frames = CapturedTraceback(self._space, entry.traceback).frames_
-        start, count = vector_span(self._memory, frames, PyFrame.size(self._space), _FRAMES)
+        start, count = vector_span(self._memory, frames, PyFrame.size(self._space), 4096)
         return [TracebackFrame(frame.code, frame.lasti) for frame in PyFrame.array(self._space, start, count)]
 
 
 def read_status(status: ProcessGroupStatus) -> GroupStatus:
-    """The numbers of a ``ProcessGroupStatus``. Raises MemoryFault, LayoutError."""
+    """Raises MemoryFault, LayoutError."""
     return GroupStatus(status.lastEnqueuedSeq, status.lastStartedSeq, status.lastCompletedSeq)

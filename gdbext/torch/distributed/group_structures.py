@@ -182,4 +182,4 @@ class NcclWorkStruct(Struct, of="c10d::ProcessGroupNCCL::WorkNCCL", cpp=""):
 
 
 NCCL = (NcclGroupStruct, ProcessGroupStatus, NcclWorkStruct)
-"""The structures that are measured with stand-ins for CUDA's headers (torch/measure/group_wants.py)."""
+"""The structures that are measured with stand-ins for CUDA's headers (torch/measure/wants.py)."""

@@ -1,22 +1,16 @@
 """The process groups of a process, as ``torch.distributed`` keeps them: Python's dicts, and the C++ objects in them.
 
-Source: torch/distributed/distributed_c10d.py (``_pg_map`` and its like), torch/csrc/distributed/c10d/ProcessGroup.hpp,
-Backend.hpp, ProcessGroupGloo.hpp of 2.13.0. An object of pybind11 with one value and the default holder has the address
-of its C++ object behind its head (pybind11/detail/common.h, ``instance``).
-
-NCCL's process groups without a flight recorder: how far one came, and the work that its watchdog has on its list.
-
-Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp of 2.3 to 2.10: ``pgStatus_`` has the numbers of what was
-enqueued and completed, ``workMetaList_`` a copy of each piece of work until the watchdog has seen it completed.
-
-Where the ranks of a group meet: the address of a ``c10d::Store`` in memory.
-
-Source: torch/csrc/distributed/c10d/Store.hpp, PrefixStore.hpp, TCPStore.hpp, FileStore.hpp of 2.13.0.
+Sources: torch/distributed/distributed_c10d.py (``_pg_map`` and its like), and of torch/csrc/distributed/c10d
+ProcessGroup.hpp, Backend.hpp, ProcessGroupGloo.hpp, Store.hpp, PrefixStore.hpp, TCPStore.hpp and FileStore.hpp of
+2.13.0; ProcessGroupNCCL.hpp of 2.3 to 2.10 (``pgStatus_`` has the numbers of enqueued and completed operations,
+``workMetaList_`` a copy of each that the watchdog has not seen completed). An object of pybind11 with one value and the
+default holder has the address of its C++ object behind its head (pybind11/detail/common.h, ``instance``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef, integer, text
@@ -37,29 +31,18 @@ if TYPE_CHECKING:
 
 GROUP, WORK, STATUS = structures.NcclGroupStruct.OF, structures.NcclWorkStruct.OF, structures.ProcessGroupStatus.OF
 _WORK_LIMIT = 4096
-_NAMES = {
-    "BROADCAST": "broadcast",
+_RECORDER_NAMES = {
     "ALLREDUCE": "all_reduce",
-    "ALLREDUCE_COALESCED": "allreduce_coalesced",
-    "REDUCE": "reduce",
     "ALLGATHER": "all_gather",
     "_ALLGATHER_BASE": "_all_gather_base",
-    "GATHER": "gather",
-    "SCATTER": "scatter",
-    "REDUCE_SCATTER": "reduce_scatter",
-    "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
     "ALLTOALL": "all_to_all",
     "ALLTOALL_BASE": "all_to_all",
-    "SEND": "send",
-    "RECV": "recv",
-    "BARRIER": "barrier",
-    "COALESCED": "coalesced",
 }
-"""``OpType`` (torch/csrc/distributed/c10d/Work.hpp) → what the flight recorder calls the operation."""
+"""``OpType`` (torch/csrc/distributed/c10d/Work.hpp) → the flight recorder's name, unless that is it in lower case."""
 
 
 class NcclWork(NamedTuple):
-    """One ``WorkNCCL``. ``began`` is by the steady clock, in nanoseconds."""
+    """One ``WorkNCCL``. ``began`` is nanoseconds of the steady clock."""
 
     seq: int
     op: str
@@ -68,53 +51,39 @@ class NcclWork(NamedTuple):
 
 
 class NcclGroup(NamedTuple):
-    """The progress of a group, and what it waits for, oldest first."""
+    """The progress of a group, and its unfinished work, oldest first."""
 
     status: GroupStatus
     works: tuple[NcclWork, ...]
 
 
 def read_group(memory: Memory, layout: Layout, members: Mapping[str, Mapping[str, int]], address: int) -> NcclGroup:
-    """The group at that address. Raises BadData where its numbers do not go together, MemoryFault, LayoutError."""
+    """The group at that address. Raises BadData if its numbers contradict each other, MemoryFault, LayoutError."""
     space = Space(memory, OffsetShapes(members))
     group = structures.NcclGroupStruct(space, address)
     if GROUP not in members or WORK not in members or not group.has(structures.NcclGroupStruct.pgStatus_):
         raise LayoutError("NCCL's groups of this release keep their numbers elsewhere")
     last = group.seqCollective_
-    known = space if members.get(STATUS) else Space(memory, layout)  # NCCL's alone up to 2.7, in no layout of these
-    status = read_status(structures.ProcessGroupStatus(known, group.pgStatus_))
+    # up to 2.7 the status is NCCL's alone, and in no other layout
+    status_space = space if members.get(STATUS) else Space(memory, layout)
+    status = read_status(structures.ProcessGroupStatus(status_space, group.pgStatus_))
     if not -1 <= status.completed <= status.enqueued <= last:
-        raise BadData(_disagreement(address, last, status))
+        numbers = f"{last} collectives, {status.enqueued} enqueued, {status.completed} completed"
+        raise BadData(f"the numbers of NCCL's group at {address:#x} do not go together: {numbers}")
     items = containers.list_items(memory, group.workMetaList_, _WORK_LIMIT, containers.has_cxx11_abi(layout))
     types = {number: name for name, number in layout.enum("c10d::OpType").items()}
-    works = tuple(_work(structures.NcclWorkStruct(space, each), types) for each in items)
+    works = []
+    for work in (structures.NcclWorkStruct(space, item) for item in items):
+        kind = types.get(work.opType_, "")
+        name = _RECORDER_NAMES.get(kind, kind.lower() or "an operation")
+        works.append(NcclWork(work.seq_, name, work.opTimeout_, work.workStartTime_))
     if any(work.seq > last for work in works):
         raise BadData(f"NCCL's group at {address:#x} has work behind its last collective, #{last}")
-    return NcclGroup(status, works)
-
-
-def _disagreement(address: int, last: int, status: GroupStatus) -> str:
-    numbers = f"{last} collectives, {status.enqueued} enqueued, {status.completed} completed"
-    return f"the numbers of NCCL's group at {address:#x} do not go together: {numbers}"
-
-
-def _work(work: structures.NcclWorkStruct, types: Mapping[int, str]) -> NcclWork:
-    name = types.get(work.opType_, "")
-    return NcclWork(
-        seq=work.seq_,
-        op=_NAMES.get(name, name.lower() or "an operation"),
-        timeout_ms=work.opTimeout_,
-        began=work.workStartTime_,
-    )
+    return NcclGroup(status, tuple(works))
 
 
 GROUP_LIMIT = 4096
 RANK_LIMIT = 1 << 20
-_BACKEND_LIMIT = 64
-_HEAD = 16
-"""Size of PyObject_HEAD, in bytes."""
-_VTABLE = "vtable for "
-_VTABLE_START = 16
 
 
 class QueuedWork(NamedTuple):
@@ -122,18 +91,18 @@ class QueuedWork(NamedTuple):
 
     seq: int
     title: str
-    """The name that the profiler has for it: ``gloo:all_reduce``."""
+    """The profiler's name for it: ``gloo:all_reduce``."""
     timeout_ms: int
     in_progress: bool
     began: int | None = None
-    """Start by the steady clock, in nanoseconds; None where nobody wrote it down."""
+    """Its start in nanoseconds of the steady clock; None if it is not recorded."""
 
 
 class Collective(NamedTuple):
     """One collective or point-to-point operation that this process has issued.
 
-    ``seq`` is its number in its group as the group counts, None for a send or recv that nobody numbered. ``sizes`` and
-    ``dtypes`` are those of the inputs. Times are milliseconds, None where they are not recorded.
+    ``seq`` is its number in its group as the group counts, None for a send or recv without a number. ``sizes`` and
+    ``dtypes`` describe the inputs. Times are milliseconds, None if they are not recorded.
     """
 
     seq: int | None
@@ -157,11 +126,11 @@ class Collective(NamedTuple):
     """The backend as the operation names it: ``gloo``, ``nccl``, ``nccl2``."""
     file: str | None = None
     line: int | None = None
-    """The user's line that issued it: the innermost one outside of torch, else the innermost."""
+    """The user's line that issued it: the innermost one outside torch, else the innermost."""
 
 
 class ProcessGroup(NamedTuple):
-    """One process group. What is None could not be read; sequence numbers are None before the first collective."""
+    """One process group. A value of None could not be read; sequence numbers are None before the first collective."""
 
     name: str
     description: str
@@ -171,34 +140,34 @@ class ProcessGroup(NamedTuple):
     """This process's rank in the group."""
     size: int | None
     ranks: tuple[int, ...]
-    """The members' ranks in the job, by their rank in the group; empty where that is not known."""
+    """The members' ranks in the job, by their rank in the group; empty if unknown."""
     last_enqueued: int | None
     last_started: int | None
     last_completed: int | None
     pending: tuple[Collective, ...] = ()
     """Issued and not completed, oldest first."""
     recent: tuple[Collective, ...] = ()
-    """The last ones that were issued, oldest first, to match them over ranks."""
+    """The last ones that were issued, oldest first, to match them across ranks."""
     store: str | None = None
-    """The place where the group's members meet: ``tcp://host:port``, ``file:///path``."""
+    """The store through which the members meet: ``tcp://host:port``, ``file:///path``."""
     communicators: tuple[Communicator, ...] = ()
-    """NCCL's own, of which this process is one rank; peers of their transfers are ranks in the group."""
+    """NCCL's own, with this process as one rank; peers of their transfers are ranks in the group."""
     store_address: Internal[int] = 0
-    """Address of its ``c10d::Store``, 0 where that is not known."""
+    """Address of its ``c10d::Store``, 0 if unknown."""
     status: Internal[GroupStatus | None] = None
     """The numbers that the group itself keeps."""
     queued: Internal[tuple[QueuedWork, ...]] = ()
     nccl: Internal[int] = 0
-    """Address of its ``c10d::ProcessGroupNCCL``, 0 where it has none."""
+    """Address of its ``c10d::ProcessGroupNCCL``, 0 if it has none."""
 
     @property
     def label(self) -> str:
-        """The group as people call it; torch describes groups that nobody described as "undefined"."""
+        """The group as people call it; torch's default description is "undefined"."""
         return self.name if self.description in ("", "undefined") else self.description
 
 
 class ProcessGroupReader:
-    """Reads them, by the variables of torch.distributed's module. ``problems`` says what could not be read."""
+    """Reads the groups in the variables of torch.distributed's module; ``problems`` are failed reads."""
 
     def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer, distributed: PyRef) -> None:
         self._memory = memory
@@ -211,66 +180,67 @@ class ProcessGroupReader:
 
     def groups(self) -> list[ProcessGroup]:
         """All groups, in the order in which they were made; empty before init_process_group()."""
-        found = [self._distributed[name] for name in (GROUP_MAP, GROUP_NAMES, GROUP_RANKS)]
-        faults = [each.fault for each in found if each.fault]
+        variables = [self._distributed[name] for name in (GROUP_MAP, GROUP_NAMES, GROUP_RANKS)]
+        faults = [variable.fault for variable in variables if variable.fault]
         self.problems += faults[:1]
-        if faults or not found[0]:
+        if faults or not variables[0]:
             return []
-        groups, names, ranks = (dict(each.items(GROUP_LIMIT).checked()) if each else {} for each in found)
-        read = (self._named(group, value, names.get(group), ranks.get(group)) for group, value in groups.items())
-        return [group for group in read if group]
-
-    def _named(self, group: PyRef, kinds: PyRef, name: PyRef | None, ranks: PyRef | None) -> ProcessGroup | None:
-        try:
-            backends = kinds.elements(1).checked()
-            backend = backends[0].read(text) if backends else None
-            return self._group(group, name.read(text) if name else "", backend, _members(ranks) if ranks else ())
-        except GdbextError as error:
-            self.problems.append(error)
-            return None
+        backends, names, ranks = (dict(each.items(GROUP_LIMIT).checked()) if each else {} for each in variables)
+        groups = []
+        for group, value in backends.items():
+            try:
+                kinds = value.elements(1).checked()
+                backend = kinds[0].read(text) if kinds else None
+                name = names[group].read(text) if names.get(group) else ""
+                groups.append(self._group(group, name, backend, _members(ranks[group]) if ranks.get(group) else ()))
+            except GdbextError as error:
+                self.problems.append(error)
+        return groups
 
     def _group(self, group: PyRef, name: str, backend: str | None, ranks: tuple[int, ...]) -> ProcessGroup:
         unread = ProcessGroup(name, "", backend, None, None, ranks, None, None, None)
         try:
-            found = structures.ProcessGroupStruct(self._space, self._memory.u64(group.address + _HEAD))
-            of_nccl = self._backend(found, GROUP)
-            gloo, nccl = self._of_gloo(found), self._of_nccl(of_nccl)
-            described = found.pg_desc_ if found.has(structures.ProcessGroupStruct.pg_desc_) else 0
-            rank, size = found.rank_, found.size_
+            # pybind11's object: PyObject_HEAD, then the address of the C++ object
+            cpp = structures.ProcessGroupStruct(self._space, self._memory.u64(group.address + 16))
+            nccl_address = self._backend(cpp, GROUP)
+            gloo_address = self._backend(cpp, structures.GlooGroup.OF)
+            gloo = structures.GlooGroup(self._space, gloo_address) if gloo_address else None
+            nccl = self._read_nccl(nccl_address)
+            description = cpp.pg_desc_ if cpp.has(structures.ProcessGroupStruct.pg_desc_) else 0
+            rank, size = cpp.rank_, cpp.size_
             if not 0 <= rank < size <= RANK_LIMIT:
-                raise BadData(f"the process group at {found.address:#x} says that it is rank {rank} of {size}")
+                raise BadData(f"the process group at {cpp.address:#x} says that it is rank {rank} of {size}")
+            gloo_status = read_status(gloo.pgStatus_) if gloo and gloo.has(structures.GlooGroup.pgStatus_) else None
+            # NCCL does not say when an operation starts
+            queued = [
+                QueuedWork(work.seq, f"nccl:{work.op}", work.timeout_ms, in_progress=False, began=work.began)
+                for work in (nccl.works if nccl else ())
+            ]
             return unread._replace(
-                description=self._strings.read(described, 4096) if described else "",
+                description=self._strings.read(description, 4096) if description else "",
                 rank=rank,
                 size=size,
-                store_address=found.store_ if found.has(structures.ProcessGroupStruct.store_) else 0,
-                status=nccl.status if nccl else self._status(gloo),
-                queued=(*map(_of_device, nccl.works if nccl else ()), *self._queued(gloo)),
-                nccl=of_nccl,
+                store_address=cpp.store_ if cpp.has(structures.ProcessGroupStruct.store_) else 0,
+                status=nccl.status if nccl else gloo_status,
+                queued=(*queued, *(self._gloo_queue(gloo) if gloo else ())),
+                nccl=nccl_address,
             )
         except GdbextError as error:
             self.problems.append(error)
             return unread
 
-    def _backend(self, group: structures.ProcessGroupStruct, name: str) -> int:
-        """The first of the group's backends that is of that class; 0 where none is."""
+    def _backend(self, group: structures.ProcessGroupStruct, class_name: str) -> int:
+        """The first of the group's backends that has that class; 0 if none has."""
         table = containers.hash_table(self._layout)
-        backends = containers.hash_entries(self._memory, group.deviceTypeToBackend_, table, 2, _BACKEND_LIMIT)
-        return next((backend for _device, backend in backends if self.class_of(backend) == name), 0)
+        backends = containers.hash_entries(self._memory, group.deviceTypeToBackend_, table, 2, 64)
+        return next((backend for _device, backend in backends if self.class_of(backend) == class_name), 0)
 
-    def _of_gloo(self, group: structures.ProcessGroupStruct) -> structures.GlooGroup | None:
-        backend = self._backend(group, structures.GlooGroup.OF)
-        return structures.GlooGroup(self._space, backend) if backend else None
-
-    def _of_nccl(self, backend: int) -> NcclGroup | None:
-        """The group as NCCL's own backend has it; None where there is none, or nobody measured that of this release."""
+    def _read_nccl(self, backend: int) -> NcclGroup | None:
+        """NCCL's own backend; None if there is none, or its offsets in this release were not measured."""
         if not backend or self._layout.match != "exact":
             return None
-        members = store.nccl_groups(
-            self._layout.version,
-            containers.has_cxx11_abi(self._layout),
-            store.data_of(self._memory.architecture.name),
-        )
+        data = store.data_of(self._memory.architecture.name)
+        members = store.nccl_groups(self._layout.version, containers.has_cxx11_abi(self._layout), data)
         if not members:
             return None
         try:
@@ -280,42 +250,32 @@ class ProcessGroupReader:
             return None
 
     def class_of(self, address: int) -> str:
-        """The C++ class of an object with virtual functions, "" where its vtable has no name. Raises MemoryFault."""
-        names = self._symbolizer.names_at(self._memory.u64(address) - _VTABLE_START)
-        found = (demangle(name) for name in names)
-        return next((name[len(_VTABLE) :] for name in found if name.startswith(_VTABLE)), "")
+        """The C++ class of an object with virtual functions, "" if its vtable has no name. Raises MemoryFault."""
+        names = map(demangle, self._symbolizer.names_at(self._memory.u64(address) - 16))  # the vtable's start
+        prefix = "vtable for "
+        return next((name[len(prefix) :] for name in names if name.startswith(prefix)), "")
 
-    def _status(self, backend: structures.GlooGroup | None) -> GroupStatus | None:
-        if not backend or not backend.has(structures.GlooGroup.pgStatus_):
-            return None
-        return read_status(backend.pgStatus_)
-
-    def _queued(self, backend: structures.GlooGroup | None) -> Iterator[QueuedWork]:
+    def _gloo_queue(self, backend: structures.GlooGroup) -> Iterator[QueuedWork]:
         """The operations that the group's threads work on, then those in their queue."""
-        if not backend:
-            return
         start, count = containers.vector_span(self._memory, backend.workInProgress_, 8, _WORK_LIMIT)
         for address in self._memory.words(start, count) if count else ():
             if address:
-                yield self._work(address, in_progress=True)
-        for address in self._queue(backend):
-            yield self._work(address, in_progress=False)
-
-    def _queue(self, backend: structures.GlooGroup) -> list[int]:
-        """The pointers in a ``std::deque``: blocks of 512 bytes (bits/stl_deque.h, _GLIBCXX_DEQUE_BUF_SIZE)."""
+                yield self._gloo_work(address, in_progress=True)
+        # a std::deque of pointers: blocks of 512 bytes (bits/stl_deque.h, _GLIBCXX_DEQUE_BUF_SIZE)
         deque = backend.workQueue_
         current, block_end, node, end = deque.first, deque.block_end, deque.block, deque.end
-        found: list[int] = []
-        while current != end and len(found) < _WORK_LIMIT:
-            found.append(self._memory.u64(current))
+        waiting: list[int] = []
+        while current != end and len(waiting) < _WORK_LIMIT:
+            waiting.append(self._memory.u64(current))
             current += 8
             if current == block_end and current != end:
                 node += 8
                 current = self._memory.u64(node)
                 block_end = current + 512
-        return found
+        for address in waiting:
+            yield self._gloo_work(address, in_progress=False)
 
-    def _work(self, address: int, in_progress: bool) -> QueuedWork:
+    def _gloo_work(self, address: int, in_progress: bool) -> QueuedWork:
         work = structures.GlooWork(self._space, address)
         if not work.has(structures.GlooWork.seq_):
             raise LayoutError("this version's work has no sequence number")
@@ -324,43 +284,29 @@ class ProcessGroupReader:
         return QueuedWork(work.seq_, title, timeout, in_progress)
 
 
-def _of_device(work: NcclWork) -> QueuedWork:
-    """NCCL does not say when an operation starts."""
-    return QueuedWork(work.seq, f"nccl:{work.op}", work.timeout_ms, in_progress=False, began=work.began)
-
-
 def _members(ranks: PyRef) -> tuple[int, ...]:
-    """The ranks in the job by the rank in the group: a dict from the one to the other."""
-    found = {own.read(integer): rank.read(integer) for rank, own in ranks.items(RANK_LIMIT).checked()}
-    if not all(0 <= rank < RANK_LIMIT for rank in found.values()):
+    """The ranks in the job by the rank in the group, from a dict of rank in the job → rank in the group."""
+    in_job = {own.read(integer): rank.read(integer) for rank, own in ranks.items(RANK_LIMIT).checked()}
+    if not all(0 <= rank < RANK_LIMIT for rank in in_job.values()):
         raise BadData(f"the members of a process group at {ranks.address:#x} are no ranks")
-    return tuple(found[rank] for rank in sorted(found))
-
-
-_NESTING = 16
-"""PrefixStores around a store: each group and each of its backends adds one."""
+    return tuple(in_job[rank] for rank in sorted(in_job))
 
 
 def store_address(memory: Memory, layout: Layout, groups: ProcessGroupReader, address: int) -> str | None:
-    """``tcp://host:port``, ``file:///path``, ``hash`` (in this process); None where it cannot be read."""
-    try:
-        return _read(memory, layout, groups, address)
-    except GdbextError:
-        return None
-
-
-def _read(memory: Memory, layout: Layout, groups: ProcessGroupReader, address: int) -> str | None:
+    """``tcp://host:port``, ``file:///path``, ``hash`` (in this process); None if the ``c10d::Store`` at ``address``
+    cannot be read."""
     strings, space = containers.string_reader(memory, layout), Space(memory, layout)
-    for _ in range(_NESTING):
-        name = groups.class_of(address)
-        if name == "c10d::HashStore":
-            return "hash"
-        if name == structures.TcpStore.OF:
-            socket = structures.TcpStore(space, address).addr_
-            return f"tcp://{strings.read(socket.host, 4096)}:{socket.port}"
-        if name == structures.FileStore.OF:
-            return f"file://{strings.read(structures.FileStore(space, address).path_, 4096)}"
-        if name != structures.PrefixStore.OF:
-            return None
-        address = structures.PrefixStore(space, address).store_
+    with suppress(GdbextError):
+        for _ in range(16):  # PrefixStores around a store: each group and each of its backends adds one
+            name = groups.class_of(address)
+            if name == "c10d::HashStore":
+                return "hash"
+            if name == structures.TcpStore.OF:
+                socket = structures.TcpStore(space, address).addr_
+                return f"tcp://{strings.read(socket.host, 4096)}:{socket.port}"
+            if name == structures.FileStore.OF:
+                return f"file://{strings.read(structures.FileStore(space, address).path_, 4096)}"
+            if name != structures.PrefixStore.OF:
+                return None
+            address = structures.PrefixStore(space, address).store_
     return None

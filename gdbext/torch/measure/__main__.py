@@ -1,11 +1,11 @@
-"""Measures one PyTorch, with the rights that it is told; started by child.py (``start``), never by a user.
+"""Measures one PyTorch, with the given rights; started by child.py (``start``), never by a user.
 
-Says on standard output, a line each, what it begins; last, as JSON, {"layout": …} or {"error": …} with what, why and
-help. Ends, with its compilers and its folder, as soon as standard input does: then the process that wanted the layout
-was interrupted or killed.
+Writes to standard output a line for each step that it begins, and last, as JSON, {"layout": …} or {"error": …} with
+what, why and help. It exits, with its compilers and its folder, as soon as standard input ends: then the process that
+wanted the layout was interrupted or killed.
 
-All that is imported is imported before rights are given up: who has the new ones may not be able to read our files, and
-must not be the one who says what they are.
+Everything is imported before rights are given up: the process that has the new ones may not be able to read our files,
+and must not decide what they are.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pathlib import Path
 
 import elftools.elf.elffile  # noqa: F401 - needed later, when it may be out of reach
 
+from gdbext.engine.formats.elf import build_id_of_file
+from gdbext.engine.layouts import store
 from gdbext.engine.targets.rooted_paths import Rights
 from gdbext.errors import LayoutError
 from gdbext.torch.measure import child, generate
-from gdbext.torch.measure.wants import Parts
 
 _REMOVAL_SECONDS = 2.0
 
@@ -32,19 +33,18 @@ def start(torch: str, folder: str, rights: list[object] | None) -> int:
     """Make ``folder`` and work in there; the exit status: 0 with a layout, 1 with an error."""
     watch = ParentWatch(Path(folder))
     try:
-        return main(Path(torch), Path(folder), Rights(*rights) if rights else None)  # type: ignore[arg-type]
+        return _measure(Path(torch), Path(folder), Rights(*rights) if rights else None)  # type: ignore[arg-type]
     finally:
         watch.let_finish()
 
 
-def main(torch: Path, folder: Path, rights: Rights | None) -> int:
-    """Measure, and say what came out."""
+def _measure(torch: Path, folder: Path, rights: Rights | None) -> int:
     try:
         if rights:
             child.become(rights, str(folder))
-        os.environ["TMPDIR"] = str(folder)  # that of the compilers
+        os.environ["TMPDIR"] = str(folder)  # for the compilers
         folder.mkdir(0o700)
-        parts = Parts() if rights else Parts.of(torch)
+        parts = generate.Parts(None if rights else build_id_of_file(torch / "lib" / store.TORCH_LIBRARY))
         document = generate.torch_document(torch, place=generate.MeasuringContext(folder, parts, _show))
     except LayoutError as error:
         _show(json.dumps({"error": {"what": error.what, "why": error.why, "help": error.help}}))
@@ -61,7 +61,7 @@ def _show(line: str) -> None:
 
 
 class ParentWatch(threading.Thread):
-    """Ends this process, its compilers and its folder when standard input ends."""
+    """Kills this process and its compilers, and removes its folder, when standard input ends."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
@@ -71,7 +71,6 @@ class ParentWatch(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Run until the end of the measurement."""
         while os.read(0, 1):
             continue
         self._ending.set()
@@ -83,6 +82,6 @@ class ParentWatch(threading.Thread):
         os.killpg(0, signal.SIGKILL)
 
     def let_finish(self) -> None:
-        """The main thread is done; without this it would end the process under our hands."""
+        """Wait for the removal if it has begun, when the main thread is done: the process would exit during it."""
         if self._ending.is_set():
             self.join()

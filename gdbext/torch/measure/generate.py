@@ -1,57 +1,75 @@
 """Makes layout documents from installed headers: PyTorch's from site-packages/torch, CPython's from a prefix.
 
-Used by scripts/gen_layouts.py for the shipped files, and by the registry on the user's machine when nothing
-shipped fits. The target is not touched: only headers and libraries on disk are read.
+Used by scripts/gen_layouts.py for the shipped files, and on the user's machine if no shipped one fits. The target is
+not touched: only headers and libraries on disk are read.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 import tempfile
 import time
 import zlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
+from gdbext import cache
 from gdbext.engine.formats.elf import build_id_of_file
+from gdbext.engine.layouts import store
 from gdbext.engine.layouts.store import torch_version
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.host_files import HostFiles
 from gdbext.errors import LayoutError
 from gdbext.torch.distributed.group_structures import NCCL
-from gdbext.torch.measure import compiler, group_wants, header_wants
+from gdbext.torch.measure import compiler
 from gdbext.torch.measure.measured import Known, Measured, measure
-from gdbext.torch.measure.wants import Parts, Wants
+from gdbext.torch.measure.pack import write
+from gdbext.torch.measure.wants import SAVED_MEMBERS_HEADER, Wants, saved_member_wants, wants_of, write_stubs
 
-PRODUCER = "gdbext gen_layouts 1"
-SCHEMA = "gdbext-layout/1"
 LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch.so", "libtorch_python.so", "libtorch_cuda.so")
 _CXX = ("g++", "c++", "clang++")
 _CC = ("gcc", "cc", "clang")
 
-# Enough of nlohmann/json.hpp (which wheels do not ship) for ATen/functorch/Interpreter.h to be parsed.
-_JSON_STUB = """#pragma once
-#include <string>
-namespace nlohmann {
-struct json {
-  template <class... A> json(A&&...) {}
-  template <class K> json& operator[](K&&) { return *this; }
-  template <class K> const json& operator[](K&&) const { return *this; }
-  template <class T> T get() const { return T(); }
-  template <class... A> std::string dump(A&&...) const { return {}; }
-  template <class... A> static json parse(A&&...) { return json(); }
-};
-}
-"""
+
+class Parts:
+    """The parts of the layout of one build of PyTorch that are measured already, in the cache until the layout is
+    whole: an interrupted measurement resumes after them. Without a ``build_id`` nothing is cached."""
+
+    def __init__(self, build_id: str | None = None) -> None:
+        folder = Path(store.layout_cache())
+        self._stem = folder / build_id if build_id and cache.may_fill(str(folder)) else None
+
+    def get(self, name: str, make: Callable[[], Any]) -> Any:
+        """The part (JSON) that an earlier measurement made, else what ``make`` returns."""
+        path = self._path(name)
+        if not path:
+            return make()
+        with suppress(OSError, LayoutError):
+            if path.stat().st_uid == os.geteuid():
+                return store.read_document(path)
+        part = make()
+        write(part, path)
+        return part
+
+    def remove(self, *names: str) -> None:
+        """Remove the files of these parts, once the layout is complete."""
+        for path in filter(None, map(self._path, names)):
+            path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path | None:
+        return self._stem.with_name(f"{self._stem.name}.{name}.part") if self._stem else None
 
 
 @dataclass(frozen=True)
 class MeasuringContext:
-    """The context of a measurement: what of it was measured earlier, and who is told what is being done.
+    """The context of a measurement: its ``parts`` of an earlier one, and the function that shows each step.
 
-    ``known`` is what was measured of other releases: their headers may be the same.
+    ``known`` are the results of other releases: their headers may be the same.
     """
 
     folder: Path
@@ -95,138 +113,123 @@ def torch_document(
 
 
 def _torch_parts(torch: Path, command: str, flags: list[str], place: MeasuringContext) -> tuple[Measured, Any]:
-    """The parts that the compiler laid out, and what libc10 says of its keys."""
-    types, distributed, settings = header_wants.torch_wants(), group_wants.wants(), header_wants.settings_wants()
+    """The types that the compiler laid out, and the answers of libc10 about its keys."""
 
-    def of_types() -> dict[str, Any]:
-        place.show("compiling its headers")
-        return asdict(measure(types, command, flags, place.folder, place.known))
-
-    def with_stand_ins(wants: Wants, name: str, write_stubs: Callable[[Path], None]) -> dict[str, Any]:
-        place.show(f"compiling the headers of {name}")
-        folder = place.folder / name.replace(" ", "-")
-        folder.mkdir()
-        write_stubs(folder)
-        return asdict(_measure_alone(wants, command, flags, folder, place.known))
-
-    def of_distributed() -> dict[str, Any]:
-        return with_stand_ins(distributed, "torch.distributed", group_wants.write_stubs)
-
-    def of_settings() -> dict[str, Any]:
-        return with_stand_ins(settings, "its settings", header_wants.write_settings_stubs)
-
-    def keys() -> dict[str, Any]:
+    def ask_for_keys() -> dict[str, Any]:
         place.show("asking libc10.so for its dispatch keys")
         return compiler.ask(torch, command, flags, place.folder)
 
-    names = _part("types", types), _part("distributed", distributed), _part("settings", settings)
-    found = Measured(**place.parts.get(names[0], of_types))
-    found.add(Measured(**place.parts.get(names[1], of_distributed)))
-    found.add(Measured(**place.parts.get(names[2], of_settings)))
-    dispatch = place.parts.get("keys", keys)
-    place.parts.remove(*names, "keys")
-    return found, dispatch
+    # a part's name has a checksum of its wants: another gdbext may want other types
+    names = {table: f"{table}-{zlib.crc32(wants_of(table).source(()).encode()):08x}" for table in _DOING}
+    types, *others = (
+        Measured(**place.parts.get(name, partial(_measure_table, table, command, flags, place)))
+        for table, name in names.items()
+    )
+    for other in others:
+        types.add(other)
+    dispatch = place.parts.get("keys", ask_for_keys)
+    place.parts.remove(*names.values(), "keys")
+    return types, dispatch
 
 
-def _part(name: str, wants: Wants) -> str:
-    """The part's file, by what it was asked for: another gdbext may want other types."""
-    return f"{name}-{zlib.crc32(wants.source(()).encode()):08x}"
+_DOING = {
+    "torch": "compiling its headers",
+    "distributed": "compiling the headers of torch.distributed",
+    "settings": "compiling the headers of its settings",
+}
 
 
-def _measure_alone(wants: Wants, command: str, flags: list[str], folder: Path, known: Known) -> Measured:
-    """Types whose headers need what the wheel lacks, for which ``folder`` has stand-ins; all absent where they do not
-    compile."""
+def _measure_table(table: str, command: str, flags: list[str], place: MeasuringContext) -> dict[str, Any]:
+    """The results for a table of wants, as JSON. Without the headers of torch.distributed or of the settings, which
+    need others that the wheel lacks, the rest is measured."""
+    place.show(_DOING[table])
+    wants = wants_of(table)
+    if table == "torch":
+        return asdict(measure(wants, command, flags, place.folder, place.known))
+    folder = place.folder / table
+    folder.mkdir()
+    write_stubs(table, folder)
     try:
-        return measure(wants, command, [*flags, "-idirafter", str(folder)], folder, known)
+        return asdict(measure(wants, command, [*flags, "-idirafter", str(folder)], folder, place.known))
     except LayoutError:
-        return Measured(command, absent=[want.name for want in wants.all])
+        return asdict(Measured(command, absent=[want.name for want in wants.all]))
 
 
 def saved_members_document(torch: Path, cxx: str | None = None, cxx11: bool | None = None) -> dict[str, Any]:
     """Class → member → offset in bytes, for the PyTorch installed in ``torch``, or for its headers under that ABI of
     the standard library. Raises LayoutError."""
-    header = torch / "include" / header_wants.HEADER
+    header = torch / "include" / SAVED_MEMBERS_HEADER
     if not header.exists():
         raise LayoutError(f"{header} does not exist", why="the wheel was stripped of its headers")
-    wants = header_wants.saved_member_wants(header.read_text())
-    flags = [f"-I{sysconfig.get_path('include')}"]
-    measured, cxx11, about = _alone(torch, wants, cxx, cxx11, lambda _: flags)
-    found: dict[str, dict[str, int]] = {}
+    wants = saved_member_wants(header.read_text())
+    document, measured = _offsets_document("saved-members", torch, wants, cxx, cxx11)
     for want, offset in measured.constants.items():
         kind, _, member = want.partition(".")
-        found.setdefault(kind, {})[member] = offset
-    return _members("saved-members", about, cxx11, measured.absent, found)
+        document["structs"].setdefault(kind, {})[member] = offset
+    return document
 
 
 def nccl_groups_document(torch: Path, cxx: str | None = None, cxx11: bool | None = None) -> dict[str, Any]:
-    """Class → member → offset in bytes of what is read of NCCL's process groups, as ``saved_members_document``."""
-
-    def flags(folder: Path) -> list[str]:
-        group_wants.write_nccl_stubs(folder / "nccl")
-        return [f"-I{folder / 'nccl'}"]
-
-    measured, cxx11, about = _alone(torch, group_wants.nccl_wants(), cxx, cxx11, flags)
-    fields = {each: measured.structs[each.OF]["fields"] for each in NCCL if each.OF in measured.structs}
-    found = {
-        each.OF: {member.path: known[member.path]["offset"] for member in each.members() if member.path in known}
-        for each, known in fields.items()
-    }
-    return _members("nccl-groups", about, cxx11, measured.absent, found)
+    """Class → member → offset in bytes of the members of NCCL's process groups that are read, as
+    ``saved_members_document``."""
+    document, measured = _offsets_document("nccl-groups", torch, wants_of("nccl-groups"), cxx, cxx11)
+    for struct in NCCL:
+        if struct.OF in measured.structs:
+            fields = measured.structs[struct.OF]["fields"]
+            paths = (member.path for member in struct.members() if member.path in fields)
+            document["structs"][struct.OF] = {path: fields[path]["offset"] for path in paths}
+    return document
 
 
-def _alone(
-    torch: Path, wants: Wants, cxx: str | None, cxx11: bool | None, more: Callable[[Path], list[str]]
-) -> tuple[Measured, bool, dict[str, str]]:
-    """The result of one table, with ``more`` flags before the others; the ABI of the standard library; the
-    provenance."""
+def _offsets_document(
+    kind: str, torch: Path, wants: Wants, cxx: str | None, cxx11: bool | None
+) -> tuple[dict[str, Any], Measured]:
+    """A document of offsets without its structs, and the results to make these of."""
     version, git = torch_version(torch, HostFiles())
     command = cxx or compiler.find_compiler(_CXX)
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
         folder = Path(name)
+        write_stubs(kind, folder / "stubs")
         cxx11 = uses_cxx11_abi(torch / "lib" / "libc10.so") if cxx11 is None else cxx11
-        flags = [*more(folder), *_torch_flags(torch, folder, cxx11, version, command)]
-        measured = measure(wants, command, flags, folder)
-    return measured, cxx11, {"version": version, "git": git, "compiler": measured.compiler, "wheel": _wheel_name(torch)}
-
-
-def _members(
-    kind: str, provenance: dict[str, str], cxx11: bool, absent: list[str], structs: dict[str, dict[str, int]]
-) -> dict[str, Any]:
-    identity = f"{kind}-{provenance['version'].partition('+')[0]}{'' if cxx11 else '-precxx11'}"
-    return {"kind": kind, "id": identity, "provenance": provenance, "absent": absent, "structs": structs}
+        includes = [f"-I{folder}/stubs", f"-I{sysconfig.get_path('include')}"]
+        measured = measure(wants, command, [*includes, *_torch_flags(torch, folder, cxx11, version, command)], folder)
+    document = {
+        "kind": kind,
+        "id": f"{kind}-{version.partition('+')[0]}{'' if cxx11 else '-precxx11'}",
+        "provenance": {"version": version, "git": git, "compiler": measured.compiler, "wheel": _wheel_name(torch)},
+        "absent": measured.absent,
+        "structs": {},
+    }
+    return document, measured
 
 
 def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
     """The layout document of the CPython whose headers are in ``prefix``/include/python3.X. Raises LayoutError."""
-    include = _python_include(prefix)
+    headers = sorted(prefix.glob("include/python3.*/Python.h"))
+    if not headers:
+        raise LayoutError(
+            f"{prefix}/include holds no CPython headers",
+            why="they come with a development package (python3-dev) or with pyenv",
+            help="scripts/gen_layouts.py --cpython PREFIX, where PREFIX/include/python3.X/Python.h exists",
+        )
+    include = headers[0].parent
     command = cc or compiler.find_compiler(_CC)
     flags = ["-DPy_BUILD_CORE=1", f"-I{include}", f"-I{include}/internal"]
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
-        measured = measure(header_wants.cpython_wants(), command, flags, Path(name))
+        measured = measure(wants_of("cpython"), command, flags, Path(name))
     number = measured.constants["PY_VERSION_HEX"]
     version = f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}"
     suffix = "t" if measured.constants.get("Py_GIL_DISABLED") else ""
     return _document("cpython", f"cpython-{version.rpartition('.')[0]}{suffix}", version, measured)
 
 
-def _python_include(prefix: Path) -> Path:
-    found = sorted(p.parent for p in prefix.glob("include/python3.*/Python.h"))
-    if not found:
-        raise LayoutError(
-            f"{prefix}/include holds no CPython headers",
-            why="they come with a development package (python3-dev) or with pyenv",
-            help="scripts/gen_layouts.py --cpython PREFIX, where PREFIX/include/python3.X/Python.h exists",
-        )
-    return found[0]
-
-
 def _document(kind: str, identity: str, version: str, measured: Measured) -> dict[str, Any]:
     return {
-        "schema": SCHEMA,
+        "schema": "gdbext-layout/1",
         "kind": kind,
         "id": identity,
         "provenance": {
-            "producer": PRODUCER,
+            "producer": "gdbext gen_layouts 1",
             "version": version,
             "git": "",
             "compiler": measured.compiler,
@@ -242,9 +245,7 @@ def _document(kind: str, identity: str, version: str, measured: Measured) -> dic
 
 
 def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str) -> list[str]:
-    stub = folder / "stub" / "nlohmann"
-    stub.mkdir(parents=True)
-    (stub / "json.hpp").write_text(_JSON_STUB)
+    write_stubs("every", folder / "stub")
     include = torch / "include"
     # Per-operator headers keep the thousands of operators of ATen/ATen.h out: a third of the time.
     flags = [
@@ -255,7 +256,7 @@ def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str)
         f"-I{include}",
         f"-I{include}/torch/csrc/api/include",
         "-idirafter",
-        str(stub.parent),
+        str(folder / "stub"),
     ]
     # A class whose virtual functions live elsewhere would otherwise be described as a mere declaration.
     if "clang" in Path(cxx).name:
@@ -270,8 +271,8 @@ def _standard(version: str) -> str:
 
     A compiler takes both kinds as C++20 where they are recent, hence the bound.
     """
-    numbers = tuple(number(n) or 0 for n in re.findall(r"\d+", version)[:2])
-    return "c++20" if numbers >= (2, 9) else "c++17"
+    release = tuple(number(digits) or 0 for digits in re.findall(r"\d+", version)[:2])
+    return "c++20" if release >= (2, 9) else "c++17"
 
 
 def uses_cxx11_abi(libc10: Path) -> bool:

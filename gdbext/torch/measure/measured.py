@@ -1,9 +1,11 @@
 """The sizes, offsets, enumerators and constants that a compiler gave to a set of wants, as the members of a layout
-document.
+document; read from the debug information of the compiled unit by pyelftools.
 """
 
 from __future__ import annotations
 
+import io
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -11,23 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from gdbext.torch.measure import compiler
-from gdbext.torch.measure.wants import (
-    CLASSES,
-    CompileUnit,
-    Die,
-    Wants,
-    name_of,
-    strip,
-    type_of,
-    value_of,
-)
+from gdbext.torch.measure.child import no_pyelftools
+from gdbext.torch.measure.wants import Wants
 
+Die = Any
+"""elftools.dwarf.die.DIE, an entry: ``tag``, ``offset``, ``attributes``, ``iter_children()``."""
+
+_CLASSES = ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type")
 _POINTERS = {"DW_TAG_pointer_type": "*", "DW_TAG_reference_type": "&", "DW_TAG_rvalue_reference_type": "&&"}
 _ARRAY = "DW_TAG_array_type"
 _FUNCTION = "DW_TAG_subroutine_type"
 _BASE = "DW_TAG_inheritance"
 _OPEN_NAMESPACES = ("std::", "ska::", "__gnu_cxx::")
-_FOLLOWED_TEMPLATES = ("std::optional<", "std::variant<")
 _DEFAULT_ARGUMENTS = (
     "std::allocator<",
     "std::char_traits<",
@@ -41,57 +38,125 @@ _MAX_OPENED = 64
 _MAX_TYPE_TEXT = 200
 
 
+def value_of(die: Die, attribute: str, default: Any = None) -> Any:
+    """Value of an attribute such as "DW_AT_byte_size"."""
+    entry = die.attributes.get(attribute)
+    return entry.value if entry else default
+
+
+def name_of(die: Die) -> str:
+    """DW_AT_name, empty for an unnamed type."""
+    return str(value_of(die, "DW_AT_name", b"").decode("utf-8", "replace"))
+
+
+def type_of(die: Die) -> Die | None:
+    """The entry that DW_AT_type refers to, behind typedefs, const and volatile; None is void."""
+    for _ in range(64):
+        die = die.get_DIE_from_attribute("DW_AT_type") if "DW_AT_type" in die.attributes else None
+        if not die or die.tag not in ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type"):
+            break
+    return die
+
+
+class CompileUnit:
+    """The first compile unit of a shared library; we compile exactly one. Raises LayoutError.
+
+    Entries at namespace level are parsed once, and the classes that are asked for.
+    """
+
+    def __init__(self, library: Path) -> None:
+        try:
+            from elftools.elf.elffile import ELFFile  # 37 ms, and it may be missing
+        except ImportError:
+            raise no_pyelftools() from None
+        self._file = ELFFile(io.BytesIO(library.read_bytes()))
+        self._root: Die = next(self._file.get_dwarf_info().iter_CUs()).get_top_DIE()
+        self._entries = list(_at_namespace_level(self._root))
+        self._starts = [die.offset for die in self._entries]
+
+    def variables(self) -> dict[str, Die]:
+        """The global variables outside of any namespace, by name."""
+        return {name_of(die): die for die in self._root.iter_children() if die.tag == "DW_TAG_variable"}
+
+    def contents(self) -> dict[str, bytes]:
+        """The bytes of each data object that has a symbol: constants that the compiler evaluated."""
+        contents: dict[str, bytes] = {}
+        symbols: Any = self._file.get_section_by_name(".symtab")
+        for symbol in symbols.iter_symbols():
+            if symbol["st_info"]["type"] == "STT_OBJECT" and isinstance(symbol["st_shndx"], int):
+                section = self._file.get_section(symbol["st_shndx"])
+                start = symbol["st_value"] - section["sh_addr"]
+                contents[symbol.name] = section.data()[start : start + symbol["st_size"]]
+        return contents
+
+    def qualified_name(self, die: Die) -> str:
+        """``die``'s name with its namespaces and enclosing classes."""
+        # Walk down to the entry, whereby each on the way gets to know its parent: pyelftools' own search begins at the
+        # root each time, 20,000 entries in a translation unit of torch.
+        ancestor = self._entries[bisect_right(self._starts, die.offset) - 1]
+        while ancestor is not None and ancestor.offset < die.offset:
+            nearest = None
+            for child in ancestor.iter_children():
+                if child.offset > die.offset:
+                    break
+                nearest = child
+            ancestor = nearest
+        names = [name_of(die) or "(anonymous)"]
+        scope = die.get_parent()
+        while scope is not None and scope is not self._root:
+            name = name_of(scope) or ("(anonymous namespace)" if scope.tag == "DW_TAG_namespace" else "")
+            names += [name] if name else []
+            scope = scope.get_parent()
+        return "::".join(reversed(names))
+
+
+def _at_namespace_level(scope: Die) -> Iterator[Die]:
+    """Entries outside classes and functions, in order of offset."""
+    for child in scope.iter_children():
+        yield child
+        if child.tag == "DW_TAG_namespace":
+            yield from _at_namespace_level(child)
+
+
 class StructReader:
     """Reads the layout of C and C++ classes out of one compile unit.
 
-    Fields of base classes are flattened into the derived class (entry "base" names the class they come from),
-    members of anonymous unions and structs as well. Classes of the standard library and of ska:: are opened
-    downwards with dotted names ("_M_impl._M_start"), since nothing but their leaves is of use; so are C's, up to
-    64 members (CPython's runtime holds tables of thousands of static objects). Bit-fields carry
-    "bit_offset" (from the start of the class, in bits) and "bit_size".
+    Fields of base classes are flattened into the derived class (entry "base" names the class they come from), members
+    of anonymous unions and structs as well. Classes of the standard library and of ska:: are opened downwards with
+    dotted names ("_M_impl._M_start"), since nothing but their leaves is of use; so are C's, up to 64 members (CPython's
+    runtime holds tables of thousands of static objects). Bit-fields have "bit_offset" (from the start of the class, in
+    bits) and "bit_size".
     """
 
     def __init__(self, unit: CompileUnit) -> None:
         self._unit = unit
         self._names: dict[int, str] = {}
 
-    def struct(self, die: Die, opened: bool | None = None) -> dict[str, Any]:
-        """One entry of "structs". ``opened`` overrides whether nested classes get dotted names."""
-        name = self.type_name(die)
-        if opened is None:
-            opened = name.startswith(_OPEN_NAMESPACES)
+    def struct(self, die: Die, opened: bool) -> dict[str, Any]:
+        """One entry of "structs"; if it is ``opened``, nested classes get dotted names."""
         fields: dict[str, dict[str, Any]] = {}
-        for member, entry in self._fields(die, 0, "", opened, 0):
+        for member, entry in self._fields(die, 0, "", opened or self.type_name(die).startswith(_OPEN_NAMESPACES), 0):
             fields.setdefault(member, entry)
         return {"size": self.size(die), "fields": fields}
-
-    def enum(self, die: Die) -> dict[str, int]:
-        """Enumerator name to value, in order of declaration."""
-        return {
-            name_of(child): int(value_of(child, "DW_AT_const_value"))
-            for child in die.iter_children()
-            if child.tag == "DW_TAG_enumerator"
-        }
 
     def nested(self, die: Die) -> Iterator[Die]:
         """Classes that ``die`` and its bases hold by value and that deserve a struct of their own."""
         for member in self._members(die):
-            kind = strip(type_of(member))
+            kind = type_of(member)
             while kind and kind.tag == _ARRAY:
-                kind = strip(type_of(kind))
-            if not kind or kind.tag not in CLASSES:
+                kind = type_of(kind)
+            if not kind or kind.tag not in _CLASSES:
                 continue
             name = self.type_name(kind)
             if member.tag == _BASE or not name_of(kind):
                 yield from self.nested(kind)
-            elif not name.startswith(_OPEN_NAMESPACES) or name.startswith(_FOLLOWED_TEMPLATES):
+            elif not name.startswith(_OPEN_NAMESPACES) or name.startswith(("std::optional<", "std::variant<")):
                 yield kind
             elif name.startswith("std::array<"):
                 yield from self.nested(kind)
 
     def size(self, die: Die | None) -> int:
         """The ``sizeof`` of a type, in bytes."""
-        die = strip(die)
         if not die or die.tag == _FUNCTION:
             return 0
         size = value_of(die, "DW_AT_byte_size")
@@ -102,9 +167,9 @@ class StructReader:
         return 8 if die.tag in _POINTERS else 0
 
     @staticmethod
-    def _elements(die: Die) -> int:
+    def _elements(array: Die) -> int:
         total = 1
-        for child in die.iter_children():
+        for child in array.iter_children():
             if child.tag == "DW_TAG_subrange_type":
                 count = value_of(child, "DW_AT_count")
                 if count is None:
@@ -115,23 +180,21 @@ class StructReader:
 
     def type_name(self, die: Die | None) -> str:
         """The type as C++ writes it, default template arguments left out."""
-        die = strip(die)
         if not die:
             return "void"
         if die.offset not in self._names:
-            self._names[die.offset] = self._make_name(die)
+            if die.tag in _POINTERS:
+                name = self.type_name(type_of(die)) + _POINTERS[die.tag]
+            elif die.tag == _ARRAY:
+                name = f"{self.type_name(type_of(die))}[{self._elements(die)}]"
+            elif die.tag == _FUNCTION:
+                name = f"{self.type_name(type_of(die))}()"
+            elif die.tag == "DW_TAG_base_type":
+                name = name_of(die)
+            else:
+                name = shorten(self._unit.qualified_name(die))
+            self._names[die.offset] = name
         return self._names[die.offset]
-
-    def _make_name(self, die: Die) -> str:
-        if die.tag in _POINTERS:
-            return self.type_name(type_of(die)) + _POINTERS[die.tag]
-        if die.tag == _ARRAY:
-            return f"{self.type_name(type_of(die))}[{self._elements(die)}]"
-        if die.tag == _FUNCTION:
-            return f"{self.type_name(type_of(die))}()"
-        if die.tag == "DW_TAG_base_type":
-            return name_of(die)
-        return shorten(self._unit.qualified_name(die))
 
     @staticmethod
     def _members(die: Die) -> Iterator[Die]:
@@ -142,22 +205,24 @@ class StructReader:
                 yield child
 
     def _fields(
-        self, die: Die, at: int, prefix: str, opened: bool, depth: int, base: str = ""
+        self, die: Die, start: int, prefix: str, opened: bool, depth: int, base: str = ""
     ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(name, entry) of each member of ``die``, which lies ``start`` bytes into the class; bases come last."""
         if depth > _MAX_NESTING:
             return
-        later = []
+        bases = []
         for member in self._members(die):
-            kind = strip(type_of(member))
-            offset = at + self._location(member)
+            kind = type_of(member)
+            location = value_of(member, "DW_AT_data_member_location", 0)
+            offset = start + (location if isinstance(location, int) else 0)
             if member.tag == _BASE:
                 if kind:
-                    later.append((kind, offset))
+                    bases.append((kind, offset))
             elif not name_of(member) and kind:
                 yield from self._fields(kind, offset, prefix, opened, depth + 1, base)
             else:
                 yield from self._member(member, kind, offset, prefix, opened, depth, base)
-        for kind, offset in later:
+        for kind, offset in bases:
             inherited = base if opened else self.type_name(kind)
             yield from self._fields(kind, offset, prefix, opened, depth + 1, inherited)
 
@@ -174,15 +239,10 @@ class StructReader:
         if base:
             entry["base"] = base
         yield name, entry
-        if opened and kind and kind.tag in CLASSES:
+        if opened and kind and kind.tag in _CLASSES:
             inner = list(islice(self._fields(kind, offset, name + ".", opened, depth + 1, base), _MAX_OPENED + 1))
             if len(inner) <= _MAX_OPENED:
                 yield from inner
-
-    @staticmethod
-    def _location(member: Die) -> int:
-        location = value_of(member, "DW_AT_data_member_location", 0)
-        return location if isinstance(location, int) else 0
 
 
 def bit_position(offset: int, member: Die, storage: int) -> int:
@@ -199,25 +259,19 @@ def shorten(name: str) -> str:
     for default in _DEFAULT_ARGUMENTS:
         start = name.find(", " + default)
         while start >= 0:
-            name = name[:start] + name[_closing(name, start + 2 + len(default)) :]
+            end, depth = start + 2 + len(default), 1
+            while end < len(name) and depth:
+                depth += {"<": 1, ">": -1}.get(name[end], 0)
+                end += 1
+            name = name[:start] + name[end:].lstrip(" ")
             start = name.find(", " + default)
     return name.replace("std::basic_string<char>", "std::string")
-
-
-def _closing(name: str, at: int) -> int:
-    depth = 1
-    while at < len(name) and depth:
-        depth += {"<": 1, ">": -1}.get(name[at], 0)
-        at += 1
-    while at < len(name) and name[at] == " ":
-        at += 1
-    return at
 
 
 @dataclass
 class Measured:
     """The results by the names of the document; ``absent`` are the wants that these headers lack, ``units`` the digests
-    of what was compiled."""
+    of the compiled units."""
 
     compiler: str
     structs: dict[str, Any] = field(default_factory=dict)
@@ -227,7 +281,7 @@ class Measured:
     units: list[str] = field(default_factory=list)
 
     def add(self, other: Measured) -> None:
-        """Take what ``other`` has besides; where both have a class, the one that is here stays."""
+        """Add the results of ``other``; where both have a class, the one that is here stays."""
         self.structs = {**other.structs, **self.structs}
         self.enums = {**other.enums, **self.enums}
         self.constants = {**other.constants, **self.constants}
@@ -242,13 +296,13 @@ Known = dict[str, Measured]
 def measure(wants: Wants, command: str, flags: Sequence[str], folder: Path, known: Known | None = None) -> Measured:
     """Compile ``wants`` in ``folder`` and read what came out, unless the same unit is ``known``. Raises LayoutError."""
     unit = compiler.preprocess(wants, command, flags, folder)
-    found = known.get(unit.digest) if known is not None else None
-    if not found:
-        found = _read(wants, compiler.build(unit))
-        found.units.append(unit.digest)
+    measured = known.get(unit.digest) if known is not None else None
+    if not measured:
+        measured = _read(wants, compiler.build(unit))
+        measured.units.append(unit.digest)
         if known is not None:
-            known[unit.digest] = found
-    return replace(found)
+            known[unit.digest] = measured
+    return replace(measured)
 
 
 def _read(wants: Wants, built: compiler.Compiled) -> Measured:
@@ -256,43 +310,33 @@ def _read(wants: Wants, built: compiler.Compiled) -> Measured:
     unit = CompileUnit(built.library)
     reader = StructReader(unit)
     contents, variables = unit.contents(), unit.variables()
-    result = Measured(built.compiler)
-    result.absent += [wants.all[index].name for index in sorted(built.absent)]
-    held: list[Die] = []
+    result = Measured(built.compiler, absent=[wants.all[index].name for index in sorted(built.absent)])
+    pending: list[Die] = []
     for index, want in enumerate(wants.all):
         if index in built.absent:
             continue
         if want.kind == "constant":
             result.constants[want.name] = int.from_bytes(contents[f"want_{index}"], "little", signed=True)
             continue
-        die = _pointee(variables[f"want_{index}"])
+        pointer = type_of(variables[f"want_{index}"])
+        die = type_of(pointer) if pointer else None
         if not die or value_of(die, "DW_AT_declaration"):
             result.absent.append(want.name)
         elif want.kind == "enum":
-            result.enums[want.name] = reader.enum(die)
+            enumerators = (child for child in die.iter_children() if child.tag == "DW_TAG_enumerator")
+            result.enums[want.name] = {name_of(each): int(value_of(each, "DW_AT_const_value")) for each in enumerators}
         else:
             # C has no namespace to tell the telling classes from the rest: all are opened, none is followed.
-            result.structs[want.name] = reader.struct(die, None if wants.cplusplus else True)
-            held.append(die)
-    if wants.cplusplus:
-        _add_nested(reader, held, result)
-    return result
-
-
-def _pointee(variable: Die) -> Die | None:
-    pointer = strip(type_of(variable))
-    return strip(type_of(pointer)) if pointer else None
-
-
-def _add_nested(reader: StructReader, pending: list[Die], result: Measured) -> None:
-    """Add the classes that wanted classes hold by value, and so on."""
-    seen = {die.offset for die in pending}
-    while pending:
-        for die in reader.nested(pending.pop()):
-            name = reader.type_name(die)
-            if die.offset in seen or value_of(die, "DW_AT_declaration"):
-                continue
-            seen.add(die.offset)
+            result.structs[want.name] = reader.struct(die, not wants.cplusplus)
             pending.append(die)
-            if name not in result.structs:
-                result.structs[name] = reader.struct(die)
+    # add the classes that wanted classes hold by value, and so on
+    seen = {die.offset for die in pending}
+    while pending and wants.cplusplus:
+        for die in reader.nested(pending.pop()):
+            if die.offset not in seen and not value_of(die, "DW_AT_declaration"):
+                seen.add(die.offset)
+                pending.append(die)
+                name = reader.type_name(die)
+                if name not in result.structs:
+                    result.structs[name] = reader.struct(die, False)
+    return result

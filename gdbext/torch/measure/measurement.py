@@ -1,7 +1,7 @@
 """Measures the layout of an installed PyTorch, in a process of its own, and keeps it in the cache.
 
-Called before a process is stopped (``measure_for_process``); by a session only where nobody could know beforehand what
-it needs.
+Called before a process is stopped (``measure_for_process``); by a session only if it could not be known beforehand that
+a layout is missing.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from gdbext.cache import may_fill
 from gdbext.engine.layouts import Layout, store, validate
 from gdbext.engine.layouts.store import FORBIDDEN, PERMISSION
-from gdbext.engine.targets.rooted_paths import Rights
 from gdbext.engine.terminal import environment_value, escape
 from gdbext.errors import LayoutError
 from gdbext.torch.layout_choice import complete
@@ -24,25 +22,34 @@ from gdbext.torch.measure.child import MeasuringProcess, package_to_measure
 from gdbext.torch.measure.pack import write
 
 FAILED = "GDBEXT_MEASURING_FAILED"
-"""Environment variable, set by us for ourselves: "BUILD-ID WHY" of what took long and failed, not to be tried again."""
+"""Environment variable, set by us for ourselves: "BUILD-ID WHY" of a long measurement that failed."""
 _WORTH_REMEMBERING_SECONDS = 2.0
-"""A missing compiler is found out at once, and may be there the next time."""
+"""A missing compiler is noticed at once, and may be there the next time."""
 
 
 def measure_torch(library: str, build_id: str | None, pid: int | None = None, terminal: int | None = 2) -> Layout:
     """The layout of the PyTorch that a libtorch_cpu.so with that build-id belongs to; ``pid`` is its process.
 
-    Another user's is measured with that user's rights. An interruption ends all and leaves nothing behind but finished
-    parts. Progress is shown on the descriptor ``terminal``, if it is one. Raises LayoutError.
+    Another user's is measured with that user's rights. An interruption leaves nothing behind but finished parts.
+    Progress is shown on the file descriptor ``terminal``, if it is a terminal. Raises LayoutError.
     """
     _refuse(Path(store.package_of(library)), build_id)
     package, rights = package_to_measure(library, pid)
-    kept = store.measured_by(rights.uid, build_id) if rights else None
-    if kept:
-        return kept
+    earlier = store.measured_by(rights.uid, build_id) if rights else None
+    if earlier:
+        return earlier
     started = time.monotonic()
+    progress = _MeasuringLine(package, terminal)
     try:
-        document = _measured(package, rights, _MeasuringLine(package, terminal))
+        try:
+            child = MeasuringProcess(package, rights)
+        except OSError as error:
+            raise LayoutError(f"the process that measures cannot be started: {error}") from error
+        try:
+            child.wait(progress.show)
+        finally:
+            progress.close()
+        document = child.outcome()
         validate.check_all(document, "the generated layout")
         layout = complete(Layout(document, "generated"))
     except LayoutError as error:
@@ -51,7 +58,12 @@ def measure_torch(library: str, build_id: str | None, pid: int | None = None, te
         raise
     if not build_id or layout.build_ids.get(store.TORCH_LIBRARY) != build_id:
         raise LayoutError("the installed library is not the one in memory")
-    _keep(document, Path(store.path_of_measured(build_id, rights.uid if rights else None)))
+    path = Path(store.path_of_measured(build_id, rights.uid if rights else None))
+    try:
+        if may_fill(str(path.parent)):
+            write(document, path)
+    except OSError as error:
+        print(f"gdbext: cannot keep the layout: {error}", file=sys.stderr)
     return layout
 
 
@@ -69,28 +81,8 @@ def _refuse(package: Path, build_id: str | None) -> None:
         raise LayoutError(why)
 
 
-def _measured(package: Path, rights: Rights | None, progress: _MeasuringLine) -> Any:
-    try:
-        child = MeasuringProcess(package, rights)
-    except OSError as error:
-        raise LayoutError(f"the process that measures cannot be started: {error}") from error
-    try:
-        child.wait(progress.show)
-    finally:
-        progress.close()
-    return child.outcome()
-
-
-def _keep(document: Any, path: Path) -> None:
-    try:
-        if may_fill(str(path.parent)):
-            write(document, path)
-    except OSError as error:
-        print(f"gdbext: cannot keep the layout: {error}", file=sys.stderr)
-
-
 class _MeasuringLine:
-    """One line on a terminal that says what is going on, and for how long."""
+    """One line on a terminal with the current step and the seconds since the start."""
 
     def __init__(self, package: Path, terminal: int | None) -> None:
         self._package = package

@@ -1,7 +1,5 @@
-"""Writes the layouts of many releases of PyTorch, or of CPython, as ``engine/layouts/__init__.py`` reads them.
-
-The files are small, quick to load, and can still be read in a diff.
-"""
+"""Writes layouts: one document, or those of many releases of PyTorch or CPython in the packed form that
+``engine/layouts/__init__.py`` reads: small, quick to load, and still legible in a diff."""
 
 from __future__ import annotations
 
@@ -18,12 +16,19 @@ from gdbext.engine.layouts import store
 
 
 def write(document: Mapping[str, Any], path: Path) -> None:
-    """Write a document so that a reader never sees half of it: temporary file in the same folder, then rename."""
-    write_text(dumps(document), path)
+    """Write a document as JSON with one struct or enumeration a line."""
+    lines = []
+    for key, value in document.items():
+        if key in ("structs", "enums") and value:
+            rows = ",\n".join(f" {json.dumps(name)}: {_compact(entry)}" for name, entry in sorted(value.items()))
+            lines.append(f"{json.dumps(key)}: {{\n{rows}\n}}")
+        else:
+            lines.append(f"{json.dumps(key)}: {_compact(value)}")
+    _write_text("{\n" + ",\n".join(lines) + "\n}\n", path)
 
 
-def write_text(text: str, path: Path) -> None:
-    """The same for any text."""
+def _write_text(text: str, path: Path) -> None:
+    """Write a file so that a reader never sees half of it: temporary file in the same folder, then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".layout-")
     try:
@@ -34,18 +39,6 @@ def write_text(text: str, path: Path) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def dumps(document: Mapping[str, Any]) -> str:
-    """JSON with one struct or enumeration a line."""
-    lines = []
-    for key, value in document.items():
-        if key in ("structs", "enums") and value:
-            rows = ",\n".join(f" {json.dumps(name)}: {_compact(each)}" for name, each in sorted(value.items()))
-            lines.append(f"{json.dumps(key)}: {{\n{rows}\n}}")
-        else:
-            lines.append(f"{json.dumps(key)}: {_compact(value)}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _compact(value: Any) -> str:
@@ -61,33 +54,25 @@ def pack(documents: Sequence[Mapping[str, Any]], folder: Path) -> None:
     the same files."""
     lines = Lines()
     heads = []
-    for document in sorted(documents, key=_order):
-        kept = {key: value for key, value in document.items() if key not in layouts.SECTIONS}
-        heads.append({**kept, "schema": layouts.SCHEMA, "parts": list(_parts(document, lines))})
-    text = lines.text()
-    write_text(text, folder / layouts.shared_file(documents[0]["kind"]))
+    for document in sorted(documents, key=lambda each: (store.release(each["provenance"]["version"]), each["id"])):
+        head = {key: value for key, value in document.items() if key not in layouts.SECTIONS}
+        heads.append({**head, "schema": layouts.SCHEMA, "parts": list(_parts(document, lines))})
+    text = "[\n" + ",\n".join(lines.numbers) + "\n]\n"
+    _write_text(text, folder / layouts.shared_file(documents[0]["kind"]))
     for head in heads:
         parts = head.pop("parts")
         write({**head, "crc32": layouts.checksum(text.encode()), "parts": parts}, folder / f"{head['id']}.json")
 
 
 class Lines:
-    """The lines of the shared file, each once."""
+    """The lines of the shared file, each once; ``numbers`` maps a line's JSON to its number, from 1."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
 
     def number(self, value: Any) -> int:
-        """Number of the line with this value, which is a new one unless it is there."""
-        return self._numbers.setdefault(json.dumps(value, separators=(",", ":")), len(self._numbers) + 1)
-
-    def text(self) -> str:
-        """The text of the packed file."""
-        return "[\n" + ",\n".join(self._numbers) + "\n]\n"
-
-
-def _order(document: Mapping[str, Any]) -> tuple[Any, ...]:
-    return store.release(document["provenance"]["version"]), document["id"]
+        """Number of the line with this value, which is added unless it is there."""
+        return self.numbers.setdefault(_compact(value), len(self.numbers) + 1)
 
 
 def _parts(document: Mapping[str, Any], lines: Lines) -> Iterator[int]:
@@ -103,43 +88,36 @@ def _parts(document: Mapping[str, Any], lines: Lines) -> Iterator[int]:
 
 def _folded(members: Sequence[Member], lines: Lines) -> list[list[Any]]:
     """Members as they are stored: those of a base class, and of a structure among them, in a line of their own."""
-    found: list[list[Any]] = []
-    at = 0
-    while at < len(members):
-        entry, count = (_inherited if "base" in members[at][1] else _member)(members[at:], lines)
-        found.append(entry)
-        at += count
-    return found
+    entries: list[list[Any]] = []
+    position = 0
+    while position < len(members):
+        name, field = members[position]
+        if "base" in field:  # the members of one base class
+            base = field["base"]
+            inherited = list(takewhile(lambda each: each[1].get("base") == base, members[position:]))  # noqa: B023
+            start = min(field["offset"] for _, field in inherited)
+            own = [(name, {key: value for key, value in field.items() if key != "base"}) for name, field in inherited]
+            entries.append([start, base, lines.number(_folded(_rebased(own, start), lines))])
+            position += len(inherited)
+            continue
+        entry = [name, field["offset"], field["size"], field["type"]]
+        position += 1
+        if "bit_size" in field:
+            entry += [field["bit_offset"], field["bit_size"]]
+        elif inside := list(takewhile(lambda each: each[0].startswith(f"{name}."), members[position:])):  # noqa: B023
+            inner = _rebased([(path[len(name) + 1 :], member) for path, member in inside], field["offset"])
+            entry.append(lines.number(_folded(inner, lines)))
+            position += len(inside)
+        entries.append(entry)
+    return entries
 
 
-def _inherited(members: Sequence[Member], lines: Lines) -> tuple[list[Any], int]:
-    """The lines for the members of one base class, which come first; how many there are."""
-    base = members[0][1]["base"]
-    inherited = list(takewhile(lambda each: each[1].get("base") == base, members))
-    start = min(field["offset"] for _, field in inherited)
-    plain = [(name, {key: value for key, value in field.items() if key != "base"}) for name, field in inherited]
-    return [start, base, lines.number(_folded(_from(plain, start), lines))], len(inherited)
-
-
-def _member(members: Sequence[Member], lines: Lines) -> tuple[list[Any], int]:
-    """The lines for the first member, and for those inside of it; how many these are together."""
-    name, field = members[0]
-    entry = [name, field["offset"], field["size"], field["type"]]
-    if "bit_size" in field:
-        return [*entry, field["bit_offset"], field["bit_size"]], 1
-    inside = list(takewhile(lambda each: each[0].startswith(f"{name}."), members[1:]))
-    if not inside:
-        return entry, 1
-    moved = _from([(each[len(name) + 1 :], of) for each, of in inside], field["offset"])
-    return [*entry, lines.number(_folded(moved, lines))], 1 + len(inside)
-
-
-def _from(members: Sequence[Member], start: int) -> list[Member]:
-    """The same members, counted from there."""
-    found = []
+def _rebased(members: Sequence[Member], start: int) -> list[Member]:
+    """The same members, with offsets from ``start`` on."""
+    rebased = []
     for name, field in members:
         moved = {**field, "offset": field["offset"] - start}
         if "bit_size" in field:
             moved["bit_offset"] = field["bit_offset"] - 8 * start
-        found.append((name, moved))
-    return found
+        rebased.append((name, moved))
+    return rebased

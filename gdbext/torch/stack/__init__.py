@@ -1,8 +1,4 @@
-"""The dispatcher's frames on a stack: what each call is for, proven by the operator's own table.
-
-One pass through the dispatcher as it stands on a stack: its event, its operator and key, and the arguments that were
-found.
-"""
+"""The records of one pass through the dispatcher: its event, operator, key, kernel and arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ class DispatchEvent(Enum):
 
     @property
     def is_redispatch(self) -> bool:
-        """A kernel goes on with a keyset of its own choice."""
+        """A kernel calls its operator again, with a keyset of its own choice."""
         return self in (DispatchEvent.REDISPATCH, DispatchEvent.REDISPATCH_BOXED)
 
 
@@ -39,13 +35,13 @@ class ArgumentTensor(NamedTuple):
     """A tensor of an argument; a list of tensors has several."""
 
     address: Hexadecimal
-    """Address of its TensorImpl; 0 for a tensor that is not there (None in a list, the undefined tensor)."""
+    """Address of its TensorImpl; 0 for an undefined tensor (None in a list)."""
     short: str
     statistics: Inline[Statistics | None] = None
 
 
 class Argument(NamedTuple):
-    """An argument by its name in the schema. ``text`` is "" where its value is unknown."""
+    """An argument by its name in the schema. ``text`` is "" if its value is unknown."""
 
     name: str
     type: str
@@ -54,12 +50,12 @@ class Argument(NamedTuple):
     confidence: Certainty
     tensors: tuple[ArgumentTensor, ...] = ()
     variable: Sparse[str] = ""
-    """The variable of the Python kernel's frame that the text is of, as it is now; "" for an argument that was read
-    where the call passes it."""
+    """The variable of the Python kernel's frame whose present value ``text`` is; "" for an argument that was read where
+    the call passes it."""
 
     @json_member(after="type")
     def value(self) -> str | None:
-        """Its text; null where it is unknown."""
+        """Its text; null if it is unknown."""
         return self.text or None
 
     @property
@@ -80,7 +76,7 @@ class DispatchStage(Enum):
 
 
 class Kernel(NamedTuple):
-    """A kernel as the dispatch table has it, or as the stack shows it (``valid`` None then)."""
+    """A kernel of the dispatch table, or as the stack shows it (``valid`` None then)."""
 
     function: str
     valid: bool | None = None
@@ -92,7 +88,7 @@ class Kernel(NamedTuple):
 
     @classmethod
     def of_table(cls, kernel: KernelFunction, function: str, fallthrough: bool, proven: ComputedEntry | None) -> Kernel:
-        """The kernel of a table entry; ``proven`` is that entry where it agrees with the registrations."""
+        """The kernel of a table entry; ``proven`` is that entry if it agrees with the registrations."""
         return cls(
             function=function,
             valid=kernel.valid,
@@ -112,11 +108,11 @@ class DispatchKeySet(NamedTuple):
 
 
 class DispatchFrame(NamedTuple):
-    """One pass through the dispatcher, seen in a stack. ``level`` is that of its dispatcher frame."""
+    """One pass through the dispatcher, seen in a stack. ``level`` is the level of its dispatcher frame."""
 
     level: int
     event: DispatchEvent | None
-    """None where the dispatcher was inlined into code that does not prove it."""
+    """None if the dispatcher was inlined into code that does not prove it."""
     op: str | None
     overload: str
     keyset: DispatchKeySet | None
@@ -127,12 +123,12 @@ class DispatchFrame(NamedTuple):
     confidence: Certainty
     """The confidence of the keyset."""
     never_entered: Sparse[str | None] = None
-    """The key that the kernel was expected to redispatch to and did not reach, where that is known."""
+    """The key that the kernel was expected to redispatch to and did not reach, if that is known."""
     arguments: Sparse[tuple[Argument, ...]] = ()
-    """The arguments where they were asked for, in the order of the schema."""
+    """The arguments if they were requested, in the order of the schema."""
     evidence: Explained[tuple[str, ...]] = ()
     backend: Internal[str] = ""
-    """The name that the process gave PrivateUse1, where the key or the keyset has that."""
+    """The process's name of PrivateUse1, if the key or the keyset has that."""
     unread_inside: Internal[bool] = False
     """Frames further in cannot be read: there may be passes in them, so that its kernel need not be what runs."""
 
@@ -143,24 +139,23 @@ class DispatchFrame(NamedTuple):
         return self._replace(level=0, evidence=(), arguments=())
 
     def without_values(self) -> DispatchFrame:
-        """The pass with its arguments' names, and not what they were."""
-        unknown = (Argument(each.name, each.type, "", Certainty.UNKNOWN) for each in self.arguments)
+        """The pass with its arguments' names, without their values."""
+        unknown = (Argument(argument.name, argument.type, "", Certainty.UNKNOWN) for argument in self.arguments)
         return self._replace(arguments=tuple(unknown))
 
     @property
     def key_text(self) -> str:
-        """The key for people: ``PrivateUse1 (npu)`` for a backend with a name of its own; "" where it is unknown."""
+        """The key for people: ``PrivateUse1 (npu)`` for a backend with a name of its own; "" if it is unknown."""
         return shown_key(self.key, self.backend) if self.key else ""
 
     @property
     def keyset_text(self) -> str:
-        """The keyset for people: ``DispatchKeySet(CPU, AutogradCPU)``."""
         keys = self.keyset.keys if self.keyset else ()
         return f"DispatchKeySet({', '.join(shown_key(key, self.backend) for key in keys)})"
 
     @property
     def event_name(self) -> str:
-        """The method of the dispatcher, "unknown" where that is not proven."""
+        """The method of the dispatcher, "unknown" if that is not proven."""
         return self.event.value if self.event else "unknown"
 
     @property

@@ -1,10 +1,10 @@
 """The arguments of dispatch calls on a stack: from the boxed stack, or from registers and stack slots.
 
 The C++ signature comes from the name of ``at::_ops::NAME::call`` or ``redispatch``, so nothing is guessed from the
-schema but names and whether the result goes through a hidden pointer. A word is *exact* where the calling code loaded
-it for the call; *verified* where the called function keeps it, or where it stands among the arguments on the stack, and
-there is a tensor behind it; a number in such a place is *inferred*, and verified when two places agree. Places that
-contradict each other make the argument unknown.
+schema but names and whether the result goes through a hidden pointer. A word is *exact* if the calling code loaded it
+for the call; *verified* if the called function has saved it, or if it is among the arguments on the stack, and there is
+a tensor behind it; a number in such a place is *inferred*, and verified when two places agree. Places that contradict
+each other make the argument unknown.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
-from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
-from gdbext.torch.registry.schema import hidden_result, schema_types
-from gdbext.torch.stack.call_arguments import AS_IT_IS, CallSites, FoundArgument, KeptArguments, Sighting, judged
+from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, STABLE_HANDLES, STABLE_KERNEL
+from gdbext.torch.registry.schema import hidden_result, schema_results, schema_types
+from gdbext.torch.stack.call_arguments import CallSites, KeptArguments
 from gdbext.torch.stack.dispatch_calls import DispatchCall, frames_with_types
 from gdbext.torch.stack.kernel_match import BETWEEN, entered_unboxed, functor_words, registered_signature
-from gdbext.torch.stack.known_fallbacks import STABLE_TUPLE, RecoveredCall, stable_values
+from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.roles import KernelSignature, operator_method, parameters
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_objects import has_destructor, used_bytes
+from gdbext.torch.values.cpp_values import LIST_LIMIT, Value, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,27 +32,43 @@ if TYPE_CHECKING:
     from gdbext.engine.arch import Slot
     from gdbext.engine.process.code_reader import FunctionCode
     from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Function, Symbolizer
+    from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry import Operator
-    from gdbext.torch.registry.kernel import KernelFunction
-    from gdbext.torch.values.cpp_values import CppValues, Value
+    from gdbext.torch.registry.schema import SchemaText
+    from gdbext.torch.values.cpp_values import CppValues
 
-_REGISTERS = 6
-_STACK_LIMIT = 1 << 12
-"""IValues on a boxed stack."""
-_BOXED_ARGUMENTS = 5
-_LEFT_BEHIND = ("0", "undefined", '""', "[]")
-"""The kinds of code after one of these, or from the start."""
+_MOVABLE = "the copy that was passed, as it is now"
+"""The place of a value that need not be the one that was passed."""
+
+
+class Sighting(NamedTuple):
+    """The value of an argument in one place."""
+
+    value: Value
+    certainty: Certainty
+    place: str
+    boxed: bool = False
+    """It is from the stack of a boxed kernel."""
+
+
+class FoundArgument(NamedTuple):
+    """An argument; ``value`` None if it is unknown."""
+
+    name: str
+    type: str
+    value: Value | None
+    certainty: Certainty
+    place: str
+    boxed: bool = False
 
 
 class Signature(NamedTuple):
-    """The signature of a function that is called: words of each schema argument, behind whatever else it takes."""
+    """The signature of a function that is called: the slots of each schema argument, behind whatever else it takes."""
 
     kinds: tuple[str, ...]
     slots: tuple[tuple[Slot, ...], ...]
     keyset: Slot | None
-    """The place of the keyset, for functions that take one."""
+    """The slot of the keyset, for functions that take one."""
 
 
 class ArgumentRecovery:
@@ -65,7 +82,9 @@ class ArgumentRecovery:
         self._sites = sites
         self._code = code
         self._values = values
+        self._stable = StableArguments(memory, values, sites)
         self._parameters: dict[str, tuple[str, ...] | None] = {}
+        """C++ types of the arguments, by an operator's struct."""
 
     def find(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> tuple[FoundArgument, ...]:
         """The arguments of a call in the order of the schema; () without a schema. Raises MemoryFault, BadData."""
@@ -75,11 +94,21 @@ class ArgumentRecovery:
             return ()
         wanted = schema_types(schema.text)
         sightings: list[list[Sighting]] = [[] for _ in wanted]
-        for source in (self._boxed, self._unboxed, self._in_kernel, self._in_body, self._stable, self._by_names):
-            for number, sighting in source(stack, call, recovered, operator, len(wanted)):
-                value = self._values.of_schema_type(wanted[number][0], sighting.value)
-                sightings[number].append(sighting._replace(value=value))
-        return tuple(judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
+        hidden = hidden_result(schema.text)
+        kinds = self._operator_parameters(call, operator.struct)
+        known = None if kinds is None or len(kinds) != len(wanted) else kinds
+        sources = chain(
+            self._boxed(stack, call, recovered, len(wanted)),
+            self._opener(stack, call, recovered, known, hidden),
+            self._entry(stack, call, recovered, known, hidden, len(wanted)),
+            self._body(stack, call, recovered, len(wanted)),
+            self._stable.find(stack, call, schema),
+            self._by_names(stack, call, recovered, hidden, len(wanted)) if known is None else (),
+        )
+        for number, sighting in sources:
+            value = self._values.of_schema_type(wanted[number][0], sighting.value)
+            sightings[number].append(sighting._replace(value=value))
+        return tuple(_judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
 
     def completed(
         self,
@@ -95,120 +124,125 @@ class ArgumentRecovery:
         """
         function = stack.function(inner.header[0])
         texts = " ".join(function.demangled) if function else ""
-        if len(arguments) != len(inside) or not any(one in texts for one in AUTOGRAD_KERNELS[1:]):
+        if len(arguments) != len(inside) or not any(mark in texts for mark in AUTOGRAD_KERNELS[1:]):
             return arguments
         return tuple(
             known._replace(certainty=min(known.certainty, Certainty.VERIFIED), place=f"{known.place}, further in")
-            if not mine.value and known.value and not mine.place
-            else mine
-            for mine, known in zip(arguments, inside)
+            if not own.value and known.value and not own.place
+            else own
+            for own, known in zip(arguments, inside)
         )
 
-    # --- boxed -----------------------------------------------------------------------------------
+    # --- places ----------------------------------------------------------------------------------
 
     def _boxed(
-        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, _operator: Operator, count: int
+        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, count: int
     ) -> Iterator[tuple[int, Sighting]]:
         """The IValues that a boxed kernel was given."""
+        kernel = recovered.kernel
         for level in reversed(call.header):
-            values = self._sites.arguments(stack, level, _BOXED_ARGUMENTS)
-            if recovered.keyset is None or recovered.keyset not in values:
+            values = self._sites.arguments(stack, level, 5)  # result, functor, operator, keyset, boxed stack
+            if recovered.keyset is None or recovered.keyset not in values or not kernel:
                 continue
-            at = values.index(recovered.keyset) + 1
-            address = values[at] if at < len(values) else None
-            if address is None or address & 7 or not self._is_boxed(stack, level, recovered):
+            address = (*values, None)[values.index(recovered.keyset) + 1]
+            inner = self._sites.function(stack, level - 1) if level else None
+            # it calls the boxed function of the kernel: directly, or there is no other
+            is_boxed = (inner and inner.start == kernel.boxed) or not (kernel.unboxed or kernel.sym_unboxed)
+            if address is None or address & 7 or not is_boxed:
                 continue
-            found = self._boxed_values(address, count)
-            yield from ((number, Sighting(value, Certainty.EXACT, "the boxed stack", True)) for number, value in found)
-            if found:
+            values_found = self._boxed_values(address, count)
+            for number, value in values_found:
+                yield number, Sighting(value, Certainty.EXACT, "the boxed stack", True)
+            if values_found:
                 return
 
-    def _is_boxed(self, stack: NativeStack, level: int, recovered: RecoveredCall) -> bool:
-        """The frame calls the boxed function of the kernel: directly, or there is no other."""
-        kernel = recovered.kernel
-        if not kernel:
-            return False
-        inner = self._sites.function(stack, level - 1) if level else None
-        if inner and inner.start == kernel.boxed:
-            return True
-        return not kernel.unboxed and not kernel.sym_unboxed
-
     def _boxed_values(self, vector: int, count: int) -> list[tuple[int, Value]]:
-        """[] where the stack does not hold just these arguments: a kernel may have taken them off already.
+        """[] if the stack does not hold just these arguments: a kernel may have taken them off already.
 
         A None may be what was left when an unboxed kernel was given the value (``std::move`` in
         make_boxed_from_unboxed_functor.h), so it says nothing.
         """
         try:
             size = self._values.ivalue_size
-            first, length = vector_span(self._memory, vector, size, _STACK_LIMIT)
+            first, length = vector_span(self._memory, vector, size, 1 << 12)
             if length != count:
                 return []
-            found = [(number, self._values.boxed(first + size * number)) for number in range(count)]
-            return [(number, value) for number, value in found if value.text != "None"]
+            values = [(number, self._values.boxed(first + size * number)) for number in range(count)]
+            return [(number, value) for number, value in values if value.text != "None"]
         except GdbextError:
             return []
 
-    # --- unboxed ---------------------------------------------------------------------------------
-
-    def _unboxed(
-        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
+    def _opener(
+        self,
+        stack: NativeStack,
+        call: DispatchCall,
+        recovered: RecoveredCall,
+        kinds: tuple[str, ...] | None,
+        hidden: bool | None,
     ) -> Iterator[tuple[int, Sighting]]:
-        """Places where the opener was called, and where it keeps what it was given."""
-        kinds = self._operator_parameters(call, operator, count)
-        hidden = hidden_result(operator.schema.text) if operator.schema else None
+        """Places where the opening function was called, and where it has saved what it was given."""
         if kinds is None or hidden is None:
             return
-        opener = call.header[0]
         plain, keyed = self._signature(kinds, hidden, []), self._signature(kinds, hidden, ["keyset"])
         if not plain or not keyed:
             return
-        outer = keyed if call.event.startswith("redispatch") else plain
-        entered = opener if call.elided else opener + 1
-        if self._calls_opener(stack, entered, call):
-            yield from self._passed(stack, entered, outer, recovered, not call.elided)
-        if not call.elided and self._is_opener(stack, opener, call):
-            yield from self._kept(stack, opener, outer)
+        signature = keyed if call.event.startswith("redispatch") else plain
+        opener = call.header[0]
+        caller = opener if call.elided else opener + 1
+        if caller < len(stack):
+            target = self._sites.direct_target(stack, caller)
+            called = self._symbolizer.function(target) if target else None
+            if called and called.start == target and call.mangled in called.names:
+                yield from self._passed(stack, caller, signature, recovered, not call.elided)
+        function = stack.function(opener)
+        if not call.elided and function and call.mangled and call.mangled in function.names:
+            yield from self._saved(stack, opener, signature)
 
-    def _in_kernel(
-        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
+    def _entry(
+        self,
+        stack: NativeStack,
+        call: DispatchCall,
+        recovered: RecoveredCall,
+        kinds: tuple[str, ...] | None,
+        hidden: bool | None,
+        count: int,
     ) -> Iterator[tuple[int, Sighting]]:
-        """The unboxed function of a kernel: where it was called, and where it keeps what it was given."""
-        kernel = recovered.kernel
+        """The unboxed function of a kernel: where it was called, and where it has saved what it was given. Its types
+        are known by the operator's own functions (``kinds``), or by what the kernel itself tells."""
+        kernel, operator = recovered.kernel, recovered.operator
         function = self._sites.function(stack, call.kernel) if call.kernel is not None else None
-        if not kernel or not function or call.kernel is None:
+        if not kernel or not operator or not function or call.kernel is None:
             return
-        found = self._entered(call, kernel, function, operator, count)
-        signature = self._signature(found.parameters, found.hidden, ["functor", "keyset"]) if found else None
+        entered: KernelSignature | None = None
+        if kinds is None:
+            entered = entered_unboxed(operator, kernel, function.start, function.names)
+        elif kernel.unboxed and function.start == kernel.unboxed and hidden is not None:
+            entered = KernelSignature(kinds, hidden)
+        if not entered or len(entered.parameters) != count:
+            return
+        signature = self._signature(entered.parameters, entered.hidden, ["functor", "keyset"])
         if signature:
             certain = not call.elided and self._sites.site(stack, call.kernel + 1).through_pointer is True
             yield from self._called(stack, call.kernel, signature, recovered, certain)
 
-    def _entered(
-        self, call: DispatchCall, kernel: KernelFunction, function: Function, operator: Operator, count: int
-    ) -> KernelSignature | None:
-        """The signature of that entry: by the operator's own functions, or by what the kernel itself tells."""
-        kinds = self._operator_parameters(call, operator, count)
-        if kinds is None:
-            found = entered_unboxed(operator, kernel, function.start, function.names)
-            return found if found and len(found.parameters) == count else None
-        hidden = hidden_result(operator.schema.text) if operator.schema else None
-        is_entry = kernel.unboxed and function.start == kernel.unboxed
-        return KernelSignature(kinds, hidden) if is_entry and hidden is not None else None
-
-    def _in_body(
-        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
+    def _body(
+        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, count: int
     ) -> Iterator[tuple[int, Sighting]]:
-        """The kernel's own function where no name tells it: its wrapper has called it through the pointer that the
-        functor holds. The operator has its type, but for a keyset that it may take first."""
-        kernel, level = recovered.kernel, self._body_of(stack, call, recovered)
-        if not kernel or level is None or recovered.keyset is None:
+        """The kernel's own function if no name tells it: its wrapper has called it through the pointer that the functor
+        holds. The operator has its type, but for a keyset that it may take first."""
+        kernel, operator = recovered.kernel, recovered.operator
+        if not kernel or not operator or call.kernel is None or not kernel.functor or recovered.keyset is None:
             return
-        found = registered_signature(operator, symbolic=not kernel.unboxed)
-        if not found or len(found.parameters) != count:
+        inward = range(call.kernel - 1, max(call.kernel - 1 - BETWEEN, -1), -1)
+        level = next((level for level in inward if self._sites.is_through_pointer(stack, level + 1)), None)
+        function = self._sites.function(stack, level) if level is not None else None
+        if level is None or not function or function.start not in functor_words(self._memory, kernel.functor):
             return
-        keyed = self._signature(found.parameters, found.hidden, ["keyset"])
-        plain = self._signature(found.parameters, found.hidden, [])
+        registered = registered_signature(operator, symbolic=not kernel.unboxed)
+        if not registered or len(registered.parameters) != count:
+            return
+        keyed = self._signature(registered.parameters, registered.hidden, ["keyset"])
+        plain = self._signature(registered.parameters, registered.hidden, [])
         if not keyed or not plain or not keyed.keyset or keyed.keyset.register is None:
             return
         first = self._sites.argument(stack, level + 1, keyed.keyset.register)
@@ -216,76 +250,52 @@ class ArgumentRecovery:
             signature = keyed if first == recovered.keyset else plain
             yield from self._called(stack, level, signature, recovered, True)
 
-    def _body_of(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> int | None:
-        kernel, level = recovered.kernel, call.kernel
-        if not kernel or level is None or not kernel.functor:
-            return None
-        pointers = functor_words(self._memory, kernel.functor)
-        for inner in range(level - 1, max(level - 1 - BETWEEN, -1), -1):
-            if self._sites.is_through_pointer(stack, inner + 1):
-                function = self._sites.function(stack, inner)
-                return inner if function and function.start in pointers else None
-        return None
-
-    def _stable(
-        self, stack: NativeStack, call: DispatchCall, _recovered: RecoveredCall, operator: Operator, count: int
-    ) -> Iterator[tuple[int, Sighting]]:
-        """The words that an operator with the stable ABI was given. Its results are written over the first of them."""
-        text = operator.schema.text if operator.schema else ""
-        for number, value, place in stable_values(self._memory, self._values, self._sites, stack, call, text, count):
-            certain = (value.proven or value.text == "None") and place != STABLE_TUPLE
-            yield number, Sighting(value, Certainty.VERIFIED if certain else Certainty.INFERRED, place)
-
     def _by_names(
-        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
+        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, hidden: bool | None, count: int
     ) -> Iterator[tuple[int, Sighting]]:
         """Layers of the call, and the kernel's own function, whose names have the types."""
-        hidden = hidden_result(operator.schema.text) if operator.schema else None
-        if hidden is None or self._operator_parameters(call, operator, count) is not None:
+        if hidden is None:
             return
         for frame in frames_with_types(stack, call, count):
             signature = self._signature(frame.kinds, hidden, frame.before)
+            outer = frame.level + 1
             if not signature:
                 continue
-            outer = frame.level + 1
+            certain = False
             is_inside = call.kernel is not None and frame.level < call.kernel  # of the kernel: nothing left between
-            certain = outer < len(stack) and (is_inside or not call.elided) and self._called_from(stack, outer)
+            if outer < len(stack) and (is_inside or not call.elided):  # did the outer frame call just this function?
+                inner, target = stack.function(frame.level), self._sites.direct_target(stack, outer)
+                through_pointer = self._sites.site(stack, outer).through_pointer
+                certain = through_pointer is True or bool(inner and inner.start == target)
             yield from self._called(stack, frame.level, signature, recovered, certain)
-
-    def _called_from(self, stack: NativeStack, level: int) -> bool:
-        """The frame called just the function that stands further in."""
-        inner, target = stack.function(level - 1), self._sites.direct_target(stack, level)
-        site = self._sites.site(stack, level)
-        return site.through_pointer is True or bool(inner and inner.start == target)
 
     def _called(
         self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, certain: bool
     ) -> Iterator[tuple[int, Sighting]]:
         """Places where the function of frame ``level`` was called, if it is ``certain`` that the frame around it did
-        so, and where it keeps what it was given."""
-        seen = self._kept(stack, level, signature)
+        so, and where it has saved what it was given."""
+        seen = self._saved(stack, level, signature)
         if certain:
             seen = chain(self._passed(stack, level + 1, signature, recovered, True), seen)
         for number, sighting in seen:
-            if not _may_be_moved(signature.kinds[number]):
+            # a class with a destructor that is passed by value is in the caller's memory, from where it may have been
+            # moved to the next function since (``std::forward`` in KernelFunction_impl.h)
+            kind = signature.kinds[number].removeprefix("std::optional<").removesuffix(">").rstrip()
+            if not has_destructor(kind):
                 yield number, sighting
-            elif sighting.value.text not in _LEFT_BEHIND:  # the function may have given it another value, too
-                certainty = min(sighting.certainty, Certainty.INFERRED)
-                yield number, sighting._replace(certainty=certainty, place=AS_IT_IS)
+            elif sighting.value.text not in ("0", "undefined", '""', "[]"):  # what is left behind after a move
+                certainty = min(sighting.certainty, Certainty.INFERRED)  # it may have been given another value, too
+                yield number, sighting._replace(certainty=certainty, place=_MOVABLE)
 
-    def _operator_parameters(self, call: DispatchCall, operator: Operator, count: int) -> tuple[str, ...] | None:
+    def _operator_parameters(self, call: DispatchCall, struct: str) -> tuple[str, ...] | None:
         """The C++ types of the operator's arguments, by the names of its own functions."""
-        struct = operator.struct
         if struct not in self._parameters:
-            self._parameters[struct] = self._read_parameters(call, struct)
-        found = self._parameters[struct]
-        return found if found is not None and len(found) == count else None
-
-    def _read_parameters(self, call: DispatchCall, struct: str) -> tuple[str, ...] | None:
-        if not call.mangled or operator_method(call.mangled)[0] != struct:
-            return None
-        found = parameters(demangle(call.mangled))
-        return tuple(found[1:] if operator_method(call.mangled)[1] == "redispatch" else found)
+            types = None
+            name, event = operator_method(call.mangled)
+            if call.mangled and name == struct:
+                types = tuple(parameters(demangle(call.mangled)))[1 if event == "redispatch" else 0 :]
+            self._parameters[struct] = types
+        return self._parameters[struct]
 
     def _signature(self, kinds: Sequence[str], hidden: bool, before: Sequence[str]) -> Signature | None:
         """The signature with a hidden result and the words ``before`` the arguments; None for a type that is not
@@ -297,30 +307,19 @@ class ArgumentRecovery:
         keyset = slots[leading - 1][0] if "keyset" in before else None
         return Signature(tuple(kinds), tuple(slots[leading:]), keyset)
 
-    def _calls_opener(self, stack: NativeStack, level: int, call: DispatchCall) -> bool:
-        """The call that frame ``level`` made names the opening function."""
-        if level >= len(stack):
-            return False
-        target = self._sites.direct_target(stack, level)
-        function = self._symbolizer.function(target) if target else None
-        return bool(function and function.start == target and call.mangled in function.names)
-
-    @staticmethod
-    def _is_opener(stack: NativeStack, level: int, call: DispatchCall) -> bool:
-        function = stack.function(level)
-        return bool(function and call.mangled and call.mangled in function.names)
-
     # --- words -----------------------------------------------------------------------------------
 
     def _passed(
         self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, on_stack: bool
     ) -> Iterator[tuple[int, Sighting]]:
-        """The words that frame ``level`` passed to the function that it called."""
-        passed = self._sites.arguments(stack, level, _REGISTERS)
-        if not _takes_keyset(signature, passed, recovered):
+        """The words that frame ``level`` passed to the function that it called; none if the word in the keyset's slot
+        is another keyset: then the signature is another one."""
+        passed = self._sites.arguments(stack, level, 6)
+        slot = signature.keyset
+        keyset = passed[slot.register] if slot and slot.register is not None else None
+        if keyset is not None and recovered.keyset is not None and keyset != recovered.keyset:
             return
         sp = stack.frames[level].sp
-        place = f"the call in frame #{level}"
 
         def word(slot: Slot, _size: int) -> tuple[int | None, bool]:
             if slot.register is not None:
@@ -331,26 +330,27 @@ class ArgumentRecovery:
                 return None, False
             return self._memory.try_u64(sp + slot.offset), False
 
-        yield from self._sightings(signature, word, place)
+        yield from self._sightings(signature, word, f"the call in frame #{level}")
 
-    def _kept(self, stack: NativeStack, level: int, signature: Signature) -> Iterator[tuple[int, Sighting]]:
-        """The words that the function of frame ``level`` was given, where it keeps them."""
+    def _saved(self, stack: NativeStack, level: int, signature: Signature) -> Iterator[tuple[int, Sighting]]:
+        """The words that the function of frame ``level`` was given, if it has saved them."""
         frame, function = stack.frames[level], self._sites.function(stack, level)
         if not function or not frame.cfa:
             return
         kept = KeptArguments(self._memory, self._code, stack, level, function)
 
         def word(slot: Slot, size: int) -> tuple[int | None, bool]:
-            return kept.word(slot, size), slot.offset is None and frame.pc == function.start
+            return kept.argument_word(slot, size), slot.offset is None and frame.pc == function.start
 
         yield from self._sightings(signature, word, f"frame #{level}")
 
     def _sightings(
         self, signature: Signature, word: Callable[[Slot, int], tuple[int | None, bool]], place: str
     ) -> Iterator[tuple[int, Sighting]]:
-        """``word`` gives a slot's word, of which so many bytes matter, and whether it is just what was passed."""
+        """``word`` takes a slot and the number of its bytes that matter, and returns its word (None if unknown) and
+        whether that is certainly what was passed."""
         for number, (kind, slots) in enumerate(zip(signature.kinds, signature.slots)):
-            found = [word(slot, used_bytes(kind, at)) for at, slot in enumerate(slots)]
+            found = [word(slot, used_bytes(kind, position)) for position, slot in enumerate(slots)]
             words = [value for value, _ in found if value is not None]
             if len(words) != len(found):
                 continue
@@ -365,15 +365,161 @@ class ArgumentRecovery:
             yield number, Sighting(value, certainty, place)
 
 
-def _may_be_moved(kind: str) -> bool:
-    """A class with a destructor that is passed by value: in the caller's memory, from where it may have been moved on
-    to the next function since (``std::forward`` in KernelFunction_impl.h)."""
-    return has_destructor(kind.removeprefix("std::optional<").removesuffix(">").rstrip())
+def _judged(name: str, kind: str, seen: Sequence[Sighting]) -> FoundArgument:
+    """The argument by all places together: the most certain value; unknown if equally certain ones differ."""
+    if not seen:
+        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
+    best = max(sighting.certainty for sighting in seen)
+    strongest = [sighting for sighting in seen if sighting.certainty == best]
+    if len({sighting.value for sighting in strongest}) > 1:
+        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "places that contradict each other")
+    first = strongest[0]
+    agreeing = [sighting for sighting in seen if sighting.value == first.value]
+    if best is Certainty.INFERRED and len(agreeing) > 1 and first.place != _MOVABLE:
+        best = Certainty.VERIFIED
+    return FoundArgument(name, kind, first.value, best, first.place, first.boxed)
 
 
-def _takes_keyset(signature: Signature, passed: Sequence[int | None], recovered: RecoveredCall) -> bool:
-    """True if the word in the keyset's place is the keyset, as far as both are known: else the signature is another
-    one."""
-    slot = signature.keyset
-    seen = passed[slot.register] if slot and slot.register is not None else None
-    return seen is None or recovered.keyset is None or seen == recovered.keyset
+_REFERENCES = {"Tensor": "at::Tensor const&", "int": "long", "float": "double", "bool": "bool"}
+"""Schema types whose StableIValue lasts as long as the call, and what its word is: a tensor's handle is a pointer to an
+``at::Tensor`` (torch/csrc/stable/stableivalue_conversions.h). Optionals and lists are freed when they are read; an
+optional without a value is a zero."""
+_SHAPES = {
+    "Tensor": (16, 8),
+    "str": (32, 8),
+    **dict.fromkeys(("int", "SymInt", "float"), (8, 8)),
+    **dict.fromkeys(("bool", "ScalarType", "Layout", "MemoryFormat"), (1, 1)),
+}
+"""Bytes and alignment of what the wrapper makes of a StableIValue: a tensor is a shared pointer of its handle."""
+_STORED_TYPES = {
+    "str": "std::__cxx11::basic_string<",
+    "int": "long",
+    "SymInt": "long",
+    "float": "double",
+    "bool": "bool",
+    "ScalarType": "c10::ScalarType",
+    "Layout": "c10::Layout",
+    "MemoryFormat": "c10::MemoryFormat",
+}
+"""C++ types of the tuple's elements, by schema type."""
+
+
+def returns_from_stable(stack: NativeStack, kernel_level: int) -> bool:
+    """The extension's wrapper, which frame ``kernel_level`` called, may be writing its results, or have written them:
+    it runs itself, or makes or deletes what only has a handle."""
+    inner = stack.function(kernel_level - 2) if kernel_level >= 2 else None
+    return kernel_level < 2 or bool(inner and any(name.startswith(STABLE_HANDLES) for name in inner.names))
+
+
+class StableArguments:
+    """The arguments of operators with the stable ABI (torch/csrc/shim_common.cpp, torch/csrc/stable, 2.9 to 2.13).
+
+    The kernel makes an array of StableIValues and calls ``fn(StableIValue*, num_args, num_outputs)``. The extension's
+    wrapper makes a ``std::tuple`` of them, in its frame while its own kernel runs (``boxer_impl`` of library.h).
+    """
+
+    def __init__(self, memory: Memory, values: CppValues, sites: CallSites) -> None:
+        self._memory = memory
+        self._values = values
+        self._sites = sites
+
+    def find(self, stack: NativeStack, call: DispatchCall, schema: SchemaText) -> Iterator[tuple[int, Sighting]]:
+        """The arguments by number. Results are written over the first words. Raises MemoryFault, BadData."""
+        function = stack.function(call.kernel) if call.kernel else None
+        if call.kernel is None or not function or STABLE_KERNEL not in function.name:
+            return
+        kinds = [kind for kind, _ in schema_types(schema.text)]
+        array, count = self._sites.arguments(stack, call.kernel, 2)
+        if array is None or count != len(kinds):
+            return
+        words = self._memory.words(array, count)
+        overwritten = len(schema_results(schema.text)) if returns_from_stable(stack, call.kernel) else 0
+        for number, (kind, word) in enumerate(zip(kinds, words)):
+            if number < overwritten:
+                continue
+            if kind.endswith("?") and not word:
+                yield number, Sighting(Value("None"), Certainty.VERIFIED, "its StableIValues")
+            elif kind in _REFERENCES:
+                value = self._values.read(_REFERENCES[kind], [word])
+                certainty = Certainty.VERIFIED if value.proven or value.text == "None" else Certainty.INFERRED
+                yield number, Sighting(value, certainty, "its StableIValues")
+        if kinds and not overwritten:
+            for number, value in self._in_tuple(stack, call.kernel, kinds, words):
+                yield number, Sighting(value, Certainty.INFERRED, "the wrapper's tuple")
+
+    def _in_tuple(
+        self, stack: NativeStack, kernel_level: int, kinds: Sequence[str], words: Sequence[int]
+    ) -> Iterator[tuple[int, Value]]:
+        """Optionals and lists, which are nowhere else, by number; none if no tuple has arguments of these schema
+        types, or several differ. The tuple is recognized by the elements whose ``words`` are known."""
+        offsets: list[int] = []
+        size = 0
+        for shape in map(_shape, reversed(kinds)):  # libstdc++ has a tuple's elements in reverse
+            if not shape or "Tensor" not in kinds:
+                return
+            offsets.insert(0, _aligned(size, shape[1]))
+            size = offsets[0] + shape[0]
+        # without optimization six frames are the wrapper's: ``boxer::boxed_fn``, ``std::apply``, …
+        low, high = stack.frames[max(kernel_level - 6, 0)].sp, stack.frames[kernel_level].sp
+        raw = self._memory.read(low, high - low) if 0 < high - low <= 1 << 16 else b""
+        tuples = [
+            low + start
+            for start in range(0, len(raw) - size + 1, 8)
+            if all(
+                _may_be(kind, word, raw[start + offset :], low + start + offset)
+                for kind, word, offset in zip(kinds, words, offsets)
+            )
+        ]
+        for number, kind in enumerate(kinds if tuples else ()):
+            values = [self._element(kind, address + offsets[number]) for address in tuples]
+            if kind not in _REFERENCES and values[0] and all(value == values[0] for value in values):
+                yield number, values[0]
+
+    def _element(self, kind: str, address: int) -> Value | None:
+        """The tuple's element there, of a schema type; None if it cannot be read."""
+        try:
+            if kind.endswith("?"):
+                size = (_shape(kind[:-1]) or (0, 0))[0]
+                return self._element(kind[:-1], address) if self._memory.u8(address + size) else None
+            if kind == "Tensor":
+                return self._values.read(_REFERENCES[kind], [self._memory.u64(address)])
+            element = kind.partition("[")[0]
+            if element == kind:
+                return self._values.stored(_STORED_TYPES[kind], address)
+            if element != "Tensor":
+                return self._values.stored(f"std::vector<{_STORED_TYPES[element]}, std::allocator<", address)
+            first, count = vector_span(self._memory, address, _SHAPES[element][0], LIST_LIMIT)
+            handles = self._memory.words(first, 2 * count)[::2]
+            return joined([self._values.read(_REFERENCES[element], [handle]) for handle in handles], count)
+        except (GdbextError, KeyError):
+            return None
+
+
+def _may_be(kind: str, word: int, raw: bytes, address: int) -> bool:
+    """The tuple's element in ``raw``, at that address, may be the argument of that type with StableIValue ``word``."""
+    if kind in _REFERENCES:
+        size = 1 if kind == "bool" else 8
+        return raw[:size] == word.to_bytes(8, "little")[:size]
+    if kind.endswith("?"):
+        size = _SHAPES[kind[:-1]][0] if "[" not in kind else 24
+        return raw[size] == bool(word)
+    first, second, third = (int.from_bytes(raw[offset : offset + 8], "little") for offset in (0, 8, 16))
+    if "[" in kind:  # the vector's begin, end, and end of its capacity
+        return first <= second <= third and not (first | second | third) & 7 and bool(first) == bool(third)
+    if kind == "str":  # libstdc++ has up to 15 bytes of a string (its address, its length) in the object itself
+        return (first == address + 16) == (second <= 15)
+    return True
+
+
+def _shape(kind: str) -> tuple[int, int] | None:
+    """Bytes and alignment of a tuple's element of a schema type; None for one that is not known."""
+    if kind.endswith("?"):
+        inner = _shape(kind[:-1])
+        return (_aligned(inner[0] + 1, inner[1]), inner[1]) if inner else None
+    if "[" in kind:
+        return None if kind.startswith("bool[") else (24, 8)
+    return _SHAPES.get(kind)
+
+
+def _aligned(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment

@@ -1,9 +1,7 @@
 """The arguments of the calls on a stack, read from where the calling code loaded them.
-
 A caller's frame still holds what it passed: the instructions before the call tell in which callee-saved register or
-stack slot. That is the point where the value is passed, so what is read there is exact, not guessed. The function that
-was called may keep them, too.
-"""
+stack slot. That is where the value is passed, so what is read there is exact, not guessed. The function that was called
+may have saved them, too."""
 
 from __future__ import annotations
 
@@ -12,10 +10,9 @@ from operator import and_
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch.argument_places import Location, SavedArgument, argument_source, saved_arguments
-from gdbext.engine.vocabulary import Certainty
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from gdbext.engine.arch import Slot
     from gdbext.engine.process.code_reader import FunctionCode, FunctionInstructions
@@ -23,19 +20,17 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Function
     from gdbext.engine.unwind import NativeStack
     from gdbext.engine.unwind.frame_steps import FrameTables
-    from gdbext.torch.values.cpp_values import Value
-
-_STUB_BYTES = 16
-"""Code of a stub of a procedure linkage table up to its jump, at most."""
 
 
 class CallSite(NamedTuple):
-    """A call instruction: whether it goes through a pointer, its target (0 if unknown), and where its arguments
-    (integers and pointers, by number) came from."""
+    """A call instruction."""
 
     through_pointer: bool | None
+    """None if the instruction is unknown."""
     target: int
+    """0 if it is unknown."""
     sources: tuple[Location | None, ...]
+    """Where its arguments (integers and pointers, by number) came from."""
 
 
 UNKNOWN = CallSite(None, 0, ())
@@ -45,13 +40,14 @@ class CallSites:
     """Decodes call sites (once per return address) and reads arguments out of frames."""
 
     def __init__(self, memory: Memory, code: FunctionCode, extents: FrameTables | None = None) -> None:
-        """``extents``: where functions without symbols begin and end; without it, nothing is known of their calls."""
+        """``extents``: the bounds of functions without symbols; without it, nothing is known of their calls."""
         self._memory = memory
         self._extents = extents
         self._architecture = memory.architecture
         self._code = code
         self._sites: dict[int, CallSite] = {}
         self._floats: dict[tuple[int, int], Location | None] = {}
+        """By return address and number of the argument."""
         self._targets: dict[int, int] = {}
         self._leaving: dict[int, bool] = {}
         """Functions that may end in a jump through a pointer, by their start."""
@@ -61,23 +57,21 @@ class CallSites:
         same arguments."""
 
     def function(self, stack: NativeStack, level: int) -> Function | None:
-        """The function of frame ``level``; one without a name where no symbol, but call frame information covers it."""
-        found = stack.function(level)
-        if not found and self._extents:
-            found = self._extents.extent(stack.frames[level].lookup_pc)
-        return found
+        """The function of frame ``level``; one without a name if no symbol, but call frame information covers it."""
+        function = stack.function(level)
+        if not function and self._extents:
+            return self._extents.extent(stack.frames[level].lookup_pc)
+        return function
 
     def function_at(self, address: int) -> Function | None:
         """The function around an address, with a name or without."""
-        found = self._code.function(address)
-        return found if found or not self._extents else self._extents.extent(address)
+        return self._code.function(address) or (self._extents.extent(address) if self._extents else None)
 
     def decoded(self, function: Function | None) -> FunctionInstructions:
         """The instructions of a function; none where it cannot be read."""
         return self._code.of(function)
 
     def code(self, stack: NativeStack, level: int) -> FunctionInstructions:
-        """The decoded function of frame ``level``."""
         return self._code.of(self.function(stack, level))
 
     def site(self, stack: NativeStack, level: int) -> CallSite:
@@ -85,22 +79,39 @@ class CallSites:
         frame = stack.frames[level]
         if level == 0 or frame.lookup_pc == frame.pc:
             return UNKNOWN  # nothing is called: innermost, or interrupted by a signal
-        found = self._sites.get(frame.pc)
-        if not found:
-            found = self._sites[frame.pc] = self._decode(stack, level)
-        return found
+        if frame.pc not in self._sites:
+            code = self.code(stack, level)
+            before = code.up_to(frame.pc)
+            if not before or not before[-1].is_call:
+                self._sites[frame.pc] = UNKNOWN
+            else:
+                call = before[-1]
+                target = call.target
+                if not target and call.fixed_operand:  # compiled with -fno-plt: through the slot of an import
+                    target = self._memory.try_u64(call.fixed_operand) or 0
+                names = self._architecture.argument_registers
+                sources = tuple(argument_source(self._architecture, before, name, code.labels) for name in names)
+                self._sites[frame.pc] = CallSite(not target, target, sources)
+        return self._sites[frame.pc]
 
     def direct_target(self, stack: NativeStack, level: int) -> int:
         """The target of the direct call that frame ``level`` made, through a PLT stub if need be; 0 if not direct.
 
-        Only looks at the call instruction itself, so it is cheap enough for every frame.
+        It reads only the call instruction itself, so it is cheap enough for every frame.
         """
         frame = stack.frames[level]
         if level == 0 or frame.lookup_pc == frame.pc:
             return 0
-        if frame.pc not in self._targets:
-            self._targets[frame.pc] = self._read_target(frame.pc)
-        return self._targets[frame.pc]
+        pc, size = frame.pc, self._architecture.longest_direct_call
+        if pc not in self._targets:
+            code = self._memory.try_read(pc - size, size)
+            slot = self._architecture.called_slot(code, pc) if code else None
+            target = self._architecture.called(code, pc) if code and not slot else None
+            if slot:
+                self._targets[pc] = self._memory.try_u64(slot) or 0
+            else:
+                self._targets[pc] = follow_stub(self._memory, target) if target else 0
+        return self._targets[pc]
 
     def ends_in_pointer(self, stack: NativeStack, level: int) -> bool | None:
         """Frame ``level`` called its inner frame through a pointer: itself, or by a function that left by a jump
@@ -115,7 +126,7 @@ class CallSites:
         if target not in self._leaving:
             called = self.function_at(target)
             code = self._code.of(called).instructions if called and called.start == target else ()
-            self._leaving[target] = any(one.kind == "jmp" and not one.leads_to_fixed for one in code)
+            self._leaving[target] = any(insn.kind == "jmp" and not insn.leads_to_fixed for insn in code)
         return self._leaving[target]
 
     def is_through_pointer(self, stack: NativeStack, level: int) -> bool:
@@ -124,19 +135,8 @@ class CallSites:
         code = self._memory.try_read(stack.frames[level].pc - size, size)
         return bool(code) and not self.direct_target(stack, level)
 
-    def _read_target(self, pc: int) -> int:
-        size = self._architecture.longest_direct_call
-        code = self._memory.try_read(pc - size, size)
-        if not code:
-            return 0
-        slot = self._architecture.called_slot(code, pc)
-        if slot:
-            return self._memory.try_u64(slot) or 0
-        target = self._architecture.called(code, pc)
-        return follow_stub(self._memory, target) if target else 0
-
     def argument(self, stack: NativeStack, level: int, number: int) -> int | None:
-        """Argument ``number`` (from 0) of the call that frame ``level`` made, None where that is not certain."""
+        """Argument ``number`` (from 0) of the call that frame ``level`` made, None if that is not certain."""
         values = self._arguments(stack, level)
         return values[number] if number < len(values) else None
 
@@ -148,15 +148,13 @@ class CallSites:
     def _arguments(self, stack: NativeStack, level: int) -> list[int | None]:
         if stack is not self._evaluated_of:
             self._evaluated_of, self._evaluated = stack, {}
-        values = self._evaluated.get(level)
-        if values is None:
+        if level not in self._evaluated:
             sources = self.site(stack, level).sources
-            values = [self._evaluate(one, stack, level) if one else None for one in sources]
-            self._evaluated[level] = values
-        return values
+            self._evaluated[level] = [self._evaluate(source, stack, level) if source else None for source in sources]
+        return self._evaluated[level]
 
     def float_argument(self, stack: NativeStack, level: int, number: int) -> int | None:
-        """The low 8 bytes of floating-point argument ``number`` in registers, None where that is not certain."""
+        """The low 8 bytes of floating-point argument ``number`` in registers, None if that is not certain."""
         pc, names = stack.frames[level].pc, self._architecture.float_argument_registers
         if (pc, number) not in self._floats:
             location = None
@@ -164,15 +162,15 @@ class CallSites:
                 code = self.code(stack, level)
                 location = argument_source(self._architecture, code.up_to(pc), names[number], code.labels)
             self._floats[pc, number] = location
-        found = self._floats[pc, number]
-        return self._evaluate(found, stack, level) if found else None
+        location = self._floats[pc, number]
+        return self._evaluate(location, stack, level) if location else None
 
     def place(self, number: int) -> str:
-        """The place where argument ``number`` is passed, in words."""
+        """The register in which argument ``number`` is passed."""
         return self._architecture.argument_registers[number]
 
     def places(self, stack: NativeStack, level: int, number: int) -> frozenset[str | int]:
-        """The places of an argument while the call is under way: registers of the frame, addresses of words; none where
+        """The places of an argument while the call is under way: registers of the frame, addresses of words; none if
         the code itself has it."""
         sources = self.site(stack, level).sources
         location = sources[number] if number < len(sources) else None
@@ -189,54 +187,36 @@ class CallSites:
             yield location.register
 
     def _evaluate(self, location: Location, stack: NativeStack, level: int) -> int | None:
-        found = self._whole(location, stack, level)
-        return None if found is None else found & (1 << 8 * location.size) - 1
-
-    def _whole(self, location: Location, stack: NativeStack, level: int) -> int | None:
-        """All 8 bytes at a place."""
-        if location.kind == "fixed":
-            return self._fixed(location.value or 0)
-        if location.kind == "constant":
-            return location.value
-        if location.kind == "and":
-            values = [self._evaluate(part, stack, level) for part in location.parts]
-            return None if None in values else reduce(and_, (value for value in values if value is not None))
-        base = stack.frames[level].registers.get(location.register)
-        if base is None:
-            return None
-        if location.kind == "register":
-            return (base + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF
-        if not location.intact(stack.frames[level].registers):
-            return None
-        return self._memory.try_u64((base + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF)
-
-    def _fixed(self, address: int) -> int | None:
-        """The word at an address, where nobody can have written to it since."""
-        return self._memory.try_u64(address) if self._code.is_constant(address) else None
-
-    def _decode(self, stack: NativeStack, level: int) -> CallSite:
-        code = self.code(stack, level)
-        before = code.up_to(stack.frames[level].pc)
-        if not before or not before[-1].is_call:
-            return UNKNOWN
-        call = before[-1]
-        target = call.target
-        if not target and call.fixed_operand:  # compiled with -fno-plt: through the slot of an import
-            target = self._memory.try_u64(call.fixed_operand) or 0
-        registers = self._architecture.argument_registers
-        sources = tuple(argument_source(self._architecture, before, name, code.labels) for name in registers)
-        return CallSite(not target, target, sources)
+        """The value at a location, as wide as that is; None if it is not known any more."""
+        registers = stack.frames[level].registers
+        value: int | None = None
+        if location.kind == "fixed":  # only if no code can have written to it since
+            address = location.value or 0
+            value = self._memory.try_u64(address) if self._code.is_constant(address) else None
+        elif location.kind == "constant":
+            value = location.value
+        elif location.kind == "and":
+            parts = [self._evaluate(part, stack, level) for part in location.parts]
+            value = None if None in parts else reduce(and_, (part for part in parts if part is not None))
+        else:
+            base = registers.get(location.register)
+            address = ((base or 0) + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF
+            if base is not None and location.kind == "register":
+                value = address
+            elif base is not None and location.intact(registers):
+                value = self._memory.try_u64(address)
+        return None if value is None else value & (1 << 8 * location.size) - 1
 
 
 def follow_stub(memory: Memory, target: int) -> int:
-    """``target`` itself, or the function that it jumps to where it is a PLT stub whose slot is bound; 0 where the slot
-    cannot be read."""
-    slot = memory.architecture.stub_slot(memory.try_read(target, _STUB_BYTES), target)
+    """``target`` itself, or the function that it jumps to if it is a PLT stub whose slot is bound; 0 if the slot cannot
+    be read."""
+    slot = memory.architecture.stub_slot(memory.try_read(target, 16), target)  # bytes up to the stub's jump, at most
     return (memory.try_u64(slot) or 0) if slot else target
 
 
 class KeptArguments:
-    """Arguments that ``function`` in frame ``level`` was called with, where it keeps them."""
+    """The arguments of ``function`` in frame ``level`` that it has saved, or has still in their registers."""
 
     def __init__(self, memory: Memory, code: FunctionCode, stack: NativeStack, level: int, function: Function) -> None:
         self._memory = memory
@@ -247,12 +227,13 @@ class KeptArguments:
         self._names = architecture.argument_registers
         self._float_names = architecture.float_argument_registers
         if self._frame.pc == function.start:
-            self._places = {name: SavedArgument(name) for name in (*self._names, *self._float_names)}
+            self._saved = {name: SavedArgument(name) for name in (*self._names, *self._float_names)}
         else:
-            self._places = saved_arguments(architecture, code.of(function).instructions, self._frame.pc)
+            self._saved = saved_arguments(architecture, code.of(function).instructions, self._frame.pc)
 
-    def word(self, slot: Slot, size: int) -> int | None:
-        """A word of which the low ``size`` bytes matter; None where they are not known any more."""
+    def argument_word(self, slot: Slot, size: int) -> int | None:
+        """Value at function entry of an argument slot (CFA offset, FP or integer register); None if it was overwritten
+        since or fewer than ``size`` bytes were saved."""
         if slot.offset is not None:
             return self._memory.try_u64(self._frame.cfa + slot.offset)
         if slot.float_register is not None:
@@ -261,54 +242,12 @@ class KeptArguments:
             name = self._names[slot.register]
         else:
             return None
-        holder = self._places.get(name)
-        if not holder or holder.size < size:
+        saved = self._saved.get(name)
+        if not saved or saved.size < size:
             return None
-        return holder.word(self._register, self._memory.try_u64, self._frame.cfa)
+        return saved.word(self._register, self._memory.try_u64, self._frame.cfa)
 
     def _register(self, name: str) -> int | None:
         if name in self._float_names:
             return self._stack.floats().get(name) if self._level == 0 else None
         return self._frame.registers.get(name)
-
-
-# --- what they are ---
-
-AS_IT_IS = "the copy that was passed, as it is now"
-"""The place of a value that is not the one that was passed for sure."""
-
-
-class Sighting(NamedTuple):
-    """One argument as one place has it."""
-
-    value: Value
-    certainty: Certainty
-    place: str
-    boxed: bool = False
-    """It is what the stack of a boxed kernel holds."""
-
-
-class FoundArgument(NamedTuple):
-    """An argument; ``value`` None where it is unknown."""
-
-    name: str
-    type: str
-    value: Value | None
-    certainty: Certainty
-    place: str
-    boxed: bool = False
-
-
-def judged(name: str, kind: str, seen: Sequence[Sighting]) -> FoundArgument:
-    """The judgement over all places together: the most certain value; unknown where equally certain ones differ."""
-    if not seen:
-        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
-    best = max(sighting.certainty for sighting in seen)
-    strongest = [sighting for sighting in seen if sighting.certainty == best]
-    if len({sighting.value for sighting in strongest}) > 1:
-        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "places that contradict each other")
-    found = strongest[0]
-    agreeing = [sighting for sighting in seen if sighting.value == found.value]
-    if best is Certainty.INFERRED and len(agreeing) > 1 and found.place != AS_IT_IS:
-        best = Certainty.VERIFIED
-    return FoundArgument(name, kind, found.value, best, found.place, found.boxed)

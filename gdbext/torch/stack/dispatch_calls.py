@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 
 class DispatchCall:
-    """One dispatch call, levels counted from the innermost frame.
+    """One dispatch call; frames are named by their levels, counted from the innermost frame.
 
-    ``header`` runs from the opening frame inwards; ``kernel`` is the outermost frame of the kernel, None where none
-    was entered. ``detail`` is LOOKUP or ENTERING where the innermost header frame is one.
+    ``header`` runs from the opening frame inwards; ``kernel`` is the outermost frame of the kernel, None if none was
+    entered. ``detail`` is LOOKUP or ENTERING if the innermost header frame is one.
     """
 
     def __init__(
         self,
         header: list[int],
         event: str = "",
-        hosted: bool = False,
+        is_inlined: bool = False,
         needs_proof: bool = False,
         elided: bool = False,
         operator_struct: str = "",
@@ -67,10 +67,11 @@ class DispatchCall:
     ) -> None:
         self.header = header
         self.event = event
-        self.hosted = hosted
+        """A DispatchEvent's value; "" if the call has no opening function that tells it."""
+        self.is_inlined = is_inlined
         """The opening frame is other code, into which the dispatcher was inlined."""
         self.needs_proof = needs_proof
-        """Only the call through a pointer speaks for it: it counts when an operator is proven, else it is nothing."""
+        """Only a call through a pointer indicates a dispatch: it counts if an operator is proven, else it is none."""
         self.elided = elided
         """The opening function left by a tail call; ``header`` starts with the frame that called it."""
         self.operator_struct = operator_struct
@@ -79,25 +80,14 @@ class DispatchCall:
         self.detail = detail
         self.helpers = list(helpers)
         """Frames below the header that are not the kernel: memory, locks, callbacks."""
-        self._level = level
-
-    @property
-    def level(self) -> int:
-        """The frame that people look for: where the dispatcher's own code is."""
-        return self._level if self._level is not None else self.header[0]
+        self.level = header[0] if level is None else level
+        """The frame that contains the dispatcher's own code."""
 
     def left_for(self, inner: DispatchCall, event: str) -> bool:
-        """The opener left by a tail call for the function that hosts ``inner``, with that ``event``: one pass, where
-        ``OperatorHandle::callBoxed`` has a name and ``Dispatcher::callBoxed`` has none (-Os, stripped)."""
-        return self.elided and inner.hosted and self.kernel == inner.header[0] and self.event == event
-
-    def open_at(self, level: int) -> bool:
-        """The frame ``level`` may still belong to this call's header."""
-        return self.kernel is None and not self.helpers and self.header[-1] == level + 1
-
-
-def _alone(level: int) -> list[int]:
-    return [level]
+        """The opener left by a tail call for the function into which ``inner`` is inlined, with that ``event``: they
+        are one pass, if ``OperatorHandle::callBoxed`` has a name and ``Dispatcher::callBoxed`` has none (-Os,
+        stripped)."""
+        return self.elided and inner.is_inlined and self.kernel == inner.header[0] and self.event == event
 
 
 def group(
@@ -105,69 +95,65 @@ def group(
     signals: frozenset[int],
     calls_pointer: CallKind,
     elided: Mapping[int, FunctionRole] | None = None,
-    layers: LayersOf = _alone,
+    layers: LayersOf = lambda level: [level],
 ) -> list[DispatchCall]:
-    """The dispatch calls of a stack, innermost first. ``signals`` are the levels of signal trampolines, ``elided`` the
-    openers that were called where frame ``level`` now stands."""
+    """The dispatch calls of a stack, innermost first.
+
+    ``roles`` has the role of each frame; ``signals`` are the levels of signal trampolines, ``elided`` the openers that
+    left by a tail call, by the level of the frame that runs in their place.
+    """
     grouping = _Grouping(calls_pointer, len(roles) - 1, layers)
     for level in range(len(roles) - 1, -1, -1):
         if level in signals:
-            grouping.interrupt(level)
+            if grouping.calls and grouping.calls[-1].kernel is None:
+                grouping.calls[-1].helpers.append(level)  # a signal handler: the call gets no further frames
         else:
             if elided and level in elided:
-                grouping.add_elided(level, elided[level])
+                grouping.open([level + 1], level, elided[level], elided=True)
             grouping.add(level, roles[level])
     grouping.calls.reverse()
     return grouping.calls
 
 
 class _Grouping:
-    """Walks from the outermost frame inwards; the last call is the one that may still grow."""
+    """Takes the frames from the outermost one inwards; the last call is the one that may still grow."""
 
     def __init__(self, calls_pointer: CallKind, outermost: int, layers: LayersOf) -> None:
         self.calls: list[DispatchCall] = []
-        self._above = PLAIN
+        self._outer_role = PLAIN
         self._calls_pointer = calls_pointer
         self._layers = layers
         self._outermost = outermost
 
-    def interrupt(self, level: int) -> None:
-        """A signal handler runs below: nothing further belongs to the current call."""
-        if self.calls and self.calls[-1].kernel is None:
-            self.calls[-1].helpers.append(level)
-
-    def add(self, level: int, found: FunctionRole) -> None:
+    def add(self, level: int, function: FunctionRole) -> None:
+        """Add the frame at ``level``, whose function has that role."""
         current = self.calls[-1] if self.calls else None
-        growing = current if current and current.kernel is None and current.open_at(level) else None
-        if growing or found.role is not Role.PLAIN:
-            if found.role.opens:
-                self._open(level, found, growing)
-            elif growing:
-                self._extend(growing, level, found)
-            elif level < self._outermost:  # of a stack that ends early it is not there
-                self._maybe_hosted(level, found)
-        self._above = found
+        may_grow = current and current.kernel is None and not current.helpers and current.header[-1] == level + 1
+        growing = current if may_grow else None
+        if function.role.opens:
+            # a handle's method that forwards to the Dispatcher's method of the same name opens no second call
+            forwards = function.role is not Role.OPERATOR and growing and function.event == growing.event
+            if growing and forwards and not growing.elided and len(growing.header) < 4:
+                growing.header.append(level)
+                growing.level = level
+            else:
+                if growing:
+                    growing.kernel = level  # its kernel was left by a tail call to this very frame
+                self.open([level], level, function)
+        elif growing:
+            self._extend(growing, level, function.role)
+        elif function.role is not Role.PLAIN and level < self._outermost:  # the caller of the outermost is unknown
+            self._add_inlined(level, function.role)
+        self._outer_role = function
 
-    def add_elided(self, level: int, found: FunctionRole) -> None:
-        """An opener was called by the frame above ``level`` and is gone."""
-        self.calls.append(_opened([level + 1], level, found, elided=True))
+    def open(self, header: list[int], level: int, function: FunctionRole, elided: bool = False) -> None:
+        """A call begins with the function that opens it."""
+        struct, mangled = function.operator_struct, function.mangled
+        self.calls.append(
+            DispatchCall(header, function.event, elided=elided, operator_struct=struct, mangled=mangled, level=level)
+        )
 
-    def _open(self, level: int, found: FunctionRole, growing: DispatchCall | None) -> None:
-        if growing and not growing.elided and self._same_pass(growing, found):
-            growing.header.append(level)
-            growing._level = level
-            return
-        if growing:
-            growing.kernel = level  # its kernel was left by a tail call to this very frame
-        self.calls.append(_opened([level], level, found))
-
-    @staticmethod
-    def _same_pass(growing: DispatchCall, found: FunctionRole) -> bool:
-        """A handle's method that forwards to the Dispatcher's method of the same name opens no second call."""
-        return found.role is not Role.OPERATOR and found.event == growing.event and len(growing.header) < 4
-
-    def _extend(self, growing: DispatchCall, level: int, found: FunctionRole) -> None:
-        role = found.role
+    def _extend(self, growing: DispatchCall, level: int, role: Role) -> None:
         if role.is_layer:
             growing.header.append(level)
         elif role in (Role.LOOKUP, Role.ENTERING):
@@ -178,37 +164,33 @@ class _Grouping:
         else:
             growing.helpers.append(level)
 
-    def _maybe_hosted(self, level: int, found: FunctionRole) -> None:
-        role = found.role
+    def _add_inlined(self, level: int, role: Role) -> None:
+        """Add the call that was inlined into the frame outside of ``level``, if it made one."""
+        host = level + 1
         if role.is_layer:
-            self._host(DispatchCall([level + 1, level], hosted=True))
+            call = DispatchCall([host, level], is_inlined=True)
         elif role is Role.LOOKUP:
-            self._host(DispatchCall([level + 1], hosted=True, detail=role, helpers=[level]))
-        elif role.is_kernel_entry and not self._above.calls_its_functor and self._calls_pointer(level + 1):
+            call = DispatchCall([host], is_inlined=True, detail=role, helpers=[level])
+        elif role.is_kernel_entry and not self._outer_role.calls_its_functor and self._calls_pointer(host):
+            header = self._layers(host)
+            if not header:
+                return
             is_body = role in (Role.BOXED_BODY, Role.UNBOXED_BODY)
-            header = self._layers(level + 1)
-            if header:
-                self._host(DispatchCall(header, hosted=True, needs_proof=is_body, kernel=level))
-
-    def _host(self, hosted: DispatchCall) -> None:
+            call = DispatchCall(header, is_inlined=True, needs_proof=is_body, kernel=level)
+        else:
+            return
         current = self.calls[-1] if self.calls else None
-        is_kernel = current and current.kernel == hosted.level
-        if current and current.level == hosted.level and not current.hosted and not is_kernel:
-            return  # the dispatcher's own frame, seen again: not other code
-        self.calls.append(hosted)
+        # if the dispatcher's own frame is seen again, it is no other code
+        if not current or current.level != call.level or current.is_inlined or current.kernel == call.level:
+            self.calls.append(call)
 
 
-def _opened(header: list[int], level: int, found: FunctionRole, elided: bool = False) -> DispatchCall:
-    struct, mangled = found.operator_struct, found.mangled
-    return DispatchCall(header, found.event, elided=elided, operator_struct=struct, mangled=mangled, level=level)
-
-
-_LAYERS = (BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, KERNEL_FUNCTION)
 _KEYSET = "c10::DispatchKeySet"
 
 
 class TypedFrame(NamedTuple):
-    """``before``: words before the arguments, the last of which is "keyset" where the function takes one."""
+    """A frame whose function has the operator's arguments last, of the types ``kinds``.
+    ``before``: words before the arguments, the last of which is "keyset" if the function takes one."""
 
     level: int
     before: tuple[str, ...]
@@ -216,49 +198,46 @@ class TypedFrame(NamedTuple):
 
 
 def frames_with_types(stack: NativeStack, call: DispatchCall, count: int) -> Iterator[TypedFrame]:
-    """Those of a call of an operator with ``count`` arguments."""
-    for level in call.header[1:] if call.hosted or call.elided else call.header:
+    """The frames of a call whose function names have the types of its operator's ``count`` arguments."""
+    layers = (BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, KERNEL_FUNCTION)
+    for level in call.header[1:] if call.is_inlined or call.elided else call.header:
         function = stack.function(level)
-        if function and any(family.begins(function.name) for family in _LAYERS):
-            typed = _typed(level, function.name, count)
-            if typed:
-                yield typed
-    body = _body(stack, call)
-    if body is not None:
-        function = stack.function(body)
-        typed = _typed(body, function.name, count) if function else None
-        if typed and typed.before in ((), ("keyset",)):
-            yield typed
+        if function and any(family.begins(function.name) for family in layers):
+            frame = _typed_frame(level, function.name, count)
+            if frame:
+                yield frame
+    if call.kernel is None:
+        return
+    # the kernel's own function: the first one further in that is not part of its wrapper
+    for level in range(call.kernel, max(call.kernel - BETWEEN, -1), -1):
+        function = stack.function(level)
+        if not function:
+            return
+        if not is_machinery(function.name):
+            frame = _typed_frame(level, function.name, count)
+            if frame and frame.before in ((), ("keyset",)):
+                yield frame
+            return
 
 
-def _typed(level: int, mangled: str, count: int) -> TypedFrame | None:
-    """The frame by its function's name; None where its last parameters cannot be the operator's."""
-    taken = parameters(demangle(mangled).split(" [clone ", 1)[0])
-    if len(taken) < count or ".part." in mangled or ".isra." in mangled or ".constprop." in mangled:
+def _typed_frame(level: int, mangled: str, count: int) -> TypedFrame | None:
+    """The frame by its function's name; None if its last parameters cannot be the operator's."""
+    types = parameters(demangle(mangled).split(" [clone ", 1)[0])
+    if len(types) < count or ".part." in mangled or ".isra." in mangled or ".constprop." in mangled:
         return None
-    leading = taken[: len(taken) - count]
+    leading = types[: len(types) - count]
     if _KEYSET in leading[:-1]:
         return None
     member = ["this"] if mangled.startswith("_ZNK") else []
     before = (*member, *("keyset" if kind == _KEYSET else kind for kind in leading))
-    return TypedFrame(level, before, tuple(kind.replace("&&", "&") for kind in taken[len(leading) :]))
-
-
-def _body(stack: NativeStack, call: DispatchCall) -> int | None:
-    """The frame of the kernel's own function: the first one further in that is not part of its wrapper."""
-    if call.kernel is None:
-        return None
-    for level in range(call.kernel, max(call.kernel - BETWEEN, -1), -1):
-        function = stack.function(level)
-        if not function:
-            return None
-        if not is_machinery(function.name):
-            return level
-    return None
+    return TypedFrame(level, before, tuple(kind.replace("&&", "&") for kind in types[len(leading) :]))
 
 
 class FrameRoles:
-    """The roles of the frames of a process's stacks, also of functions without names."""
+    """The roles of the frames of a process's stacks, also of functions without names.
+
+    Frames are cached by their place: the address at which they are and the one to which they return.
+    """
 
     def __init__(
         self,
@@ -268,71 +247,61 @@ class FrameRoles:
         links: DispatcherLinks,
         registered: RegisteredKernels | None,
     ) -> None:
-        """``registered`` tells functions without names; None without a dispatcher."""
+        """``registered`` recognizes functions without names; None without a dispatcher."""
         self._memory = memory
         self._symbolizer = symbolizer
         self._sites = sites
         self._links = links
         self._registered = registered
-        self._known: dict[int, FunctionRole] = {}
-        self._known_at: dict[int, FunctionRole] = {}
-        self._at: dict[tuple[int, int], FunctionRole] = {}
-        """Roles by where the frame stands and where it returns to."""
-        self._elided_at: dict[tuple[int, int], FunctionRole | None] = {}
-        """Openers that left by a tail call, likewise."""
+        self._by_pc: dict[int, FunctionRole] = {}
+        self._by_start: dict[int, FunctionRole] = {}
+        self._by_place: dict[tuple[int, int], FunctionRole] = {}
+        self._elided_by_place: dict[tuple[int, int], FunctionRole | None] = {}
 
     def all(self, stack: NativeStack) -> list[FunctionRole]:
         """The role of each frame, innermost first."""
         for place, level in stack.distinct_places.items():
-            if place not in self._at:
-                self._at[place] = self.of(stack, level)
+            if place not in self._by_place:
+                self._by_place[place] = self.of(stack, level)
         outermost = [self.of(stack, len(stack) - 1)] if stack.frames else []
-        return [*map(self._at.__getitem__, stack.places), *outermost]
+        return [*map(self._by_place.__getitem__, stack.places), *outermost]
 
     def elided(self, stack: NativeStack, roles: list[FunctionRole]) -> dict[int, FunctionRole]:
-        """Openers that left by a tail call: the caller's call names them, another function stands in their place."""
+        """Openers that left by a tail call, by the level of the frame that runs in their place: the caller's call names
+        them, and another function is there."""
         openers: dict[tuple[int, int], FunctionRole] = {}
         for place, level in stack.distinct_places.items():
-            if place not in self._elided_at:
-                self._elided_at[place] = self._elided_by(stack, level, roles[level])
-            opener = self._elided_at[place]
+            if place not in self._elided_by_place:
+                self._elided_by_place[place] = self._elided_opener(stack, level, roles[level])
+            opener = self._elided_by_place[place]
             if opener:
                 openers[place] = opener
         return {level: openers[place] for level, place in enumerate(stack.places) if place in openers}
 
-    def _elided_by(self, stack: NativeStack, level: int, role: FunctionRole) -> FunctionRole | None:
-        if role.role.opens or role.role in (Role.LOOKUP, Role.ENTERING):
+    def _elided_opener(self, stack: NativeStack, level: int, function: FunctionRole) -> FunctionRole | None:
+        if function.role.opens or function.role in (Role.LOOKUP, Role.ENTERING):
             return None
         target = self._sites.direct_target(stack, level + 1)
-        opener = self._role_at(target) if target else None
-        if not opener or not opener.role.opens or role.mangled == opener.mangled:
+        if not target:
             return None
-        return None if self._on_the_way(stack, level) else opener
-
-    def _on_the_way(self, stack: NativeStack, level: int) -> bool:
-        """The frame stands in the PLT stub through which it is about to enter the opener."""
+        if target not in self._by_start:
+            called = self._symbolizer.function(target)
+            self._by_start[target] = classify(called) if called and called.start == target else PLAIN
+        opener = self._by_start[target]
+        if not opener.role.opens or function.mangled == opener.mangled:
+            return None
         pc = stack.frames[level].pc
-        return not stack.function(level) and follow_stub(self._memory, pc) != pc
-
-    def _role_at(self, address: int) -> FunctionRole:
-        """The role of the function that starts at ``address``."""
-        role = self._known_at.get(address)
-        if not role:
-            function = self._symbolizer.function(address)
-            role = classify(function) if function and function.start == address else PLAIN
-            self._known_at[address] = role
-        return role
+        # in the PLT stub through which it is about to enter the opener, nothing has left
+        return None if not stack.function(level) and follow_stub(self._memory, pc) != pc else opener
 
     def of(self, stack: NativeStack, level: int) -> FunctionRole:
         """The role of one frame."""
-        frames = stack.frames
-        pc = frames[level].lookup_pc
-        role = self._known.get(pc)
+        pc = stack.frames[level].lookup_pc
+        role = self._by_pc.get(pc)
         if not role:
             function = stack.function(level)
-            role = classify(function) if function else self._role_without_name(stack, level)
-            self._known[pc] = role
-        if role.role is Role.PLAIN and level + 1 < len(frames) and not stack.function(level + 1):
+            role = self._by_pc[pc] = classify(function) if function else self._role_without_name(stack, level)
+        if role.role is Role.PLAIN and level + 1 < len(stack.frames) and not stack.function(level + 1):
             return self._jumped_to_by_kernel(stack, level) or role
         return role
 
@@ -345,7 +314,7 @@ class FrameRoles:
         if function.module is module or self._sites.ends_in_pointer(stack, level + 1) is not True:
             return None
         entry = self._registered.at(function.start, module)
-        return None if not entry or not entry.jumped_to else role_of_entry(entry)
+        return role_of_entry(entry) if entry and entry.jumped_to else None
 
     def _role_without_name(self, stack: NativeStack, level: int) -> FunctionRole:
         """The role of code without symbols, by the dispatch tables."""

@@ -1,12 +1,11 @@
-"""Finds the table entries of an operator that are the kernel running in a frame, and the words that a frame holds.
-
+"""The table entries of an operator that are the kernel running in a frame, and the words that a frame holds.
 A table entry points to a wrapper; the wrapper often ends in a jump to the function it wraps, and then only that
-function stands on the stack. The jumps are read from the wrapper's code, never guessed.
-"""
+function is on the stack. The jumps are read from the wrapper's code, never guessed."""
 
 from __future__ import annotations
 
 from _blake2 import blake2b
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from gdbext.torch.assumed_symbols import (
     RUNTIME_FUNCTOR_CLASS,
 )
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
-from gdbext.torch.stack.roles import KernelSignature, _is_hidden, kernel_signature, split_types
+from gdbext.torch.stack.roles import KernelSignature, kernel_signature, returns_by_sret, split_types
 from gdbext.torch.values.cpp_objects import mangled_class
 
 if TYPE_CHECKING:
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
 def entered_unboxed(
     operator: Operator, kernel: KernelFunction, start: int, names: Sequence[str]
 ) -> KernelSignature | None:
-    """The signature of the function at ``start``, an unboxed entry of the operator's kernel; None where nothing tells
-    it.
+    """The signature of the function at ``start`` with these mangled names, if it is an unboxed entry of the operator's
+    kernel; None if nothing tells it.
 
-    Its own names say it, and the operator has the type that all its kernels were checked with: a program without
-    symbols has that, too.
+    Its own names say it; else the operator, even in a program without symbols, has the type that all its kernels were
+    checked with.
     """
     if not start or start not in (kernel.unboxed, kernel.sym_unboxed):
         return None
@@ -55,56 +54,44 @@ def registered_signature(operator: Operator, symbolic: bool = False) -> KernelSi
         text = operator.function_type(symbolic)
     except GdbextError:
         return None
-    result, opening, taken = text.partition(" (")
-    hidden = _is_hidden(result) if opening and taken.endswith(")") else None
-    return None if hidden is None else KernelSignature(tuple(split_types(taken[:-1])), hidden)
+    result, opening, types = text.partition(" (")
+    uses_sret = returns_by_sret(result) if opening and types.endswith(")") else None
+    return None if uses_sret is None else KernelSignature(tuple(split_types(types[:-1])), uses_sret)
 
 
-MAX_CODE = 4096
-"""Bytes of a wrapper that are decoded; real ones have 20 to 600."""
-MAX_DEPTH = 4
-"""Jumps that are followed one after the other."""
-MAX_STACK = 1 << 26
-"""Bytes from a frame to the outermost one that a pointer into the stack may span."""
 FUNCTOR_WORDS = 8
-"""Words of a functor object that are looked through for a function pointer (the function pointer is its first
-member, behind the 16 or 24 bytes of c10::OperatorKernel)."""
-
-
-_DIGEST = 16
-"""Bytes: nobody finds other code that has the same."""
-_TO, _BY, _SOMEWHERE = "to", "by", "somewhere"
-"""Jumps to a place, by a slot that holds it, and wherever a register or other memory says."""
+"""Words of a functor object that may be a function pointer (it is the first member, behind the 16 or 24 bytes of
+c10::OperatorKernel)."""
 
 
 @lru_cache(maxsize=1024)
 def _jumps_in(architecture: Architecture, code: bytes, start: int) -> tuple[tuple[str, int], ...]:
-    """The jumps in the code of a function: how, and how far from its start is what that names. They are kept for later
-    looks, also at other processes: by a digest of the code, for that is all that they depend on."""
-    kept = kept_texts(cache_folder(), "jumps")
-    key = f"{architecture.name} {blake2b(code, digest_size=_DIGEST).hexdigest()}".encode()
-    text = kept.text(key)
+    """The jumps in the code of a function: (how, offset from ``start``).
+
+    "to" that place, "by" the slot there that holds the target (of a PLT stub), or "somewhere", by a register or other
+    memory. They are cached, also for other processes, by a digest of the code: that is all that they depend on.
+    """
+    cached = kept_texts(cache_folder(), "jumps")
+    key = f"{architecture.name} {blake2b(code, digest_size=16).hexdigest()}".encode()
+    text = cached.text(key)
     if text is None:
-        text = " ".join(f"{how}:{far}" for how, far in _decoded_jumps(architecture, code, start)).encode()
-        kept.keep(key, text)
+        jumps = [
+            f"to:{insn.target - start}"
+            if insn.target
+            else f"by:{insn.fixed_operand - start}"
+            if insn.fixed_operand
+            else "somewhere:0"
+            for insn in architecture.decode(code, start)
+            if insn.kind == "jmp"
+        ]
+        text = " ".join(jumps).encode()
+        cached.keep(key, text)
     words = (word.partition(":") for word in text.decode().split())
-    return tuple((how, int(far)) for how, _, far in words)
-
-
-def _decoded_jumps(architecture: Architecture, code: bytes, start: int) -> Iterator[tuple[str, int]]:
-    for found in architecture.decode(code, start):
-        if found.kind != "jmp":
-            continue
-        if found.target:
-            yield _TO, found.target - start
-        elif found.fixed_operand:  # of a PLT stub: the slot holds the function
-            yield _BY, found.fixed_operand - start
-        else:
-            yield _SOMEWHERE, 0
+    return tuple((how, int(offset)) for how, _, offset in words)
 
 
 class TailCalls:
-    """Answers ``reaches(entry, start)``; results are kept, because the same kernels come again and again."""
+    """The functions in which kernels of one process may end by jumps; answers are cached by a kernel's entry."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer, extents: FrameTables | None = None) -> None:
         """``extents``: where functions without symbols end."""
@@ -120,38 +107,30 @@ class TailCalls:
         ``functor`` is the object that ``entry`` is called with: a wrapper around a run-time function pointer jumps to
         the pointer that is stored in it.
         """
-        if not entry:
-            return False
-        if entry == start or start in self._closure(entry):
-            return True
-        return bool(functor) and self._by_pointer.get(entry, False) and start in self.stored_pointers(functor)
+        return bool(entry) and (entry == start or start in self.ends(entry, functor))
 
     def ends(self, entry: int, functor: int) -> frozenset[int]:
         """Functions in which the one at ``entry`` may end by jumps, called with that functor."""
-        found = self._closure(entry)
+        ends = self._closure(entry)
         if functor and self._by_pointer.get(entry, False):
-            return found.union(self.stored_pointers(functor))
-        return found
+            return ends.union(functor_words(self._memory, functor))
+        return ends
 
     def may_end_in(self, entry: int, start: int) -> bool:
         """The function at ``entry`` may have been left by jumps for the one at ``start``: it jumps there, or through a
         pointer."""
         ends = self._closure(entry)
-        return start in ends or any(self._by_pointer.get(one, False) for one in (entry, *ends))
+        return start in ends or any(self._by_pointer.get(function, False) for function in (entry, *ends))
 
     def _closure(self, entry: int) -> frozenset[int]:
+        """The functions that up to four jumps, one after the other, lead to from ``entry``."""
         if entry not in self._targets:
-            self._targets[entry] = frozenset(self._follow(entry))
+            frontier, seen = {entry}, {entry}
+            for _ in range(4):
+                frontier = {target for start in frontier for target in self._jumps(start, entry)} - seen
+                seen |= frontier
+            self._targets[entry] = frozenset(seen - {entry})
         return self._targets[entry]
-
-    def _follow(self, entry: int) -> Iterator[int]:
-        frontier, seen = [entry], {entry}
-        for _ in range(MAX_DEPTH):
-            frontier = [target for start in frontier for target in self._jumps(start, entry) if target not in seen]
-            if not frontier:
-                return
-            seen.update(frontier)
-            yield from frontier
 
     def _jumps(self, start: int, entry: int) -> Iterator[int]:
         """Targets of jumps that leave the function at ``start``."""
@@ -160,13 +139,14 @@ class TailCalls:
             function = extents.extent(start)
         is_whole = function and function.start == start and function.size > 0
         size = function.size if function and is_whole else 64
-        code = self._memory.try_read(start, min(size, MAX_CODE))
+        code = self._memory.try_read(start, min(size, 4096))  # real wrappers have 20 to 600 bytes
         if not code:
             return
-        found = _jumps_in(self._memory.architecture, code, start)
-        for how, far in found[: None if is_whole else 1]:
-            # where its end is unknown, other functions' code may follow its first jump: the stubs behind a stub
-            target = start + far if how == _TO else self._memory.try_u64(start + far) if how == _BY else None
+        jumps = _jumps_in(self._memory.architecture, code, start)
+        # if its end is unknown, other functions' code may follow its first jump: the stubs behind a stub
+        for how, offset in jumps[: None if is_whole else 1]:
+            place = start + offset
+            target = place if how == "to" else self._memory.try_u64(place) if how == "by" else None
             if target is None:
                 self._by_pointer[entry] = True
             elif not start <= target < start + size:
@@ -174,10 +154,6 @@ class TailCalls:
                 part = extents.extent(target) if extents and function and not function.names else None
                 if part and part.start != target == follow_stub(self._memory, target):
                     yield part.start  # rarely run code that the compiler has put elsewhere, and that has no name
-
-    def stored_pointers(self, functor: int) -> tuple[int, ...]:
-        """The words of a functor object, one of which may be the function that it wraps."""
-        return functor_words(self._memory, functor)
 
 
 def functor_words(memory: Memory, functor: int) -> tuple[int, ...]:
@@ -198,12 +174,6 @@ def is_machinery(name: str) -> bool:
     return name.startswith(KERNEL_MACHINERY) or any(part in name for part in parts)
 
 
-MAX_FRAME_WORDS = 512
-"""Stack words of one frame that are tried; ``at::_ops`` frames have 10 to 60."""
-_COLD = ".cold"
-"""The end of the name of the part of a function that GCC has moved away."""
-
-
 class KernelMatcher:
     """Compares kernels with the functions on stacks of one process."""
 
@@ -213,25 +183,23 @@ class KernelMatcher:
         self._sites = sites
         self._frame_tables = FrameTables(memory, symbolizer.modules)
         self._tail_calls = TailCalls(memory, symbolizer, self._frame_tables)
+        self.jumps = self._tail_calls.ends
         self._indices: dict[tuple[int, int], list[int]] = {}
-        """Indices by operator and start of the function that runs."""
-        self._reached: dict[tuple[KernelFunction, int], int] = {}
-        """Answers by kernel and start of the function that runs."""
+        """Table indices by operator and start of the function that runs."""
+        self._entries: dict[tuple[KernelFunction, int], int] = {}
+        """A kernel's entry that runs, 0 for none, by kernel and start of the function that runs."""
         self._code: dict[KernelFunction, bool] = {}
         self._pointers: dict[int, bool] = {}
+        """Whether a functor holds a pointer to a function, by its address."""
         self._wrappers: dict[int, bool] = {}
-        """Functions by their start: whether they are wrappers of a pointer."""
+        """Whether a function is a wrapper of a pointer, by its start."""
         self._starts: dict[int, int] = {}
-        """Functors that hold a pointer to a function, by their addresses."""
+        """Start of the whole function, by the start of a part of it."""
         self._others: dict[tuple[int, int], bool] = {}
         """Answers by a function that a wrapper called, and a functor."""
 
-    def jumps(self, entry: int, functor: int) -> frozenset[int]:
-        """Functions in which a kernel's function may end by jumps."""
-        return self._tail_calls.ends(entry, functor)
-
     def is_code(self, kernel: KernelFunction) -> bool:
-        """All functions of the kernel lie in executable memory; without that, it is no kernel but something else."""
+        """All functions of the kernel are in executable memory; else it is no kernel but something else."""
         if kernel not in self._code:
             entries = (kernel.boxed, kernel.unboxed, kernel.sym_unboxed)
             self._code[kernel] = all(self._is_executable(entry) for entry in entries if entry)
@@ -246,28 +214,29 @@ class KernelMatcher:
         return self.entry_of_frame(stack, level, kernel) != 0
 
     def entry_of_frame(self, stack: NativeStack, level: int, kernel: KernelFunction) -> int:
-        """The kernel's entry that frame ``level`` is, or is jumped to by; 0 for none."""
+        """The kernel's entry that frame ``level`` is, or that jumped to it; 0 for none."""
         start = self._function_start(stack, level)
         entry = self._entry(kernel, start) if start else 0
-        return 0 if entry and self._goes_to_another(stack, level, kernel) else entry
+        return 0 if entry and self._calls_another(stack, level, kernel) else entry
 
     def _entry(self, kernel: KernelFunction, start: int) -> int:
         """The entry of the kernel that is the function at ``start``, or jumps there; 0 for none."""
-        if (kernel, start) not in self._reached:
+        if (kernel, start) not in self._entries:
             entries = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed) if self.is_code(kernel) else ()
             reaching = (entry for entry in entries if self._tail_calls.reaches(entry, start, kernel.functor))
-            self._reached[kernel, start] = next(reaching, 0)
-        return self._reached[kernel, start]
+            self._entries[kernel, start] = next(reaching, 0)
+        return self._entries[kernel, start]
 
     def body(self, stack: NativeStack, level: int) -> int:
-        """The function that the wrapper in frame ``level`` called through the pointer that its functor holds, itself or
-        by its helpers; 0 for other frames, and before it is called. It may have left by a jump for another."""
+        """Start of the function that the wrapper in frame ``level`` called through the pointer that its functor holds,
+        itself or by its helpers; 0 for other frames, and before it is called. It may have left by a jump for another.
+        """
         wrapper = stack.function(level)
         if not wrapper:
             return 0
         if wrapper.start not in self._wrappers:
-            is_one = any(one in name for name in wrapper.names for one in POINTER_FUNCTOR_CLASSES)
-            self._wrappers[wrapper.start] = is_one
+            holds_pointer = any(part in name for name in wrapper.names for part in POINTER_FUNCTOR_CLASSES)
+            self._wrappers[wrapper.start] = holds_pointer
         return self._called_by_wrapper(stack, level) if self._wrappers[wrapper.start] else 0
 
     def _called_by_wrapper(self, stack: NativeStack, level: int) -> int:
@@ -276,14 +245,24 @@ class KernelMatcher:
                 return self._function_start(stack, inner)
         return 0
 
-    def _goes_to_another(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
-        """The wrapper in frame ``level``, an entry of the kernel, has called a function that is not this kernel's. One
-        without a name is such a wrapper if the kernel's functor is of their class."""
+    def _calls_another(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
+        """The wrapper in frame ``level``, an entry of the kernel, has called a function that is not this kernel's: the
+        wrappers of all functions of one type are the same code. A wrapper without a name is known by the class of the
+        kernel's functor."""
         if stack.function(level) or not self._holds_pointer(kernel):
-            return self._calls_another(self.body(stack, level), kernel)
-        start = self._function_start(stack, level)
-        is_wrapper = start != 0 and start in (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
-        return is_wrapper and self._calls_another(self._called_by_wrapper(stack, level), kernel)
+            body = self.body(stack, level)
+        else:
+            start = self._function_start(stack, level)
+            is_wrapper = start != 0 and start in (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
+            body = self._called_by_wrapper(stack, level) if is_wrapper else 0
+        functor = kernel.functor
+        if not body or not functor:
+            return False
+        if (body, functor) not in self._others:
+            pointers = [word for word in functor_words(self._memory, functor) if self._is_executable(word)]
+            calls = any(word == body or self._tail_calls.may_end_in(word, body) for word in pointers)
+            self._others[body, functor] = bool(pointers) and not calls
+        return self._others[body, functor]
 
     def may_have_left(self, stack: NativeStack, level: int, kernel: KernelFunction, operator: Operator) -> bool:
         """The boxed kernel may have been left by a jump through a pointer for another kernel of the operator, which
@@ -296,46 +275,36 @@ class KernelMatcher:
     def _holds_pointer(self, kernel: KernelFunction) -> bool:
         """The kernel is a pointer to a function, in a functor, by the name of the functor's class."""
         if kernel.functor not in self._pointers:
-            try:
+            name = ""
+            with suppress(GdbextError):
                 name = mangled_class(self._memory, kernel.functor) if kernel.functor else ""
-            except GdbextError:
-                name = ""
-            self._pointers[kernel.functor] = any(one in name for one in POINTER_FUNCTOR_CLASSES)
+            self._pointers[kernel.functor] = any(part in name for part in POINTER_FUNCTOR_CLASSES)
         return self._pointers[kernel.functor]
 
-    def _calls_another(self, body: int, kernel: KernelFunction) -> bool:
-        """The wrapper that runs has called a function, ``body``, that is not this kernel's: the wrappers of all
-        functions of one type are the same code."""
-        if not body or not kernel.functor:
-            return False
-        if (body, kernel.functor) not in self._others:
-            pointers = [one for one in self._tail_calls.stored_pointers(kernel.functor) if self._is_executable(one)]
-            calls = any(one == body or self._tail_calls.may_end_in(one, body) for one in pointers)
-            self._others[body, kernel.functor] = bool(pointers) and not calls
-        return self._others[body, kernel.functor]
-
     def indices(self, stack: NativeStack, level: int | None, operator: Operator) -> list[int]:
-        """The table indices whose kernel runs in frame ``level``; [] where there is no kernel frame."""
+        """The table indices whose kernel runs in frame ``level``; [] if there is no kernel frame."""
         start = self._function_start(stack, level) if level is not None else 0
-        if not start:
+        if level is None or not start:
             return []
-        found = self._indices.get((operator.address, start))
-        if found is None:
-            seen = {kernel: self._entry(kernel, start) != 0 for kernel in set(operator.table) if kernel.valid}
-            found = [index for index, kernel in enumerate(operator.table) if seen.get(kernel)]
-            self._indices[operator.address, start] = found
-        return [index for index in found if not self._goes_to_another(stack, level or 0, operator.table[index])]
+        if (operator.address, start) not in self._indices:
+            runs = {kernel: self._entry(kernel, start) != 0 for kernel in set(operator.table) if kernel.valid}
+            indices = [index for index, kernel in enumerate(operator.table) if runs.get(kernel)]
+            self._indices[operator.address, start] = indices
+        table = operator.table
+        indices = self._indices[operator.address, start]
+        return [index for index in indices if not self._calls_another(stack, level, table[index])]
 
     def in_unboxed_call(
-        self, stack: NativeStack, level: int, kernel: int | None, first: int | None
+        self, stack: NativeStack, level: int, kernel_level: int | None, first: int | None
     ) -> Callable[[int, KernelFunction], bool]:
-        """The position of the keyset in a call to an unboxed kernel, in frame ``kernel``, where it must have one.
+        """Tells of (position of an argument, kernel) whether the call that frame ``level`` made must have its keyset
+        there; ``first`` is its first argument.
 
-        The kernel is called as (functor, keyset, …), or as (result, functor, keyset, …) where the result is returned
-        through memory. So the second argument is the keyset or the functor, never anything else; the third is the
-        keyset if the first is not the functor.
+        An unboxed kernel is called as (functor, keyset, …), or as (result, functor, keyset, …) if the result is
+        returned through memory. So the second argument is the keyset or the functor, never anything else; the third is
+        the keyset if the first is not the functor.
         """
-        calls_kernel = kernel == level - 1 and self._sites.site(stack, level).through_pointer
+        calls_kernel = kernel_level == level - 1 and self._sites.site(stack, level).through_pointer
 
         def must_be_keyset(position: int, kernel: KernelFunction) -> bool:
             if not calls_kernel or not (kernel.unboxed or kernel.sym_unboxed):
@@ -345,45 +314,42 @@ class KernelMatcher:
         return must_be_keyset
 
     def in_redispatch(self, stack: NativeStack, level: int, first: int | None) -> Callable[[int, KernelFunction], bool]:
-        """The position of the keyset in a call to ``at::_ops::NAME::redispatch``, where it must have one.
-
-        It is the first one, or the second behind a pointer to where the result goes: a place on the stack above.
-        """
+        """The same for a call to ``at::_ops::NAME::redispatch``: its keyset is the first argument, or the second behind
+        a pointer to where the result goes, on the stack above."""
         sp = stack.frames[level].sp
-        hidden = first is not None and sp <= first < sp + MAX_STACK
-        keyset_at = None if first is None else 1 if hidden else 0
+        uses_sret = first is not None and sp <= first < sp + (1 << 26)  # 64 MiB: no stack is larger
+        keyset_at = None if first is None else 1 if uses_sret else 0
         return lambda position, _kernel: position == keyset_at
 
     def words(self, stack: NativeStack, level: int) -> Iterator[tuple[str, int]]:
-        """Callee-saved registers and stack words of a frame, with where they are."""
+        """(place, word) of each callee-saved register and stack word of a frame."""
         frame = stack.frames[level]
         for register in self._memory.architecture.callee_saved:
             value = frame.registers.get(register)
             if value is not None:
                 yield register, value
-        count = min((frame.cfa - frame.sp) // 8, MAX_FRAME_WORDS)
+        count = min((frame.cfa - frame.sp) // 8, 512)  # ``at::_ops`` frames have 10 to 60 words
         if count <= 0:
             return
         raw = self._memory.try_read(frame.sp, count * 8)
-        for at in range(0, len(raw), 8):
-            yield f"stack word {frame.sp + at:#x}", int.from_bytes(raw[at : at + 8], "little")
+        for offset in range(0, len(raw), 8):
+            yield f"stack word {frame.sp + offset:#x}", int.from_bytes(raw[offset : offset + 8], "little")
 
     def _function_start(self, stack: NativeStack, level: int) -> int:
-        """Address of the function of frame ``level``, 0 where it is unknown."""
+        """Address of the function of frame ``level``, 0 if it is unknown."""
         function = stack.function(level)
-        if not function:
-            start = self._start_by_frame_table(stack, level)
-            return self._sites.site(stack, level + 1).target if not start and level + 1 < len(stack) else start
+        if not function:  # code without symbols (a stripped extension)
+            extent = self._frame_tables.extent(stack.frames[level].lookup_pc)
+            if extent and extent.start:
+                return extent.start
+            return self._sites.site(stack, level + 1).target if level + 1 < len(stack) else 0
         if function.start not in self._starts:
-            cold = next((name for name in function.names if name.endswith(_COLD)), "")
-            start = self._symbolizer.address_of(cold[: -len(_COLD)], function.module.name) if cold else function.start
+            # GCC has moved a part of the function away
+            cold = next((name for name in function.names if name.endswith(".cold")), "")
+            whole = cold[: -len(".cold")]
+            start = self._symbolizer.address_of(whole, function.module.name) if cold else function.start
             self._starts[function.start] = start
         return self._starts[function.start]
-
-    def _start_by_frame_table(self, stack: NativeStack, level: int) -> int:
-        """The start of code without symbols (a stripped extension), as its call frame information tells; else 0."""
-        found = self._frame_tables.extent(stack.frames[level].lookup_pc)
-        return found.start if found else 0
 
 
 def in_lookup(position: int, _kernel: KernelFunction) -> bool:

@@ -1,29 +1,24 @@
-"""The key that an innermost kernel was expected to go to and did not reach: where the trace would have stopped.
-
-Why this key won: the keys that each tensor argument of a call on the stack has, as far as these are proven.
-
-Predicts a kernel's next step: the redispatches that are expected from a keyset down to the backend.
-
-Nothing here is read from running code. Generated kernels and the fallbacks of libtorch pass the keyset on in known
-ways, and those are recognised by the kernel's own function; an unknown kernel ends the chain.
-Sources, 2.13.0: tools/autograd/gen_variable_type.py, gen_inplace_or_view_type.py, gen_trace_type.py,
-aten/src/ATen/core/VariableFallbackKernel.cpp, PythonFallbackKernel.cpp, native/MathBitsFallback.h,
-autocast_mode.h, torch/csrc/autograd/autograd_not_implemented_fallback.cpp.
-"""
+"""Why a key was chosen, and which keys the redispatches from a kernel are expected to lead to.
+Generated kernels and the fallbacks of libtorch pass the keyset on in known ways, and those are recognized by the
+kernel's own function; an unknown kernel ends the chain. Sources, 2.13.0: tools/autograd/gen_variable_type.py,
+gen_inplace_or_view_type.py, gen_trace_type.py, aten/src/ATen/core/VariableFallbackKernel.cpp,
+PythonFallbackKernel.cpp, native/MathBitsFallback.h, autocast_mode.h,
+torch/csrc/autograd/autograd_not_implemented_fallback.cpp."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, VIEW_KERNELS
 from gdbext.torch.registry.kernel import KernelFacts
-from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame, DispatchKeySet
+from gdbext.torch.stack import Argument, DispatchFrame, DispatchKeySet
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.known_fallbacks import RecoveredCall
-from gdbext.torch.stack.roles import Role, classify
+from gdbext.torch.stack.roles import PLAIN, Role, classify
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -41,125 +36,113 @@ if TYPE_CHECKING:
 
 Steps = list[tuple[DispatchFrame, DispatchCall, RecoveredCall]]
 """The steps of a stack, each with the frames that it was made of, and what was recovered from them."""
-_TENSORS_OF_LIST = 4
-"""Tensors of a list whose keys are told."""
 
 
 class KeySetExplanation:
-    """Explains steps of one process."""
+    """Says why the keys of dispatches in one process won: the keys of each proven tensor argument."""
 
     def __init__(self, tensors: TensorReader, keys: KeyNames) -> None:
         self._tensors = tensors
         self._keys = keys
 
     def explained(
-        self, steps: Sequence[DispatchFrame], found: Sequence[DispatchFrame], which: Container[int]
+        self, steps: Sequence[DispatchFrame], with_arguments: Sequence[DispatchFrame], positions: Container[int]
     ) -> tuple[DispatchFrame, ...]:
-        """The dispatcher's frames of a stack; the evidence of those at the positions ``which`` joined by why the key
-        won. ``found`` are the same ones with their arguments."""
+        """The dispatcher's frames of a stack; the evidence of those at ``positions`` also says why the key won.
+        ``with_arguments`` are the same frames with their arguments."""
         return tuple(
             frame._replace(evidence=(*frame.evidence, *self._lines(frame, other.arguments)))
-            if position in which
+            if position in positions
             else frame
-            for position, (frame, other) in enumerate(zip(steps, found))
+            for position, (frame, other) in enumerate(zip(steps, with_arguments))
         )
 
     def _lines(self, step: DispatchFrame, arguments: Sequence[Argument]) -> list[str]:
-        """Sentences for ``--why``; at least why the key won, where operator and keyset are known."""
+        """Sentences for ``--why``; at least why the key won, if operator and keyset are known."""
         if step.op is None or not step.keyset or step.key is None:
             return []
         highest = self._keys.key_of_index(self._keys.table_index(step.keyset.bits))
         lines = [f"{highest} has the highest priority of {self._keys.text(step.keyset.bits)}"]
-        for argument in arguments:
-            if argument.confidence < Certainty.VERIFIED:  # not what was passed for sure
-                continue
-            for tensor in argument.tensors[:_TENSORS_OF_LIST]:
-                lines += self._brings(argument.name, tensor)
+        certain = (argument for argument in arguments if argument.confidence >= Certainty.VERIFIED)
+        for argument in certain:
+            for tensor in argument.tensors[:4]:
+                with suppress(GdbextError):
+                    keyset = self._tensors.key_set(tensor.address)
+                    if tensor.address:
+                        names = self._keys.text(keyset)
+                        lines.append(f"argument {argument.name}: {tensor.short} has {names} {keyset:#x}")
         return lines
-
-    def _brings(self, name: str, tensor: ArgumentTensor) -> list[str]:
-        try:
-            keyset = self._tensors.key_set(tensor.address)
-        except GdbextError:
-            return []
-        return [f"argument {name}: {tensor.short} has {self._keys.text(keyset)} {keyset:#x}"] if tensor.address else []
 
 
 class PendingRedispatch:
-    """Answers for the innermost dispatch call of a stack only: further out, the next call is on the stack."""
+    """The key that an innermost kernel was expected to redispatch to and did not reach.
+
+    Only for the innermost dispatch call of a stack: further out, the next call is on the stack.
+    """
 
     def __init__(self, tables: DispatchTables, memory: Memory, symbolizer: Symbolizer) -> None:
         self._tables = tables
-        self._chains = RedispatchPredictor(tables)
+        self._predictor = RedispatchPredictor(tables)
         self._memory = memory
         self._symbolizer = symbolizer
-        self._links: dict[tuple[int, int, int], ExpectedLookup] = {}
-        """Links by operator, keyset and table index: threads of a pool wait in the same kernel."""
+        self._lookups: dict[tuple[int, int, int], ExpectedLookup] = {}
+        """By operator, keyset and table index: threads of a pool wait in the same kernel."""
         self._redispatching: dict[int, bool] = {}
         """Answers by the target of a call."""
 
     def next_key(
         self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, code: FunctionCode
     ) -> str | None:
-        """The expected next key, None where none is expected or the kernel may have come back from it already.
+        """The expected next key, None if none is expected or the kernel may have returned from it already.
 
         Evidence is added to ``recovered``. Before the kernel is entered, it is the looked-up key itself.
         """
-        if not recovered.operator or recovered.keyset is None or recovered.index is None:
+        operator, keyset, index = recovered.operator, recovered.keyset, recovered.index
+        if not operator or keyset is None or index is None:
             return None
         keys = self._tables.dispatcher.keys
         if call.kernel is None:
-            return keys.key_of_index(recovered.index)
+            return keys.key_of_index(index)
+        cache_key = (operator.address, keyset, index)
         try:
-            link = self._link(recovered.operator, recovered.keyset, recovered.index)
+            if cache_key not in self._lookups:
+                entry = self._tables.entry(operator, index)
+                self._lookups[cache_key] = self._predictor.expected_lookup(operator, keyset, entry)
         except GdbextError as error:
             recovered.evidence.append(f"the expected next key is unknown: {error.what}")
             return None
-        if link.certainty != EXPECTED or not link.next_keyset:
+        lookup = self._lookups[cache_key]
+        if lookup.certainty != EXPECTED or not lookup.next_keyset:
             return None
-        place = self._redispatch_ahead(stack, call.kernel, code)
-        if place is None:
+        ahead = self._redispatch_ahead(stack, call.kernel, code)
+        if ahead is None:
             return None
-        key = keys.key_of_index(keys.table_index(link.next_keyset.bits))
-        recovered.evidence.append(f"{key} was not entered: {link.why}; its redispatch at {place:#x} is still ahead")
+        key = keys.key_of_index(keys.table_index(lookup.next_keyset.bits))
+        recovered.evidence.append(f"{key} was not entered: {lookup.why}; its redispatch at {ahead:#x} is still ahead")
         return key
 
-    def _link(self, operator: Operator, keyset: int, index: int) -> ExpectedLookup:
-        place = (operator.address, keyset, index)
-        link = self._links.get(place)
-        if not link:
-            entry = self._tables.entry(operator, index)
-            link = self._links[place] = self._chains.link(operator, keyset, entry)
-        return link
-
-    def _redispatch_ahead(self, stack: NativeStack, kernel: int, code: FunctionCode) -> int | None:
-        """The redispatch of the kernel's code, if every place that does one lies behind where it stands now."""
-        for level in range(kernel, -1, -1):
+    def _redispatch_ahead(self, stack: NativeStack, kernel_level: int, code: FunctionCode) -> int | None:
+        """Address behind the first redispatch of the kernel's code, if all of its redispatches lie behind the frame's
+        pc; else None."""
+        for level in range(kernel_level, -1, -1):
             calls = code.of(stack.function(level)).calls
-            places = [call.end for call in calls if call.target and self._redispatches_at(call.target)]
-            if places:
-                return places[0] if min(places) > stack.frames[level].pc else None
+            redispatches = [call.end for call in calls if call.target and self._is_redispatch(call.target)]
+            if redispatches:
+                return redispatches[0] if min(redispatches) > stack.frames[level].pc else None
         return None
 
-    def _redispatches_at(self, target: int) -> bool:
+    def _is_redispatch(self, target: int) -> bool:
+        """A direct call of that address enters the dispatcher by a redispatch."""
         if target not in self._redispatching:
-            self._redispatching[target] = self._enters_dispatcher(target)
+            start = follow_stub(self._memory, target)
+            function = self._symbolizer.function(start)
+            role = classify(function) if function and function.start == start else PLAIN
+            opens = role.role in (Role.OPERATOR, Role.DISPATCHER)
+            self._redispatching[target] = opens and role.event.startswith("redispatch")
         return self._redispatching[target]
 
-    def _enters_dispatcher(self, target: int) -> bool:
-        start = follow_stub(self._memory, target)
-        function = self._symbolizer.function(start)
-        if not function or function.start != start:
-            return False
-        role = classify(function)
-        return role.role in (Role.OPERATOR, Role.DISPATCHER) and role.event.startswith("redispatch")
 
-
-CHAIN_LIMIT = 64
 EXPECTED, UNKNOWN, END = "expected", "unknown", "end"
-
-_PEELS = ("FuncTorch", "Batched", "VmapMode", "Functionalize")
-_PYTHON_KEYS = ("Python", "PythonDispatcher", "PreDispatch", "Fake")
 
 
 class _Choice(NamedTuple):
@@ -187,8 +170,8 @@ class ExpectedLookup(NamedTuple):
     next: str | None
     """The highest key of ``next_keyset``."""
     next_keyset: DispatchKeySet | None
-    """The keyset that the kernel is expected to redispatch with; None where it redispatches no more, or nobody
-    knows."""
+    """The keyset that the kernel is expected to redispatch with; None if it redispatches no more, or that is unknown.
+    """
     certainty: str
     """"expected", "end" (it calls nothing of this operator any more) or "unknown"."""
     why: str
@@ -200,7 +183,7 @@ def key_set(keys: KeyNames, bits: int) -> DispatchKeySet:
 
 
 class RedispatchPredictor:
-    """Expected chains of operators of one dispatcher."""
+    """Expected chains of redispatches of operators of one dispatcher."""
 
     def __init__(self, tables: DispatchTables) -> None:
         self._tables = tables
@@ -218,31 +201,33 @@ class RedispatchPredictor:
         return keyset & operator.extractor.mask(self._keys, keyset)
 
     def chain(self, operator: Operator, keyset: int) -> tuple[ExpectedLookup, ...]:
-        """All expected lookups from ``keyset`` on: that one as it is, later ones without keys that fall through.
+        """All expected lookups (64 at most) from ``keyset`` on: that one as it is, later ones without keys that fall
+        through.
 
         Raises BadData, MemoryFault.
         """
         registrations = self._tables.registrations(operator)
         entries = self._tables.table(operator, registrations)
-        links: list[ExpectedLookup] = []
+        lookups: list[ExpectedLookup] = []
         seen: set[int] = set()
         following: int | None = keyset
-        while following is not None and following not in seen and len(links) < CHAIN_LIMIT:
+        while following is not None and following not in seen and len(lookups) < 64:
             seen.add(following)
-            links.append(self.link(operator, following, entries[self._keys.table_index(following)]))
-            redispatch = links[-1].next_keyset
+            lookups.append(self.expected_lookup(operator, following, entries[self._keys.table_index(following)]))
+            redispatch = lookups[-1].next_keyset
             following = redispatch.bits if redispatch else None
-        return tuple(links)
+        return tuple(lookups)
 
-    def link(self, operator: Operator, keyset: int, entry: ComputedEntry) -> ExpectedLookup:
-        """The expected next step of the kernel of ``entry``, entered with ``keyset``."""
+    def expected_lookup(self, operator: Operator, keyset: int, entry: ComputedEntry) -> ExpectedLookup:
+        """The lookup that enters the kernel of ``entry`` with ``keyset``, and the next one that is expected of it."""
+        keys = self._keys
         name = self._kernels.name(entry.kernel, entry.key, operator.name)
-        following, certainty, why = self._step(keyset, entry, name)
+        following, certainty, why = self._next_keyset(keyset, entry, name)
         if following is not None:
             following = self.masked(operator, following)
-        if following is not None and self._priority(following) >= self._priority(keyset):
-            raise BadData(f"the chain of {operator.qualified} does not descend at {entry.key}")
-        keys, kernel = self._keys, self._kernels.registered(entry.kernel, name)._replace(aliases=())
+            if (following >> keys.num_backends).bit_length() >= (keyset >> keys.num_backends).bit_length():
+                raise BadData(f"the chain of {operator.qualified} does not descend at {entry.key}")
+        kernel = self._kernels.registered(entry.kernel, name)._replace(aliases=())
         return ExpectedLookup(
             entry.key,
             ChosenKernel(kernel, entry.debug or None, entry.reason, entry.path, name, entry.consistent),
@@ -253,14 +238,13 @@ class RedispatchPredictor:
             why,
         )
 
-    def _priority(self, keyset: int) -> int:
-        return (keyset >> self._keys.num_backends).bit_length()
-
-    def _step(self, keyset: int, entry: ComputedEntry, name: KernelName) -> tuple[int | None, str, str]:
+    def _next_keyset(self, keyset: int, entry: ComputedEntry, name: KernelName) -> tuple[int | None, str, str]:
+        """(keyset of the kernel's redispatch, certainty, reason); the keyset is None unless one is expected."""
+        key, function = entry.key, name.function
         if name.kind == "missing":
             return None, END, "missing: PyTorch raises NotImplementedError here"
         if name.kind == "fallthrough":
-            below = keyset & self._keys.full_after(entry.key)
+            below = keyset & self._keys.full_after(key)
             return below, EXPECTED, "fallthrough: a call masks this key out and takes the next one"
         if name.kind == "ambiguous":
             return None, END, "ambiguous: PyTorch raises an error here"
@@ -270,10 +254,6 @@ class RedispatchPredictor:
             return None, END, "composite: calls other operators"
         if entry.source.startswith("CompositeExplicitAutograd"):
             return None, END, "composite: calls other operators, below autograd"
-        return self._by_function(keyset, entry, name.function)
-
-    def _by_function(self, keyset: int, entry: ComputedEntry, function: str) -> tuple[int | None, str, str]:
-        key = entry.key
         if key.startswith("Autograd") and any(mark in function for mark in AUTOGRAD_KERNELS):
             return keyset & self._after_autograd, EXPECTED, "autograd: records the call, redispatches below autograd"
         if key == "ADInplaceOrView" and any(mark in function for mark in VIEW_KERNELS):
@@ -282,16 +262,13 @@ class RedispatchPredictor:
             if function.startswith(mark) or function.endswith("::" + mark):
                 return keyset & self._keys.full_after(key), EXPECTED, f"{what}, then redispatches below {key}"
         if key.startswith("Autocast"):
-            return (
-                self._keys.minus(keyset, self._autocast),
-                EXPECTED,
-                "autocast: casts the arguments and calls the operator again without autocast",
-            )
-        if key in _PYTHON_KEYS:
+            why = "autocast: casts the arguments and calls the operator again without autocast"
+            return self._keys.minus(keyset, self._autocast), EXPECTED, why
+        if key in ("Python", "PythonDispatcher", "PreDispatch", "Fake"):
             return None, UNKNOWN, "goes to Python: the mode or tensor subclass decides"
         if key == "BackendSelect":
             return None, UNKNOWN, "chooses the backend by the device argument"
-        if key.startswith(_PEELS):
+        if key.startswith(("FuncTorch", "Batched", "VmapMode", "Functionalize")):
             return None, UNKNOWN, f"{key}: unwraps its tensors and calls operators again"
         if self._keys.bits_of(key) and self._keys.bits_of(key) & ~self._backends == 0:
             return None, END, "backend: computes the result"

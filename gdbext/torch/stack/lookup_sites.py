@@ -1,5 +1,4 @@
-"""Finds the places in a function with an inlined dispatcher where a keyset can be read: one instruction per dispatch.
-
+"""The instructions at which a function with an inlined dispatcher has the keyset of each of its dispatches.
 In ``at::_ops::NAME::call`` and ``::redispatch`` the keyset is the result of some arithmetic, or an argument in a
 register that depends on the hidden result pointer. At the lookup itself it is in one register, whatever came before. A
 compiler leaves one of three forms (GCC 13, torch 2.13; the forms follow from c10/core/DispatchKeySet.h, 1.12 to 2.13):
@@ -8,15 +7,13 @@ compiler leaves one of three forms (GCC 13, torch 2.13; the forms follow from c1
 - the lookup inlined: ``repr_ >> num_backends`` is a shift of a copy of the keyset, and an access to ``dispatchTable_``
   follows;
 - a direct call of an instantiation of ``Dispatcher::redispatch`` or ``::call`` that took the same route: the argument
-  behind the operator's handle.
-"""
+  behind the operator's handle."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
 from gdbext.engine.process.code_reader import CodeReader
 from gdbext.engine.process.memory import Memory
@@ -36,14 +33,11 @@ from gdbext.torch.assumed_symbols import (
     UNBOXED_CALL,
 )
 from gdbext.torch.stack.call_arguments import follow_stub
-from gdbext.torch.stack.event_proof import offset_in_entry, only_boxed
+from gdbext.torch.stack.inlined_events import offset_in_entry, only_boxed
 
-FUNCTION_LIMIT = 1 << 16
+_MAX_CODE = 1 << 16
 """Bytes of a function that are decoded."""
-
 _WORD = 8
-_HANDLE_ARGUMENTS = 5
-"""Arguments among which a handle and the keyset behind it are looked for."""
 
 
 class Invocation(NamedTuple):
@@ -86,12 +80,8 @@ class FoundLookup(NamedTuple):
     event: str
 
 
-_LOOKUP_LIMIT = 1 << 10
-"""Bytes of a copy of ``OperatorEntry::lookup`` at most; it has 270."""
-
-
 class SiteFinder:
-    """Decodes functions of one process."""
+    """Finds the lookups in functions of one process."""
 
     def __init__(
         self,
@@ -114,49 +104,46 @@ class SiteFinder:
         self._last: tuple[int, int, list[Instruction]] = 0, 0, []
 
     def find(self, start: int, size: int, handles: Collection[int] = ()) -> LookupSites | None:
-        """The sites of the function at ``start``; None where no form is recognised or two lookups compete.
+        """The sites of the function at ``start``; None if no form is recognized or two lookups compete.
 
         ``handles`` are the addresses of the function's static OperatorHandles. Raises MemoryFault.
         """
-        code = self._decoded(start, min(size, FUNCTION_LIMIT))
-        found = self._lookup(code, handles)
-        if not found:
+        code = self._decoded(start, min(size, _MAX_CODE))
+        lookup = self._lookup(code, handles)
+        if not lookup:
             return None
-        positions, keyset, entry, how = found
-        position = positions[0]
-        frames = [self._frame(code, each) for each in positions]
+        positions, keyset, entry, how = lookup
+        frames = [self._frame(code, position) for position in positions]
         frame = frames[0]
         if not frame or None in frames:
             return None
         end = start + size
-        invocations = tuple(self._invocations(code, position))
-        tail = any(one.after is None for one in invocations)
-        if tail:
+        invocations = tuple(self._invocations(code, positions[0]))
+        may_jump = any(invocation.after is None for invocation in invocations)
+        if may_jump:
             frame = frame._replace(size=self._architecture.call_pushes)
-        others = tuple((code[each].address, rule) for each, rule in zip(positions[1:], frames[1:]) if rule)
-        returns = tuple(one.address for one in code if one.kind == "ret" and start <= one.address < end)
-        return LookupSites(code[position].address, keyset, entry, frame, how, invocations, returns, tail, others)
+        addresses = [code[position].address for position in positions]
+        others = tuple((address, rule) for address, rule in zip(addresses[1:], frames[1:]) if rule)
+        returns = tuple(insn.address for insn in code if insn.kind == "ret" and start <= insn.address < end)
+        return LookupSites(addresses[0], keyset, entry, frame, how, invocations, returns, may_jump, others)
 
     # --- all lookups of a function ---------------------------------------------------------------
 
-    def each(self, function: Function) -> list[FoundLookup]:
-        """Every lookup in a function, whatever operators they are for. Raises MemoryFault.
-
-        A call asks for the callbacks of profilers before it enters the kernel, a redispatch does not (Dispatcher.h).
-        """
-        code = self._decoded(function.start, min(function.size, FUNCTION_LIMIT))
+    def all_lookups(self, function: Function) -> list[FoundLookup]:
+        """Every lookup in a function, whatever operators they are for. Raises MemoryFault."""
+        code = self._decoded(function.start, min(function.size, _MAX_CODE))
         this, keyset = self._architecture.argument_registers[:2]
-        targets = ((index, one.target) for index, one in enumerate(code) if one.is_call and one.target)
+        targets = ((index, insn.target) for index, insn in enumerate(code) if insn.is_call and insn.target)
         called = [(index, keyset, this) for index, target in targets if self.is_lookup(target)]
-        places = sorted([*called, *(each for each in self._inlined(code) if each[2])])
-        ends = [*(index for index, _, _ in places[1:]), len(code)]
+        lookups = sorted([*called, *(lookup for lookup in self._inlined(code) if lookup[2])])
+        ends = [*(index for index, _, _ in lookups[1:]), len(code)]
         found = []
-        for (index, bits, entry), end in zip(places, ends):
+        for (index, bits, entry), end in zip(lookups, ends):
             frame = self._frame(code, index)
             if frame:
                 how = "call" if code[index].is_call else "inlined"
                 invoked = tuple(self._invocations(code[:end], index))
-                returns = tuple(one.address for one in code if one.kind == "ret")
+                returns = tuple(insn.address for insn in code if insn.kind == "ret")
                 sites = LookupSites(code[index].address, bits, entry, frame, how, invoked, returns, False)
                 found.append(FoundLookup(sites, self._event(code[index:end])))
         return found
@@ -172,85 +159,78 @@ class SiteFinder:
     def _is_nameless_lookup(self, target: int) -> bool:
         address = follow_stub(self._memory, target)
         function = self.tables.extent(address)
-        if not function or function.start != address or not 0 < function.size <= _LOOKUP_LIMIT:
+        if not function or function.start != address or not 0 < function.size <= 1 << 10:  # a lookup has 270 bytes
             return False
         try:
             code = self._decoded(address, function.size)
         except MemoryFault:
             return False
-        enters = any(one.is_call and not one.target for one in code)
-        return not enters and len(self._inlined(code)) == 1
+        return not any(insn.is_call and not insn.target for insn in code) and len(self._inlined(code)) == 1
 
     def code(self, span: range) -> list[Instruction]:
         """The instructions of a function; none where it cannot be read."""
         try:
-            return self._decoded(span.start, min(len(span), FUNCTION_LIMIT))
+            return self._decoded(span.start, min(len(span), _MAX_CODE))
         except MemoryFault:
             return []
 
     def _decoded(self, start: int, size: int) -> list[Instruction]:
-        """The instructions in memory; those in the file where a trap is among them, which may be that of a kernel probe
-        or of somebody's breakpoint. They are kept until others are asked for. Raises MemoryFault."""
+        """The instructions in memory, the last ones cached; those in the file if a trap is among them, which may be a
+        kernel probe's or a breakpoint. A call or jump through the slot of an import gets its target, as a direct one.
+        Raises MemoryFault."""
         if self._last[:2] != (start, size):
-            self._last = start, size, self._decode(start, size)
+            raw = self._memory.read(start, size)
+            code = list(self._architecture.decode(raw, start))
+            if any(insn.kind == "trap" for insn in code):
+                code = list(self._architecture.decode(self._files.read(start, size) or raw, start))
+            for index, insn in enumerate(code):
+                slot = insn.fixed_operand if insn.kind in ("call", "jmp") else 0
+                target = self._files.imported(slot) if slot else 0
+                if target:
+                    code[index] = insn._replace(target=target)
+            self._last = start, size, code
         return self._last[2]
 
-    def _decode(self, start: int, size: int) -> list[Instruction]:
-        raw = self._memory.read(start, size)
-        code = list(self._architecture.decode(raw, start))
-        if any(one.kind == "trap" for one in code):
-            code = list(self._architecture.decode(self._files.read(start, size) or raw, start))
-        return [self._bound(one) for one in code]
+    def dispatch_step(self, insn: Instruction) -> str:
+        """ "lookup" if an instruction looks a kernel up, "kernel" if it may enter one, or what boxes its arguments;
+        else ""."""
+        if not insn.is_call:
+            return "lookup" if insn.kind == "shr" and insn.immediate == self.shift else ""
+        if insn.target and self.is_lookup(insn.target):
+            return "lookup"
+        return "" if insn.target and not UNBOXED_CALL.begins(self._name(insn.target)) else "kernel"
 
-    def _bound(self, one: Instruction) -> Instruction:
-        """Give it the target of a call or jump through the slot of an import, which then is as good as a direct one."""
-        slot = one.fixed_operand if one.kind in ("call", "jmp") else 0
-        target = self._files.imported(slot) if slot else 0
-        return one._replace(target=target) if target else one
-
-    def dispatch_step(self, one: Instruction) -> str:
-        """ "lookup" where an instruction looks a kernel up, "kernel" where it may enter one, or what boxes its
-        arguments; else ""."""
-        if one.is_call and not one.target:
-            return "kernel"
-        if one.is_call:
-            if self.is_lookup(one.target):
-                return "lookup"
-            return "kernel" if UNBOXED_CALL.begins(self._name(one.target)) else ""
-        return "lookup" if one.kind == "shr" and one.immediate == self.shift else ""
-
-    def enters_kernel(self, one: Instruction) -> bool:
+    def enters_kernel(self, insn: Instruction) -> bool:
         """The instruction calls or jumps through a pointer, or calls what boxes arguments, profiles or enters a
         kernel."""
-        if one.kind not in ("call", "jmp") and not one.is_call:
+        if insn.kind not in ("call", "jmp") and not insn.is_call:
             return False
-        if not one.target:
-            return bool(_pointer(one))
-        name = self._name(one.target) if one.is_call else ""
-        if KERNEL_FUNCTION.begins(name):  # not optimised
+        if not insn.target:
+            return bool(_pointer(insn))
+        name = self._name(insn.target) if insn.is_call else ""
+        if KERNEL_FUNCTION.begins(name):  # not optimized
             return name[len(KERNEL_FUNCTION.names[0]) :].startswith(("4callI", "9callBoxedE"))
         return any(family.begins(name) for family in (UNBOXED_CALL, BOXED_WRAPPER, SLOW_PATH))
 
     def never_returns(self, target: int) -> bool:
-        """A call of that address does not come back."""
         return self._name(target).startswith(NEVER_RETURNING)
 
     def _event(self, code: Sequence[Instruction]) -> str:
-        """The event of the lookup at which the code begins; the next lookup is behind its end."""
-        is_call = False
-        for one in code[1:]:
-            if one.is_call and (not one.target or STEP_CALLBACKS.begins(self._name(one.target))):
-                is_call = bool(one.target)
-                break
-        event = "call" if is_call else "redispatch"
+        """The event of the lookup at which the code begins; the next lookup is behind its end.
+
+        A call asks for the callbacks of profilers before it enters the kernel, a redispatch does not (Dispatcher.h).
+        """
+        targets = (insn.target for insn in code[1:] if insn.is_call)
+        first = next((target for target in targets if not target or STEP_CALLBACKS.begins(self._name(target))), 0)
+        event = "call" if first else "redispatch"
         return f"{event}Boxed" if only_boxed(self._architecture, code, self._table) else event
 
     # --- the lookup ------------------------------------------------------------------------------
 
     def _lookup(self, code: Sequence[Instruction], handles: Collection[int]) -> tuple[list[int], str, str, str] | None:
         """(positions, register of the keyset, register of the OperatorEntry*, form)."""
-        names = [(index, self._name(one.target)) for index, one in enumerate(code) if one.is_call and one.target]
-        called = [index for index, one in enumerate(code) if one.is_call and one.target and self.is_lookup(one.target)]
+        calls = [(index, insn.target) for index, insn in enumerate(code) if insn.is_call and insn.target]
+        called = [index for index, target in calls if self.is_lookup(target)]
         inlined = self._inlined(code)
         if called and not inlined:
             this, keyset = self._architecture.argument_registers[:2]
@@ -260,46 +240,43 @@ class SiteFinder:
         if inlined:
             index, keyset, entry = inlined[0]
             return [index], keyset, entry, "inlined"
+        names = ((index, self._name(target)) for index, target in calls)
         outer = [index for index, name in names if DISPATCHER_REDISPATCH.begins(name) or DISPATCHER_CALL.begins(name)]
-        if len(outer) == 1:
-            register = self._behind_handle(code, outer[0], handles)
-            return ([outer[0]], register, "", "out of line") if register else None
-        return None
+        register = self._behind_handle(code, outer[0], handles) if len(outer) == 1 else ""
+        return ([outer[0]], register, "", "out of line") if register else None
 
     def _inlined(self, code: Sequence[Instruction]) -> list[tuple[int, str, str]]:
-        """(position, keyset, OperatorEntry*) of each shift by num_backends that an access to the table follows.
+        """(position, register of the keyset, register of the OperatorEntry*) of each shift by num_backends that an
+        access to the table follows.
 
         ``highestPriorityTypeId`` has the same shift, for messages and for the profiler, and no such access.
         """
         shifts = [
-            (index, one.destination)
-            for index, one in enumerate(code)
-            if one.kind == "shr" and one.immediate == self.shift and one.destination
+            (index, insn.destination)
+            for index, insn in enumerate(code)
+            if insn.kind == "shr" and insn.immediate == self.shift and insn.destination
         ]
-        found = []
-        for number, (index, register) in enumerate(shifts):
-            end = shifts[number + 1][0] if number + 1 < len(shifts) else len(code)
-            entry = self._table_base(code[index:end])
-            if entry is not None:
-                found.append((index, register, entry))
-        return found
+        ends = [*(index for index, _ in shifts[1:]), len(code)]
+        bases = [self._table_base(code[index:end]) for (index, _), end in zip(shifts, ends)]
+        return [(index, register, base) for (index, register), base in zip(shifts, bases) if base is not None]
 
     def _table_base(self, code: Sequence[Instruction]) -> str | None:
-        """The register through which ``dispatchTable_`` is accessed; "" where it is loaded late; None: no access."""
+        """The register through which ``dispatchTable_`` is accessed; "" if it is loaded late; None: no access."""
         unlikely = ("", PC_RELATIVE, self._architecture.stack_pointer)
         written: set[str] = set()
         bases: dict[str, str] = {}
-        for one in code:
-            memory = one.memory
+        """By a register that clang adds the table's offset to: the register that it was computed from."""
+        for insn in code:
+            memory = insn.memory
             if memory and self._is_entry(memory.displacement) and memory.base not in unlikely:
                 return memory.base if memory.base not in written else ""
-            if one.kind == "add" and one.destination in bases and self._is_entry(one.immediate):
-                return bases[one.destination]
-            for name in one.writes:
+            if insn.kind == "add" and insn.destination in bases and self._is_entry(insn.immediate):
+                return bases[insn.destination]
+            for name in insn.writes:
                 bases.pop(name, None)
-            if one.kind == "lea" and memory and memory.index_register and memory.base not in unlikely:
-                bases[one.destination] = memory.base if memory.base not in written else ""  # clang adds the offset
-            written |= one.writes
+            if insn.kind == "lea" and memory and memory.index_register and memory.base not in unlikely:
+                bases[insn.destination] = memory.base if memory.base not in written else ""
+            written |= insn.writes
         return None
 
     def _is_entry(self, offset: int | None) -> bool:
@@ -307,12 +284,12 @@ class SiteFinder:
 
     def _behind_handle(self, code: Sequence[Instruction], call: int, handles: Collection[int]) -> str:
         """The argument register behind the one that is given the address of the operator's static handle."""
-        arguments = self._architecture.argument_registers[:_HANDLE_ARGUMENTS]
-        for one in reversed(code[:call]):
-            if one.is_call:
+        arguments = self._architecture.argument_registers[:5]  # a handle and its keyset are among the first five
+        for insn in reversed(code[:call]):
+            if insn.is_call:
                 break
-            if one.kind == "lea" and one.destination in arguments[:-1] and one.fixed_operand in handles:
-                return arguments[arguments.index(one.destination) + 1]
+            if insn.kind == "lea" and insn.destination in arguments[:-1] and insn.fixed_operand in handles:
+                return arguments[arguments.index(insn.destination) + 1]
         return ""
 
     def _name(self, target: int) -> str:
@@ -324,55 +301,48 @@ class SiteFinder:
 
     # --- kernels and returns ---------------------------------------------------------------------
 
-    def _invocations(self, code: Sequence[Instruction], lookup: int) -> list[Invocation]:
-        found = []
-        for index, one in enumerate(code):
-            if index <= lookup or one.kind not in ("call", "jmp"):
+    def _invocations(self, code: Sequence[Instruction], lookup: int) -> Iterator[Invocation]:
+        """What may enter the kernel behind the instruction at position ``lookup``."""
+        for insn in code[lookup + 1 :]:
+            if insn.kind not in ("call", "jmp"):
                 continue
-            after = one.end if one.is_call else None
-            if not one.target:
-                place = _pointer(one)
-                if place:
-                    found.append(Invocation(one.address, after, "kernel", *place))
+            after = insn.end if insn.is_call else None
+            if not insn.target:
+                pointer = _pointer(insn)
+                if pointer:
+                    yield Invocation(insn.address, after, "kernel", *pointer)
                 continue
-            inside = code[0].address <= one.target < code[-1].end
-            name = "" if inside else self._name(one.target)
+            inside = code[0].address <= insn.target < code[-1].end
+            name = "" if inside else self._name(insn.target)
             through = "boxing" if BOXED_WRAPPER.begins(name) else "profiler" if SLOW_PATH.begins(name) else ""
             if through:
-                found.append(Invocation(one.address, after, through, "", 0, False))
-        return found
+                yield Invocation(insn.address, after, through, "", 0, False)
 
     # --- the frame -------------------------------------------------------------------------------
 
     def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
         """The frame, by the call frame information of the lookup's address."""
-        return frame_at(
-            self._architecture,
-            self.tables,
-            code[position].address,
-            _prologue_size(self._architecture, code[:position]),
-        )
+        # bytes below the CFA that the straight-line start of the function has taken: never more than it has
+        architecture = self._architecture
+        size = architecture.call_pushes
+        for insn in code[:position]:
+            if insn.kind == "push":
+                size += _WORD
+            elif insn.kind == "add" and insn.destination == architecture.stack_pointer and (insn.immediate or 0) < 0:
+                size -= insn.immediate or 0
+                break
+            elif insn.kind in ("call", "jmp", "jcc", "ret", "pop", "leave"):
+                break
+        size = max(size, architecture.call_pushes + _WORD)
+        return frame_at(architecture, self.tables, code[position].address, size)
 
 
-def _pointer(one: Instruction) -> tuple[str, int, bool] | None:
-    """The operand of a call or jump through a register, or through [register + displacement]."""
-    memory = one.memory
+def _pointer(insn: Instruction) -> tuple[str, int, bool] | None:
+    """(register, displacement, in memory): the operand of a call or jump through a register, or through [register +
+    displacement]."""
+    memory = insn.memory
     if not memory:
-        return (one.source, 0, False) if one.source else None
+        return (insn.source, 0, False) if insn.source else None
     if memory.base in ("", PC_RELATIVE) or memory.index_register:
         return None
     return memory.base, memory.displacement, True
-
-
-def _prologue_size(architecture: Architecture, code: Sequence[Instruction]) -> int:
-    """Bytes below the CFA that the straight-line start of the function has taken: never more than it has."""
-    top = architecture.stack_pointer
-    size = architecture.call_pushes
-    for one in code:
-        if one.kind == "push":
-            size += _WORD
-        elif one.kind == "add" and one.destination == top and one.immediate is not None and one.immediate < 0:
-            return size - one.immediate
-        elif one.kind in ("call", "jmp", "jcc", "ret", "pop", "leave"):
-            break
-    return max(size, architecture.call_pushes + _WORD)

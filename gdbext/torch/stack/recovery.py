@@ -1,26 +1,29 @@
 """Operator and keyset of a dispatch call, recovered from its frames and proven by the operator's dispatch table.
+The operator is known, in falling order, by the static handle of ``at::_ops::NAME``; by a handle that a frame passes on;
+by the address of an entry of its table; by the functor that a kernel was called with, which is in one table only.
 
-Nothing is believed because it looks like a keyset. A value counts when looking it up in *this* operator's table gives
-the very kernel that runs in the call's inner frame. *exact*: read at the call instruction's own argument, and proven;
-*verified*: the only word of the frame that is proven, by a kernel that few keysets lead to. A redispatch goes on with
-keys of its caller's keyset: what has others is not believed, unless it was read twice. The empty keyset is what any
-word of zeros is: it counts where something else says so, too.
-"""
+A value counts as the keyset only if looking it up in *this* operator's table gives the very kernel that runs in the
+call's inner frame. *exact*: read at the call instruction's own argument, and proven; *verified*: the only word of the
+frame that is proven, by a kernel that few keysets lead to. A redispatch keeps to the keys of its caller's keyset: a
+value with others is not believed, unless it was read twice. Any word of zeros is the empty keyset: it counts only with
+other evidence."""
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_right
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.vocabulary import Certainty
-from gdbext.errors import GdbextError
+from gdbext.errors import GdbextError, MemoryFault
+from gdbext.torch.assumed_symbols import STATIC_HANDLE
 from gdbext.torch.registry.dispatch_table import RegisteredKernels
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher, in_lookup
 from gdbext.torch.stack.known_fallbacks import KnownFallbacks, RecoveredCall, accept
-from gdbext.torch.stack.operator_search import OperatorSearch
-from gdbext.torch.stack.roles import Role, static_handles
+from gdbext.torch.stack.roles import Role, static_handle, static_handles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,17 +41,282 @@ _KEYSET_ARGUMENTS = 4
 _DISTINCTIVE = 4
 """A kernel in one of so many table entries, at most, tells keysets apart. Autograd's kernels stand in one of eight, a
 composite kernel in most of them: any word leads to it."""
-_MAKES_KEYSETS = "BackendSelect"
-"""The key whose kernels redispatch with a keyset that they make of the options (BackendSelectFallbackKernel.cpp)."""
 
 
-class _Given(NamedTuple):
-    """The limits of a call's keyset by what it is made of."""
+class _Limits(NamedTuple):
+    """What the origin of a call's keyset says about it."""
 
     keys: int
-    """The keys that a redispatch may go on with: its caller's; all of them where it does not go on with its own."""
+    """The keys that it may have: those of its caller for a redispatch; else all."""
     is_call: bool
     """The call is known to make its keyset of its arguments."""
+
+
+_HANDLE_ARGUMENTS = 3
+"""Arguments among which a handle is looked for: the first, behind a hidden result pointer, behind that and ``this``."""
+
+
+class OperatorSearch:
+    """Finds the operator of a dispatch call: proven by an address that only this operator has.
+
+    ``evidence`` arguments are lists to which each method adds a sentence that says why an operator is proven.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        memory: Memory,
+        symbolizer: Symbolizer,
+        sites: CallSites,
+        matcher: KernelMatcher,
+        registered: RegisteredKernels,
+    ) -> None:
+        self._registered = registered
+        self._dispatcher = dispatcher
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._sites = sites
+        self._matcher = matcher
+        self._static_operators: dict[str, Operator | None] = {}
+        """Operators by the mangled name of the function that has the static handle."""
+        self._by_functor: dict[int, tuple[Operator, ...]] = {}
+        """Operators by the address of a functor that one of their kernels has."""
+
+    def find(
+        self, stack: NativeStack, call: DispatchCall, outer: Operator | None, evidence: list[str]
+    ) -> Operator | None:
+        """The operator of a dispatch call, None if none is proven. ``outer`` is the operator of the next call further
+        out.
+
+        Raises GdbextError if the dispatcher cannot be read.
+        """
+        if call.operator_struct:
+            operator = self._of_struct(call, evidence)
+        else:
+            operator = (
+                self._handle_passed_on(stack, call, evidence)
+                or self._handle_passed_in(stack, call, evidence)
+                or self._by_table_entry(stack, call, evidence)
+                or self._by_functor_passed(stack, call, evidence)
+                or self._handle_in_frames(stack, call, evidence)
+                or (self._outer_again(stack, call, outer, evidence) if outer is not None else None)
+                or self._by_kernel_alone(stack, call, evidence)
+            )
+        if not operator or operator.is_named:
+            return operator
+        evidence.append(f"it is not one: its name, {operator.qualified[:80]!r}, is none or that of another")
+        return None
+
+    # --- at::_ops --------------------------------------------------------------------------------
+
+    def _of_struct(self, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The operator of ``at::_ops::NAME::call``: its static handle, else the only operator of that name."""
+        mangled, struct = call.mangled.split(".", 1)[0], call.operator_struct
+        if mangled not in self._static_operators:
+            self._static_operators[mangled] = self._static_operator(mangled, struct, evidence)
+        operator = self._static_operators[mangled]
+        if operator:
+            return operator
+        # torchgen joins name and overload by an underscore (torchgen/model.py, unambiguous_name)
+        addresses = [
+            address
+            for qualified, address in self._dispatcher.names.items()
+            if qualified.startswith("aten::") and qualified[6:].replace(".", "_") == struct
+        ]
+        operator = self._dispatcher.by_def(addresses[0]) if len(addresses) == 1 else None
+        if operator:
+            evidence.append(f"the only registered operator that at::_ops::{struct} can mean")
+        return operator
+
+    def _static_operator(self, mangled: str, name: str, evidence: list[str]) -> Operator | None:
+        """The operator of the static handle in ``at::_ops::NAME::call``; None if that is not initialized, or its symbol
+        is stripped."""
+        address = self._symbolizer.address_of(static_handle(mangled), STATIC_HANDLE.library)
+        definition = self._memory.try_u64(address) if address else 0
+        operator = self._dispatcher.by_def(definition) if definition else None
+        if not operator:
+            return None
+        handle = f"static handle of at::_ops::{name} at {address:#x}"
+        if operator.struct != name:
+            evidence.append(f"the {handle} leads to {operator.qualified[:80]!r}")
+            return None
+        evidence.append(f"{handle}: OperatorDef {definition:#x}")
+        return operator
+
+    # --- handles ---------------------------------------------------------------------------------
+
+    def _handle_passed_on(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The operator whose handle one of the call's frames passes on."""
+        for level in reversed(call.header):
+            for number in range(_HANDLE_ARGUMENTS):
+                operator = self._operator_at(self._sites.argument(stack, level, number))
+                if operator and not self._has_another_functor(stack, call, operator):
+                    place = f"{self._sites.place(number)} of the call in frame #{level}"
+                    evidence.append(f"handle in {place}: OperatorDef {operator.address:#x} is registered")
+                    return operator
+        return None
+
+    def _handle_passed_in(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The operator whose handle the dispatcher's outermost function was called with."""
+        level = call.header[0] + 1
+        if not call.event or call.is_inlined or call.elided or level >= len(stack):
+            return None
+        for number in range(_HANDLE_ARGUMENTS):
+            operator = self._operator_at(self._sites.argument(stack, level, number))
+            if operator:
+                place = self._sites.place(number)
+                evidence.append(f"handle in {place} of the call in frame #{level}, into the dispatcher")
+                return operator
+        return None
+
+    def _has_another_functor(self, stack: NativeStack, call: DispatchCall, operator: Operator) -> bool:
+        """The running kernel was called with a functor that this operator does not have: what looked like its handle
+        was left on the stack, in the space that the result has now. Many operators share the wrappers of one
+        signature."""
+        functor = self._functor_passed(stack, call)
+        return bool(functor) and functor not in operator.functors
+
+    def _operator_at(self, value: int | None) -> Operator | None:
+        """The operator that a word refers to: an OperatorDef*, or a pointer to an OperatorHandle."""
+        if not value or value & 7:
+            return None
+        operator = self._dispatcher.by_def(value)
+        if not operator:
+            first = self._memory.try_u64(value)
+            operator = self._dispatcher.by_def(first) if first else None
+        return operator
+
+    def _handle_in_frames(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The one operator that the words of the call's frames point to, if its table has the kernel that runs."""
+        candidates: dict[int, Operator] = {}
+        for level in reversed(call.header):
+            for _, value in self._matcher.words(stack, level):
+                operator = self._operator_at(value)
+                if not operator or self._has_another_functor(stack, call, operator):
+                    continue
+                if self._matcher.indices(stack, call.kernel, operator):
+                    candidates[operator.address] = operator
+        if len(candidates) != 1:
+            return None
+        (operator,) = candidates.values()
+        evidence.append(f"OperatorDef {operator.address:#x} in the frame; its table has the kernel that runs")
+        return operator
+
+    # --- table entries and functors --------------------------------------------------------------
+
+    @cached_property
+    def _sorted_definitions(self) -> list[int]:
+        return sorted(self._dispatcher.entries)
+
+    def _by_table_entry(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The operator by what ``lookup`` returned, still in one of the frames: the address of the entry whose kernel
+        runs."""
+        if call.kernel is None:
+            return None
+        functor = self._functor_passed(stack, call)
+        candidates: dict[int, Operator] = {}
+        for level in reversed(call.header):
+            for _, value in self._matcher.words(stack, level):
+                after = bisect_right(self._sorted_definitions, value)
+                operator = (
+                    self._dispatcher.by_def(self._sorted_definitions[after - 1]) if after and not value & 7 else None
+                )
+                index = operator.index_of_entry(value) if operator else None
+                if not operator or index is None:
+                    continue
+                kernel = operator.kernel(index)
+                is_same = kernel.valid and functor in (None, kernel.functor)
+                if is_same and self._matcher.matches_frame(stack, call.kernel, kernel):
+                    candidates[operator.address] = operator
+        if len(candidates) != 1:
+            return None
+        (operator,) = candidates.values()
+        evidence.append(f"address of a table entry of OperatorDef {operator.address:#x}, whose kernel runs")
+        return operator
+
+    def _by_functor_passed(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        functor = self._functor_passed(stack, call)
+        if not functor or functor & 7:
+            return None
+        if functor not in self._by_functor:
+            self._by_functor[functor] = tuple(self._with_functor(functor))
+        candidates = [one for one in self._by_functor[functor] if self._matcher.indices(stack, call.kernel, one)]
+        if len(candidates) != 1:
+            return None
+        evidence.append(f"the kernel's functor {functor:#x} stands in the table of one operator only")
+        return candidates[0]
+
+    def _outer_again(
+        self, stack: NativeStack, call: DispatchCall, outer: Operator, evidence: list[str]
+    ) -> Operator | None:
+        """The outer call's operator once more, if its kernel has this call inlined and the handle is left nowhere.
+
+        Proven if the keyset passed to the kernel leads, in the operator's table, to the function that runs. Boxed
+        kernels serve many operators and prove nothing.
+        """
+        if not call.is_inlined or call.kernel is None or call.header[-1] != call.kernel + 1:
+            return None
+        for number in (1, 2):  # behind the functor, and behind a hidden result pointer if there is one
+            value = self._sites.argument(stack, call.header[-1], number)
+            if not value or value & ~self._dispatcher.keys.known_bits:
+                continue
+            if self._matcher.matches_frame(stack, call.kernel, outer.kernel_for(value)[1]._replace(boxed=0)):
+                place = self._sites.place(number)
+                evidence.append(f"{outer.qualified} again: {value:#x} in {place} leads to the kernel that runs")
+                return outer
+        return None
+
+    def _by_kernel_alone(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The only operator whose table leads to the code that runs: code without a name, or a function behind the
+        pointer of a wrapper."""
+        if call.kernel is None:
+            return None
+        function = self._sites.function(stack, call.kernel)
+        body = self._matcher.body(stack, call.kernel)
+        if not function or (function.names and not body):
+            return None
+        entry = self._registered.at(function.start, function.module)
+        candidates = [
+            operator
+            for operator in map(self._dispatcher.by_def, entry.operators if entry else ())
+            if operator and self._matcher.indices(stack, call.kernel, operator)
+        ]
+        if len(candidates) != 1:
+            return None
+        evidence.append(f"the code at {body or function.start:#x} is a kernel of one operator only")
+        return candidates[0]
+
+    def _functor_passed(self, stack: NativeStack, call: DispatchCall) -> int | None:
+        """The functor argument of the call to an unboxed kernel: the first, or the second behind a result's address.
+
+        None if it cannot be read, or if the first argument is unknown and the second may be the keyset, which is no
+        address of anything, or a boxed kernel's handle. (Code without optimization leaves its own first argument where
+        it is.)
+        """
+        if call.kernel is None or call.header[-1] != call.kernel + 1 or call.elided:
+            return None
+        level = call.header[-1]
+        if not self._sites.site(stack, level).through_pointer:
+            return None
+        first = self._sites.argument(stack, level, 0)
+        if first is None:
+            second = self._sites.argument(stack, level, 1)
+            is_address = second and self._symbolizer.modules.mapping_at(second)
+            return second if is_address and not self._operator_at(second) else None
+        in_stack = stack.frames[level].sp <= first < stack.frames[-1].cfa
+        return self._sites.argument(stack, level, 1) if in_stack else first
+
+    def _with_functor(self, functor: int) -> Iterator[Operator]:
+        """Operators with a kernel of that functor. It reads every table, which costs a tenth of a second."""
+        wanted = struct.pack("<Q", functor)
+        for definition in self._dispatcher.entries:
+            try:
+                raw = self._dispatcher.read_table(definition)
+            except MemoryFault:
+                continue
+            operator = self._dispatcher.by_def(definition) if wanted in raw else None
+            if operator and any(kernel.functor == functor for kernel in operator.table):
+                yield operator
 
 
 class CallRecovery:
@@ -61,6 +329,7 @@ class CallRecovery:
         self._modules = symbolizer.modules
         self._sites = sites
         self._matcher = KernelMatcher(memory, symbolizer, sites)
+        self._fallbacks = KnownFallbacks(dispatcher, memory, self._matcher, sites)
         self.registered = RegisteredKernels(dispatcher, self._matcher.jumps)
         """Registered kernels of code without names."""
         self._operators = OperatorSearch(dispatcher, memory, symbolizer, sites, self._matcher, self.registered)
@@ -74,23 +343,23 @@ class CallRecovery:
         is_call: bool | None = False,
         for_key: bool = False,
     ) -> RecoveredCall:
-        """Everything that can be proven of a dispatch call; a fault costs the field that it concerns.
+        """Everything that can be proven of a dispatch call; an error costs only the field that it concerns.
 
         ``outer`` is the operator of the next call further out, ``around`` that call itself. ``is_call``: it makes its
-        keyset of its arguments; False: it goes on with the keys of the call around it; None: unknown. ``for_key``: it
-        calls the kernel of a key that was named, whatever keyset it makes.
+        keyset of its arguments; False: it has only keys of the call around it; None: unknown. ``for_key``: it calls the
+        kernel of a key that was named, whatever keyset it makes.
         """
-        caller = around if is_call is False else None
         result = RecoveredCall()
         try:
-            result.operator = self._operators.find(stack, call, outer, result.evidence)
-            if result.operator and for_key:
+            operator = result.operator = self._operators.find(stack, call, outer, result.evidence)
+            if operator and for_key:
                 if not self._fallbacks.chosen_by_python(stack, call, result, around):
-                    self._from_kernel_alone(stack, call, result, result.operator)
-            elif result.operator:
-                given = self._given(result.operator, caller, is_call is True)
-                self._find_keyset(stack, call, result, result.operator, given)
-                if result.keyset is None and caller and caller.operator is result.operator:
+                    self._from_kernel_alone(stack, call, result, operator)
+            elif operator:
+                caller = around if is_call is False and around and around.operator is operator else None
+                limits = self._limits(operator, caller, is_call is True)
+                self._find_keyset(stack, call, result, operator, limits)
+                if result.keyset is None and caller:
                     self._fallbacks.below_callers_key(stack, call, result, caller)
         except GdbextError as error:
             result.evidence.append(f"stopped here: {error.what}")
@@ -102,9 +371,7 @@ class CallRecovery:
         self, stack: NativeStack, call: DispatchCall, outer: RecoveredCall
     ) -> tuple[DispatchCall, RecoveredCall] | None:
         """The call that a kernel left by a tail call: a boxed fallback that ends with ``op.redispatchBoxed(…)``.
-
-        Known by the kernel that runs: the operator has it in its table, but not where ``outer`` was looked up.
-        """
+        Known by the kernel that runs: the operator has it in its table, but not where ``outer`` was looked up."""
         if call.kernel is None or not outer.kernel or not outer.operator:
             return None
         if self._matcher.matches_frame(stack, call.kernel, outer.kernel):
@@ -122,38 +389,43 @@ class CallRecovery:
 
     # --- the keyset ------------------------------------------------------------------------------
 
-    def _given(self, operator: Operator, caller: RecoveredCall | None, is_call: bool = False) -> _Given:
-        goes_on = caller and caller.operator is operator and caller.index != self._makes_keysets
-        if not caller or caller.keyset is None or not goes_on:
-            return _Given(self._dispatcher.keys.known_bits, is_call)
-        return _Given(caller.keyset, is_call)
+    def _limits(self, operator: Operator, caller: RecoveredCall | None, is_call: bool = False) -> _Limits:
+        """The limits of a call inside ``caller``, from which it may have its keys."""
+        if not caller or caller.keyset is None or caller.operator is not operator:
+            return _Limits(self._dispatcher.keys.known_bits, is_call)
+        # kernels of BackendSelect make a keyset of the options (BackendSelectFallbackKernel.cpp)
+        makes_keyset = caller.index == self._backend_select
+        return _Limits(self._dispatcher.keys.known_bits if makes_keyset else caller.keyset, is_call)
 
-    def _is_empty(self, operator: Operator, given: _Given) -> bool:
-        """The keyset must be empty: a redispatch's caller has an empty one, or a call's operator has no tensors and
-        what every thread includes falls through. Raises GdbextError."""
-        if not given.keys or not given.is_call:
-            return not given.keys
-        keys = self._dispatcher.keys
-        included = keys.default_included
-        return _takes_no_tensor(operator) and not included & operator.extractor.mask(keys, included)
+    def _must_be_empty(self, operator: Operator, limits: _Limits) -> bool:
+        """The keyset is empty: a redispatch's caller has an empty one, or no tensor adds to a call's keyset and what
+        every thread includes falls through. Raises GdbextError.
+
+        Two parts of the operator's entry must agree that it has no tensors: a word of zeros alone is what any damaged
+        memory has.
+        """
+        if not limits.keys or not limits.is_call:
+            return not limits.keys
+        schema, keys = operator.schema, self._dispatcher.keys
+        if operator.extractor.reverse_arguments or not schema or schema.missing:
+            return False
+        if "Tensor" in schema.text.partition(" -> ")[0]:
+            return False
+        return not keys.default_included & operator.extractor.mask(keys, keys.default_included)
 
     @cached_property
-    def _fallbacks(self) -> KnownFallbacks:
-        return KnownFallbacks(self._dispatcher, self._memory, self._matcher, self._sites)
-
-    @cached_property
-    def _makes_keysets(self) -> int:
-        return self._dispatcher.keys.index_of_key(_MAKES_KEYSETS)
+    def _backend_select(self) -> int:
+        return self._dispatcher.keys.index_of_key("BackendSelect")
 
     def _find_keyset(
-        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator, given: _Given
+        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator, limits: _Limits
     ) -> None:
-        for level in _calls_inward(call):
-            if self._exact(stack, call, level, result, operator, given):
+        for level in reversed(call.header):  # nearest to the kernel first
+            if self._exact(stack, call, level, result, operator, limits):
                 return
-        if self._at_lookup(stack, call, result, operator, given):
+        if self._at_lookup(stack, call, result, operator, limits):
             return
-        self._only_candidate(stack, call, result, operator, given.keys)
+        self._only_candidate(stack, call, result, operator, limits.keys)
         if result.confidence is Certainty.UNKNOWN:
             self._from_kernel_alone(stack, call, result, operator)
 
@@ -164,18 +436,23 @@ class CallRecovery:
         level: int,
         result: RecoveredCall,
         operator: Operator,
-        given: _Given,
+        limits: _Limits,
     ) -> bool:
-        """Reads the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
+        """Read the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
+        outside = call.header[0] + 1
         for position, value, index, kernel in self._passed_on(stack, call, level, operator):
-            entry = self._running(stack, call, kernel)
-            if entry is None and not self._goes_on_elsewhere(stack, call, operator, value):
+            entry = self._running_entry(stack, call, kernel)
+            if entry is None and not self._left_for_another(stack, call, operator, value):
                 continue
-            if value & ~given.keys and not self._passed_in(stack, call, value):
-                result.evidence.append(f"keyset {value:#x} has keys that its caller's, {given.keys:#x}, has not")
-                continue
+            if value & ~limits.keys:
+                # unless the caller of the function that redispatches passed that keyset, too
+                is_known = not call.is_inlined and not call.elided and outside < len(stack)
+                if not is_known or value not in self._sites.arguments(stack, outside, _KEYSET_ARGUMENTS):
+                    result.evidence.append(f"keyset {value:#x} has keys that its caller's, {limits.keys:#x}, has not")
+                    continue
             place = f"{self._sites.place(position)} by the call in frame #{level}"
-            if not value and not self._is_empty_twice(stack, call, operator) and not self._is_empty(operator, given):
+            is_certain = value or self._is_empty_twice(stack, call, operator) or self._must_be_empty(operator, limits)
+            if not is_certain:
                 result.evidence.append(
                     f"an empty keyset in {place}: any word of zeros is one, and nothing else says so"
                 )
@@ -189,26 +466,32 @@ class CallRecovery:
     def _passed_on(
         self, stack: NativeStack, call: DispatchCall, level: int, operator: Operator
     ) -> Iterator[tuple[int, int, int, KernelFunction]]:
-        """Arguments of the call that frame ``level`` made which stand where its keyset stands: position, value, and the
-        table index and kernel that this leads to."""
+        """Arguments of the call that frame ``level`` made that are where its keyset must be: (position, value, table
+        index and kernel to which the value leads)."""
         values = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
-        by_position = self._matcher.in_unboxed_call(stack, level, call.kernel, values[0])
         if call.elided and level == call.header[0]:
             by_position = self._matcher.in_redispatch(stack, level, values[0])
         elif call.detail is Role.LOOKUP and level == call.header[-1]:
             by_position = in_lookup
+        else:
+            by_position = self._matcher.in_unboxed_call(stack, level, call.kernel, values[0])
         for position, value in enumerate(values):
             if value is None or not self._dispatcher.keys.can_be_keyset(value):
                 continue
             index, kernel = operator.kernel_for(value)
             if value == kernel.functor:  # not a keyset, though its bits may be those of one: an address in the heap
                 continue
+            # behind the operator's handle or entry, or the kernel's functor
             before = values[position - 1] if position else None
-            if self._belongs(before, operator, kernel) or by_position(position, kernel):
+            is_behind = before and (
+                before in (operator.address, kernel.functor)
+                or (not before & 7 and self._memory.try_u64(before) == operator.address)
+            )
+            if is_behind or by_position(position, kernel):
                 yield position, value, index, kernel
 
     def _is_empty_twice(self, stack: NativeStack, call: DispatchCall, operator: Operator) -> bool:
-        """The call's frames pass an empty keyset that their code makes, or that they have in two places."""
+        """The call's frames pass an empty keyset that their code makes, or that is in two places."""
         places = [
             self._sites.places(stack, level, position)
             for level in call.header
@@ -218,10 +501,10 @@ class CallRecovery:
         return frozenset() in places or any(one.isdisjoint(other) for one, other in combinations(places, 2))
 
     def _at_lookup(
-        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator, given: _Given
+        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator, limits: _Limits
     ) -> bool:
-        """Reads the keyset in the register that the code keeps it in, where the thread stands at the very instruction
-        that looks it up: a breakpoint of dispatch-break."""
+        """Read the keyset in the register in which the code has it, if the thread is at the very instruction that looks
+        it up: a breakpoint of dispatch-break."""
         if call.kernel is not None or call.header[-1] != 0:
             return False
         frame, function = stack.frames[0], stack.function(0)
@@ -233,14 +516,13 @@ class CallRecovery:
         value, entry = frame.registers.get(sites.keyset), frame.registers.get(sites.entry) if sites.entry else None
         if value is None or not self._dispatcher.keys.can_be_keyset(value) or entry not in (None, operator.address):
             return False
-        if not value and not self._is_empty(operator, given):
+        if not value and not self._must_be_empty(operator, limits):
             result.evidence.append(
                 f"{sites.keyset} is empty at the instruction that looks it up, and nothing else says so"
             )
             return False
-        index, kernel = operator.kernel_for(value)
         result.evidence.append(f"keyset {value:#x} in {sites.keyset}, at the instruction that looks it up")
-        accept(result, value, index, kernel, Certainty.EXACT)
+        accept(result, value, *operator.kernel_for(value), Certainty.EXACT)
         return True
 
     @cached_property
@@ -251,58 +533,40 @@ class CallRecovery:
         backends, table = dispatcher.keys.num_backends, dispatcher.first_entry
         return SiteFinder(self._memory, self._modules, self._symbolizer, backends, table)
 
-    def _passed_in(self, stack: NativeStack, call: DispatchCall, keyset: int) -> bool:
-        """The caller of the function that redispatches passed that keyset, too."""
-        level = call.header[0] + 1
-        if call.hosted or call.elided or level >= len(stack):
-            return False
-        return keyset in self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
-
-    def _belongs(self, before: int | None, operator: Operator, kernel: KernelFunction) -> bool:
-        """The argument before a keyset is the operator's handle or entry, its kernel entry or the kernel's functor."""
-        if before is None:
-            return False
-        if before in (operator.address, kernel.functor) and before:
-            return True
-        return self._memory.try_u64(before) == operator.address if before and not before & 7 else False
-
-    def _running(self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction) -> int | None:
-        """The function of the table entry that runs in the call's kernel frame, None where it is not what runs there;
-        0 without such a frame, where nothing contradicts it."""
+    def _running_entry(self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction) -> int | None:
+        """The kernel's function that runs in the call's kernel frame, None if it is not what runs there; 0 without such
+        a frame, if nothing contradicts it."""
         if call.kernel is not None:
             return self._matcher.entry_of_frame(stack, call.kernel, kernel) or None
         may_run = self._matcher.is_code(kernel) and (call.detail is Role.LOOKUP or kernel.valid)
         return 0 if may_run else None
 
-    def _goes_on_elsewhere(self, stack: NativeStack, call: DispatchCall, operator: Operator, keyset: int) -> bool:
-        """The kernel for that keyset left by a tail call for what runs in its place: the call's frames still hold what
-        lookup returned, or it is one of PyTorch's fallbacks of which that is known."""
-        index, kernel = operator.kernel_for(keyset)
-        if self._entry_in_hand(stack, call, operator, index):
-            return True
-        if call.kernel is None:
-            return False
-        if self._fallbacks.left_for_frame(stack, call.kernel, operator, keyset):
-            return True
-        return self._matcher.may_have_left(stack, call.kernel, kernel, operator)
+    def _left_for_another(self, stack: NativeStack, call: DispatchCall, operator: Operator, keyset: int) -> bool:
+        """The kernel for that keyset left by a tail call for what runs in its place.
 
-    def _entry_in_hand(self, stack: NativeStack, call: DispatchCall, operator: Operator, index: int) -> bool:
-        """The call's frames hold the address of this very table entry: what lookup returned for this call.
-
-        Needed where the entry left by a virtual tail call, whose target no code tells.
+        Proof: the call's frames still hold the address of this very table entry, which lookup returned for this call
+        (needed if the entry left by a virtual tail call, whose target no code tells). Or it is a fallback of PyTorch
+        that is known to do so, or a boxed kernel that may jump to another kernel of the operator.
         """
+        index, kernel = operator.kernel_for(keyset)
         entry = self._dispatcher.table_entry(operator.address, index)
         for level in call.header:
             registers = stack.frames[level].registers
             saved = map(registers.get, self._memory.architecture.callee_saved)
             if entry in saved or entry in self._sites.arguments(stack, level, _KEYSET_ARGUMENTS):
-                kernel = operator.kernel(index)
-                return self._matcher.is_code(kernel) and (call.kernel is None or kernel.valid or kernel.unboxed != 0)
-        return False
+                in_table = operator.kernel(index)
+                if self._matcher.is_code(in_table) and (call.kernel is None or in_table.valid or in_table.unboxed != 0):
+                    return True
+                break
+        return call.kernel is not None and (
+            self._fallbacks.left_for_frame(stack, call.kernel, operator, keyset)
+            or self._matcher.may_have_left(stack, call.kernel, kernel, operator)
+        )
 
     def _only_candidate(
         self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator, given: int
     ) -> None:
+        """Take the only word of the call's frames, with keys of ``given`` alone, that leads to the kernel that runs."""
         if call.kernel is None:
             return
         serves = len(self._matcher.indices(stack, call.kernel, operator))
@@ -311,15 +575,19 @@ class CallRecovery:
             return
         proven: dict[int, str] = {}
         keys = self._dispatcher.keys
-        for level in _calls_inward(call):
+        for level in reversed(call.header):
             for place, value in self._matcher.words(stack, level):
                 if value in proven or not keys.looks_computed(value) or self._modules.mapping_at(value):
                     continue
                 _, kernel = operator.kernel_for(value)
                 if kernel.valid and value != kernel.functor and self._matcher.matches_frame(stack, call.kernel, kernel):
                     proven[value] = f"{place} of frame #{level}"
+        # Dispatcher::call and callBoxed mask their keyset by the operator's non-fallthrough keys
+        is_masked = call.event in ("call", "callBoxed")
         possible = [
-            value for value in proven if not value & ~given and self._could_be_called_with(value, call, operator)
+            value
+            for value in proven
+            if not value & ~given and not (is_masked and value & ~operator.extractor.mask(keys, value))
         ]
         if len(possible) == 1:
             value = possible[0]
@@ -330,15 +598,10 @@ class CallRecovery:
         elif possible:
             result.evidence.append("several words lead to this kernel: " + ", ".join(f"{v:#x}" for v in possible))
 
-    def _could_be_called_with(self, keyset: int, call: DispatchCall, operator: Operator) -> bool:
-        """``Dispatcher::call`` and ``callBoxed`` mask their keyset by the operator's non-fallthrough keys."""
-        if call.event not in ("call", "callBoxed"):
-            return True
-        return keyset & ~operator.extractor.mask(self._dispatcher.keys, keyset) == 0
-
     def _from_kernel_alone(
         self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator
     ) -> None:
+        """The table entry by the kernel that runs; without a keyset."""
         indices = self._matcher.indices(stack, call.kernel, operator)
         if not indices or call.kernel is None:
             return
@@ -355,17 +618,3 @@ class CallRecovery:
             result.kernel = kernel if len(names) < 2 else kernel._replace(functor=0)
             result.confidence = Certainty.INFERRED
             result.evidence.append(f"the running kernel serves {len(indices)} table entries")
-
-
-def _calls_inward(call: DispatchCall) -> list[int]:
-    """The call's frames that called further in, the one nearest to the kernel first."""
-    return list(reversed(call.header))
-
-
-def _takes_no_tensor(operator: Operator) -> bool:
-    """Nothing of the operator's arguments adds to a keyset, as two parts of its entry have it: a word of zeros alone
-    is what any damaged memory has. Raises GdbextError."""
-    if operator.extractor.reverse_arguments:
-        return False
-    schema = operator.schema
-    return bool(schema and not schema.missing and "Tensor" not in schema.text.partition(" -> ")[0])

@@ -1,18 +1,11 @@
-"""Tells the part that a frame plays in the dispatcher, and what a kernel takes, by the names of its function.
-
+"""The part of a frame's function in a dispatch, and what a kernel takes, by the function's names.
 The names are the mangled ones: a prefix of a mangled name is unambiguous, while in the demangled text
 ``at::_ops::mm::call`` may as well be a template argument of something else. The functions are those of
 aten/src/ATen/core/dispatch/Dispatcher.h, aten/src/ATen/core/boxing/KernelFunction_impl.h,
 BoxedKernel_impl.h and impl/boxing.h, impl/make_boxed_from_unboxed_functor.h (torch 2.0 to 2.13).
 
-Code without symbols has its part by the kernels that it registered; a library that can have kernels in it but no names
-leaves frames that cannot be read.
-
-What an unboxed kernel takes is in the name of the function that the dispatcher calls,
-``c10::impl::wrap_kernel_functor_unboxed_<Functor, Return (Parameters)>::call(OperatorKernel*, DispatchKeySet, …)``
-(ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h, 2.13.0): extensions have no function of their own for an
-operator, whose name would say it.
-"""
+The part of code without symbols is known by the kernels that it registered; a library that can have kernels but has no
+names leaves frames that cannot be read."""
 
 from __future__ import annotations
 
@@ -36,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Role(Enum):
-    """The part a function plays. Values are what people see in the ``role`` of a native frame."""
+    """The part of a function in a dispatch. Values are what users see in the ``role`` of a native frame."""
 
     OPERATOR = "operator"
     """``at::_ops::NAME::call`` / ``redispatch``: Dispatcher::call inlined behind a static handle."""
@@ -49,7 +42,7 @@ class Role(Enum):
     LOOKUP = "lookup"
     """The role of the function ``OperatorEntry::lookup`` itself."""
     ENTERING = "entering"
-    """Finding or initialising the operator's handle."""
+    """Finding or initializing the operator's handle."""
     BOXING = "boxing"
     """Layers between the table entry and the kernel."""
     UNBOXED_KERNEL = "kernel"
@@ -71,18 +64,19 @@ class Role(Enum):
 
     @property
     def is_layer(self) -> bool:
-        """True for frames between the dispatcher and the kernel, part of neither."""
+        """Between the dispatcher and the kernel, part of neither."""
         return self in (Role.BOXING, Role.SLOW_PATH)
 
     @property
     def is_kernel_entry(self) -> bool:
         """Code that a dispatch table can point to, or that such code tail-calls."""
-        return self in _KERNEL_ENTRIES
-
-
-_KERNEL_ENTRIES = frozenset(
-    (Role.UNBOXED_KERNEL, Role.BOXED_FROM_UNBOXED, Role.BOXED_KERNEL, Role.BOXED_BODY, Role.UNBOXED_BODY)
-)
+        return self in (
+            Role.UNBOXED_KERNEL,
+            Role.BOXED_FROM_UNBOXED,
+            Role.BOXED_KERNEL,
+            Role.BOXED_BODY,
+            Role.UNBOXED_BODY,
+        )
 
 
 class FunctionRole(NamedTuple):
@@ -104,8 +98,8 @@ class FunctionRole(NamedTuple):
 
 PLAIN = FunctionRole(Role.PLAIN)
 
-_LENGTH = re.compile(r"\d+")
 _METHODS = {"4call": "call", "10redispatch": "redispatch"}
+"""The mangled names of methods of ``at::_ops::NAME`` → DispatchEvent's value."""
 
 _FAMILIES: tuple[tuple[TorchSymbol, Role, str], ...] = (
     (assumed_symbols.DISPATCHER_CALL_BOXED, Role.DISPATCHER, "callBoxed"),
@@ -131,8 +125,6 @@ _FAMILIES: tuple[tuple[TorchSymbol, Role, str], ...] = (
     (assumed_symbols.REAL_SINGLETON, Role.ENTERING, ""),
 )
 
-_EVALUATE = assumed_symbols.AUTOGRAD_EVALUATE.beginnings
-_GUARD = "__cxa_guard_acquire"
 _CREATE_HANDLE = re.compile(assumed_symbols.CREATE_HANDLE)
 _UNBOXED_BODY = re.compile(r"\w\(c10::DispatchKeySet, [^()]*\)$")
 _STACK = "std::vector<c10::IValue, std::allocator<c10::IValue> >*"
@@ -147,56 +139,51 @@ def classify(function: Function | None) -> FunctionRole:
     if not function:
         return PLAIN
     for name in function.names:
-        found = _by_mangled_name(name)
-        if found:
-            return found
-    return _by_signature(function) or _functor(function)
-
-
-def _functor(function: Function) -> FunctionRole:
-    """The call operator of a functor around a function pointer is part of the kernel."""
-    name = next((name for name in function.names if RUNTIME_FUNCTOR_CLASS in name), "")
-    return FunctionRole(Role.PLAIN, "", "", name) if name else PLAIN
+        role = _by_mangled_name(name)
+        if role:
+            return role
+    for text, mangled in zip(function.demangled, function.names):
+        bare = text.split(" [clone ", 1)[0]
+        if assumed_symbols.PYTHON_DISPATCHERS_CALL in bare:  # which its fallback leaves for
+            return FunctionRole(Role.BOXED_BODY, "", "", mangled)
+        if bare.endswith(_BOXED_SIGNATURES) and not bare.startswith("c10::Dispatcher"):
+            return FunctionRole(Role.BOXED_BODY, "", "", mangled)
+        if "(c10::DispatchKeySet, " in bare and _UNBOXED_BODY.search(bare):
+            return FunctionRole(Role.UNBOXED_BODY, "", "", mangled)
+    # the call operator of a functor around a function pointer is part of the kernel
+    functor = next((name for name in function.names if RUNTIME_FUNCTOR_CLASS in name), "")
+    return FunctionRole(Role.PLAIN, "", "", functor) if functor else PLAIN
 
 
 def _by_mangled_name(name: str) -> FunctionRole | None:
-    if name.startswith(_GUARD):
+    if name.startswith("__cxa_guard_acquire"):
         return FunctionRole(Role.ENTERING, "", "", name)
     if not name.startswith("_Z"):
         return None
-    operator = _operator(name)
-    if operator:
-        return operator
+    struct, event = operator_method(name)
+    if event:
+        return FunctionRole(Role.OPERATOR, event, struct, name)
     for family, role, event in _FAMILIES:
         if family.begins(name):
             return FunctionRole(role, event, "", name)
     if assumed_symbols.TYPED_HANDLE.begins(name):
-        return _typed_handle(name)
-    if _CREATE_HANDLE.match(name):
-        return FunctionRole(Role.ENTERING, "", "", name)
-    return None
-
-
-def _operator(name: str) -> FunctionRole | None:
-    struct, event = operator_method(name)
-    return FunctionRole(Role.OPERATOR, event, struct, name) if event else None
+        events = (event for method, event in _METHODS.items() if f"E{method}E" in name)
+        return next((FunctionRole(Role.HANDLE, event, "", name) for event in events), None)
+    return FunctionRole(Role.ENTERING, "", "", name) if _CREATE_HANDLE.match(name) else None
 
 
 def engine_calls(stack: NativeStack) -> list[int]:
     """Levels of the autograd engine's calls of a node, innermost first."""
-    found = []
-    for level in range(len(stack)):
-        function = stack.function(level)
-        if function and function.name.startswith(_EVALUATE):
-            found.append(level)
-    return found
+    evaluate = assumed_symbols.AUTOGRAD_EVALUATE.beginnings
+    functions = ((level, stack.function(level)) for level in range(len(stack)))
+    return [level for level, function in functions if function and function.name.startswith(evaluate)]
 
 
 def operator_method(name: str) -> tuple[str, str]:
     """("mm", "call") of ``_ZN2at4_ops2mm4callE...``; the event is "" for any other function."""
     if not assumed_symbols.OPERATOR_STRUCT.begins(name):
         return "", ""
-    length = _LENGTH.match(name, len(assumed_symbols.OPERATOR_STRUCT.names[0]))
+    length = re.compile(r"\d+").match(name, len(assumed_symbols.OPERATOR_STRUCT.names[0]))
     letters = number(length.group()) if length else None
     if not length or letters is None:
         return "", ""
@@ -206,27 +193,8 @@ def operator_method(name: str) -> tuple[str, str]:
 
 
 def static_handle(mangled: str) -> str:
-    """The mangled name of the static OperatorHandle inside such a function."""
+    """The mangled name of the static OperatorHandle inside a function with that mangled name."""
     return f"_ZZ{mangled.split('.', 1)[0][2:]}E2op"
-
-
-def _typed_handle(name: str) -> FunctionRole | None:
-    for method, event in _METHODS.items():
-        if f"E{method}E" in name:
-            return FunctionRole(Role.HANDLE, event, "", name)
-    return None
-
-
-def _by_signature(function: Function) -> FunctionRole | None:
-    for text, mangled in zip(function.demangled, function.names):
-        bare = text.split(" [clone ", 1)[0]
-        if assumed_symbols.PYTHON_DISPATCHERS_CALL in bare:  # which its fallback leaves for
-            return FunctionRole(Role.BOXED_BODY, "", "", mangled)
-        if bare.endswith(_BOXED_SIGNATURES) and not bare.startswith("c10::Dispatcher"):
-            return FunctionRole(Role.BOXED_BODY, "", "", mangled)
-        if "(c10::DispatchKeySet, " in bare and _UNBOXED_BODY.search(bare):
-            return FunctionRole(Role.UNBOXED_BODY, "", "", mangled)
-    return None
 
 
 _OTHERS = (
@@ -247,7 +215,7 @@ _OTHERS = (
 
 
 class UnreadFrames(NamedTuple):
-    """Frames from ``first`` to ``last`` (innermost first) of one library, of which none has a name."""
+    """Frames ``first`` to ``last`` (innermost first) of one library, none of which has a name."""
 
     first: int
     last: int
@@ -255,7 +223,6 @@ class UnreadFrames(NamedTuple):
 
     @property
     def text(self) -> str:
-        """``frames #2 to #10 of ops.so cannot be read: passes may be missing``."""
         frames = f"frame #{self.first}" if self.first == self.last else f"frames #{self.first} to #{self.last}"
         return f"{frames} of {self.module} cannot be read: passes may be missing"
 
@@ -264,20 +231,17 @@ class DispatcherLinks:
     """Tells by what a library imports whether it can register kernels and call operators."""
 
     def __init__(self) -> None:
-        self._known: dict[int, bool] = {}
+        self._uses_dispatcher: dict[int, bool] = {}
+        """Answers by a library's start."""
 
     def uses_dispatcher(self, module: Module) -> bool:
         """It is a user's library or program that is linked with torch's."""
-        if module.start not in self._known:
-            self._known[module.start] = not module.name.startswith(_OTHERS) and _imports_c10(module)
-        return self._known[module.start]
-
-
-def _imports_c10(module: Module) -> bool:
-    image = module.image
-    names = image.sections.get(".dynstr") if image else None
-    text = image.read(names.address, names.size) if image and names else b""
-    return any(name.encode() in text for name in IMPORTS_OF_USERS)
+        if module.start not in self._uses_dispatcher:
+            image = None if module.name.startswith(_OTHERS) else module.image
+            names = image.sections.get(".dynstr") if image else None
+            text = image.read(names.address, names.size) if image and names else b""
+            self._uses_dispatcher[module.start] = any(name.encode() in text for name in IMPORTS_OF_USERS)
+        return self._uses_dispatcher[module.start]
 
 
 def role_of_entry(entry: KernelEntry | None) -> FunctionRole:
@@ -293,32 +257,28 @@ def role_of_entry(entry: KernelEntry | None) -> FunctionRole:
 
 def stretches(stack: NativeStack, levels: Sequence[int], links: DispatcherLinks) -> list[UnreadFrames]:
     """The frames without names around these levels, each stretch once."""
-    found: list[UnreadFrames] = []
+
+    def end(level: int, module: Module, step: int) -> int:
+        """The last frame in a direction that has no name and is of the same library."""
+        while 0 <= level + step < len(stack):
+            if stack.frames[level + step].module is not module or stack.function(level + step):
+                break
+            level += step
+        return level
+
+    unread: list[UnreadFrames] = []
     for level in levels:
-        if found and level <= found[-1].last:
-            continue
         module = stack.frames[level].module
-        if module and links.uses_dispatcher(module):
-            first = _end(stack, level, module, -1)
-            found.append(UnreadFrames(first, _end(stack, level, module, 1), module.name))
-    return found
-
-
-def _end(stack: NativeStack, level: int, module: Module, step: int) -> int:
-    """The last frame in that direction that has no name and is of the same library."""
-    while 0 <= level + step < len(stack):
-        frame = stack.frames[level + step]
-        if frame.module is not module or stack.function(level + step):
-            break
-        level += step
-    return level
+        if module and links.uses_dispatcher(module) and not (unread and level <= unread[-1].last):
+            unread.append(UnreadFrames(end(level, module, -1), end(level, module, 1), module.name))
+    return unread
 
 
 _OPENING, _CLOSING = "<([{", ">)]}"
 
 
 def parameters(demangled: str) -> list[str]:
-    """The types of its parameters: those in the last parentheses that stand outside of template arguments.
+    """The types of a function's parameters: those in the last parentheses outside of template arguments.
 
     [] for a function without any, and for a name without parentheses.
     """
@@ -333,59 +293,52 @@ def parameters(demangled: str) -> list[str]:
 
 
 def split_types(text: str) -> list[str]:
-    """``A, B<C, D>`` are two."""
-    found, depth, start = [], 0, 0
-    for at, letter in enumerate(text):
+    """["A", "B<C, D>"] of ``A, B<C, D>``."""
+    types, depth, start = [], 0, 0
+    for position, letter in enumerate(text):
         depth += (letter in _OPENING) - (letter in _CLOSING)
         if letter == "," and depth == 0:
-            found.append(text[start:at].strip())
-            start = at + 1
+            types.append(text[start:position].strip())
+            start = position + 1
     last = text[start:].strip()
-    return [*found, last] if last else found
-
-
-_CLASS = "c10::impl::wrap_kernel_functor_unboxed_<"
-_LEADING = ["c10::OperatorKernel*", "c10::DispatchKeySet"]
-_IN_REGISTERS = ("void", "bool", "long", "double")
-_THROUGH_POINTER = (
-    "at::Tensor",
-    "c10::Scalar",
-    "c10::SymInt",
-    "std::tuple<",
-    "std::vector<",
-    "std::__cxx11::basic_string<",
-)
-"""Those with a destructor: the first argument points to where the caller has room for them (Itanium C++ ABI 3.1.3)."""
+    return [*types, last] if last else types
 
 
 class KernelSignature(NamedTuple):
-    """``hidden``: the result goes through a pointer before all arguments."""
+    """What an unboxed kernel takes."""
 
     parameters: tuple[str, ...]
+    """C++ types of the operator's arguments."""
     hidden: bool
+    """The result goes through a pointer before all arguments (sret)."""
 
 
 def kernel_signature(names: Sequence[str]) -> KernelSignature | None:
-    """The signature of a function with these mangled names; None where they do not say it, or not the same."""
-    found = {_of(demangle(name)) for name in names}
-    return found.pop() if len(found) == 1 else None
+    """The signature of a function with these mangled names; None if they do not say it, or not the same.
+
+    It is in the name of ``c10::impl::wrap_kernel_functor_unboxed_<Functor, Return (Parameters)>::call(OperatorKernel*,
+    DispatchKeySet, …)`` (ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h, 2.13.0): an extension has no function
+    of its own for an operator, whose name would say it.
+    """
+    class_name = "c10::impl::wrap_kernel_functor_unboxed_<"
+    signatures = set()
+    for name in map(demangle, names):
+        arguments = name[len(class_name) : name.rfind(">::call(")] if name.startswith(class_name) else ""
+        types, taken = split_types(arguments), parameters(name)
+        uses_sret = returns_by_sret(types[-1].partition(" (")[0]) if types else None
+        is_known = uses_sret is not None and taken[:2] == ["c10::OperatorKernel*", "c10::DispatchKeySet"]
+        signatures.add(KernelSignature(tuple(taken[2:]), bool(uses_sret)) if is_known else None)
+    return signatures.pop() if len(signatures) == 1 else None
 
 
-def _of(name: str) -> KernelSignature | None:
-    inside = name[len(_CLASS) : name.rfind(">::call(")] if name.startswith(_CLASS) else ""
-    types, taken = split_types(inside), parameters(name)
-    if not types or taken[:2] != _LEADING:
-        return None
-    hidden = _is_hidden(types[-1])
-    return None if hidden is None else KernelSignature(tuple(taken[2:]), hidden)
-
-
-def _is_hidden(function: str) -> bool | None:
-    """True for a hidden result of the type ``Return (Parameters)``; None for a result that may be either."""
-    result = function.partition(" (")[0]
-    if result.endswith("&") or result in _IN_REGISTERS:
+def returns_by_sret(result: str) -> bool | None:
+    """True for a C++ type that is returned through a hidden pointer (sret); None for one that may be returned either
+    way."""
+    if result.endswith("&") or result in ("void", "bool", "long", "double"):
         return False
-    return True if result.startswith(_THROUGH_POINTER) else None
+    # with a destructor: the first argument points to the space that the caller has for it (Itanium C++ ABI 3.1.3)
+    has_destructor = ("at::Tensor", "c10::Scalar", "c10::SymInt", "std::tuple<", "std::vector<")
+    return True if result.startswith((*has_destructor, "std::__cxx11::basic_string<")) else None
 
 
 def static_handles(symbolizer: Symbolizer, function: Function) -> frozenset[int]:

@@ -13,7 +13,7 @@ import pytest
 from gdbext.cpython.abi import PythonAbi, python_structures
 from gdbext.cpython.abi import assumed_names as names
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
-from gdbext.cpython.abi.versions import EVALUATES, SUPPORTED
+from gdbext.cpython.abi.versions import EVAL_FUNCTIONS, SUPPORTED
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_index import SymbolIndex
@@ -111,7 +111,7 @@ def test_native_functions(abi: PythonAbi) -> None:
         pytest.skip(str(error))
     if not index.complete:
         pytest.skip("that Python is stripped")
-    groups = [EVALUATES, names.TAKES_GIL, names.OFFERS_GIL, names.WAITS_FOR_LOCK, names.READS_PROMPT]
+    groups = [EVAL_FUNCTIONS, names.TAKES_GIL, names.OFFERS_GIL, names.WAITS_FOR_LOCK, names.READS_PROMPT]
     groups += [names.RUNS_SIGNAL_HANDLERS, names.RUNS_FINALIZERS, names.RUNS_WEAKREF_CALLBACKS, names.FATAL_ERROR]
     for name in (name for group in groups for name in group):
         if not INLINED.fullmatch(name):

@@ -9,9 +9,10 @@ from typing import ClassVar
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.sync.locks import GilState
 from gdbext.cpython.sync.python_wait import PythonWait
+from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.runtime import NO_PYTHON, ThreadTable
 from gdbext.cpython.wait_view import PythonWaitView
-from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
+from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.waits.recognise import state_of
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.process.memory import Memory
@@ -192,7 +193,7 @@ class Python(PythonWaitView):
         self.loop_owing = owing.get
         self.inside_with = lambda _semaphore: inside
         self.inside_object = lambda address: inside_objects.get(address, ())
-        self.inside_try = lambda _semaphore, waiter: [tid for tid, number in inside_try if number or tid != waiter]
+        self.likely_holders = lambda _semaphore, waiter: [tid for tid, number in inside_try if number or tid != waiter]
         self.polled_objects = lambda _tid: polled_objects
         self.has_no_thread = ended.__contains__
         self.is_taken_by_somebody = lambda _tid, _semaphore: taken
@@ -206,8 +207,7 @@ class Python(PythonWaitView):
 
 
 LOCK_STACK = [("libc.so.6", None), ("libc.so.6", None), ("libpython3.11.so.1.0", "PyThread_acquire_lock_timed"), LOOP]
-FRAME = Frame(3, FrameKind.PYTHON, None, "wait", file="/lib/threading.py", line=1)
 
 
 def python_wait(kind, **more):
-    return PythonWait(Waitable(kind), 0x9000, FRAME, **more)
+    return PythonWait(Waitable(kind), 0x9000, PythonFrame("wait", "/lib/threading.py", 1, 0, 0), **more)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,6 +31,14 @@ def test_every_row_is_whole() -> None:
         assert all(example.startswith(row.beginnings) for example in row.examples), name
     every = [name for row in [*TORCH_SYMBOLS.values(), *setting_symbols().values()] for name in row.names]
     assert len(every) == len(set(every))
+
+
+def test_every_row_that_code_names_exists() -> None:
+    """mypy cannot check the attributes of a module that has __getattr__."""
+    assert assumed_symbols.__file__
+    for path in Path(assumed_symbols.__file__).parents[1].rglob("*.py"):
+        for name in re.findall(r"\bassumed_symbols\.([A-Z]\w+)", path.read_text()):
+            assert hasattr(assumed_symbols, name), (path, name)
 
 
 class Libraries:

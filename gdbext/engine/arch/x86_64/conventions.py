@@ -5,7 +5,7 @@ numbers); glibc 2.36, sys/user.h (``struct user_regs_struct``); Linux ``arch/x86
 ``ucontext.h``; arch/x86/entry/syscalls/syscall_64.tbl (numbers of system calls); include/linux/errno.h (-ERESTART*).
 
 Of a thread that is blocked in a system call the kernel keeps the number in orig_rax and leaves the arguments as they
-were; rax tells whether the call is still to be made again.
+were; rax says whether the call is still to be made again.
 """
 
 from __future__ import annotations
@@ -42,35 +42,10 @@ ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 SYSCALL_ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
 CALLEE_SAVED = ("rbx", "rbp", "r12", "r13", "r14", "r15")
 
-USER_REGS = (
-    "r15",
-    "r14",
-    "r13",
-    "r12",
-    "rbp",
-    "rbx",
-    "r11",
-    "r10",
-    "r9",
-    "r8",
-    "rax",
-    "rcx",
-    "rdx",
-    "rsi",
-    "rdi",
-    "orig_rax",
-    "rip",
-    "cs",
-    "eflags",
-    "rsp",
-    "ss",
-    "fs_base",
-    "gs_base",
-    "ds",
-    "es",
-    "fs",
-    "gs",
-)
+_USER_REGS = """
+    r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss fs_base gs_base ds es fs gs
+"""
+USER_REGS = tuple(_USER_REGS.split())
 """The fields of ``struct user_regs_struct`` in order."""
 
 SIGNAL_FRAME = SignalFrame(
@@ -80,30 +55,13 @@ SIGNAL_FRAME = SignalFrame(
     # struct ucontext: uc_flags 8, uc_link 8, uc_stack 24 bytes, then uc_mcontext.
     context=40,
     saved={
-        "r8": 0,
-        "r9": 8,
-        "r10": 16,
-        "r11": 24,
-        "r12": 32,
-        "r13": 40,
-        "r14": 48,
-        "r15": 56,
-        "rdi": 64,
-        "rsi": 72,
-        "rbp": 80,
-        "rbx": 88,
-        "rdx": 96,
-        "rax": 104,
-        "rcx": 112,
-        "rsp": 120,
-        "rip": 128,
+        name: 8 * number
+        for number, name in enumerate((*_NUMBERED, "rdi", "rsi", "rbp", "rbx", "rdx", "rax", "rcx", "rsp", "rip"))
     },
 )
 """``struct sigcontext_64`` behind the return address into the trampoline."""
 
 
-_INTEGER_REGISTERS = 6
-_FLOAT_REGISTERS = 8
 _WORD = 8
 _NEEDS = {
     Passing.WORD: (1, 0),
@@ -124,122 +82,43 @@ _WORDS = {
 """Words on the stack of one that does not fit into registers."""
 
 
-def place(arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
-    """The words of each argument, in order."""
+def place_arguments(arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
+    """Places of the words of each argument of a call, in order."""
     integers = floats = stacked = 0
-    found: list[tuple[Slot, ...]] = []
+    places: list[tuple[Slot, ...]] = []
     for passing in arguments:
-        needs = _NEEDS.get(passing)
-        if not needs or integers + needs[0] > _INTEGER_REGISTERS or floats + needs[1] > _FLOAT_REGISTERS:
+        needed_integers, needed_floats = _NEEDS.get(passing, (len(ARGUMENTS) + 1, 0))
+        if integers + needed_integers > len(ARGUMENTS) or floats + needed_floats > len(FLOAT_ARGUMENTS):
             count = _WORDS[passing]
-            found.append(tuple(Slot(offset=stacked + _WORD * each) for each in range(count)))
+            places.append(tuple(Slot(offset=stacked + _WORD * number) for number in range(count)))
             stacked += _WORD * count
             continue
-        in_floats = tuple(Slot(float_register=floats + each) for each in range(needs[1]))
-        in_integers = tuple(Slot(integers + each) for each in range(needs[0]))
+        in_floats = tuple(Slot(float_register=floats + number) for number in range(needed_floats))
+        in_integers = tuple(Slot(integers + number) for number in range(needed_integers))
         float_last = passing is Passing.WORD_AND_FLOAT
-        found.append(in_integers + in_floats if float_last else in_floats + in_integers)
-        integers, floats = integers + needs[0], floats + needs[1]
-    return found
+        places.append(in_integers + in_floats if float_last else in_floats + in_integers)
+        integers, floats = integers + needed_integers, floats + needed_floats
+    return places
 
 
-NAMES = {
-    0: "read",
-    1: "write",
-    2: "open",
-    3: "close",
-    4: "stat",
-    5: "fstat",
-    6: "lstat",
-    7: "poll",
-    9: "mmap",
-    11: "munmap",
-    16: "ioctl",
-    17: "pread64",
-    18: "pwrite64",
-    19: "readv",
-    20: "writev",
-    21: "access",
-    22: "pipe",
-    23: "select",
-    26: "msync",
-    28: "madvise",
-    34: "pause",
-    35: "nanosleep",
-    40: "sendfile",
-    42: "connect",
-    43: "accept",
-    44: "sendto",
-    45: "recvfrom",
-    46: "sendmsg",
-    47: "recvmsg",
-    56: "clone",
-    57: "fork",
-    58: "vfork",
-    59: "execve",
-    61: "wait4",
-    65: "semop",
-    69: "msgsnd",
-    70: "msgrcv",
-    72: "fcntl",
-    73: "flock",
-    74: "fsync",
-    75: "fdatasync",
-    76: "truncate",
-    77: "ftruncate",
-    80: "chdir",
-    82: "rename",
-    83: "mkdir",
-    87: "unlink",
-    89: "readlink",
-    101: "ptrace",
-    126: "capset",
-    128: "rt_sigtimedwait",
-    130: "rt_sigsuspend",
-    137: "statfs",
-    138: "fstatfs",
-    149: "mlock",
-    202: "futex",
-    208: "io_getevents",
-    217: "getdents64",
-    219: "restart_syscall",
-    220: "semtimedop",
-    230: "clock_nanosleep",
-    232: "epoll_wait",
-    242: "mq_timedsend",
-    243: "mq_timedreceive",
-    247: "waitid",
-    257: "openat",
-    262: "newfstatat",
-    263: "unlinkat",
-    267: "readlinkat",
-    269: "faccessat",
-    270: "pselect6",
-    271: "ppoll",
-    275: "splice",
-    281: "epoll_pwait",
-    285: "fallocate",
-    288: "accept4",
-    295: "preadv",
-    296: "pwritev",
-    299: "recvmmsg",
-    307: "sendmmsg",
-    316: "renameat2",
-    318: "getrandom",
-    322: "execveat",
-    326: "copy_file_range",
-    332: "statx",
-    426: "io_uring_enter",
-    435: "clone3",
-    439: "faccessat2",
-    441: "epoll_pwait2",
-    449: "futex_waitv",
-    455: "futex_wait",
-}
+_NAMES = """
+    0:read 1:write 2:open 3:close 4:stat 5:fstat 6:lstat 7:poll 9:mmap 11:munmap 16:ioctl 17:pread64 18:pwrite64
+    19:readv 20:writev 21:access 22:pipe 23:select 26:msync 28:madvise 34:pause 35:nanosleep 40:sendfile 42:connect
+    43:accept 44:sendto 45:recvfrom 46:sendmsg 47:recvmsg 56:clone 57:fork 58:vfork 59:execve 61:wait4 65:semop
+    69:msgsnd 70:msgrcv 72:fcntl 73:flock 74:fsync 75:fdatasync 76:truncate 77:ftruncate 80:chdir 82:rename 83:mkdir
+    87:unlink 89:readlink 101:ptrace 126:capset 128:rt_sigtimedwait 130:rt_sigsuspend 137:statfs 138:fstatfs
+    149:mlock 202:futex 208:io_getevents 217:getdents64 219:restart_syscall 220:semtimedop 230:clock_nanosleep
+    232:epoll_wait 242:mq_timedsend 243:mq_timedreceive 247:waitid 257:openat 262:newfstatat 263:unlinkat
+    267:readlinkat 269:faccessat 270:pselect6 271:ppoll 275:splice 281:epoll_pwait 285:fallocate 288:accept4
+    295:preadv 296:pwritev 299:recvmmsg 307:sendmmsg 316:renameat2 318:getrandom 322:execveat 326:copy_file_range
+    332:statx 426:io_uring_enter 435:clone3 439:faccessat2 441:epoll_pwait2 449:futex_waitv 455:futex_wait
+"""
+NAMES = {int(number): name for number, name in (entry.split(":") for entry in _NAMES.split())}
+"""Names of system calls by number."""
 
 _RESTART = 219
 _RESTARTED = (7, 35, 202, 230)
-"""poll, nanosleep, futex and clock_nanosleep: what restart_syscall goes on with (set_restart_fn in Linux)."""
+"""poll, nanosleep, futex and clock_nanosleep: what restart_syscall resumes (set_restart_fn in Linux)."""
 _ENOSYS = 38
 _MASK = (1 << 64) - 1
 _INTERRUPTED = frozenset((-512, -513, -514, -516, -4, -38))
@@ -261,13 +140,14 @@ _SYSCALL_FUNCTION = bytes.fromhex("4889f84889f74889d64889ca4d89c24d89c84c8b4c240
 (sysdeps/unix/sysv/linux/x86_64/syscall.S of glibc)."""
 
 
-def blocked(registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
+def blocked_syscall(registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
     """Number and arguments of the system call, None where the thread runs user code.
 
     Without orig_rax (a target that does not give it) the instruction before the program counter and a restart
-    code in rax must agree. Where the code does not say what goes on, restart_syscall is the call (``restarted``).
+    code in rax must agree. Where the code does not say which call resumes, it is restart_syscall
+    (``restarted_syscall``).
     """
-    at = end_of_call(registers, read)
+    at = syscall_end(registers, read)
     if at is None:
         return None
     number = registers.get("orig_rax")
@@ -279,30 +159,35 @@ def blocked(registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[in
     return number, tuple(registers.get(name, 0) for name in SYSCALL_ARGUMENTS)
 
 
-def restarted(number: int, read: ReadCode, cfa: int) -> int:
-    """The number of the call that a thread goes on with after a stop (restart_syscall); any other is what it is.
-    ``cfa`` is that of the caller of the function with the instruction.
+def restarted_syscall(number: int, read: ReadCode, cfa: int) -> int:
+    """The number of the call that resumes after a stop (restart_syscall); any other number unchanged. ``cfa`` is that
+    of the caller of the function with the instruction.
 
     Since glibc 2.41 one function makes all calls that can be cancelled, and its caller has the number as its seventh
     argument, on the stack (__internal_syscall_cancel, nptl/cancellation.c).
     """
     if number != _RESTART:
         return number
-    found = int.from_bytes(read(cfa, 8), "little")
-    return found if found in _RESTARTED else number
+    seventh = int.from_bytes(read(cfa, 8), "little")
+    return seventh if seventh in _RESTARTED else number
 
 
-def end_of_call(registers: Mapping[str, int], read: ReadCode) -> int | None:
+def syscall_end(registers: Mapping[str, int], read: ReadCode) -> int | None:
     """Address behind the instruction of the system call that the thread is in, None where it runs user code.
 
     To make a call again the kernel turns rip back to the instruction and puts the number into rax, its own or that of
     restart_syscall (arch_do_signal_or_restart in arch/x86/kernel/signal.c); a thread that is stopped again before it
-    has had a turn shows that.
+    has run shows that.
     """
     number, result, at = registers.get("orig_rax"), _signed(registers.get("rax", 0)), registers.get("rip")
     if at is None or (number is not None and _signed(number) < 0):
         return None
-    waits = result in _INTERRUPTED or _is_cut_short(number, result, registers)
+    # A blocking write that had written a part when the debugger stopped it (pipe_write in fs/pipe.c and sock_sendmsg
+    # end early then), or a recv that had received a part of what it waits for; the thread is still on its way out of
+    # the system call, with orig_rax in place.
+    moves_all = number in _WRITES or (number == _RECVFROM and registers.get(SYSCALL_ARGUMENTS[3], 0) & _MSG_WAITALL)
+    is_cut_short = moves_all and 0 < result < registers.get(SYSCALL_ARGUMENTS[2], 0)
+    waits = result in _INTERRUPTED or is_cut_short
     if waits and read(at - len(_SYSCALL), len(_SYSCALL)) == _SYSCALL:
         return at
     turned_back = number is not None and (waits or result in (number, _RESTART))
@@ -311,22 +196,16 @@ def end_of_call(registers: Mapping[str, int], read: ReadCode) -> int | None:
     return None
 
 
-def sleeping(number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int) -> dict[str, int]:
+def sleeping_registers(
+    number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
+) -> dict[str, int]:
     """The registers of a thread that sleeps in a system call, as proc_pid_syscall(5) shows it.
 
-    rax is what it holds from the entry of the call on: -ENOSYS. The callee-saved registers are not known.
+    rax has -ENOSYS from the entry of the call on. The callee-saved registers are not known.
     """
-    found = {"rip": program_counter, "rsp": stack_pointer, "orig_rax": number & _MASK, "rax": -_ENOSYS & _MASK}
-    found.update(zip(SYSCALL_ARGUMENTS, arguments))
-    return found
-
-
-def _is_cut_short(number: int | None, result: int, registers: Mapping[str, int]) -> bool:
-    """A blocking write that had got rid of a part when the debugger stopped it (pipe_write in fs/pipe.c and
-    sock_sendmsg end early then), or a recv that had got a part of what it waits for; the thread is still on its way
-    out of the system call, with orig_rax in place."""
-    waits_for_all = number == _RECVFROM and bool(registers.get(SYSCALL_ARGUMENTS[3], 0) & _MSG_WAITALL)
-    return (number in _WRITES or waits_for_all) and 0 < result < registers.get(SYSCALL_ARGUMENTS[2], 0)
+    registers = {"rip": program_counter, "rsp": stack_pointer, "orig_rax": number & _MASK, "rax": -_ENOSYS & _MASK}
+    registers.update(zip(SYSCALL_ARGUMENTS, arguments))
+    return registers
 
 
 def _passed_number(code: bytes, stack_pointer: int, read: ReadCode) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch.instruction import NOTHING, PC_RELATIVE, Instruction, MemoryOperand
-from gdbext.engine.arch.x86_64 import effects as effects
+from gdbext.engine.arch.x86_64 import effects
 from gdbext.engine.arch.x86_64.conventions import BY_ENCODING as REGISTERS
 from gdbext.engine.arch.x86_64.effects import (
     ALL_FLOATS,
@@ -49,16 +49,17 @@ def instructions(code: bytes, address: int) -> Iterator[Instruction]:
     position = 0
     while position < len(code):
         try:
-            found = _decode(code, position, address)
+            insn = _decode(code, position, address)
         except IndexError:
             return
-        if not found or position + found.length > len(code):
+        if not insn or position + insn.length > len(code):
             return
-        yield found
-        position += found.length
+        yield insn
+        position += insn.length
 
 
 def _decode(code: bytes, start: int, address: int) -> Instruction | None:
+    """The instruction at offset ``start``; ``address`` is that of the code. Raises IndexError where the code ends."""
     position = start
     byte = code[position]
     prefixes: Sequence[int] = ()
@@ -75,21 +76,21 @@ def _decode(code: bytes, start: int, address: int) -> Instruction | None:
         byte = code[position]
     here = address + start
     if byte in (0xC4, 0xC5, 0x62) and not rex:
-        found: Instruction | None = _vector(code, start, position, here)
+        insn: Instruction | None = _vector(code, start, position, here)
     elif byte == 0x0F:
-        found = _two_byte(code, start, position + 1, rex, here, prefixes)
+        insn = _two_byte(code, start, position + 1, rex, here, prefixes)
     else:
-        found = _one_byte(code, start, position, rex, here, prefixes)
-    if found and prefixes and not {0x64, 0x65, 0x67}.isdisjoint(prefixes):
-        moves = found.kind in ("mov", "lea", "low", "fmov")  # relative to a segment, or 32 bits of address
-        kind = "other" if moves else found.kind
-        return found._replace(kind=kind, memory=None)
-    return found
+        insn = _one_byte(code, start, position, rex, here, prefixes)
+    if insn and prefixes and not {0x64, 0x65, 0x67}.isdisjoint(prefixes):
+        moves = insn.kind in ("mov", "lea", "low", "fmov")  # relative to a segment, or 32 bits of address
+        return insn._replace(kind="other" if moves else insn.kind, memory=None)
+    return insn
 
 
 def _one_byte(
     code: bytes, start: int, position: int, rex: int, here: int, prefixes: Sequence[int]
 ) -> Instruction | None:
+    """An instruction with an opcode of one byte, which is at ``position``."""
     opcode = code[position]
     form = ONE_BYTE[opcode]
     if form & BAD:
@@ -100,8 +101,20 @@ def _one_byte(
         modrm = _modrm(code, position, rex)
         position += modrm.size
     narrow = 0x66 in prefixes and not rex & 8
-    kind, immediate = form & IMMEDIATE, None
-    size = _immediate_size(opcode, kind, modrm, rex, narrow, 0x67 in prefixes) if kind else 0
+    kind, size, immediate = form & IMMEDIATE, 0, None
+    if not kind:
+        pass
+    elif kind < IMM_Z:
+        size = 3 if kind == IMM8_16 else kind
+    elif kind == IMM_TEST:
+        if modrm and modrm.reg & 7 <= 1:
+            size = 1 if opcode == 0xF6 else 2 if narrow else 4
+    elif kind == MOFFS:
+        size = 4 if 0x67 in prefixes else 8
+    elif kind == IMM_V and rex & 8:
+        size = 8
+    else:
+        size = 2 if narrow and kind != REL32 else 4
     if size:
         immediate = int.from_bytes(code[position : position + size], "little", signed=True)
         position += size
@@ -114,23 +127,7 @@ def _one_byte(
     return _with_modrm(here, position - start, opcode, rex, modrm, immediate)
 
 
-def _immediate_size(opcode: int, kind: int, modrm: ModRM | None, rex: int, narrow: bool, address32: bool) -> int:
-    if kind < IMM_Z:
-        return 3 if kind == IMM8_16 else kind
-    if kind == IMM_TEST:
-        if not modrm or modrm.reg & 7 > 1:
-            return 0
-        return 1 if opcode == 0xF6 else 2 if narrow else 4
-    if kind == MOFFS:
-        return 4 if address32 else 8
-    if kind == REL32:
-        return 4
-    if kind == IMM_V and rex & 8:
-        return 8
-    return 2 if narrow else 4
-
-
-_OF_REGISTERS = {
+_REGISTER_OPERANDS = {
     rex: [ModRM(3, (byte >> 3 & 7) | (rex & 4) << 1, byte & 7 | (rex & 1) << 3, 1, None) for byte in range(0xC0, 0x100)]
     for rex in (0, 1, 4, 5)
 }
@@ -140,7 +137,7 @@ _OF_REGISTERS = {
 def _modrm(code: bytes, position: int, rex: int) -> ModRM:
     byte = code[position]
     if byte >= 0xC0:
-        return _OF_REGISTERS[rex & 5][byte - 0xC0]
+        return _REGISTER_OPERANDS[rex & 5][byte - 0xC0]
     mod, reg, rm = byte >> 6, (byte >> 3 & 7) | (rex & 4) << 1, byte & 7
     size, base, index, scale = 1, "", "", 1
     if rm == 4:
@@ -165,24 +162,21 @@ def _modrm(code: bytes, position: int, rex: int) -> ModRM:
 
 
 def _other(
-    here: int,
-    length: int,
-    found: Effects,
-    memory: MemoryOperand | None = None,
-    floats: frozenset[str] = NOTHING,
+    here: int, length: int, effect: Effects, memory: MemoryOperand | None = None, floats: frozenset[str] = NOTHING
 ) -> Instruction:
-    return Instruction(here, length, "other", "", "", memory, None, 0, found.writes, found.stored, floats)
+    return Instruction(here, length, "other", "", "", memory, None, 0, effect.writes, effect.stored, floats)
 
 
 def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefixes: Sequence[int]) -> Instruction:
+    """An instruction of map 0F; ``position`` is behind that byte."""
     opcode = code[position]
     position += 1
     if opcode in (0x38, 0x3A):
         third = code[position]
         modrm = _modrm(code, position + 1, rex)
         length = position + 1 + modrm.size + (opcode == 0x3A) - start
-        found = effects.map_0f38(third, modrm) if opcode == 0x38 else effects.map_0f3a(third, modrm)
-        return _other(here, length, found, modrm.memory, float_writes(modrm))
+        effect = effects.map_0f38(third, modrm) if opcode == 0x38 else effects.map_0f3a(third, modrm)
+        return _other(here, length, effect, modrm.memory, float_writes(modrm))
     if 0x80 <= opcode < 0x90:
         relative = int.from_bytes(code[position : position + 4], "little", signed=True)
         length = position + 4 - start
@@ -195,32 +189,23 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefi
     length = position + modrm.size + (opcode in IMMEDIATE_0F) - start
     if opcode in (0xB9, 0xFF):  # ud1, ud0
         return Instruction(here, length, "trap")
-    found = effects.map_0f(opcode, rex, modrm, 0xF3 in prefixes)
+    effect = effects.map_0f(opcode, rex, modrm, 0xF3 in prefixes)
     if opcode in (0xB6, 0xB7) and (opcode == 0xB7 or modrm.memory or rex or modrm.rm < 4) and 0x66 not in prefixes:
         source = REGISTERS[modrm.rm] if modrm.mod == 3 else ""  # movzx
         size = opcode - 0xB5
-        return Instruction(here, length, "low", REGISTERS[modrm.reg], source, modrm.memory, size, 0, found.writes)
+        return Instruction(here, length, "low", REGISTERS[modrm.reg], source, modrm.memory, size, 0, effect.writes)
     floats = float_writes_0f(opcode, modrm)
     move = float_move(opcode, prefixes, rex, modrm) if floats else None
     if not move:
-        return _other(here, length, found, modrm.memory, floats)
-    return Instruction(
-        here,
-        length,
-        move.kind,
-        move.destination,
-        move.source,
-        modrm.memory,
-        None,
-        0,
-        found.writes,
-        move.stored,
-        floats & {move.destination},
-    )
+        return _other(here, length, effect, modrm.memory, floats)
+    kind, destination, source, stored = move
+    writes = effect.writes
+    changed = floats & {destination}
+    return Instruction(here, length, kind, destination, source, modrm.memory, None, 0, writes, stored, changed)
 
 
 def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
-    """VEX and EVEX: the length, what is written, where."""
+    """A VEX or EVEX instruction: its length, what it writes, where."""
     first, second = code[position], code[position + 1]
     if first == 0xC5:
         rex, opcode_map, last = ~second >> 5 & 4, 1, second
@@ -234,13 +219,12 @@ def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
         return Instruction(here, position - start, "other", float_writes=ALL_FLOATS if last & 4 else NOTHING)
     modrm = _modrm(code, position, rex)
     position += modrm.size + (opcode_map == 3 or (opcode_map == 1 and opcode in VEX_IMMEDIATE_0F))
-    found = effects.vector(opcode_map, opcode, modrm, ~last >> 3 & 15)
+    effect = effects.vector(opcode_map, opcode, modrm, ~last >> 3 & 15)
     memory = modrm.memory
     if first == 0x62 and memory:  # an 8-bit displacement counts in units that depend on the opcode
-        memory = memory._replace(base="", index_register="", displacement=0) if found.stored else None
-        found = found._replace(stored=effects.ANY_SIZE) if found.stored else found
-    floats = float_writes(modrm, ~last >> 3 & 15)
-    return _other(here, position - start, found, memory, floats)
+        memory = memory._replace(base="", index_register="", displacement=0) if effect.stored else None
+        effect = effect._replace(stored=effects.ANY_SIZE) if effect.stored else effect
+    return _other(here, position - start, effect, memory, float_writes(modrm, ~last >> 3 & 15))
 
 
 def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None, narrow: bool) -> Instruction | None:
@@ -276,56 +260,46 @@ def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None,
     return Instruction(here, length, "other", writes=found.writes, stored=found.stored)
 
 
-def _group_5(here: int, length: int, modrm: ModRM) -> Instruction | None:
-    which = modrm.reg & 7
-    source = REGISTERS[modrm.rm] if modrm.mod == 3 else ""
-    if which == 2:
-        return Instruction(here, length, "call", source=source, memory=modrm.memory, writes=_ALL)
-    if which == 4:
-        return Instruction(here, length, "jmp", source=source, memory=modrm.memory)
-    if which == 6:
-        return Instruction(here, length, "push", source=source, memory=modrm.memory, writes=_RSP)
-    if which > 1:
-        return None  # far calls and jumps
-    return _other(here, length, effects.with_modrm(0xFF, 0, modrm), modrm.memory)
-
-
-def _transaction(here: int, length: int, opcode: int, modrm: ModRM, immediate: int) -> Instruction | None:
-    """xbegin, which goes on behind it or at its target with a status in rax, and xabort; the rest is undefined."""
-    if (modrm.mod, modrm.reg & 7, modrm.rm) != (3, 7, 0):
-        return None
-    target = here + length + immediate if opcode == 0xC7 else 0
-    return Instruction(here, length, "jcc" if target else "other", target=target, writes=_RAX)
-
-
 def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narrow: bool) -> Instruction:
     """A move of less than 8 bytes. Moves of 1 and 2 to a register leave the rest of it alone."""
     size = 1 if opcode == 0x88 else 2 if narrow else 4
-    found = effects.with_modrm(opcode, rex, modrm)
-    stored = size if found.stored else 0
+    effect = effects.with_modrm(opcode, rex, modrm)
+    stored = size if effect.stored else 0
     reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else ""
     is_second_byte = opcode == 0x88 and not rex and (modrm.reg > 3 or bool(rm and modrm.rm > 3))  # ah to bh
     if is_second_byte or (opcode == 0x8B and narrow and not rm):
-        return Instruction(here, length, "other", "", "", modrm.memory, None, 0, found.writes, stored)
+        return Instruction(here, length, "other", "", "", modrm.memory, None, 0, effect.writes, stored)
     destination, source = (reg, rm) if opcode == 0x8B else (rm, reg)
     kind = "part" if rm and size < 4 else "low"
-    return Instruction(here, length, kind, destination, source, modrm.memory, size, 0, found.writes, stored)
+    return Instruction(here, length, kind, destination, source, modrm.memory, size, 0, effect.writes, stored)
 
 
 def _with_modrm(
     here: int, length: int, opcode: int, rex: int, modrm: ModRM, immediate: int | None
 ) -> Instruction | None:
-    if opcode == 0xFF:
-        return _group_5(here, length, modrm)
-    if opcode == 0x8F:
-        rm = REGISTERS[modrm.rm] if modrm.mod == 3 else ""
-        return Instruction(
-            here, length, "pop", rm, "", modrm.memory, writes=_RSP | ({rm} if rm else NOTHING), stored=0 if rm else 8
-        )
-    if opcode in (0xC6, 0xC7) and modrm.reg & 7:
-        return _transaction(here, length, opcode, modrm, immediate or 0)
-    found = effects.with_modrm(opcode, rex, modrm)
+    """The instruction of an opcode of one byte with ModRM."""
     reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else ""
+    operation, memory = modrm.reg & 7, modrm.memory
+    if opcode == 0xFF and operation > 1:
+        if operation == 2:
+            return Instruction(here, length, "call", source=rm, memory=memory, writes=_ALL)
+        if operation == 4:
+            return Instruction(here, length, "jmp", source=rm, memory=memory)
+        if operation == 6:
+            return Instruction(here, length, "push", source=rm, memory=memory, writes=_RSP)
+        return None  # far calls and jumps
+    if opcode == 0x8F:
+        writes = frozenset((rm, "rsp")) if rm else _RSP
+        return Instruction(here, length, "pop", rm, "", memory, writes=writes, stored=0 if rm else 8)
+    if opcode in (0xC6, 0xC7) and operation:
+        # xbegin, which continues behind it or at its target with a status in rax, and xabort; the rest is undefined
+        if (modrm.mod, operation, modrm.rm) != (3, 7, 0):
+            return None
+        target = here + length + (immediate or 0) if opcode == 0xC7 else 0
+        return Instruction(here, length, "jcc" if target else "other", target=target, writes=_RAX)
+    effect = effects.with_modrm(opcode, rex, modrm)
+    if opcode == 0xFF:
+        return _other(here, length, effect, memory)
     kind, destination, source = "other", "", ""
     if opcode in (0x31, 0x33) and rm == reg:  # 16-bit xor leaves the rest of the register alone
         kind = "zero" if length == (3 if rex else 2) else "other"
@@ -344,11 +318,11 @@ def _with_modrm(
         kind, destination, source = "and", reg, rm
     elif opcode == 0x21 and rm:
         kind, destination, source = "and", rm, reg
-    elif opcode in (0x81, 0x83) and rm and modrm.reg & 7 == 4:
+    elif opcode in (0x81, 0x83) and rm and operation == 4:
         kind, destination = "and", rm
-    elif opcode in (0x81, 0x83) and rm and modrm.reg & 7 in (0, 5):
+    elif opcode in (0x81, 0x83) and rm and operation in (0, 5):
         kind, destination = "add", rm
-        immediate = -(immediate or 0) if modrm.reg & 7 else immediate
-    elif opcode == 0xC1 and rm and modrm.reg & 7 == 5:
+        immediate = -(immediate or 0) if operation else immediate
+    elif opcode == 0xC1 and rm and operation == 5:
         kind, destination = "shr", rm
-    return Instruction(here, length, kind, destination, source, modrm.memory, immediate, 0, *found)
+    return Instruction(here, length, kind, destination, source, memory, immediate, 0, *effect)

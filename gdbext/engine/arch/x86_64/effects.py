@@ -1,16 +1,9 @@
-"""The effects of an instruction: the general registers that it may write, and how many bytes of memory.
+"""The effects of an instruction: the general and vector registers that it may write, and how many bytes of memory.
 
-Both err on the side of more: whoever follows a value through code must never miss a write. From the operand columns
-of the Intel SDM, volume 2; instructions for operating systems only are left out.
-
-Which x86-64 opcodes have a ModRM byte and an immediate: all that the length of an instruction depends on.
-
-From the opcode maps of the Intel SDM, volume 2, appendix A (tables A-2 to A-5), for 64-bit mode.
-
-Instructions that move floating-point numbers about, and which vector registers an instruction may change.
-
-From the operand columns of the Intel SDM, volume 2. Only the legacy SSE encodings are followed: they are what compilers
-emit for code that runs on every x86-64; what AVX instructions change is known, not what they move.
+Both err on the side of more: a search that follows a value through code must never miss a write. From the operand
+columns and the opcode maps (appendix A, tables A-2 to A-5, for 64-bit mode) of the Intel SDM, volume 2; instructions
+for operating systems only are left out. Moves of floating-point numbers are followed in the legacy SSE encodings only:
+they are what compilers emit for code that runs on every x86-64.
 """
 
 from __future__ import annotations
@@ -64,24 +57,7 @@ ONE_BYTE = _one_byte()
 """Rows by opcode: MODRM, BAD and the kind of immediate."""
 
 NO_MODRM_0F = frozenset(
-    (
-        0x05,
-        0x06,
-        0x07,
-        0x08,
-        0x09,
-        0x0B,
-        0x0E,
-        *range(0x30, 0x38),
-        0x77,
-        0xA0,
-        0xA1,
-        0xA2,
-        0xA8,
-        0xA9,
-        0xAA,
-        *range(0xC8, 0xD0),
-    )
+    (*bytes.fromhex("05 06 07 08 09 0b 0e 77 a0 a1 a2 a8 a9 aa"), *range(0x30, 0x38), *range(0xC8, 0xD0))
 )
 """Opcodes of map 0F without ModRM (the conditional jumps 80–8F come on top)."""
 IMMEDIATE_0F = frozenset((0x0F, 0x70, 0x71, 0x72, 0x73, 0xA4, 0xAC, 0xBA, 0xC2, 0xC4, 0xC5, 0xC6))
@@ -140,28 +116,19 @@ def byte_register(number: int, rex: int) -> int:
     return number & 3 if 4 <= number < 8 and not rex else number
 
 
-_STRING = _names("rsi", "rdi", "rcx", "rax")
+def _of_bytes(modrm: ModRM, rex: int) -> ModRM:
+    rm = byte_register(modrm.rm, rex) if modrm.mod == 3 else modrm.rm
+    return modrm._replace(reg=byte_register(modrm.reg, rex), rm=rm)
+
+
+_RAX = _names("rax")
 _PLAIN = {
-    0x98: _names("rax"),
+    **dict.fromkeys(bytes.fromhex("98 9f d7 a0 a1 e4 e5 ec ed 04 05 0c 0d 14 15 1c 1d 24 25 2c 2d 34 35"), _RAX),
+    **dict.fromkeys(bytes.fromhex("6c 6d 6e 6f a4 a5 a6 a7 aa ab ac ad ae af"), _names("rsi", "rdi", "rcx", "rax")),
     0x99: _names("rdx"),
     0x9C: _names("rsp"),
     0x9D: _names("rsp"),
-    0x9F: _names("rax"),
     0xC8: _names("rsp", "rbp"),
-    0xD7: _names("rax"),
-    0xA0: _names("rax"),
-    0xA1: _names("rax"),
-    0x6C: _STRING,
-    0x6D: _STRING,
-    0x6E: _STRING,
-    0x6F: _STRING,
-    0xE4: _names("rax"),
-    0xE5: _names("rax"),
-    0xEC: _names("rax"),
-    0xED: _names("rax"),
-    **dict.fromkeys((0xA4, 0xA5, 0xA6, 0xA7, 0xAA, 0xAB, 0xAC, 0xAD, 0xAE, 0xAF), _STRING),
-    **dict.fromkeys((0x04, 0x05, 0x0C, 0x0D, 0x14, 0x15, 0x1C, 0x1D), _names("rax")),
-    **dict.fromkeys((0x24, 0x25, 0x2C, 0x2D, 0x34, 0x35), _names("rax")),
 }
 """One-byte opcodes without ModRM that write registers."""
 _PLAIN_STORES = frozenset((0xA2, 0xA3, 0xA4, 0xA5, 0xAA, 0xAB, 0x6C, 0x6D, 0xC8))
@@ -178,48 +145,30 @@ def plain(opcode: int, rex: int) -> Effects:
 
 
 _X87_LOADS = {
-    0xD8: range(8),
-    0xD9: (0, 4, 5),
-    0xDA: range(8),
+    **dict.fromkeys((0xD8, 0xDA, 0xDC, 0xDE), range(8)),
+    **dict.fromkeys((0xD9, 0xDF), (0, 4, 5)),
     0xDB: (0, 5),
-    0xDC: range(8),
     0xDD: (0, 4),
-    0xDE: range(8),
-    0xDF: (0, 4, 5),
 }
 """ModRM.reg of the x87 operations that only read their memory operand."""
 
 
-_BYTE_OPERANDS = frozenset(
-    (
-        *range(0, 0x40, 2),
-        0x80,
-        0x84,
-        0x86,
-        0x88,
-        0x8A,
-        0xC0,
-        0xC6,
-        0xD0,
-        0xD2,
-        0xF6,
-        0xFE,
-    )
-)
+_BYTE_OPERANDS = frozenset((*range(0, 0x40, 2), *bytes.fromhex("80 84 86 88 8a c0 c6 d0 d2 f6 fe")))
 
 
 def with_modrm(opcode: int, rex: int, modrm: ModRM) -> Effects:
     """The effects of a one-byte opcode with ModRM."""
     operation = modrm.reg & 7
     if opcode in _BYTE_OPERANDS:
-        rm = byte_register(modrm.rm, rex) if modrm.mod == 3 else modrm.rm
-        modrm = modrm._replace(reg=byte_register(modrm.reg, rex), rm=rm)
+        modrm = _of_bytes(modrm, rex)
     if opcode < 0x40:
         if opcode >= 0x38:
             return NO_EFFECT  # cmp
         return _reg(modrm) if opcode & 2 else _rm(modrm)
-    if 0xD8 <= opcode <= 0xDF:
-        return _x87(opcode, operation, modrm)
+    if 0xD8 <= opcode <= 0xDF:  # x87
+        if modrm.mod == 3:
+            return Effects(_RAX) if opcode == 0xDF and operation == 4 else NO_EFFECT  # fnstsw %ax
+        return NO_EFFECT if operation in _X87_LOADS[opcode] else Effects(NOTHING, 128)
     if opcode in (0x84, 0x85, 0x8E):
         return NO_EFFECT  # test, mov to a segment register
     if opcode in (0x80, 0x81, 0x83):
@@ -235,51 +184,18 @@ def with_modrm(opcode: int, rex: int, modrm: ModRM) -> Effects:
     return _rm(modrm)
 
 
-def _x87(opcode: int, operation: int, modrm: ModRM) -> Effects:
-    if modrm.mod == 3:
-        return Effects(_names("rax")) if opcode == 0xDF and operation == 4 else NO_EFFECT  # fnstsw %ax
-    return NO_EFFECT if operation in _X87_LOADS[opcode] else Effects(NOTHING, 128)
-
-
-_REG_0F = frozenset(
-    (
-        *range(0x40, 0x50),
-        0x02,
-        0x03,
-        0x2C,
-        0x2D,
-        0x50,
-        0xAF,
-        0xB6,
-        0xB7,
-        0xB8,
-        0xBC,
-        0xBD,
-        0xBE,
-        0xBF,
-        0xC5,
-        0xD7,
-        0xB2,
-        0xB4,
-        0xB5,
-    )
-)
+_REG_0F = frozenset((*range(0x40, 0x50), *bytes.fromhex("02 03 2c 2d 50 af b2 b4 b5 b6 b7 b8 bc bd be bf c5 d7")))
 _RM_0F = frozenset((0x00, 0x7E, *range(0x90, 0xA0), 0xA4, 0xA5, 0xAC, 0xAD, 0xC3, 0x20, 0x21))
 _BIT_0F = frozenset((0xAB, 0xB3, 0xBB))
 _VECTOR_STORES_0F = frozenset((0x11, 0x13, 0x17, 0x29, 0x2B, 0x7F, 0xD6, 0xE7, 0xF7))
 """movups, movlps, movhps, movaps, movntps, movdqa, movq, movntdq, maskmovdqu."""
 _PLAIN_0F = {
+    **dict.fromkeys((0x31, 0x32, 0x33), _names("rax", "rdx")),
+    **dict.fromkeys((0xA0, 0xA1, 0xA8, 0xA9), _names("rsp")),
     0x05: _names("rax", "rcx", "r11"),
-    0x31: _names("rax", "rdx"),
-    0x32: _names("rax", "rdx"),
-    0x33: _names("rax", "rdx"),
     0x34: _names("rcx", "r11", "rsp"),
     0x37: frozenset(REGISTERS),
-    0xA0: _names("rsp"),
-    0xA1: _names("rsp"),
     0xA2: _names("rax", "rbx", "rcx", "rdx"),
-    0xA8: _names("rsp"),
-    0xA9: _names("rsp"),
 }
 
 
@@ -305,8 +221,10 @@ def map_0f(opcode: int, rex: int, modrm: ModRM, repeat: bool) -> Effects:
         return _rm(modrm)
     if opcode in _BIT_0F or (opcode == 0xBA and operation > 4):
         return _rm(modrm, ANY_SIZE)
-    if opcode in (0xB0, 0xB1, 0xC0, 0xC1, 0xC7):
-        return _exchange(opcode, rex, modrm)
+    if opcode in (0xB0, 0xB1, 0xC0, 0xC1, 0xC7):  # xadd, cmpxchg, cmpxchg16b, xsavec, rdrand
+        operands = _of_bytes(modrm, rex) if opcode in (0xB0, 0xC0) else modrm
+        effects = _both(operands, ANY_SIZE if opcode == 0xC7 else 16)
+        return Effects(effects.writes | {"rax", "rdx"}, effects.stored)
     if opcode == 0x01:
         return Effects(_names("rax", "rcx", "rdx", REGISTERS[modrm.rm]), 0 if modrm.mod == 3 else 16)
     if opcode == 0x1E or (opcode == 0xAE and modrm.mod == 3):  # rdssp; rdfsbase, rdgsbase
@@ -314,15 +232,6 @@ def map_0f(opcode: int, rex: int, modrm: ModRM, repeat: bool) -> Effects:
     if opcode == 0xAE:  # fxsave, xsave and the like; stmxcsr
         return Effects(NOTHING, ANY_SIZE) if operation in (0, 3, 4, 6) else NO_EFFECT
     return NO_EFFECT
-
-
-def _exchange(opcode: int, rex: int, modrm: ModRM) -> Effects:
-    """xadd, cmpxchg, cmpxchg16b, xsavec, rdrand."""
-    if opcode in (0xB0, 0xC0):
-        rm = byte_register(modrm.rm, rex) if modrm.mod == 3 else modrm.rm
-        modrm = modrm._replace(reg=byte_register(modrm.reg, rex), rm=rm)
-    found = _both(modrm, ANY_SIZE if opcode == 0xC7 else 16)
-    return Effects(found.writes | {"rax", "rdx"}, found.stored)
 
 
 _GENERAL_0F38 = frozenset((0xF0, 0xF1, 0xF5, 0xF6, 0xF8, 0xF9))
@@ -348,19 +257,8 @@ _VECTOR_STORES = {
     1: _VECTOR_STORES_0F | {0x7E, 0x91, 0xAE},
     2: frozenset(
         (
-            0x2E,
-            0x2F,
-            0x8E,
-            *range(0x10, 0x16),
-            *range(0x20, 0x26),
-            *range(0x30, 0x36),
-            0x63,
-            0x8A,
-            0x8B,
-            0xA0,
-            0xA1,
-            0xA2,
-            0xA3,
+            *bytes.fromhex("2e 2f 63 8a 8b 8e a0 a1 a2 a3"),
+            *(base + low for base in (0x10, 0x20, 0x30) for low in range(6)),
         )
     ),
     3: frozenset((0x14, 0x15, 0x16, 0x17, 0x19, 0x1B, 0x1D, 0x39, 0x3B)),
@@ -387,7 +285,7 @@ def vector(opcode_map: int, opcode: int, modrm: ModRM, third: int) -> Effects:
     return NO_EFFECT
 
 
-_ONE = tuple(frozenset((name,)) for name in FLOATS)
+_SINGLE = tuple(frozenset((name,)) for name in FLOATS)
 ALL_FLOATS = frozenset(FLOATS)
 _DOUBLE, _PACKED = 8, 16
 
@@ -451,8 +349,9 @@ def float_writes_0f(opcode: int, modrm: ModRM) -> frozenset[str]:
 
 
 def float_writes(modrm: ModRM, third: int | None = None) -> frozenset[str]:
-    """Those that an instruction names, one of which it changes; ``third``: the one in a vvvv field."""
-    found = _ONE[modrm.reg]
+    """The vector registers that an instruction names, one of which it changes; ``third``: the number in a vvvv
+    field."""
+    registers = _SINGLE[modrm.reg]
     if modrm.mod == 3:
-        found = found | _ONE[modrm.rm]
-    return found if third is None else found | _ONE[third]
+        registers = registers | _SINGLE[modrm.rm]
+    return registers if third is None else registers | _SINGLE[third]

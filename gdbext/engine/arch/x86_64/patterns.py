@@ -1,11 +1,6 @@
 """Short patterns of x86-64 code: calls, prologues, linkage stubs, addresses relative to rip, thread-local accessors.
 
 Encodings: Intel SDM, volume 2; linkage tables: System V ABI, AMD64 supplement 1.0, 5.2.
-
-Accessors load from an object of the running thread, as GCC compiles them for shared libraries. libgomp's getters
-(libgomp/icv.c, gomp_icv) are such: the offset of a thread-local structure comes from the global offset table (the model
-"initial exec" of the ABI for thread-local storage), a pointer in that structure leads to the object, and a conditional
-move chooses the global one where the pointer is null.
 """
 
 from __future__ import annotations
@@ -16,7 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import AddressUse, LoadedMember, ThreadsOrGlobal
-from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
+from gdbext.engine.arch.instruction import PC_RELATIVE
+from gdbext.engine.arch.x86_64.conventions import ARGUMENTS
 from gdbext.engine.arch.x86_64.decode import instructions
 
 if TYPE_CHECKING:
@@ -25,19 +21,12 @@ if TYPE_CHECKING:
 ENDBR64 = b"\xf3\x0f\x1e\xfa"
 """The instruction that a function, or any other target of an indirect branch, may begin with."""
 PADDING = (b"\x90", b"\x66\x90", b"\x0f\x1f", b"\x66\x0f\x1f", b"\x66\x2e", b"\x66\x66", b"\xcc")
-BREAKPOINT = b"\xcc"
 
 _LONGEST_INDIRECT_CALL = 7  # without prefixes: ff, ModRM, SIB, disp32
 _FRAME_SETUP = (b"\x48\x89\xe5", b"\x48\x8b\xec")  # both encodings of mov %rsp, %rbp
 _WINDOW = 1 << 13
 _displacement = struct.Struct("<i").unpack_from
 _STUB_SIZE = 16
-_STUB_JUMP = rb"\xff\x25(....)"
-"""``jmp *slot(%rip)``: the heart of a stub."""
-_ADDRESSES = rb"[\x48\x4c](?:\x8d|\x8b)[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]"
-"""``lea disp(%rip), reg`` and ``mov disp(%rip), reg`` (from the global offset table), up to the displacement."""
-_LOAD = 0x8B
-_RETURN = b"\xc3"
 _UNSIGNED_LOADS = {b"\x0f\xb6": 1, b"\x0f\xb7": 2, b"\x8b": 4, b"\x48\x8b": 8}
 """``movzx`` from a byte and from two, ``mov`` of 32 bits, which clears the upper half, and of 64, by their bytes."""
 _RAX_FROM_RDI = {0x07: 0, 0x47: 1, 0x87: 4}
@@ -69,8 +58,7 @@ def follows_call_by_pointer(before: bytes) -> bool:
 
 def _is_indirect_call(code: bytes) -> bool:
     """True when ``code`` (ff, ModRM, …) is one complete ``call r/m64``."""
-    modrm = code[1]
-    mode, operation, base = modrm >> 6, modrm >> 3 & 7, modrm & 7
+    mode, operation, base = code[1] >> 6, code[1] >> 3 & 7, code[1] & 7
     if operation != 2:
         return False
     size = 2
@@ -90,17 +78,13 @@ def _is_indirect_call(code: bytes) -> bool:
 
 def called(before: bytes, returns_to: int) -> int:
     """The target of the ``call rel32`` that ends ``before``; 0 for any other code."""
-    if len(before) < 5 or before[-5] != 0xE8:
-        return 0
-    return returns_to + int.from_bytes(before[-4:], "little", signed=True)
+    return returns_to + _signed(before[-4:]) if len(before) >= 5 and before[-5] == 0xE8 else 0
 
 
 def called_slot(before: bytes, returns_to: int) -> int:
     """The slot through which the ``call *slot(%rip)`` that ends ``before`` goes (an import, with -fno-plt); 0 for any
     other code."""
-    if len(before) < 6 or before[-6:-4] != _SLOT_CALL:
-        return 0
-    return returns_to + int.from_bytes(before[-4:], "little", signed=True)
+    return returns_to + _signed(before[-4:]) if len(before) >= 6 and before[-6:-4] == _SLOT_CALL else 0
 
 
 def return_address_offset(at: bytes, before: bytes) -> int | None:
@@ -128,35 +112,30 @@ def return_address_offset(at: bytes, before: bytes) -> int | None:
 
 def stub_slot(code: bytes, address: int) -> int:
     """The slot that ``jmp *slot(%rip)`` takes its target from, where that is all the code does; else 0."""
-    for found in instructions(code[:_STUB_SIZE], address):
-        if found.kind == "jmp":
-            return found.fixed_operand
-        if found.kind != "other":
+    for insn in instructions(code[:_STUB_SIZE], address):
+        if insn.kind == "jmp":
+            return insn.fixed_operand
+        if insn.kind != "other":
             break
     return 0
 
 
 def stubs(table: bytes, address: int) -> Iterator[tuple[int, int]]:
     """(stub, slot) of each stub of a .plt, .plt.sec or .plt.got, which are 16 bytes long."""
-    for match in re.finditer(_STUB_JUMP, table, re.DOTALL):
+    for match in re.finditer(rb"\xff\x25(....)", table, re.DOTALL):  # jmp *slot(%rip)
         jump = match.start()
-        slot = address + match.end() + int.from_bytes(match.group(1), "little", signed=True)
-        yield address + jump - jump % _STUB_SIZE, slot
+        yield address + jump - jump % _STUB_SIZE, address + match.end() + _signed(match.group(1))
 
 
 @lru_cache(maxsize=1 << 10)
 def _calls_with(lows: tuple[int, ...]) -> re.Pattern[bytes]:
     """The shape of calls whose displacement, without its lowest byte, is one of these or up to a window more."""
-    each = set()
+    shapes = set()
     for low in lows:
         values = [low + more for more in range((_WINDOW >> 8) + 1)]
-        seconds, highest = ({value >> shift & 0xFF for value in values} for shift in (0, 16))
-        each.add(b"." + _one_of(seconds) + b"." + _one_of(highest))
-    return re.compile(b"\xe8(?=" + b"|".join(sorted(each)) + b")", re.DOTALL)
-
-
-def _one_of(values: Collection[int]) -> bytes:
-    return b"[" + re.escape(bytes(sorted(values))) + b"]"
+        seconds, highest = (re.escape(bytes(sorted({value >> shift & 0xFF for value in values}))) for shift in (0, 16))
+        shapes.add(b".[" + seconds + b"].[" + highest + b"]")
+    return re.compile(b"\xe8(?=" + b"|".join(sorted(shapes)) + b")", re.DOTALL)
 
 
 def direct_calls(code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
@@ -188,19 +167,18 @@ def slot_calls(code: bytes, slots: Collection[int]) -> Iterator[tuple[int, int]]
     at = code.find(_SLOT_CALL) if slots else -1
     while at >= 0:
         end = at + len(_SLOT_CALL) + 4
-        slot = end + int.from_bytes(code[end - 4 : end], "little", signed=True)
+        slot = end + _signed(code[end - 4 : end])
         if slot in slots and end <= len(code):
             yield at, slot
         at = code.find(_SLOT_CALL, at + 1)
 
 
 _SLOT_CALL = b"\xff\x15"
-_ADD_TO_RAX = b"\x48\x05"
 
 
 def table_accesses(code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
     """Offsets of ``lea displacement(base,index), reg`` (gcc), and of ``add $displacement, reg`` (clang), with a
-    ``shr $shift`` not far before."""
+    ``shr $shift`` at most ``within`` bytes before."""
     wanted = displacement.to_bytes(4, "little")
     shifts = re.compile(b"\xc1[\xe8-\xef]" + re.escape(bytes((shift,))), re.DOTALL)
     # One byte, then the others: a search for all four would stop at every zero.
@@ -208,17 +186,17 @@ def table_accesses(code: bytes, displacement: int, shift: int, within: int) -> I
         at = match.start()
         is_lea = at >= 4 and code[at - 4] & 0xF8 == 0x48 and code[at - 3] == 0x8D and code[at - 2] & 0xC7 == 0x84
         is_add = at >= 3 and code[at - 3] & 0xFE == 0x48 and code[at - 2] == 0x81 and code[at - 1] & 0xF8 == 0xC0
-        is_add |= at >= 2 and code[at - 2 : at] == _ADD_TO_RAX
+        is_add |= at >= 2 and code[at - 2 : at] == b"\x48\x05"  # to rax
         if (is_lea or is_add) and shifts.search(code, max(0, at - within), at):
             yield at - (4 if is_lea else 3 if code[at - 2] == 0x81 else 2)
 
 
 def address_uses(code: bytes, address: int) -> Iterator[AddressUse]:
-    """The ``lea`` and ``mov`` of 64 bits whose operand is relative to rip."""
-    for match in re.finditer(_ADDRESSES, code, re.DOTALL):
+    """The ``lea disp(%rip), reg`` and ``mov disp(%rip), reg`` of 64 bits (from the global offset table)."""
+    for match in re.finditer(rb"[\x48\x4c](?:\x8d|\x8b)[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]", code, re.DOTALL):
         end = match.end() + 4
-        used = address + end + int.from_bytes(code[match.end() : end], "little", signed=True)
-        yield AddressUse(address + match.start(), used, match.group()[1] == _LOAD)
+        used = address + end + _signed(code[match.end() : end])
+        yield AddressUse(address + match.start(), used, match.group()[1] == 0x8B)
 
 
 def loaded_member(code: bytes) -> LoadedMember | None:
@@ -228,8 +206,8 @@ def loaded_member(code: bytes) -> LoadedMember | None:
     for opcode, size in _UNSIGNED_LOADS.items():
         after = len(opcode) + 1
         width = _RAX_FROM_RDI.get(code[after - 1]) if code.startswith(opcode) and len(code) >= after else None
-        if width is not None and code[after + width : after + width + 1] == _RETURN:
-            return LoadedMember(int.from_bytes(code[after : after + width], "little", signed=True), size)
+        if width is not None and code[after + width : after + width + 1] == b"\xc3":  # ret
+            return LoadedMember(_signed(code[after : after + width]), size)
     return None
 
 
@@ -238,48 +216,64 @@ _BEGINNING = re.compile(
     rb"\x64\x48\x8b(?:\x50(?P<short>.)|\x90(?P<long>....))",  # mov %fs:displacement(%rax), %rdx
     re.DOTALL,
 )
-_POINTER, _RESULT = "rdx", "rax"
-_LONGEST = 64
-_TEST, _MOVE_IF = b"\x48\x85\xd2", (b"\x48\x0f\x44", b"\x48\x0f\x45")
-"""``test %rdx, %rdx``; ``cmove`` and ``cmovne`` of 64 bits."""
 
 
 def threads_or_global(code: bytes, address: int) -> ThreadsOrGlobal | None:
-    """The word that a function loads which does nothing else; None for any other function."""
-    found = _BEGINNING.match(code)
-    if not found:
-        return None
-    slot = address + found.end("slot") + _signed(found["slot"])
-    rest, at = code[found.end() : _LONGEST], address + found.end()
-    parts = _two_addresses(rest, at)
-    if not parts:
-        return None
-    return ThreadsOrGlobal(slot, _signed(found["short"] or found["long"]), *parts)
+    """The word that a function loads which does nothing else; None for any other function.
 
-
-def _two_addresses(code: bytes, start: int) -> tuple[int, int] | None:
-    """(offset from the pointer, global address): the two that a conditional move chooses between, and then loads."""
-    member, otherwise, loaded = None, 0, False
-    for one in instructions(code, start):
-        raw = code[one.address - start :]
-        if one.kind == "lea" and one.memory and one.memory.base == _POINTER and member is None:
-            member = one.memory.displacement
-        elif one.kind == "lea" and one.memory and one.memory.base == PC_RELATIVE and not otherwise:
-            otherwise = one.fixed_operand
-        elif _loads_result(one):
-            loaded = True
-        elif one.kind == "ret" and loaded and member is not None and otherwise:
-            return member, otherwise
-        elif not raw.startswith((_TEST, *_MOVE_IF)) or loaded:
+    As GCC compiles libgomp's getters (libgomp/icv.c, gomp_icv) for shared libraries: the offset of a thread-local
+    structure comes from the global offset table (the model "initial exec" of the ABI for thread-local storage), a
+    pointer in that structure (rdx) leads to the object, and a conditional move chooses the global one where the pointer
+    is null.
+    """
+    beginning = _BEGINNING.match(code)
+    if not beginning:
+        return None
+    slot = address + beginning.end("slot") + _signed(beginning["slot"])
+    rest, start = code[beginning.end() : _LONGEST_ACCESSOR], address + beginning.end()
+    member, otherwise, is_loaded = None, 0, False
+    for insn in instructions(rest, start):
+        memory = insn.memory
+        if insn.kind == "lea" and memory and memory.base == "rdx" and member is None:
+            member = memory.displacement
+        elif insn.kind == "lea" and memory and memory.base == PC_RELATIVE and not otherwise:
+            otherwise = insn.fixed_operand
+        elif (
+            insn.kind == "mov" and insn.destination == "rax" and memory and memory[:2] == ("rax", "") and not memory[3]
+        ):
+            is_loaded = True
+        elif insn.kind == "ret" and is_loaded and member is not None and otherwise:
+            return ThreadsOrGlobal(slot, _signed(beginning["short"] or beginning["long"]), member, otherwise)
+        elif is_loaded or not rest.startswith(_CHOICE, insn.address - start):
             return None
     return None
 
 
-def _loads_result(one: Instruction) -> bool:
-    memory = one.memory
-    if one.kind != "mov" or one.destination != _RESULT or not memory:
-        return False
-    return (memory.base, memory.index_register, memory.displacement) == (_RESULT, "", 0)
+_LONGEST_ACCESSOR = 64
+_CHOICE = (b"\x48\x85\xd2", b"\x48\x0f\x44", b"\x48\x0f\x45")
+"""``test %rdx, %rdx``; ``cmove`` and ``cmovne`` of 64 bits."""
+
+
+def probe_offset(code: bytes, argument_count: int) -> int | None:
+    """Offset in a function of the first instruction that the kernel emulates for a probe instead of stepping over a
+    copy, with the first ``argument_count`` arguments still in their registers, and the stack pointer where the call
+    left it.
+
+    Linux 6.18, arch/x86/kernel/uprobes.c: ``push_setup_xol_ops`` takes ``push r64`` with or without a REX prefix,
+    ``branch_setup_xol_ops`` nops, direct jumps and calls, conditional jumps. Everything else costs a trap of its own.
+    """
+    arguments = frozenset((*ARGUMENTS[:argument_count], "rsp"))
+    for insn in instructions(code, 0):
+        raw = code[insn.address : insn.end]
+        bare = raw[1:] if 0x40 <= raw[0] <= 0x4F else raw
+        if insn.kind in ("call", "jmp", "jcc"):
+            return insn.address if insn.target else None
+        is_push = 0x50 <= bare[0] <= 0x57
+        if len(bare) == 1 if is_push else bare == b"\x90" or bare[:2] == b"\x0f\x1f":
+            return insn.address
+        if insn.kind in ("ret", "trap") or insn.writes & arguments:
+            return None
+    return None
 
 
 def _signed(raw: bytes) -> int:

@@ -11,7 +11,7 @@ import pytest
 from gdbext.cpython.objects import FLAG_TUPLE
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.diagnosis.threads import frame_locals
-from gdbext.diagnosis.threads.frame_locals import FrameLocals, _handed_on, argument_variables
+from gdbext.diagnosis.threads.frame_locals import FrameLocals, _with_kernel_values, argument_variables
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.stack import Argument, DispatchEvent
 
@@ -79,9 +79,9 @@ def test_a_stack_is_walked_once_for_all_its_kernels(monkeypatch: pytest.MonkeyPa
     frames = [Placed(10 * at + inner) for at in range(count) for inner in (3, 3, 9)]
     thread: Any = SimpleNamespace(tid=1, dispatch=steps, python_frames=frames)
     thread._replace = lambda dispatch: dispatch
-    monkeypatch.setattr(FrameLocals, "_sources", lambda _, __, shown: dict(enumerate(shown)))
+    monkeypatch.setattr(FrameLocals, "sources", lambda _, __, shown: dict(enumerate(shown)))
     monkeypatch.setattr(FrameLocals, "_with_arguments", lambda _, step, kernel: (step, kernel))
-    monkeypatch.setattr(frame_locals, "_handed_on", lambda step, _: step)
+    monkeypatch.setattr(frame_locals, "_with_kernel_values", lambda step, _: step)
     monkeypatch.setattr(Placed, "asked", 0)
     session: Any = SimpleNamespace(python=None)
     found: Any = FrameLocals(session).with_kernel_arguments(thread)
@@ -98,4 +98,4 @@ def test_autograds_fallback_hands_its_stack_on() -> None:
         inside: Any = SimpleNamespace(qualified="my::op", event=event, arguments=(known,))
         step: Any = SimpleNamespace(qualified="my::op", kernel=SimpleNamespace(function=function), arguments=(lacking,))
         step._replace = lambda arguments: SimpleNamespace(arguments=arguments)
-        assert _handed_on(step, inside).arguments[0].text == text
+        assert _with_kernel_values(step, inside).arguments[0].text == text

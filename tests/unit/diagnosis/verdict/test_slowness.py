@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.cpython.threads.garbage_collector import Collection
+from gdbext.cpython.threads.garbage_collector import GcRun
 from gdbext.diagnosis.kinds.deadlock import SELF_DEADLOCK
 from gdbext.diagnosis.kinds.state import BUSY as RUNS
 from gdbext.diagnosis.kinds.state import SLOW, STARVED
@@ -157,7 +157,7 @@ def test_the_pass_of_the_compiler_and_the_size_of_its_expression():
 
 def collecting(done, generation=2, survivors=9):
     found = Explanation(ExplanationKind.GARBAGE_COLLECTION, "it collects", against=("one look",))
-    return Slowness(MachineSection(None), (found,), Collection(generation, survivors, done), 1)
+    return Slowness(MachineSection(None), (found,), GcRun(generation, survivors, done), 1)
 
 
 NO_COLLECTION = Slowness(MachineSection(None), ())

@@ -9,7 +9,7 @@ import pytest
 from gdbext.engine.arch import Passing, Slot, architectures
 from gdbext.engine.arch.instruction import Instruction, MemoryOperand
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
-from gdbext.engine.arch.x86_64.conventions import place
+from gdbext.engine.arch.x86_64.conventions import place_arguments
 from gdbext.engine.arch.x86_64.decode import instructions
 from gdbext.engine.arch.x86_64.patterns import follows_call, return_address_offset
 from gdbext.errors import ForeignArchitecture, TargetError
@@ -142,7 +142,7 @@ def stack(*offsets: int) -> tuple[Slot, ...]:
     ],
 )
 def test_where_arguments_are(passed: list[Passing], places: list[tuple[Slot, ...]]) -> None:
-    assert place(passed) == places
+    assert place_arguments(passed) == places
 
 
 def test_what_no_one_has_written_yet_and_registers_that_are_cut_short() -> None:

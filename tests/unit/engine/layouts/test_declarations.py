@@ -14,7 +14,7 @@ from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import LayoutError, MemoryFault
 from gdbext.torch import structures as torch_structures
 from gdbext.torch.distributed import group_structures
-from gdbext.torch.measure import group_wants, header_wants
+from gdbext.torch.measure.wants import wants_of
 from gdbext.torch.state import setting_structures
 from gdbext.torch.values import value_structures
 from support.fakes.unwind_fakes import FakeTarget
@@ -105,7 +105,7 @@ def declared() -> Iterator[type[Struct]]:
 def test_each_declared_member_is_measured(structure: type[Struct]) -> None:
     """Some release has it, as large as it is read, or larger."""
     known = [layout for layout in LAYOUTS if layout.has_struct(structure.OF)]
-    asked = (header_wants.torch_wants(), header_wants.settings_wants(), group_wants.wants(), group_wants.nccl_wants())
+    asked = [wants_of(table) for table in ("torch", "settings", "distributed", "nccl-groups")]
     assert known or any(structure.OF in each.structs for each in asked), (
         "CUDA's own are not in a wheel for the CPU; what has a member is measured, too"
     )

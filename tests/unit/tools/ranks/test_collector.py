@@ -15,7 +15,7 @@ import pytest
 
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.tools.ranks import collector
-from gdbext.tools.ranks.collector import ProgressOfRanks, RankSource, Result, collect, combine_looks, is_settled
+from gdbext.tools.ranks.collector import ProgressOfRanks, RankSource, Result, collect, combine_reports, is_settled
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
 from support.programs import procfs
@@ -111,15 +111,15 @@ def report(rank: int, enqueued: int, waits: bool, pid: int = 0) -> RankReport:
 def test_a_rank_that_waits_elsewhere_by_now_runs_and_what_moved_before_its_report_came_has_moved() -> None:
     """The last one was seen in #18, went on to #25 while its report was written, and sleeps there since."""
     waiting, late = report(0, 18, True), report(1, 17, False)
-    assert combine_looks(waiting, waiting) == waiting
+    assert combine_reports(waiting, waiting) == waiting
     assert judge(rows([waiting, late])).verdict.kind.value == "late-rank"
-    found = judge(rows([combine_looks(waiting, report(0, 25, True)), late]))
+    found = judge(rows([combine_reports(waiting, report(0, 25, True)), late]))
     assert (found.verdict.kind.value, found.collectives) == ("all-busy", ())
     first, second = report(0, 25, True), report(1, 18, True)
     looks = ([first, second], [first, late], [first, first], [report(0, 18, False), late])
     assert [is_settled(each) for each in looks] == [False, False, True, True]
     assert judge(rows([first, second])).verdict.kind.value == "mismatched-collective"
-    later = combine_looks(second, report(1, 25, True))
+    later = combine_reports(second, report(1, 25, True))
     assert judge(rows([first, later])).verdict.kind.value in ("all-busy", "all-idle")
 
 

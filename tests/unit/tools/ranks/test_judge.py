@@ -15,10 +15,10 @@ from gdbext.diagnosis.report.wait import OwnerThread, Wait
 from gdbext.diagnosis.report.wait_detail import DeviceCall, OtherRanks
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.errors import BadData
-from gdbext.tools.ranks import job_report, ranks_document
+from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, JobReport, MatchState, RankReport, rows
-from gdbext.tools.ranks.rank_report_reader import _answers, _device, _entered_nccl, _working, read
+from gdbext.tools.ranks.rank_report_reader import _device_text, _entered_nccl, _rpc_server, read
 from gdbext.tools.ranks.report_parser import Members
 from support.recorded import jobs
 from support.source import contract_schema
@@ -121,7 +121,7 @@ def test_the_ranks_that_a_proxy_of_nccl_waits_for_are_ranks_of_the_job(as_set: b
         "waits for data of rank 7 of the group on channel 2 (all_reduce, group tp)",
     )
     assert row.nccl_peers == (3, 9)
-    assert ranks_document.read_rows(ranks_document.document(judge(rows([row]))), "y.json")[0][0] == row
+    assert job_report.read_rows(job_report.document(judge(rows([row]))), "y.json")[0][0] == row
 
 
 def test_what_a_rank_launched_what_its_proxy_waits_for_and_what_that_rank_does() -> None:
@@ -131,7 +131,7 @@ def test_what_a_rank_launched_what_its_proxy_waits_for_and_what_that_rank_does()
     on_device = CollectiveWait("all_reduce", 1, "tp", on_device=True)
     gil = "MainThread (tid 9) waits for the device (cudaMalloc) while holding the GIL"
     end = rank(1, None, PENDING, kind="gil-in-device-call", summary=f"{gil}.")
-    waiting = rank(0, on_device, PENDING, nccl=(first,), nccl_peers=(2,), device=_device(stream))
+    waiting = rank(0, on_device, PENDING, nccl=(first,), nccl_peers=(2,), device=_device_text(stream))
     text = verdict(waiting, end, rank(2, on_device, PENDING, nccl=(second,), nccl_peers=(1,))).verdict.summary
     launched = "launched #1 all_reduce of group tp and waits for it"
     of_stream = "cudaStreamSynchronize of stream 7 of cuda:0"
@@ -291,7 +291,7 @@ def test_who_works_on_a_call_of_another_rank() -> None:
     held = server._replace(tid=2, wait=waiting(WaitKind.MUTEX)._replace(owner=OwnerThread(1)))
     free, busy = server._replace(tid=3, state=RunState.IDLE), server._replace(tid=4, state=RunState.RUNNING)
     for threads, answers in (([], False), ([free], True), ([held, free], False), ([held, busy], True)):
-        assert _answers([main, *threads], _working([main, *threads])) is answers
+        assert _rpc_server([main, *threads])[0] is answers
 
 
 @pytest.mark.parametrize("name", jobs.NAMES)
@@ -301,8 +301,8 @@ def test_documents_of_parts_make_the_document_of_the_whole(name: str) -> None:
     parts.append(job_report.RankReports({}, whole.unreached))
     again = rows()
     for part in reversed(parts):
-        document = json.loads(ranks_document.render(judge(part)))
+        document = json.loads(job_report.render_json(judge(part)))
         contract_schema.check(document)
-        again = job_report.merge(again, rows(*ranks_document.read_rows(document, "a part")))
+        again = job_report.merge(again, rows(*job_report.read_rows(document, "a part")))
     assert again == job_report.merge(whole, again) == job_report.merge(again, again) == whole
-    assert ranks_document.document(judge(again)) == ranks_document.document(judge(whole))
+    assert job_report.document(judge(again)) == job_report.document(judge(whole))

@@ -147,7 +147,7 @@ def test_a_program_that_never_ends_its_answer_does_not_answer_or_does(monkeypatc
 
 
 def test_what_clustershell_hears_is_bounded() -> None:
-    heard = other_machines._Heard(300, 300)
+    heard = other_machines._LineHandler(300, 300)
     for node, letter in (*[("node1", b"x")] * 3, ("node2", b"y"), *[("node3", b"z")] * 2):
         heard.ev_read(None, node, "stdout", letter * 40)
     assert heard.too_large == {"node1", "node3"}

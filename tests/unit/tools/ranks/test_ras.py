@@ -15,8 +15,7 @@ from gdbext.errors import UsageError
 from gdbext.tools import ranks
 from gdbext.tools.ranks import RanksProgram, ask_ras, ranks_views
 from gdbext.tools.ranks.job_judge import judge
-from gdbext.tools.ranks.job_report import RasAnswer, rows
-from gdbext.tools.ranks.ranks_document import document
+from gdbext.tools.ranks.job_report import RasAnswer, document, rows
 from support.programs.harness import PATIENCE
 from support.recorded import jobs
 from support.source import contract_schema

@@ -25,7 +25,7 @@ from gdbext.tools.tensor.cpp_summaries import TypeSummaries
 from gdbext.tools.tensor.elements import element_type
 from gdbext.tools.tensor.python_variable import Step, VariableFinder, chosen_frames, hint_at, parse
 from gdbext.tools.tensor.tensor_fields import TensorFields
-from gdbext.tools.tensor.tensor_report import TensorReporter, _check_channels, _check_storage
+from gdbext.tools.tensor.tensor_report import check_channels, check_shape, check_storage
 from gdbext.tools.values.launch import BEFORE, KernelLaunch
 from gdbext.tools.values.values_section import ValueFiles
 from gdbext.torch.values.value_text import Quantization, StorageReport
@@ -91,22 +91,22 @@ def test_names_of_dimensions() -> None:
 
 
 def test_sizes_strides_and_scales_that_cannot_be() -> None:
-    _check_storage(geometry(4), STORAGE, 0)
+    check_storage(geometry(4), STORAGE, 0)
     for torn in (geometry(5), geometry(2, strides=(4,)), geometry(1, start=0xFFC), geometry(1 << 40)):
         with pytest.raises(BadData, match="do not fit the storage of 16 bytes"):
-            _check_storage(torn, STORAGE, 0)
+            check_storage(torn, STORAGE, 0)
     with pytest.raises(NothingToRead):
-        _check_storage(geometry(4), StorageReport(0x500, 0, 16, "cpu", 1), 0)
-    TensorReporter._check(geometry(2, 3), 6, 0)
+        check_storage(geometry(4), StorageReport(0x500, 0, 16, "cpu", 1), 0)
+    check_shape(geometry(2, 3), 6, 0)
     sizes = ((geometry(2, 3), 5, 0), (geometry(-1), -1, 0), (geometry(1 << 62, 4), 4, 0))
     for shape, numel, offset in (*sizes, (geometry(2, strides=(-4,)), 2, 0), (geometry(2), 2, -1)):
         with pytest.raises(BadData):
-            TensorReporter._check(shape, numel, offset)
+            check_shape(shape, numel, offset)
     good = Quantization("per_channel_affine", (0.1, 0.2), (0, 5), 0)
-    _check_channels(geometry(2, 3), good)
+    check_channels(geometry(2, 3), good)
     for torn in (good._replace(axis=1), good._replace(axis=7), good._replace(zero_point=(0,))):
         with pytest.raises(BadData, match="do not fit sizes"):
-            _check_channels(geometry(2, 3), torn)
+            check_channels(geometry(2, 3), torn)
 
 
 def test_folders_and_files_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,11 +34,11 @@ def kept(pc: int, level: int = 0) -> KeptArguments:
 
 def test_registers_hold_what_was_passed() -> None:
     at_entry, slots = kept(START), (Slot(register=0), Slot(float_register=0))
-    assert [at_entry.word(slot, 8) for slot in slots] == [7, 0x3FD0000000000000]
-    assert at_entry.word(Slot(register=1), 8) is None  # its value is not known
-    assert at_entry.word(Slot(offset=8), 8) == 12
-    assert kept(START, level=1).word(slots[1], 8) is None  # of the innermost frame only
-    assert [kept(START + 40).word(slot, 8) for slot in slots] == [None, None]
+    assert [at_entry.argument_word(slot, 8) for slot in slots] == [7, 0x3FD0000000000000]
+    assert at_entry.argument_word(Slot(register=1), 8) is None  # its value is not known
+    assert at_entry.argument_word(Slot(offset=8), 8) == 12
+    assert kept(START, level=1).argument_word(slots[1], 8) is None  # of the innermost frame only
+    assert [kept(START + 40).argument_word(slot, 8) for slot in slots] == [None, None]
 
 
 def entered(hung: Replay, opener: str) -> Session:
@@ -48,7 +48,7 @@ def entered(hung: Replay, opener: str) -> Session:
     functions = ((level, stack.function(level)) for level in range(len(stack)))
     level, function = next((level, each) for level, each in functions if each is not None and opener in each.names)
     keeper = KeptArguments(session.memory, session.dispatch_stacks.code, stack, level, function)
-    passed = [keeper.word(Slot(register=number), 8) for number in range(3)]
+    passed = [keeper.argument_word(Slot(register=number), 8) for number in range(3)]
     registers = dict.fromkeys(architecture.general_registers, 0) | dict(stack.frames[level + 1].registers)
     registers |= {name: word for name, word in zip(architecture.argument_registers, passed) if word is not None}
     registers |= {architecture.program_counter: function.start, architecture.stack_pointer: stack.frames[level].cfa - 8}

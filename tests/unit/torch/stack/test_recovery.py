@@ -12,9 +12,10 @@ from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.schema import SchemaText
+from gdbext.torch.stack.argument_recovery import returns_from_stable
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
-from gdbext.torch.stack.known_fallbacks import RecoveredCall, returns_from_stable
+from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.recovery import CallRecovery
 from gdbext.torch.values.key_names import KeyNames
 
@@ -63,7 +64,7 @@ def empty(
     result = RecoveredCall(operator)
     call = DispatchCall(list(range(3, 3 + len(places))), kernel=2)
     made = recovery([RESULT, FUNCTOR, 0, SELF], places)
-    given = made._given(operator, None if outer is None else caller(operator, outer, 1), **more)
+    given = made._limits(operator, None if outer is None else caller(operator, outer, 1), **more)
     made._exact(SimpleNamespace(), call, 3, result, operator, given)
     return result
 
@@ -131,7 +132,7 @@ def recover(operator: Operator, words: list[int], outer: int | None = None) -> R
         indices=lambda *_: [index for index, kernel in enumerate(operator.table) if kernel == KERNEL],
     )
     result: Any = RecoveredCall(operator)  # type: ignore[arg-type]
-    given = made._given(operator, None if outer is None else caller(operator, outer))
+    given = made._limits(operator, None if outer is None else caller(operator, outer))
     made._find_keyset(SimpleNamespace(), DispatchCall([3], "redispatch", kernel=2), result, operator, given)
     return result  # type: ignore[no-any-return]
 

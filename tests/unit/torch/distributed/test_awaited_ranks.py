@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gdbext.engine.process.memory import Memory
-from gdbext.torch.distributed.gloo_transfers import Transfer, own_worker, waiting_transfer, worker_that_owes
+from gdbext.torch.distributed.awaited_ranks import Transfer, own_worker, waiting_transfer, worker_that_owes
 from gdbext.torch.values.containers import StringReader
 from support.fakes.fake_target import FakeTarget
 

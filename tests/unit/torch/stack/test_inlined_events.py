@@ -12,8 +12,7 @@ from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.process.code_reader import FunctionInstructions
 from gdbext.torch.assumed_symbols import KERNEL_FOR_KEY, LOOKUP
 from gdbext.torch.stack.dispatch_calls import DispatchCall, group
-from gdbext.torch.stack.event_proof import offset_in_entry, ways_back
-from gdbext.torch.stack.hosted_events import HostedEvents
+from gdbext.torch.stack.inlined_events import InlinedDispatchEvents, backward_reach, offset_in_entry
 from gdbext.torch.stack.roles import FunctionRole, Role
 
 START, ASKS, OTHER, THROWS = 0x1000, 0x9000, 0xA000, 0xB000
@@ -45,8 +44,8 @@ def decoded(code: bytes) -> FunctionInstructions:
     return FunctionInstructions(tuple(ARCHITECTURE.decode(code, START)), frozenset())
 
 
-def ways_to(code: bytes, site: int) -> Any:
-    return ways_back(ARCHITECTURE, decoded(code), START + site, ASKS.__eq__, THROWS.__eq__)
+def reach_of(code: bytes, site: int) -> Any:
+    return backward_reach(ARCHITECTURE, decoded(code), START + site, ASKS.__eq__, THROWS.__eq__)
 
 
 FIRST = code_of(ASKS, NOP, BY_POINTER)
@@ -67,8 +66,8 @@ FIRST = code_of(ASKS, NOP, BY_POINTER)
     ],
 )
 def test_a_call_asks_for_the_kernel_right_before(code: bytes, is_call: bool | None) -> None:
-    assert ways_to(code + RETURN, len(code)).is_call is is_call
-    assert ways_to(code + NOP + RETURN, len(code) + 1) is None, "no call there"
+    assert reach_of(code + RETURN, len(code)).is_call is is_call
+    assert reach_of(code + NOP + RETURN, len(code) + 1) is None, "no call there"
 
 
 def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxed() -> None:
@@ -79,7 +78,7 @@ def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxe
         *((load, 6, False) for load in (b"\x48\x8d\x43\x10", b"\x48\x89\x43\x10")),  # lea, and a store
     ):
         code = code_of(ASKS, load, *[NOP] * distance, TEST, short_jump(True, 0), BY_POINTER, RETURN)
-        assert ways_to(code, len(code) - 1).tests_unboxed is boxes
+        assert reach_of(code, len(code) - 1).tests_unboxed is boxes
 
 
 def test_the_table_where_the_index_counts_from_the_64th_entry_before() -> None:
@@ -88,12 +87,12 @@ def test_the_table_where_the_index_counts_from_the_64th_entry_before() -> None:
     assert {offset: offset_in_entry(offset, range(0xF8, 0xF8 + 40)) for offset in members} == members
 
 
-def events_of(names: dict[int, tuple[str, ...]], words: dict[int, int], **sites: Any) -> HostedEvents:
+def events_of(names: dict[int, tuple[str, ...]], words: dict[int, int], **sites: Any) -> InlinedDispatchEvents:
     """In a process with these names and words of memory, and what is known of its code."""
     memory: Any = SimpleNamespace(architecture=ARCHITECTURE, try_read=lambda *_: RETURN, try_u64=words.get)
     named: Any = SimpleNamespace(names_at=lambda address: names.get(address, ()), address_of=lambda *_: 0)
     known: Any = SimpleNamespace(function_at=lambda _: None, **sites)
-    return HostedEvents(memory, named, known, 16)
+    return InlinedDispatchEvents(memory, named, known, 16)
 
 
 def test_a_lookup_that_is_called_through_the_slot_of_an_import() -> None:
@@ -121,8 +120,8 @@ def test_a_function_that_calls_the_kernel_of_a_named_key_and_others_too(looks: t
 
     def is_for_key(size: int) -> bool:
         stack: Any = SimpleNamespace(frames=[SimpleNamespace(pc=START + size)], function=lambda _: None)
-        hosted: Any = SimpleNamespace(mangled="", hosted=True, header=[0])
-        return events.is_for_key(stack, hosted)
+        call: Any = SimpleNamespace(mangled="", is_inlined=True, header=[0])
+        return events.is_for_key(stack, call)
 
     assert [is_for_key(len(each)) for each in (first, second, code[:-1])] == [False, True, False]
 
@@ -152,7 +151,7 @@ def test_passes() -> None:
         *(((PLAIN, outermost), (1, 2), -1, []) for outermost in (BOXING, LOOKING, UNBOXED, BODY)),
     ):
         found = passes(*frames, pointer=pointer, signal=signal)
-        assert [(each.level, each.kernel, each.hosted, each.helpers) for each in found] == levels
+        assert [(each.level, each.kernel, each.is_inlined, each.helpers) for each in found] == levels
 
 
 def test_lookup_entering_and_helpers_are_no_kernels() -> None:
@@ -163,5 +162,5 @@ def test_lookup_entering_and_helpers_are_no_kernels() -> None:
     assert (helper.kernel, helper.helpers) == (None, [1])
     (nameless,) = passes(PLAIN, CALL, PLAIN, pointer=(1,))
     assert nameless.kernel == 0, "known by the call through a pointer"
-    (hosted,) = passes(BODY, BOXING, PLAIN, PLAIN, pointer=(1,))
-    assert hosted.header == [2, 1]
+    (inlined,) = passes(BODY, BOXING, PLAIN, PLAIN, pointer=(1,))
+    assert inlined.header == [2, 1]

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from gdbext.cpython.sync.polled_objects import up_to_callback
-from gdbext.cpython.sync.pools import goes_on_in
+from gdbext.cpython.sync.pools import runs_in
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
 
@@ -31,9 +31,9 @@ GET = (f"{LIBRARY}/queue.py", "Queue.get")
     ],
 )
 def test_a_thread_in_the_package_may_act(frames: list[tuple[str, str]], expected: bool) -> None:
-    stack = SimpleNamespace(frames=[SimpleNamespace(file=file, function=function) for file, function in frames])
+    stack = SimpleNamespace(frames=[PythonFrame(function, file, 1, 0x1000, 0x1000) for file, function in frames])
     runtime = SimpleNamespace(frames=SimpleNamespace(stack=lambda _: stack))
-    assert goes_on_in(cast(PythonRuntime, runtime), cast(ThreadState, 0), {f"{SITE}/websockets"}) is expected
+    assert runs_in(cast(PythonRuntime, runtime), cast(ThreadState, 0), {f"{SITE}/websockets"}) is expected
 
 
 @pytest.mark.parametrize(

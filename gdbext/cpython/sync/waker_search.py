@@ -1,0 +1,467 @@
+"""Functions of the program that could end a wait for an object of Python, and threads that have ended.
+
+A queue, an event or a future does not record which thread will act. The functions of the program tell: one whose code
+calls ``get()`` of a queue makes room in it, whatever thread runs it. A function that no thread is in will not do so; a
+thread that has ended will not run it again.
+
+Sources: Lib/threading.py and queue.py, 3.8 to 3.15.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.abi.assumed_names import Waitable, is_of_program, package_of
+from gdbext.cpython.abi.bytecode import LoadKind
+from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
+from gdbext.cpython.objects import FLAG_TYPE, classes_of
+from gdbext.cpython.objects.code import PythonFunction
+from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads
+from gdbext.cpython.sync.pools import runs_in, takes_jobs
+from gdbext.cpython.threads.frame_variables import (
+    attributes,
+    closure_names,
+    items,
+    locals_of,
+    names_used,
+    namespace_of,
+    variables,
+)
+from gdbext.cpython.threads.loop_names import names_of_code
+from gdbext.cpython.threads.object_text import codes_of_traceback
+from gdbext.errors import GdbextError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+    from gdbext.cpython.threads.loop_names import NamedMember
+    from gdbext.cpython.threads.runtime import PythonRuntime
+
+_WAKING_METHODS: Mapping[Waitable, frozenset[str]] = {
+    Waitable.EVENT: frozenset({"set"}),
+    Waitable.CONDITION: frozenset({"notify", "notify_all", "notifyAll"}),
+    Waitable.SEMAPHORE: frozenset({"release"}),
+    Waitable.LOCK: frozenset({"release"}),
+    Waitable.FUTURE: frozenset({"set_result", "set_exception", "cancel"}),
+    Waitable.SIMPLE_QUEUE: frozenset({"put", "put_nowait"}),
+    Waitable.BARRIER: frozenset({"wait", "abort"}),
+}
+_QUEUE_WAKING_METHODS = {
+    assumed_names.QUEUE_PUT: frozenset({"get", "get_nowait"}),
+    assumed_names.QUEUE_JOIN: frozenset({"task_done"}),
+}
+"""Methods of a queue that end a call of ``put`` and ``join``; ``put`` ends that of ``get``."""
+_SUSPENDABLE = 0x20 | 0x80 | 0x200
+"""The flags CO_GENERATOR, CO_COROUTINE and CO_ASYNC_GENERATOR (Include/cpython/code.h)."""
+_FRAMES = 12
+_VALUES = 3_000
+_FUNCTIONS = 2_000
+
+
+class WakingFunction(NamedTuple):
+    """A function that could end the wait, by the method that it calls."""
+
+    function: PythonFunction
+    method: str
+    is_proven: bool
+    """It calls the method of the very object: a variable or an attribute that it uses has the object. Otherwise it
+    calls the method of a variable of its own, or of an attribute of the same name, which may be others."""
+    hands_on: bool = False
+    """It takes the method as a value, for others to call, or is a coroutine or generator: no thread need be in it."""
+
+
+class PossibleWakers(NamedTuple):
+    """The functions that could end a wait, the threads in them, and the threads that have ended."""
+
+    functions: tuple[WakingFunction, ...] = ()
+    idents: tuple[int, ...] = ()
+    """Idents of the other threads that are in one of these functions."""
+    ended: tuple[ThreadObject, ...] = ()
+    """Threads that have ended and whose function is one of these, or is not known any more."""
+    takes_jobs: bool = False
+    """Another thread waits for jobs, or for input from outside, in the installed package that has such a function: it
+    may then call the function."""
+
+
+def methods_that_end(kind: Waitable, call: str) -> frozenset[str]:
+    """The methods that end a wait for an object of that kind, in its method ``call``."""
+    if kind is Waitable.QUEUE:
+        return _QUEUE_WAKING_METHODS.get(call, _WAKING_METHODS[Waitable.SIMPLE_QUEUE])
+    return _WAKING_METHODS.get(kind, frozenset())
+
+
+def possible_wakers(
+    runtime: PythonRuntime,
+    state: ThreadState,
+    address: int,
+    methods: Collection[str],
+    otherwise: Collection[str] = (),
+) -> PossibleWakers:
+    """The functions and threads that could end a thread's wait for the object at ``address`` by one of the ``methods``;
+    if no function calls any of these, those that call one of ``otherwise``. Raises nothing."""
+    frames = _program_frames(runtime, state)
+    ended = ended_threads(runtime)
+    keepers = {each.value.address: _names_in(runtime, each.value.address, address) for each in ended}
+    holders = _Holders(runtime, frames, keepers, address)
+    own_targets = (each.target.function for each in ended)
+    functions = [*_functions(runtime, frames), *((each, 0) for each in own_targets if each and each.code)]
+    calls = _Calls(runtime, address, holders, methods)
+    callers, wakers = _waking_functions(runtime, calls, frames, functions)
+    if otherwise and not wakers:
+        calls = _Calls(runtime, address, holders, otherwise)
+        callers, wakers = _waking_functions(runtime, calls, frames, functions)
+    codes = {each.function.code for each in wakers}
+    others = [other for other in runtime.thread_states() if other.ident != state.ident]
+    graph = _CallGraph(runtime, codes, [*(each for each, _ in functions), *(each.function for each in callers)])
+    near = (each for each in ended if not each.function or keepers[each.value.address] or graph.reaches(each))
+    packages = {package_of(each.function.file or "") for each in wakers} - {""}
+    folders = {file.rpartition("/")[0] for each in wakers if package_of(file := each.function.file or "")}
+    may_act = bool(packages) and any(
+        takes_jobs(runtime, each, folders, address) or runs_in(runtime, each, packages) for each in others
+    )
+    return PossibleWakers(wakers, _idents_in(runtime, others, codes, calls), tuple(near), may_act)
+
+
+def _program_frames(runtime: PythonRuntime, state: ThreadState) -> list[PythonFrame]:
+    """The innermost frames of a thread that run code of a program or an installed package."""
+    return [each for each in runtime.frames.stack(state).frames if is_of_program(each.file)][:_FRAMES]
+
+
+def _waking_functions(
+    runtime: PythonRuntime,
+    calls: _Calls,
+    frames: Sequence[PythonFrame],
+    functions: Iterable[tuple[PythonFunction, int]],
+) -> tuple[Sequence[WakingFunction], tuple[WakingFunction, ...]]:
+    """The functions that call one of the methods, and those of them that are more likely to call it of the object.
+    ``frames`` are the waiter's; ``functions`` have the addresses of their globals."""
+    own = {frame.code for frame in frames}
+    wakers = []
+    # Waiters at a barrier release each other, so that functions on the waiter's own stack count, too.
+    for frame in frames if _WAKING_METHODS[Waitable.BARRIER].intersection(calls.methods) else ():
+        if calls.are_in_frame(frame, calls.wanted(frame.code)):
+            line = runtime.codes.get(frame.code).first_line
+            function = PythonFunction(frame.function, frame.file, line, "function", 0, code=frame.code)
+            wakers.append(WakingFunction(function, "wait", True))
+    wakers += filter(None, (calls.waking_function(each, space) for each, space in functions if each.code not in own))
+    likely = [each for each in wakers if each.is_proven or calls.has_known_attribute(each.function)]
+    return wakers, tuple(sorted(likely or wakers, key=lambda each: not each.is_proven))
+
+
+def possible_setters(runtime: PythonRuntime, state: ThreadState, name: str) -> PossibleWakers:
+    """The functions and threads that could change a variable or attribute ``name`` that the thread polls: code that has
+    the name and never loads it sets it. Raises nothing."""
+    frames = _program_frames(runtime, state)
+    own = {frame.code for frame in frames}
+    functions = [each for each, _ in _functions(runtime, frames) if not each.qualname.endswith("__init__")]
+    setters = []
+    for function in functions:
+        loaded = names_of_code(runtime, function.code) if function.code not in own else None
+        if loaded and name not in loaded.names and name in names_used(runtime, function.code):
+            setters.append(WakingFunction(function, "", True))
+    codes = {each.function.code for each in setters}
+    others = [other for other in runtime.thread_states() if other.ident != state.ident]
+    graph = _CallGraph(runtime, codes, functions)
+    ended = tuple(each for each in ended_threads(runtime) if not each.function or graph.reaches(each))
+    return PossibleWakers(tuple(setters), _idents_in(runtime, others, codes), ended)
+
+
+def error_in_future(runtime: PythonRuntime, state: ThreadState, codes: Collection[int]) -> int:
+    """Address of an exception that came through one of those functions (addresses of their code), and that a
+    concurrent.futures.Future keeps which the thread's functions or their modules have at hand; 0 without. Raises
+    nothing."""
+    for value in dict.fromkeys(_objects_at_hand(runtime, _program_frames(runtime, state))):
+        try:
+            is_future = runtime.objects.type_of(value).name == assumed_names.FUTURE_CLASS
+        except GdbextError:
+            continue
+        error = attributes(runtime, value).get(assumed_names.FUTURE_ERROR, 0) if is_future else 0
+        if error and not set(codes).isdisjoint(codes_of_traceback(runtime, error)):
+            return error
+    return 0
+
+
+def _objects_at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[int]:
+    """The variables of functions and of their modules, and what is in lists, tuples and dicts of these."""
+    for frame in frames:
+        try:
+            module = [value for _, value in runtime.dicts.items(namespace_of(runtime, frame), _VALUES)]
+            values = [*locals_of(runtime, frame).values(), *module]
+        except GdbextError:
+            continue
+        for value in values:
+            yield value
+            yield from items(runtime, value)
+
+
+def _idents_in(
+    runtime: PythonRuntime, others: Sequence[ThreadState], codes: Collection[int], calls: _Calls | None = None
+) -> tuple[int, ...]:
+    """Idents of those threads that are in one of the functions, or in other code that calls the object's method."""
+    states_by_code, program_frames = runtime.once(_threads_by_code)
+    inside = {state for code in codes for state in states_by_code.get(code, ())}
+    if calls:
+        asked = {other.address for other in others}
+        for code, frames in program_frames.items():
+            left = (frames.keys() & asked) - inside
+            for member in calls.wanted(code) if left else ():
+                if member.kind is LoadKind.ATTRIBUTE:
+                    inside |= {key for key in left if any(calls.are_in_frame(each, [member]) for each in frames[key])}
+                else:
+                    inside |= runtime.once(_states_by_value, code, member.owner).get(calls.address, set())
+    return tuple(other.ident for other in others if other.address in inside)
+
+
+def _threads_by_code(
+    runtime: PythonRuntime,
+) -> tuple[dict[int, set[int]], dict[int, dict[int, list[PythonFrame]]]]:
+    """(address of code → addresses of the states of threads that are in it; address of code → address of a state → its
+    frames among the thread's innermost ones, for code of programs)."""
+    states_by_code: dict[int, set[int]] = {}
+    program_frames: dict[int, dict[int, list[PythonFrame]]] = {}
+    for state in runtime.thread_states():
+        for level, frame in enumerate(runtime.frames.stack(state).frames):
+            states_by_code.setdefault(frame.code, set()).add(state.address)
+            if level < _FRAMES and is_of_program(frame.file):
+                program_frames.setdefault(frame.code, {}).setdefault(state.address, []).append(frame)
+    return states_by_code, program_frames
+
+
+def _states_by_value(runtime: PythonRuntime, code: int, name: str) -> Mapping[int, set[int]]:
+    """Value of the variable → addresses of the states of threads in whose frames of that code it has the value."""
+    states: dict[int, set[int]] = {}
+    for state, frames in runtime.once(_threads_by_code)[1].get(code, {}).items():
+        for frame in frames:
+            value = variables(runtime, frame).get(name)
+            if value is not None:
+                states.setdefault(value, set()).add(state)
+    return states
+
+
+def _names_in(runtime: PythonRuntime, holder: int, address: int) -> frozenset[str]:
+    """The attributes under which an object keeps another one."""
+    return frozenset(name for name, value in runtime.once(attributes, holder).items() if value == address)
+
+
+class _CallGraph:
+    """Tells whether the function of a thread reaches a waking one, by the names that code has."""
+
+    STEPS = 3
+    """Functions that call one another from a thread's own to the waking one, at most."""
+
+    def __init__(self, runtime: PythonRuntime, waking: Collection[int], functions: Iterable[PythonFunction]) -> None:
+        """``waking``: addresses of the code of waking functions."""
+        self._runtime = runtime
+        self._waking = set(waking)
+        self._code_by_name = {each.qualname.rpartition(".")[2]: each.code for each in functions}
+
+    def reaches(self, thread: ThreadObject) -> bool:
+        """True if the thread's function is a waking one, or calls one in few steps."""
+        source = thread.target.function
+        code = source.code if source else self._code_by_name.get(thread.function.rpartition(".")[2], 0)
+        todo, seen = {code} - {0}, set[int]()
+        for _ in range(self.STEPS):
+            if todo & self._waking:
+                return True
+            seen |= todo
+            loaded = (names_of_code(self._runtime, each) for each in todo)
+            called = {name for names in loaded if names for name in names.names}
+            todo = {self._code_by_name[name] for name in called if name in self._code_by_name} - seen
+        return bool(todo & self._waking)
+
+
+def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[tuple[PythonFunction, int]]:
+    """The functions of the modules that frames are of, those of their classes and in their local variables, each with
+    the address of the dict of its global variables."""
+    seen: set[int] = set()
+    for frame in frames:
+        try:
+            namespace = namespace_of(runtime, frame)
+            functions = [*runtime.once(_local_functions, frame, namespace)]
+            if namespace not in seen:
+                seen.add(namespace)
+                functions += runtime.once(_module_functions, namespace, frame.file)
+        except GdbextError:
+            continue
+        for function in functions:
+            if function.address not in seen:
+                seen.add(function.address)
+                yield function, namespace
+        if len(seen) > _FUNCTIONS:
+            return
+
+
+def _local_functions(runtime: PythonRuntime, frame: PythonFrame, namespace: int) -> Sequence[PythonFunction]:
+    return [*_functions_defined_in(runtime, locals_of(runtime, frame).values(), namespace, frame.file)]
+
+
+def _module_functions(runtime: PythonRuntime, namespace: int, file: str) -> Sequence[PythonFunction]:
+    values = [value for _, value in runtime.dicts.items(namespace, _VALUES)]
+    return [*_functions_defined_in(runtime, values, namespace, file)]
+
+
+def _functions_defined_in(
+    runtime: PythonRuntime, values: Iterable[int], namespace: int, file: str
+) -> Iterator[PythonFunction]:
+    """Functions and methods among the objects at ``values`` whose globals dict is ``namespace`` and code file is
+    ``file``; also the methods of classes among them, and of the classes of instances."""
+    candidates: dict[int, None] = {}
+    for value in dict.fromkeys(values):
+        with suppress(GdbextError):
+            info = runtime.objects.type_of(value)
+            if info.name in ("function", "method"):
+                candidates[value] = None
+            methods = runtime.once(_methods_of, value if info.flags & FLAG_TYPE else info.address)
+            candidates.update(dict.fromkeys(methods))
+    for value in candidates:
+        function = runtime.once(_source_in, value, namespace)
+        if function and function.code and function.file == file:
+            yield function
+
+
+def _source_in(runtime: PythonRuntime, value: int, namespace: int) -> PythonFunction | None:
+    """The function behind a callable. A plain function of another module is None before its code is read: a class from
+    elsewhere has dozens."""
+    function = PyFunctionObject(runtime.space, value)
+    is_plain = runtime.objects.type_of(value).name == "function" and not function.func_dict
+    return None if is_plain and function.func_globals != namespace else runtime.functions.source(value)
+
+
+def _methods_of(runtime: PythonRuntime, kind: int) -> Sequence[int]:
+    """The functions in the dict of a class, up to the first member that cannot be read."""
+    methods = []
+    with suppress(GdbextError):
+        for _, method in runtime.dicts.class_items(kind):
+            if runtime.objects.type_of(method).name == "function":
+                methods.append(method)
+    return methods
+
+
+class _Holders:
+    """The objects that have the object among their attributes: those that frames have at hand, and threads."""
+
+    def __init__(
+        self, runtime: PythonRuntime, frames: Iterable[PythonFrame], keepers: Mapping[int, frozenset[str]], address: int
+    ) -> None:
+        """``keepers``: address of a holder → names of its attributes that have the object."""
+        self._runtime = runtime
+        self._names = {holder: names for holder, names in keepers.items() if names}
+        for value in dict.fromkeys(value for frame in frames for value in variables(runtime, frame).values()):
+            names = _names_in(runtime, value, address)
+            if names:
+                self._names[value] = names
+        self._methods: dict[int, set[int]] = {}
+
+    def have(self, name: str) -> bool:
+        """True if an object has it as its attribute ``name``."""
+        return any(name in names for names in self._names.values())
+
+    def include(self, value: int, name: str) -> bool:
+        """True if ``value`` is an object that has it as its attribute ``name``."""
+        return name in self._names.get(value, ())
+
+    def have_method(self, code: int, name: str) -> bool:
+        """True if the code belongs to a method of an object that has it as its attribute ``name``."""
+        return any(name in names and code in self._method_codes(holder) for holder, names in self._names.items())
+
+    def _method_codes(self, holder: int) -> Collection[int]:
+        """Addresses of the code of an object's methods, up to the first one that cannot be read."""
+        if holder not in self._methods:
+            codes = self._methods[holder] = set()
+            with suppress(GdbextError):
+                for kind in classes_of(self._runtime.objects, holder):
+                    for _, value in self._runtime.dicts.class_items(kind):
+                        source = self._runtime.functions.source(value)
+                        if source and source.code:
+                            codes.add(source.code)
+        return self._methods[holder]
+
+
+class _Calls:
+    """Tells which code calls one of the methods of an object."""
+
+    def __init__(self, runtime: PythonRuntime, address: int, holders: _Holders, methods: Collection[str]) -> None:
+        self._runtime = runtime
+        self.address = address
+        self._holders = holders
+        self.methods = methods
+
+    def wanted(self, code: int) -> list[NamedMember]:
+        """The methods, called as one of the object's, that the code calls of any object."""
+        names = names_of_code(self._runtime, code)
+        return [each for each in names.members if each.name in self.methods] if names else []
+
+    def waking_function(self, function: PythonFunction, namespace: int) -> WakingFunction | None:
+        """The function with the method that it calls, None if it calls none; ``namespace``: its globals."""
+        names, wanted = names_of_code(self._runtime, function.code), self.wanted(function.code)
+        if not names or not wanted:
+            return None
+        closure = closure_names(self._runtime, function.address)
+        proven = next((each for each in wanted if self._is_object(each, function, closure, namespace)), None)
+        # It may be the object: an attribute of that name of any object, or a variable of the function's own.
+        member = proven or next(
+            (
+                each
+                for each in wanted
+                if (
+                    self._holders.have(each.owner)
+                    if each.kind is LoadKind.ATTRIBUTE
+                    else self._value(each.kind, each.owner, closure, namespace) is None
+                )
+            ),
+            None,
+        )
+        if not member:
+            return None
+        flags = PyCodeObject(self._runtime.space, function.code).co_flags
+        hands_on = (member.owner, member.name) in names.values or bool(flags & _SUSPENDABLE)
+        return WakingFunction(function, member.name, bool(proven), hands_on)
+
+    def _is_object(
+        self, member: NamedMember, function: PythonFunction, closure: Mapping[str, int], namespace: int
+    ) -> bool:
+        """True if the owner of the method is proven to be the object."""
+        if member.kind is not LoadKind.ATTRIBUTE:
+            return self._value(member.kind, member.owner, closure, namespace) == self.address
+        if member.outer_kind is LoadKind.FAST:
+            with suppress(GdbextError):
+                if self._runtime.codes.get(function.code).local_names()[:1] == [member.outer]:  # ``self`` of a method
+                    return self._holders.have_method(function.code, member.owner)
+        if member.outer_kind in (None, LoadKind.ATTRIBUTE):
+            return False
+        value = self._value(member.outer_kind, member.outer, closure, namespace)
+        return value is not None and self._holders.include(value, member.owner)
+
+    def has_known_attribute(self, function: PythonFunction) -> bool:
+        """The function calls the method of an attribute that has the name under which an object keeps this one."""
+        wanted = self.wanted(function.code)
+        return any(each.kind is LoadKind.ATTRIBUTE and self._holders.have(each.owner) for each in wanted)
+
+    def _value(self, kind: LoadKind, name: str, closure: Mapping[str, int], namespace: int) -> int | None:
+        """The value of a function's variable; None if it is its own, or not known."""
+        if kind is LoadKind.CELL:
+            return closure.get(name)
+        if kind not in (LoadKind.GLOBAL, LoadKind.NAME) or not namespace:
+            return None
+        try:
+            return self._runtime.dicts.get(namespace, name) or None
+        except GdbextError:
+            return None
+
+    def are_in_frame(self, frame: PythonFrame, wanted: Sequence[NamedMember]) -> bool:
+        """True if one of the methods that the frame's code calls is the object's, by a name that the frame has."""
+        own = variables(self._runtime, frame) if wanted else {}
+        for member in wanted:
+            outer = own.get(member.outer, 0) if member.outer_kind is not LoadKind.ATTRIBUTE else 0
+            if member.kind is not LoadKind.ATTRIBUTE:
+                is_object = own.get(member.owner) == self.address
+            elif outer:
+                is_object = attributes(self._runtime, outer).get(member.owner) == self.address
+            else:
+                is_object = self._holders.have(member.owner)
+            if is_object:
+                return True
+        return False

@@ -1,0 +1,292 @@
+"""The rank that a thread waits for: the other end of a transfer of gloo, or a worker of torch.distributed.rpc.
+
+The offsets of members are not assumed: a word counts as a pointer to an object if the object there has the vtable of
+its class, and a table counts if all its nodes are there and end where it says. Tables and queues are libstdc++'s
+(bits/hashtable.h, bits/stl_deque.h).
+
+Gloo: a ``c10d::Work`` knows neither rank nor tag. Until both ends of a transfer have met, the pair of sockets to the
+other rank keeps the buffer in a table by tag (``Pair::localPendingSend_``, ``localPendingRecv_``). Source:
+gloo/transport/unbound_buffer.h, context.h, and gloo/transport/tcp/unbound_buffer.h, context.h, pair.h of gloo 70dc360.
+A tag is the transfer's slot there (ProcessGroupGloo::send, 2.13.0).
+
+RPC: the agent (``RpcAgent::currentRpcAgent_``) has a table from names to ``WorkerInfo``, which has the name again and
+then the worker's number, its rank; and a pipe for each worker that it has called, with a table of the unanswered
+messages and the future of each. A program waits for such a future, or for one that a callback of it completes: the
+callback's closure, a block of malloc's, has the pointer to it. Source: torch/csrc/distributed/rpc/rpc_agent.h
+(``WorkerInfo``: a CustomClassHolder, the name, an int16_t), tensorpipe_agent.h (``workerNameToInfo_``,
+``connectedPipes_``, ``ClientPipe``, ``AtomicJitFuture``) and ATen/core/ivalue_inl.h (``Future::callbacks_``, a vector
+of std::function and a bool) of 2.13.0; a block's size is before it (glibc malloc/malloc.c, ``mchunk_size``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from gdbext.engine.process.memory import Memory
+from gdbext.errors import GdbextError
+from gdbext.torch.values.containers import StringReader
+
+ClassOf = Callable[[int], str]
+"""The C++ class of the object at an address, "" if it is none with virtual functions. Raises MemoryFault."""
+_TCP = "gloo::transport::tcp::"
+_WAIT_SPAN = 512
+"""Bytes before the futex of a wait in which its object begins."""
+_CONTEXT_SIZE, _PAIR_SIZE, _FUTURE_SIZE, _AGENT_SIZE, _PIPE_SIZE = 256, 1024, 512, 4096, 160
+"""Bytes of these objects that are searched for their members; a pipe is a node of ``connectedPipes_``."""
+_MAX_RANKS, _MAX_TRANSFERS, _MAX_WORKERS = 1 << 16, 4096, 1 << 15
+_MAX_TAG = 1 << 32
+"""Slots from here on are those of gloo's own collectives (gloo/types.h, ``Slot``)."""
+_BLOCK = 512
+"""Bytes of a block of a ``std::deque``."""
+_MAX_LOAD = 0x3F800000
+"""1.0 as a float, the highest load of a table."""
+_TABLE = struct.Struct("<4QI4xQQ")
+"""``std::_Hashtable``: buckets, their number, first node, number of elements, highest load, next size, one bucket."""
+_QUEUE_NODE = struct.Struct("<12Q")
+"""A node: next, key, and the ``std::deque`` of that key, whose begin and end have four words each behind two."""
+
+
+class Transfer(NamedTuple):
+    """One end of a transfer: this process's rank, the other one's and their number in gloo's group; the tag."""
+
+    rank: int
+    size: int
+    peer: int
+    tag: int
+
+
+def waiting_transfer(memory: Memory, class_of: ClassOf, futex: int) -> Transfer | None:
+    """The transfer for which a thread sleeps on ``futex``, a word of its buffer's condition variable; None if the ends
+    have met already, or any rank may be the other one."""
+    with suppress(GdbextError):
+        buffer = _object_around(class_of, futex, f"{_TCP}UnboundBuffer")
+        for context in _pointers(memory, class_of, buffer, _WAIT_SPAN, f"{_TCP}Context") if buffer else ():
+            rank, size = struct.unpack("<2i", memory.read(context + 8, 8))
+            if not 0 <= rank < size <= _MAX_RANKS:
+                return None
+            for peer, pair in enumerate(_pairs(memory, class_of, context, size)):
+                tag = _tag(memory, pair, buffer) if pair else None
+                if tag is not None:
+                    return Transfer(rank, size, peer, tag)
+    return None
+
+
+def _object_around(class_of: ClassOf, futex: int, name: str) -> int:
+    """The object of class ``name`` that contains the condition variable; 0 if none does."""
+    end = futex & -8
+    return next((word for word in range(end, end - _WAIT_SPAN, -8) if _is_a(class_of, word, name)), 0)
+
+
+def _is_a(class_of: ClassOf, address: int, name: str) -> bool:
+    try:
+        return class_of(address) == name
+    except GdbextError:
+        return False
+
+
+def _pointers(memory: Memory, class_of: ClassOf, address: int, size: int, name: str) -> Iterator[int]:
+    """The objects of class ``name`` that words of the object at ``address`` point to."""
+    words = struct.unpack(f"<{size // 8}Q", memory.read(address, size))
+    return (word for word in words if word and not word % 8 and _is_a(class_of, word, name))
+
+
+def _pairs(memory: Memory, class_of: ClassOf, context: int, size: int) -> tuple[int, ...]:
+    """The pair of each rank, 0 for the process's own; empty if the vector of them is not found."""
+    words = struct.unpack(f"<{_CONTEXT_SIZE // 8}Q", memory.read(context, _CONTEXT_SIZE))
+    for start, end, limit in zip(words, words[1:], words[2:]):
+        if start and end - start == 8 * size and end <= limit:
+            pairs = struct.unpack(f"<{size}Q", memory.try_read(start, 8 * size) or bytes(8 * size))
+            classes = {class_of(pair) for pair in pairs if pair}
+            if classes and all(name.startswith(_TCP) and name.endswith("Pair") for name in classes):
+                return pairs
+    return ()
+
+
+def _tables(raw: bytes, limit: int, with_empty: bool = False) -> Iterator[tuple[int, int]]:
+    """(first node, number of nodes) of everything in ``raw`` that has the form of a table of at most ``limit``."""
+    for offset in range(0, len(raw) - _TABLE.size + 1, 8):
+        buckets, count, first, elements, load, _, _ = _TABLE.unpack_from(raw, offset)
+        is_filled = bool(first) and 0 < elements <= limit
+        if load == _MAX_LOAD and buckets and count and (is_filled or (with_empty and not (first or elements))):
+            yield first, elements
+
+
+def _tag(memory: Memory, pair: int, buffer: int) -> int | None:
+    """The tag (key) of the queue, in one of the pair's tables, that the buffer is in."""
+    for node, elements in _tables(memory.read(pair, _PAIR_SIZE), _MAX_TRANSFERS):
+        tag = None
+        for _ in range(elements):
+            raw = memory.try_read(node, _QUEUE_NODE.size) if node else b""
+            if not raw:
+                tag = None
+                break
+            node, key, _, _, *ends = _QUEUE_NODE.unpack(raw)
+            if tag is None and _is_in_queue(memory, ends[:4], ends[4:], buffer):
+                tag = key
+        else:
+            tag = None if node else tag  # a table ends where it says
+        if tag is not None:
+            return tag if tag < _MAX_TAG else None
+    return None
+
+
+def _is_in_queue(memory: Memory, start: list[int], end: list[int], buffer: int) -> bool:
+    """True if a word from ``start`` to ``end`` is the buffer; each is (current, first, last, block) of a deque."""
+    block, current = start[3], start[0]
+    for _ in range(_MAX_TRANSFERS):
+        stop = end[0] if block == end[3] else start[2] if block == start[3] else current + _BLOCK
+        if not 0 <= stop - current <= _BLOCK:
+            return False
+        raw = memory.try_read(current, stop - current)
+        if not raw and stop > current:
+            return False
+        if buffer in struct.unpack(f"<{len(raw) // 8}Q", raw[: len(raw) & -8]):
+            return True
+        if block == end[3]:
+            return False
+        block += 8
+        current = int.from_bytes(memory.try_read(block, 8), "little")
+    return False
+
+
+# --- the workers of torch.distributed.rpc ---
+
+_WORKER_NODE_SIZE = 160
+_NODE_KEY = 8
+"""Offset of a node's key, behind the next node."""
+
+
+def rank_of_worker(memory: Memory, strings: StringReader, current_agent: int, name: str) -> int | None:
+    """The rank of worker ``name``; None if the agent, whose pointer is at ``current_agent``, has no such table or no
+    such worker."""
+    with suppress(GdbextError):
+        for first, elements in _tables(_head_of_agent(memory, memory.u64(current_agent)), _MAX_WORKERS):
+            ranks = dict(_workers(memory, strings, first, elements))
+            if name in ranks and len(ranks) == elements:
+                return ranks[name]
+    return None
+
+
+def own_worker(memory: Memory, strings: StringReader, current_agent: int) -> tuple[int, int] | None:
+    """The rank of this process as a worker, and the number of workers; None unless the agent, whose pointer is at
+    ``current_agent``, has the same in its own ``WorkerInfo`` and in its table of all workers."""
+    with suppress(GdbextError):
+        agent = memory.u64(current_agent)
+        raw = _head_of_agent(memory, agent)
+        # RpcAgent::workerInfo_ is behind the vtable
+        own = _worker_info(strings, raw, agent, 8) if len(raw) >= _WORKER_NODE_SIZE else None
+        for first, elements in _tables(raw, _MAX_WORKERS) if own else ():
+            workers = dict(_workers(memory, strings, first, elements))
+            if own and len(workers) == elements and workers.get(own[0]) == own[1] < elements:
+                return own[1], elements
+    return None
+
+
+def _head_of_agent(memory: Memory, agent: int) -> bytes:
+    """The beginning of the agent, which has its tables; the end of its page may be the end of what is mapped."""
+    return (memory.try_read(agent, _AGENT_SIZE) or memory.try_read(agent, 4096 - agent % 4096)) if agent else b""
+
+
+def _worker_info(
+    strings: StringReader, raw: bytes, start: int, offset: int, expected: str = ""
+) -> tuple[str, int] | None:
+    """Name and rank in the ``WorkerInfo`` at an offset of the object at ``start`` whose bytes are ``raw``; None if none
+    is there, or none with the ``expected`` name."""
+    for head in (16, 24, 32):  # sizes of a CustomClassHolder: the vtable and its counts of references
+        position = offset + head
+        with suppress(GdbextError):
+            name = strings.parse(raw, position, start + position, 256)
+            if name and (name == expected if expected else name.isprintable()):
+                rank = int(struct.unpack_from("<h", raw, position + strings.size)[0])
+                return (name, rank) if rank >= 0 else None
+    return None
+
+
+def _workers(memory: Memory, strings: StringReader, node: int, elements: int) -> list[tuple[str, int]]:
+    """Name and rank of each node; empty if a node has another form."""
+    workers = []
+    for _ in range(elements):
+        raw = memory.try_read(node, _WORKER_NODE_SIZE) if node else b""
+        worker = None
+        with suppress(GdbextError):
+            name = strings.parse(raw, _NODE_KEY, node + _NODE_KEY, 256) if raw else ""
+            worker = _worker_info(strings, raw, node, _NODE_KEY + strings.size, name) if name else None
+        if not worker:
+            return []
+        workers.append(worker)
+        node = memory.u64(node)
+    return [] if node else workers
+
+
+_FUTURE = "c10::ivalue::Future"
+_CALLBACK = 40
+"""Bytes of a callback in a future: a std::function, whose first word is its closure, and a bool."""
+_MAX_CALLBACKS, _MAX_DEPTH, _MAX_FUTURES = 64, 6, 256
+"""Most callbacks of a future, futures of a chain, and futures that are read."""
+_MAX_CLOSURE = 4096
+"""Most bytes of a closure."""
+
+
+def worker_that_owes(memory: Memory, class_of: ClassOf, current_agent: int, futex: int) -> int | None:
+    """The rank of the worker that must answer a call to complete the future for which a thread sleeps on ``futex``, a
+    word of its condition variable; None if it is no such future."""
+    try:
+        future = _object_around(class_of, futex, _FUTURE)
+        agent = memory.u64(current_agent) if future else 0
+        workers = {
+            worker
+            for first, elements in _tables(_head_of_agent(memory, agent), _MAX_WORKERS)
+            for worker, pending in _pipes(memory, first, elements)
+            if any(_completes(memory, class_of, start, future) for start in pending)
+        }
+    except GdbextError:
+        return None
+    return workers.pop() if len(workers) == 1 else None
+
+
+def _pipes(memory: Memory, node: int, elements: int) -> list[tuple[int, list[int]]]:
+    """(worker, the futures that it has to complete) of each node; empty if a node has another form."""
+    pipes = []
+    for _ in range(elements):
+        raw = memory.try_read(node, _PIPE_SIZE) if node else b""
+        table = next(_tables(raw[16:], _MAX_WORKERS, with_empty=True), None)
+        if not table:
+            return []
+        node, worker = struct.unpack_from("<2Q", raw)  # next; the number is a uint16_t, in what may be padding
+        message, messages = table
+        futures = []
+        for _ in range(messages):  # next, the message's number, and the holder of its future behind a flag
+            message, _, holder = struct.unpack("<3Q", memory.read(message, 24))
+            futures.append(memory.u64(holder + 8))
+        pipes.append((worker & 0xFFFF, futures))
+    return [] if node else pipes
+
+
+def _completes(memory: Memory, class_of: ClassOf, start: int, future: int) -> bool:
+    """True if ``start`` is the future, or its callbacks complete it, by their closures."""
+    level, seen = [start], {start}
+    for _ in range(_MAX_DEPTH):
+        if future in level:
+            return True
+        level = [*dict.fromkeys(f for one in level for f in _completed_by(memory, class_of, one) if f not in seen)]
+        seen.update(level)
+        if len(seen) > _MAX_FUTURES:
+            break
+    return False
+
+
+def _completed_by(memory: Memory, class_of: ClassOf, future: int) -> Iterator[int]:
+    """The futures in the closures, blocks of malloc's, of a future's callbacks."""
+    words = struct.unpack(f"<{_FUTURE_SIZE // 8}Q", memory.try_read(future, _FUTURE_SIZE) or bytes(_FUTURE_SIZE))
+    for start, end, limit in zip(words, words[1:], words[2:]):
+        size = end - start
+        if start and 0 < size <= _CALLBACK * _MAX_CALLBACKS and not size % _CALLBACK and end <= limit:
+            for callback in range(start, end, _CALLBACK):
+                closure = int.from_bytes(memory.try_read(callback, 8), "little")
+                head = memory.try_read(closure - 8, 8) if closure and not closure % 16 else b""
+                closure_size = (int.from_bytes(head, "little") & -8) - 8
+                if 8 <= closure_size <= _MAX_CLOSURE:
+                    yield from _pointers(memory, class_of, closure, closure_size, _FUTURE)

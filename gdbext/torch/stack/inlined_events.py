@@ -1,0 +1,444 @@
+"""The events of dispatches that were inlined into other code: call or redispatch, boxed or not, proven by that code.
+
+``Dispatcher::call`` and ``callBoxed`` ask for the step callbacks right before they call the kernel, the redispatches do
+not (Dispatcher.h, 2.13.0). So the code that may lead to the call of the kernel is followed backwards: all of its paths
+meet that question, or none does. ``KernelFunction::call`` tests whether there is an unboxed function before it boxes
+the arguments; ``callBoxed`` does not (KernelFunction_impl.h). If the paths disagree, the event is unknown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
+from gdbext.torch.assumed_symbols import (
+    DISPATCHER_CALL_BOXED_FOR_KEY,
+    HANDLE_CALL_BOXED_FOR_KEY,
+    KERNEL_FOR_KEY,
+    LOOKUP,
+    NEVER_RETURNING,
+    STEP_CALLBACKS,
+)
+from gdbext.torch.stack import DispatchEvent
+from gdbext.torch.stack.call_arguments import CallSites, follow_stub
+from gdbext.torch.stack.known_fallbacks import is_python_dispatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from gdbext.engine.arch import Architecture
+    from gdbext.engine.process.code_reader import FunctionInstructions
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Function, Symbolizer
+    from gdbext.engine.unwind import NativeStack
+    from gdbext.torch.registry.kernel import KernelFunction
+    from gdbext.torch.stack.dispatch_calls import DispatchCall
+
+_BOXED_AT, _UNBOXED_AT, _SYM_UNBOXED_AT = 8, 16, 24
+"""Offsets in c10::KernelFunction, behind the functor; its layout is checked by ``registry.kernel``."""
+_TESTED_WITHIN = 4
+"""Instructions between the load of a pointer and the jump that depends on it."""
+_NO_FALLTHROUGH = ("jmp", "ret", "trap")
+_MAX_LAYERS = 3
+"""Functions between the one that looks the kernel up and the one that calls it (KernelFunction::call, boxing)."""
+_MAX_LOOKUP_BYTES = 512
+"""Size of an ``OperatorEntry::lookup`` that was not inlined."""
+_BOXED_STACK = 3
+"""Number of the argument of a boxed kernel that is the boxed stack: functor, operator, keyset, stack."""
+KEYSET_BITS = 64
+"""clang folds the 64 of "64 - leading zeros", which becomes the index, into the table's offset."""
+
+
+class BackwardReach(NamedTuple):
+    """What the paths that lead to a call site meet first, followed backwards from it."""
+
+    asks: bool
+    """The question for step callbacks."""
+    other_call: bool
+    """Another call through a pointer: an earlier dispatch in the same function."""
+    begins: bool
+    """The beginning of the function."""
+    tests_unboxed: bool | None
+    """True: unboxed_kernel_func_ is loaded and branched on; False: it is never loaded; None: no branch follows."""
+
+    @property
+    def is_call(self) -> bool | None:
+        """It is a call (not a redispatch); None if the paths disagree."""
+        if self.asks:
+            return None if self.other_call or self.begins else True
+        return False if self.other_call or self.begins else None
+
+
+def backward_reach(
+    architecture: Architecture,
+    code: FunctionInstructions,
+    return_address: int,
+    asks: Callable[[int], bool],
+    never_returns: Callable[[int], bool] = lambda _: False,
+    is_lookup: Callable[[Instruction], bool] = lambda _: False,
+) -> BackwardReach | None:
+    """What leads to the call that returns to ``return_address``; None if the code has no such call.
+
+    ``asks`` and ``never_returns`` take the target of a direct call: it is at::getStepCallbacksUnlessEmpty, or does not
+    come back. ``is_lookup``: the instruction is part of a lookup; no code before it can test the kernel.
+    """
+
+    def event_of(insn: Instruction) -> str:
+        if not insn.is_call:
+            return ""
+        target = insn.target or insn.fixed_operand
+        return ("asks" if asks(target) else "") if target else "other_call"
+
+    reached = walk_cfg_back(code.instructions, return_address, event_of, never_returns)
+    if not reached:
+        return None
+    met, seen = reached
+    near = walk_cfg_back(
+        code.instructions, return_address, lambda insn: event_of(insn) or "lookup" * is_lookup(insn), never_returns
+    )
+    if near and "lookup" in near[0]:
+        seen = near[1]
+    loads = [number for number in seen if _loads_unboxed(architecture, code.instructions[number])]
+    tested = any(_is_branched_on(code.instructions[number + 1 : number + 1 + _TESTED_WITHIN]) for number in loads)
+    tests_unboxed = True if tested else None if loads else False
+    return BackwardReach("asks" in met, "other_call" in met, "begins" in met, tests_unboxed)
+
+
+def walk_cfg_back(
+    instructions: Sequence[Instruction],
+    return_address: int,
+    event_of: Callable[[Instruction], str],
+    never_returns: Callable[[int], bool],
+) -> tuple[set[str], set[int]] | None:
+    """Follow the code backwards from the call that returns to ``return_address``; None if there is no such call.
+
+    Each path ends at the first instruction for which ``event_of`` returns a word. Returns these words, with "begins" if
+    a path reaches the beginning of the code, and the numbers of all instructions between.
+    """
+    start = next((n for n, insn in enumerate(instructions) if insn.end == return_address and insn.is_call), None)
+    if start is None:
+        return None
+    jumps_to: dict[int, list[int]] = {}
+    for number, insn in enumerate(instructions):
+        if insn.kind in ("jmp", "jcc") and insn.target:
+            jumps_to.setdefault(insn.target, []).append(number)
+    met: set[str] = set()
+    seen: set[int] = set()
+    frontier = [start]
+    while frontier:
+        number = frontier.pop()
+        predecessors = list(jumps_to.get(instructions[number].address, ()))
+        if number == 0:
+            met.add("begins")
+        elif _falls_through(instructions[number - 1], never_returns):
+            predecessors.append(number - 1)
+        for predecessor in predecessors:
+            event = event_of(instructions[predecessor])
+            if event:
+                met.add(event)
+            elif predecessor not in seen:
+                seen.add(predecessor)
+                frontier.append(predecessor)
+    return met, seen
+
+
+def _falls_through(insn: Instruction, never_returns: Callable[[int], bool]) -> bool:
+    if insn.kind in _NO_FALLTHROUGH:
+        return False
+    target = (insn.target or insn.fixed_operand) if insn.is_call else 0
+    return not target or not never_returns(target)
+
+
+def _loads_unboxed(architecture: Architecture, insn: Instruction) -> bool:
+    """It reads a word at +16 of something that is not on the stack."""
+    memory = insn.memory
+    if not memory or memory.displacement != _UNBOXED_AT or memory.index_register:
+        return False
+    is_read = not insn.stored and not insn.is_call and insn.kind not in ("lea", "push", *_NO_FALLTHROUGH)
+    return is_read and memory.base not in ("", architecture.stack_pointer)
+
+
+def _is_branched_on(following: Sequence[Instruction]) -> bool:
+    """A conditional jump follows the load of a word, and nothing before it leaves the path."""
+    leaving = (insn for insn in following if insn.kind in ("jcc", *_NO_FALLTHROUGH) or insn.is_call)
+    first = next(leaving, None)
+    return first is not None and first.kind == "jcc"
+
+
+def offset_in_entry(offset: int | None, table: range) -> int | None:
+    """Offset within a dispatch table's entry of what an indexed access at ``offset`` of an OperatorEntry names; None if
+    that is no entry. ``table`` is the range of offsets of the first entry."""
+    if offset is None:
+        return None
+    return next((at - table.start for at in (offset, offset - KEYSET_BITS * len(table)) if at in table), None)
+
+
+def only_boxed(architecture: Architecture, code: Sequence[Instruction], table: range) -> bool:
+    """The kernel that the first instruction looks up is only entered by its boxed function. ``table`` is the range of
+    offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
+    kernel = {architecture.result_register} if code[0].is_call else set()
+    boxed: set[str | None] = set()
+    for insn in code[1:]:
+        member = _kernel_member(insn, kernel, table)
+        if member in (_UNBOXED_AT, _SYM_UNBOXED_AT):
+            return False
+        if insn.kind in ("call", "jmp") and not insn.target:
+            return member == _BOXED_AT or insn.source in boxed
+        is_entry = insn.kind == "add" and offset_in_entry(insn.immediate, table) == 0
+        if insn.kind == "lea" and insn.memory:
+            is_entry = offset_in_entry(insn.memory.displacement, table) == 0
+        is_copy = insn.kind == "mov" and insn.source in kernel
+        kernel = kernel.intersection(architecture.callee_saved) if insn.is_call else kernel - insn.writes
+        boxed -= insn.writes
+        if insn.destination and (is_entry or is_copy):
+            kernel.add(insn.destination)
+        elif insn.destination and insn.kind == "mov" and member == _BOXED_AT:
+            boxed.add(insn.destination)
+    return False
+
+
+def _kernel_member(insn: Instruction, kernel: Collection[str], table: range) -> int | None:
+    """Offset in the KernelFunction that the instruction's memory operand names: through a register in ``kernel``, which
+    hold its address, or as an entry of the table itself."""
+    memory = insn.memory
+    if not memory or insn.kind not in ("mov", "call", "jmp"):
+        return None
+    if memory.base in kernel:
+        return memory.displacement
+    return offset_in_entry(memory.displacement, table)
+
+
+class InlinedDispatchEvents:
+    """Tells the events of inlined dispatches, and the frames of a dispatch without symbols, for one process."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        symbolizer: Symbolizer,
+        sites: CallSites,
+        num_backends: int | None,
+        table: range = range(0),
+    ) -> None:
+        """``table`` is the range of offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
+        self._table = table
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._sites = sites
+        self._num_backends = num_backends
+        self._callbacks = STEP_CALLBACKS.address(symbolizer)
+        # caches by the target of a call
+        self._is_step_callbacks: dict[int, bool] = {}
+        self._is_kernel_for_key: dict[int, bool] = {}
+        self._is_noreturn: dict[int, bool] = {}
+        # caches by the return address of a call
+        self._kernel_is_for_key: dict[int, bool] = {}
+        self._reach: dict[int, BackwardReach | None] = {}
+        # caches by the start of a function
+        self._has_lookup: dict[int, bool] = {}
+        self._dispatching: dict[int, bool] = {}
+        self._calls_for_key: dict[int, bool] = {}
+
+    def event(
+        self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction | None, boxed_entry: bool
+    ) -> DispatchEvent | None:
+        """The event of an inlined dispatch that entered its ``kernel``; None if nothing proves it.
+
+        ``boxed_entry``: the kernel was entered by its boxed function.
+        """
+        if self.is_for_key(stack, call):
+            return DispatchEvent.CALL_BOXED  # boxed, whatever the kernel has besides
+        is_call = self.is_call(stack, call)
+        boxed = self._is_boxed(stack, call, kernel) if boxed_entry else False
+        if is_call is None or boxed is None:
+            return None
+        if is_call:
+            return DispatchEvent.CALL_BOXED if boxed else DispatchEvent.CALL
+        return DispatchEvent.REDISPATCH_BOXED if boxed else DispatchEvent.REDISPATCH
+
+    def _is_boxed(self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction | None) -> bool | None:
+        """The event of a call that entered the boxed function of its kernel is a boxed one."""
+        if kernel and (kernel.unboxed or kernel.sym_unboxed):
+            return True  # unboxed arguments would have gone to the unboxed function
+        lookup_level, layer = call.header[0], call.header[-1]
+        if len(call.header) > 1:
+            # boxed if the boxed stack lies at or above the lookup frame's SP: it was passed in. Else a layer made it
+            address = self._sites.argument(stack, layer, _BOXED_STACK)
+            if stack.function(layer):
+                return False  # a layer that boxes, by its name
+            return None if address is None else address >= stack.frames[lookup_level].sp
+        reach = self._backward_reach(stack, lookup_level)
+        return None if not reach or reach.tests_unboxed is None else not reach.tests_unboxed
+
+    def is_call(self, stack: NativeStack, call: DispatchCall) -> bool | None:
+        """``Dispatcher::call`` or ``callBoxed``, by the code of the frame that looks the kernel up."""
+        level = call.header[0]
+        if self.is_for_key(stack, call):
+            return True
+        if not self._dispatches(self._sites.function(stack, level)):
+            return None
+        reach = self._backward_reach(stack, level)
+        return reach.is_call if reach else None
+
+    def looks_up(self, stack: NativeStack, level: int) -> bool:
+        """The code of the frame looks a kernel up, or cannot be read; the function's name is not considered."""
+        function = self._sites.function(stack, level)
+        if not function:
+            return False
+        if function.start not in self._has_lookup:
+            is_read = bool(self._sites.decoded(function).calls)
+            self._has_lookup[function.start] = not is_read or self._looks_up(function, by_callbacks=False)
+        return self._has_lookup[function.start]
+
+    def is_for_key(self, stack: NativeStack, call: DispatchCall) -> bool:
+        """``callBoxedForDispatchKey``: it calls the kernel of a key that was named, whatever keyset it makes.
+
+        In an inlined dispatch, some path to the call leads from the function that returns the kernel of a key, without
+        another lookup between: the function of the frame may make ordinary calls, too.
+        """
+        mangled = call.mangled
+        if DISPATCHER_CALL_BOXED_FOR_KEY.begins(mangled) or HANDLE_CALL_BOXED_FOR_KEY.begins(mangled):
+            return True
+        if not call.is_inlined:
+            return False
+        level = call.header[0]
+        if is_python_dispatcher(stack, level):
+            return True
+        function = self._sites.function(stack, level)
+        if not function:
+            return False
+        if function.start not in self._calls_for_key:
+            targets = self._call_targets(self._sites.decoded(function).calls)
+            self._calls_for_key[function.start] = any(map(self._calls_kernel_for_key, targets))
+        if not self._calls_for_key[function.start]:
+            return False
+        pc = stack.frames[level].pc
+        if pc not in self._kernel_is_for_key:
+            instructions = self._sites.code(stack, level).instructions
+            reached = walk_cfg_back(instructions, pc, self._kernel_origin, self._never_returns)
+            self._kernel_is_for_key[pc] = bool(reached and "for key" in reached[0])
+        return self._kernel_is_for_key[pc]
+
+    def _kernel_origin(self, insn: Instruction) -> str:
+        """How the kernel was found that is called after this instruction: "for key" or "looked up"; "other call" for a
+        call through an unknown pointer, "" if the instruction says nothing."""
+        if not insn.is_call:
+            return "looked up" if self._shifts(insn) or self._indexes_dispatch_table(insn) else ""
+        target = next(self._call_targets((insn,)), 0)
+        if not target:
+            return "other call"
+        return "for key" if self._calls_kernel_for_key(target) else "looked up" if self._is_lookup(target) else ""
+
+    def asks_for_callbacks(self, stack: NativeStack, level: int) -> bool:
+        """The function of the frame asks for step callbacks somewhere."""
+        return any(
+            self._is_get_step_callbacks(insn.target) for insn in self._sites.code(stack, level).calls if insn.target
+        )
+
+    def layers(self, stack: NativeStack, level: int) -> list[int]:
+        """The frames of an inlined dispatch that reaches its kernel from frame ``level``, the outermost first.
+
+        [] if no code looks a kernel up there: what is called is no dispatch then, but a wrapper's own function.
+        Code without symbols may have functions between the one that looks the kernel up and the one that calls it.
+        """
+        levels = [level]
+        while not self._dispatches(self._sites.function(stack, levels[0])):
+            outer = levels[0] + 1
+            if stack.function(level) or len(levels) > _MAX_LAYERS or outer >= len(stack):
+                return []
+            layer = self._sites.function(stack, levels[0])
+            if not layer or self._sites.direct_target(stack, outer) != layer.start:
+                return []
+            levels.insert(0, outer)
+        return levels
+
+    # --- code ------------------------------------------------------------------------------------
+
+    def _backward_reach(self, stack: NativeStack, level: int) -> BackwardReach | None:
+        pc = stack.frames[level].pc
+        if pc not in self._reach:
+            self._reach[pc] = backward_reach(
+                self._memory.architecture,
+                self._sites.code(stack, level),
+                pc,
+                self._is_get_step_callbacks,
+                self._never_returns,
+                self._shifts,
+            )
+        return self._reach[pc]
+
+    def _never_returns(self, target: int) -> bool:
+        if target not in self._is_noreturn:
+            addresses = {follow_stub(self._memory, target), self._memory.try_u64(target) or 0}
+            names = (name for address in addresses for name in self._symbolizer.names_at(address))
+            self._is_noreturn[target] = any(name.startswith(NEVER_RETURNING) for name in names)
+        return self._is_noreturn[target]
+
+    def _is_get_step_callbacks(self, target: int) -> bool:
+        if target not in self._is_step_callbacks:
+            leads_to = (follow_stub(self._memory, target), self._memory.try_u64(target))
+            self._is_step_callbacks[target] = self._callbacks != 0 and self._callbacks in leads_to
+        return self._is_step_callbacks[target]
+
+    def _dispatches(self, function: Function | None) -> bool:
+        """The function contains a lookup, or calls one. The name alone tells it of a function of PyTorch's own, and of
+        one whose code has no known call."""
+        if not function:
+            return False
+        if function.start not in self._dispatching:
+            in_torch = function.module.name.startswith("libtorch")
+            is_trusted = bool(function.names) and (in_torch or not self._sites.decoded(function).calls)
+            self._dispatching[function.start] = is_trusted or self._looks_up(function)
+        return self._dispatching[function.start]
+
+    def _looks_up(self, function: Function, by_callbacks: bool = True) -> bool:
+        """``by_callbacks``: also count callers of getStepCallbacksUnlessEmpty; off where autograd's Node::operator(),
+        which calls it too, must not match."""
+        code = self._sites.decoded(function)
+        if self._selects_key(code.instructions):
+            return True
+        return any(
+            self._is_lookup(target)
+            or self._calls_kernel_for_key(target)
+            or (by_callbacks and self._is_get_step_callbacks(target))
+            for target in self._call_targets(code.calls)
+        )
+
+    def _call_targets(self, calls: Iterable[Instruction]) -> Iterator[int]:
+        """The targets of direct calls, and of those through the slots of imports (-fno-plt)."""
+        for call in calls:
+            slot = call.fixed_operand
+            target = call.target or (slot and self._memory.try_u64(slot))
+            if target:
+                yield target
+
+    def _calls_kernel_for_key(self, target: int) -> bool:
+        """``target`` is the function that returns the kernel of a key."""
+        if target not in self._is_kernel_for_key:
+            names = self._symbolizer.names_at(follow_stub(self._memory, target))
+            self._is_kernel_for_key[target] = any(map(KERNEL_FOR_KEY.begins, names))
+        return self._is_kernel_for_key[target]
+
+    def _is_lookup(self, target: int) -> bool:
+        address = follow_stub(self._memory, target)
+        if any(LOOKUP.begins(name) for name in self._symbolizer.names_at(address)):
+            return True
+        function = self._sites.function_at(address)
+        if not function or function.start != address or function.names or function.size > _MAX_LOOKUP_BYTES:
+            return False
+        return self._selects_key(self._sites.decoded(function).instructions)
+
+    def _selects_key(self, instructions: tuple[Instruction, ...]) -> bool:
+        """``DispatchKeySet::highestFunctionalityKey``: the keyset, shifted by the number of backends; of a keyset that
+        is a constant only the access to the table is left."""
+        return any(self._shifts(insn) or self._indexes_dispatch_table(insn) for insn in instructions)
+
+    def _shifts(self, insn: Instruction) -> bool:
+        return insn.kind == "shr" and insn.immediate == self._num_backends
+
+    def _indexes_dispatch_table(self, insn: Instruction) -> bool:
+        """An access, by an index, to an entry of a table that is part of an OperatorEntry."""
+        memory = insn.memory
+        if not memory or not memory.index_register or insn.kind not in ("mov", "lea") or insn.stored:
+            return False
+        is_object = memory.base not in ("", PC_RELATIVE, self._memory.architecture.stack_pointer)
+        return is_object and offset_in_entry(memory.displacement, self._table) is not None
