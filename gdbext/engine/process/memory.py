@@ -222,7 +222,7 @@ class _ReadOnDemand(Memory):
 
 
 class NotedMemory(_ReadOnDemand):
-    """The same cache for a recording in the making, which is told what is used of the pages."""
+    """The same cache for a recording in the making, which notes what is used of the pages."""
 
     __slots__ = ()
 

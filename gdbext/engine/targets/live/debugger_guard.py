@@ -54,7 +54,7 @@ _SECONDS = 2.0
 
 
 class DebuggerGuard:
-    """Watches over one process that this one traces: until close(), until it is let go, or until we have ended."""
+    """Guards one process that this one traces: until close(), until it is detached from, or until we have exited."""
 
     def __init__(self, pid: int) -> None:
         """The process is stopped, or not traced yet. Without permission to write to it nothing is done."""
@@ -164,7 +164,7 @@ def _watch(healer: Healer, debugger: socket.socket, mutex: RobustMutex, server: 
     if its_tracer and hasattr(os, "pidfd_open"):
         with contextlib.suppress(ProcessLookupError):  # it has exited meanwhile: the first look shows it
             waits.append(os.pidfd_open(its_tracer))
-    while not (ended := select.select(waits, [], [], 0.5)[0]):
+    while not (exited := select.select(waits, [], [], 0.5)[0]):
         now = tracer(pid, pid)
         its_tracer = its_tracer or now
         if now != its_tracer:
@@ -173,7 +173,7 @@ def _watch(healer: Healer, debugger: socket.socket, mutex: RobustMutex, server: 
             break
         healer.look()
     its_tracer = its_tracer or tracer(pid, pid)
-    if debugger.fileno() in ended and debugger.recv(1):
+    if debugger.fileno() in exited and debugger.recv(1):
         return
     with server.stopped():
         healer.heal()

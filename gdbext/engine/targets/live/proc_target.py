@@ -256,7 +256,7 @@ class ProcTarget(LocalProcess):
             stop = ptrace.PtraceStop(True, 0)
         if not stop:
             return False
-        if stop.ended:
+        if stop.exited:
             self._threads.pop(thread.tid, None)
         else:
             thread.note_stop(stop)
@@ -268,7 +268,7 @@ def _detach(thread: ProcThread) -> bool:
     try:
         if not thread.stopped:
             stop = ptrace.poll(thread.tid)
-            if not stop or stop.ended:
+            if not stop or stop.exited:
                 return stop is None  # still in the kernel: it cannot be detached, and resumes as soon as we exit
             thread.note_stop(stop)
         ptrace.detach(thread.tid, thread.held)
@@ -289,6 +289,6 @@ def _collect(pid: int, tids: Collection[int]) -> None:
             except ChildProcessError:
                 left.discard(tid)
             else:
-                left -= {tid} if stop and stop.ended else set()
+                left -= {tid} if stop and stop.exited else set()
         if left:
             time.sleep(0.001)

@@ -31,7 +31,7 @@ WALL = 0x40000000
 class PtraceStop(NamedTuple):
     """The answer of waitpid: the thread stopped (``signal`` is held back and must be passed on), or it exited."""
 
-    ended: bool
+    exited: bool
     signal: int
     stopped_by: int = 0
     """The signal of the group-stop that the thread was in before."""

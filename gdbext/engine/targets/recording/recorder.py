@@ -277,7 +277,7 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         return data
 
     def copied_page(self, number: int) -> bytes:
-        """The page, of which only the parts that ``note`` names are kept; b"" if it cannot be read."""
+        """As the target, but only the parts that ``note`` names are kept; b"" if it cannot be read."""
         try:
             page = self._source.read(number * PAGE_SIZE, PAGE_SIZE)
         except MemoryFault:

@@ -164,7 +164,7 @@ class Machine:
 
     def group_folders(self, controller: str) -> list[str]:
         """The folders of the process's cgroup and of those around it, its own first; empty if they are not mounted
-        here, or the group is outside of our own container. Those of the unified hierarchy if no older one has the
+        here, or the group is outside of our own container. The unified hierarchy is used if no older one has the
         controller."""
         groups = dict(self._groups)
         name = controller if controller in groups and controller in self._group_mounts else ""

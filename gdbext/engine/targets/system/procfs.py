@@ -116,7 +116,7 @@ class ProcFs:
         return self._children
 
     def grandchildren(self) -> Mapping[int, Sequence[ChildProcess]]:
-        """The child processes of the children, by the child's PID; at most 64. Those of a launcher's agent, for
+        """The child processes of the children, by the child's PID; at most 64: of a launcher's agent, for
         example."""
         found, room = {}, 64
         for pid in sorted(self._children)[:room]:
