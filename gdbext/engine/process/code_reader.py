@@ -280,14 +280,14 @@ def member_loads(architecture: Architecture, code: Iterable[Instruction], argume
     the argument's value.
     """
     holders = {architecture.argument_registers[argument]}
-    for one in code:
-        memory = one.memory
-        loads = one.kind == "mov" and one.destination
+    for instruction in code:
+        memory = instruction.memory
+        loads = instruction.kind == "mov" and instruction.destination
         if loads and memory and memory.base in holders and not memory.index_register:
             yield memory.displacement
-        copied = one.kind == "mov" and one.source in holders
-        holders -= one.writes - set(architecture.callee_saved) if one.is_call else one.writes
-        if copied and one.destination:
-            holders.add(one.destination)
-        if not holders or one.kind in ("ret", "jmp", "trap"):
+        copied = instruction.kind == "mov" and instruction.source in holders
+        holders -= instruction.writes - set(architecture.callee_saved) if instruction.is_call else instruction.writes
+        if copied and instruction.destination:
+            holders.add(instruction.destination)
+        if not holders or instruction.kind in ("ret", "jmp", "trap"):
             return

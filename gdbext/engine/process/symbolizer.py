@@ -139,15 +139,15 @@ class Symbolizer:
         if module is not None:
             found = self.modules.named(module)
             return self._search_in(found, name) if found else None
-        for each in self.modules.modules:
-            index = self.index(each)
+        for loaded in self.modules.modules:
+            index = self.index(loaded)
             symbol = index.exported(name) if index else None
             if symbol:
-                return each, symbol
-        for each in self.modules.modules:
-            index = self.index(each)
+                return loaded, symbol
+        for loaded in self.modules.modules:
+            index = self.index(loaded)
             if index and index.in_use:
-                result = self._search_in(each, name)
+                result = self._search_in(loaded, name)
                 if result:
                     return result
         return None

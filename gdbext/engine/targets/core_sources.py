@@ -230,8 +230,8 @@ def _known_size(packing: Packing, head: bytes, path: str) -> int:
 def _folder(path: str, size: int) -> str:
     """The folder for temporary files with the most room. Raises BadCore if no disk has enough."""
     folders = [os.environ.get("TMPDIR", ""), "/var/tmp", tempfile.gettempdir()]
-    room = {each: _room(each) for each in folders if each and os.access(each, os.W_OK)}
-    chosen = folders[0] if folders[0] in room else max(room, key=lambda each: room[each], default="/tmp")
+    room = {folder: _room(folder) for folder in folders if folder and os.access(folder, os.W_OK)}
+    chosen = folders[0] if folders[0] in room else max(room, key=lambda folder: room[folder], default="/tmp")
     compressed = os.stat(path).st_size  # noqa: PTH116
     if room.get(chosen, 0) - _RESERVE < max(size // _SPARSENESS, compressed):
         raise _no_room(path, size or compressed)

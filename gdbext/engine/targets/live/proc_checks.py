@@ -264,12 +264,14 @@ def check_architecture(pid: int) -> int:
         raise refusal(pid) from None
     except OSError as error:
         raise TargetGone.of(pid) from error
-    found = identify(header)
-    if not found:
+    identity = identify(header)
+    if not identity:
         raise architectures.foreign(f"the program of process {pid} is not an ELF file")
-    if not found.is_ours or not architectures.supported(found.machine):
-        raise architectures.foreign(f"process {pid} runs a {found.bits}-bit program (ELF machine {found.machine})")
-    return found.machine
+    if not identity.is_ours or not architectures.supported(identity.machine):
+        raise architectures.foreign(
+            f"process {pid} runs a {identity.bits}-bit program (ELF machine {identity.machine})"
+        )
+    return identity.machine
 
 
 def uses_servers(pid: int) -> bool:

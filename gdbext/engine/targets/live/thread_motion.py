@@ -106,24 +106,24 @@ def _text(path: str) -> str:
 _AREA = struct.Struct("<2IQ4I")
 
 
-def same_but_for_rseq(one: bytes, other: bytes, address: int = 0) -> bool:
+def same_but_for_rseq(before: bytes, after: bytes, address: int = 0) -> bool:
     """Two copies of the memory at ``address`` are equal except for the numbers of CPU, node and concurrency that the
     kernel writes into a struct rseq (aligned to its 32 bytes) whenever it moves a thread."""
-    if one == other:
+    if before == after:
         return True
-    if len(one) != len(other):
+    if len(before) != len(after):
         return False
     first = -address % _AREA.size
-    bounds = [0, *range(first, len(one), _AREA.size), len(one)]
-    pieces = ((one[low:high], other[low:high]) for low, high in zip(bounds, bounds[1:]))
-    return all(mine == theirs or _is_moved_area(mine, theirs) for mine, theirs in pieces)
+    bounds = [0, *range(first, len(before), _AREA.size), len(before)]
+    pieces = ((before[low:high], after[low:high]) for low, high in zip(bounds, bounds[1:]))
+    return all(old == new or _is_moved_area(old, new) for old, new in pieces)
 
 
-def _is_moved_area(one: bytes, other: bytes) -> bool:
-    if len(one) < _AREA.size:
+def _is_moved_area(before: bytes, after: bytes) -> bool:
+    if len(before) < _AREA.size:
         return False
     cpus = os.sysconf("SC_NPROCESSORS_CONF")
-    areas = _AREA.unpack(one), _AREA.unpack(other)
+    areas = _AREA.unpack(before), _AREA.unpack(after)
     numbers = [(start, cpu, node, concurrency) for start, cpu, _, _, node, concurrency, _ in areas]
     constant = [(critical, flags, rest) for _, _, critical, flags, _, _, rest in areas]
     return constant[0] == constant[1] and all(each[0] == each[1] and max(each) < cpus for each in numbers)

@@ -24,15 +24,15 @@ def head(path: str, limit: int) -> bytes:
     """The first ``limit`` bytes. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
     try:
-        found = os.read(descriptor, min(limit, _STEP))
-        parts, room = [found], limit - len(found)
-        while found and room > 0:
-            found = os.read(descriptor, min(room, _STEP))
-            parts.append(found)
-            room -= len(found)
+        data = os.read(descriptor, min(limit, _STEP))
+        parts, room = [data], limit - len(data)
+        while data and room > 0:
+            data = os.read(descriptor, min(room, _STEP))
+            parts.append(data)
+            room -= len(data)
     finally:
         os.close(descriptor)
-    return parts[0] if len(parts) <= 2 and not found else b"".join(parts)
+    return parts[0] if len(parts) <= 2 and not data else b"".join(parts)
 
 
 def line(path: str) -> bytes:

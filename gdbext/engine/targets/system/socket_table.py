@@ -137,9 +137,9 @@ class _Table:
         is_loopback = host.endswith("7F") if len(host) == 8 else host == "00000000000000000000000001000000"
         ours = {other.partition(":")[0], *(row[1].partition(":")[0] for row in self.by_inode.values())}
         ends = {address, f"{'0' * len(host)}:{port}"} if is_loopback or host in ours else {address}
-        found = [row for row in self.by_inode.values() if row[1] in ends and _TCP_STATES[int(row[3], 16)] == LISTEN]
+        listeners = [row for row in self.by_inode.values() if row[1] in ends and _TCP_STATES[int(row[3], 16)] == LISTEN]
         # rx_queue of a listener is sk_ack_backlog (net/ipv4/tcp_ipv4.c)
-        return (int(found[0][9]), int(found[0][4].partition(":")[2], 16)) if len(found) == 1 else (0, 0)
+        return (int(listeners[0][9]), int(listeners[0][4].partition(":")[2], 16)) if len(listeners) == 1 else (0, 0)
 
 
 def _socket_of(family: str, row: list[str], other: list[str] | None) -> Socket:
