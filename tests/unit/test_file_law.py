@@ -28,7 +28,7 @@ DECLARED = {
         *("engine/targets/system/machine.py", "engine/targets/system/surroundings.py"),
     ],
     "other files of the kernel, by constants or by the caller's word; the status of what it names": [
-        *("engine/targets/live/kernel_probes.py", "engine/targets/system/nvidia.py", "engine/targets/system/peers.py"),
+        *("engine/targets/live/debugger_guard.py", "engine/targets/system/nvidia.py", "engine/targets/system/peers.py"),
         *("tools/ps/__init__.py", "tools/ranks/rank_processes.py", "tools/core_handler/crash_user.py"),
         *("hosts/lldb/lldb_frames.py", "tools/probes/bpf/probe_keeper.py"),
         *("engine/process/modules.py", "tools/probes/bpf/trace_program.py"),

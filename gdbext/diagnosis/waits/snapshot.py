@@ -11,7 +11,7 @@ from gdbext.diagnosis.waits.function_tag import tags_of
 from gdbext.diagnosis.waits.pool_table import POOLS, PoolIndex
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.glibc.pthread import thread_id
-from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked, continued, named
+from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked_syscall, continued, make_syscall
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
 
@@ -251,10 +251,12 @@ class ThreadSnapshot:
     @cached_property
     def syscall(self) -> Syscall | None:
         """The system call the thread is blocked in, None when it runs."""
-        call = blocked(self.registers, self.process.memory)
+        call = blocked_syscall(self.registers, self.process.memory)
         side = self.kernel_side
         if not call and side and side.call >= 0:
-            return named(self.process.memory, side.call, side.arguments)  # the kernel's word: code may be unreadable
+            return make_syscall(
+                self.process.memory, side.call, side.arguments
+            )  # the kernel's word: code may be unreadable
         if not call or call.name != RESTARTED or len(self.frames) < 2:
             return call
         return continued(call, self.process.memory, self.frames[1].cfa)

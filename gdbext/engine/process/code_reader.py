@@ -1,20 +1,10 @@
-"""The target's code: its bytes, decoded functions, stubs of linkage tables, and the system call that a thread is
-blocked in.
-
-The stubs of a library's linkage table jump through words that the loader sets to the address of a function.
-
-Elf64_Rela, and the tags of the tables: System V ABI, chapters "Relocation" and "Dynamic Linking" (elf.h).
-
-Functions are decoded once, with every place that a jump leads to.
-
-Short functions tell which members of an object they load, and which fixed address they return: the way to a static
-variable whose symbol was stripped.
-"""
+"""The target's code: its bytes, decoded functions, stubs of linkage tables, and the call a thread is blocked in."""
 
 from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch.argument_places import jump_targets
@@ -31,21 +21,15 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Function, Symbolizer
 
     Part = tuple[int, int]
-    """First and last half of a part of a library's code: (0, 1) is the first half."""
+    """(first, end) of a part of a library's code, in halves: (0, 1) is the first half."""
 
 _RELA = struct.Struct("<QQq")
 """r_offset, r_info (number of the symbol from bit 32 on), r_addend."""
-_TABLES = ((23, 2), (7, 8))
-"""(DT_JMPREL, DT_PLTRELSZ) and (DT_RELA, DT_RELASZ): where a table is, and its bytes."""
-_RELATIVE_COUNT = 0x6FFFFFF9
-"""DT_RELACOUNT: so many entries at the beginning of DT_RELA have no symbol."""
-_LIMIT = 1 << 28
-"""Most bytes of a table."""
 
 
 def imported_slots(image: ElfImage, names: Collection[str]) -> set[int]:
-    """The virtual addresses of the slots that hold the address of one of these symbols, be it defined in the library or
-    not. Raises SymbolFileError."""
+    """The virtual addresses of the slots that hold the address of one of these symbols, whether it is defined in the
+    library or not (System V ABI, "Relocation" and "Dynamic Linking"; elf.h). Raises SymbolFileError."""
     table = dynamic_table(image)
     if not table:
         return set()
@@ -55,36 +39,31 @@ def imported_slots(image: ElfImage, names: Collection[str]) -> set[int]:
         for number in table.numbers_with([name.encode()])
         if table.is_named(number, name.encode())
     }
-    return {slot for slot, number in _relocations(image) if number in wanted} if wanted else set()
-
-
-def _relocations(image: ElfImage) -> Iterator[tuple[int, int]]:
-    """(virtual address, number of the symbol)"""
-    dynamic = image.dynamic
-    for where, size in _TABLES:
-        skipped = dynamic.get(_RELATIVE_COUNT, 0) * _RELA.size if where == 7 else 0
-        length = min(dynamic.get(size, 0), _LIMIT) - skipped
+    slots: set[int] = set()
+    dynamic = image.dynamic if wanted else {}
+    # (DT_JMPREL, DT_PLTRELSZ) and (DT_RELA, DT_RELASZ): address and size of a table
+    for where, size in ((23, 2), (7, 8)):
+        # DT_RELACOUNT: the number of entries at the beginning of DT_RELA without a symbol
+        skipped = dynamic.get(0x6FFFFFF9, 0) * _RELA.size if where == 7 else 0
+        length = min(dynamic.get(size, 0), 1 << 28) - skipped
         raw = image.read(dynamic.get(where, -1) + skipped, length) if where in dynamic and length > 0 else b""
-        for slot, info, _ in _RELA.iter_unpack(raw[: len(raw) // _RELA.size * _RELA.size]):
-            yield slot, info >> 32
-
-
-_OFFSETS = ".got"
-_SECTIONS = (".plt", ".plt.sec", ".plt.got")
+        rows = _RELA.iter_unpack(raw[: len(raw) // _RELA.size * _RELA.size])
+        slots.update(slot for slot, info, _ in rows if info >> 32 in wanted)
+    return slots
 
 
 def import_stubs(module: Module, architecture: Architecture, names: Collection[str]) -> list[int]:
     """The absolute addresses of the library's stubs for one of these symbols, whether the loader has bound them already
-    or not. Raises SymbolFileError."""
+    or not: they jump through the slots. Raises SymbolFileError."""
     image = module.image
     slots = imported_slots(image, names) if image else set()
-    found = []
-    for name in _SECTIONS if slots else ():
+    stubs = []
+    for name in (".plt", ".plt.sec", ".plt.got") if slots else ():
         section = image.sections.get(name) if image else None
         code = image.read(section.address, section.size) if image and section else b""
         if section and code:
-            found += [module.base + stub for stub, slot in architecture.stubs(code, section.address) if slot in slots]
-    return found
+            stubs += [module.base + stub for stub, slot in architecture.stubs(code, section.address) if slot in slots]
+    return stubs
 
 
 WHOLE: Part = (0, 2)
@@ -92,8 +71,8 @@ HALVES: tuple[Part, ...] = ((0, 1), (1, 2))
 
 
 def text_pieces(module: Module, overlap: int, part: Part = WHOLE) -> Iterator[tuple[int, bytes]]:
-    """The code of a library in pieces with their absolute addresses, each with the first ``overlap`` bytes of the next;
-    the first half has those of the second one, too."""
+    """(absolute address, bytes) of the code of a library in pieces, each with the first ``overlap`` bytes of the next;
+    the first half ends with those of the second one, too."""
     image = module.image
     text = image.sections.get(".text") if image else None
     if image and text:
@@ -104,14 +83,14 @@ def text_pieces(module: Module, overlap: int, part: Part = WHOLE) -> Iterator[tu
 
 
 class CodeReader:
-    """Reads instructions from a module's file where possible (a core may lack them), else from memory."""
+    """Reads instructions from a module's file if possible (a core may lack them), else from memory."""
 
     def __init__(self, memory: Memory, modules: ModuleTable) -> None:
         self._memory = memory
         self._modules = modules
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes of code at ``address``, b"" where they cannot be had."""
+        """Exactly ``size`` bytes of code at ``address``, b"" if they cannot be read."""
         if address < 0:
             return b""
         module = self._modules.find(address)
@@ -119,34 +98,28 @@ class CodeReader:
         return found or self._memory.try_read(address, size)
 
     def after(self, address: int, size: int) -> bytes:
-        """Up to ``size`` bytes of code from ``address`` on; b"" where they cannot be had."""
-        while size:
-            found = self.read(address, size)
-            if found:
-                return found
+        """Up to ``size`` bytes of code from ``address`` on; b"" if they cannot be read."""
+        while size and not (code := self.read(address, size)):
             size //= 2
-        return b""
+        return code if size else b""
 
     def before(self, address: int, size: int) -> bytes:
-        """Up to ``size`` bytes of code that end at ``address``; b"" where they cannot be had."""
-        while size:
-            found = self.read(address - size, size)
-            if found:
-                return found
+        """Up to ``size`` bytes of code that end at ``address``; b"" if they cannot be read."""
+        while size and not (code := self.read(address - size, size)):
             size //= 2
-        return b""
+        return code if size else b""
 
     def imported(self, slot: int) -> int:
         """The function whose address the loader has put into a slot of a module's global offset table; 0 for any
-        other place. With -fno-plt, calls go through such slots."""
+        other address. With -fno-plt, calls go through such slots."""
         module = self._modules.find(slot)
-        table = module.image.sections.get(_OFFSETS) if module and module.image else None
+        table = module.image.sections.get(".got") if module and module.image else None
         if not module or not table or not 0 <= module.vaddr(slot) - table.address < table.size:
             return 0
         return self._memory.try_u64(slot) or 0
 
     def is_code(self, address: int) -> bool:
-        """True where the address is in executable memory (as far as is known: a core may lack permissions)."""
+        """True if the address is in executable memory (as far as known: a core may lack permissions)."""
         module = self._modules.find(address)
         if module and module.image:
             return module.image.is_code(module.vaddr(address))
@@ -158,45 +131,42 @@ class CodeReader:
 
 MAX_SIZE = 1 << 15
 """Bytes of a function that are decoded; ``at::_ops`` and VariableType functions have 300 to 6,000."""
-_COLD = ".cold"
 
 
-class Decoded(NamedTuple):
+class FunctionInstructions(NamedTuple):
     """Instructions of one function, and the targets of all jumps in it and in its cold part."""
 
     instructions: tuple[Instruction, ...]
     labels: frozenset[int]
 
     def up_to(self, pc: int) -> list[Instruction]:
-        """The instructions that end at ``pc`` or before; [] where none ends just there."""
-        before = [found for found in self.instructions if found.end <= pc]
+        """The instructions that end at ``pc`` or before; [] if none ends exactly there."""
+        before = [instruction for instruction in self.instructions if instruction.end <= pc]
         return before if before and before[-1].end == pc else []
 
     @property
     def calls(self) -> list[Instruction]:
-        """The call instructions of the function."""
-        return [found for found in self.instructions if found.is_call]
+        return [instruction for instruction in self.instructions if instruction.is_call]
 
 
-EMPTY = Decoded((), frozenset())
+EMPTY = FunctionInstructions((), frozenset())
 
 
 class FunctionCode:
-    """Decodes functions of one process and keeps them."""
+    """Decodes functions of one process, each once."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
         self._memory = memory
         self._symbolizer = symbolizer
-        self._decoded: dict[int, Decoded] = {}
+        self._decoded: dict[int, FunctionInstructions] = {}
 
-    def of(self, function: Function | None) -> Decoded:
-        """The function's code; EMPTY where it cannot be read or is too large."""
+    def of(self, function: Function | None) -> FunctionInstructions:
+        """The function's code; EMPTY if it cannot be read or is too large."""
         if not function:
             return EMPTY
-        found = self._decoded.get(function.start)
-        if not found:
-            found = self._decoded[function.start] = self._decode(function)
-        return found
+        if function.start not in self._decoded:
+            self._decoded[function.start] = self._decode(function)
+        return self._decoded[function.start]
 
     def function(self, address: int) -> Function | None:
         """The function around an address that a symbol covers."""
@@ -208,28 +178,27 @@ class FunctionCode:
         image = module.image if module else None
         return bool(module and image and image.is_read_only(module.vaddr(address), 8))
 
-    def _decode(self, function: Function) -> Decoded:
+    def _decode(self, function: Function) -> FunctionInstructions:
         if not 0 < function.size <= MAX_SIZE:
             return EMPTY
-        code = self._memory.try_read(function.start, function.size)
-        found = _decoded(self._memory.architecture, code, function.start)
-        cold = self._cold_part(function)
-        return Decoded(found, frozenset(jump_targets(found) | jump_targets(cold)))
-
-    def _cold_part(self, function: Function) -> tuple[Instruction, ...]:
-        """GCC moves unlikely code to ``NAME.cold``, which may jump back."""
-        for name in function.names:
-            start = self._symbolizer.address_of(name + _COLD, function.module.name)
+        instructions = self._instructions(function)
+        labels = jump_targets(instructions)
+        for name in function.names:  # GCC moves unlikely code to ``NAME.cold``, which may jump back
+            start = self._symbolizer.address_of(f"{name}.cold", function.module.name)
             cold = self._symbolizer.function(start) if start else None
             if cold and cold.start == start and 0 < cold.size <= MAX_SIZE:
-                code = self._memory.try_read(cold.start, cold.size)
-                return _decoded(self._memory.architecture, code, cold.start)
-        return ()
+                labels = labels | jump_targets(self._instructions(cold))
+                break
+        return FunctionInstructions(instructions, frozenset(labels))
+
+    def _instructions(self, function: Function) -> tuple[Instruction, ...]:
+        code = self._memory.try_read(function.start, function.size)
+        return _decoded(self._memory.architecture, code, function.start)
 
 
 @lru_cache(maxsize=32)
 def _decoded(architecture: Architecture, code: bytes, start: int) -> tuple[Instruction, ...]:
-    """The instructions of this code; kept for the next look at the same code."""
+    """The instructions of this code; cached for the next session."""
     return tuple(architecture.decode(code, start))
 
 
@@ -242,51 +211,49 @@ class Syscall(NamedTuple):
 
 
 RESTARTED = "restart_syscall"
-"""The call that a thread is in after a stop, where nothing in it says which one goes on."""
+"""The call that a thread is in after a stop if nothing says which call it restarts."""
 
 
-def blocked(registers: Mapping[str, int], memory: Memory) -> Syscall | None:
-    """The system call that the thread sits in, None when it runs user code."""
+def blocked_syscall(registers: Mapping[str, int], memory: Memory) -> Syscall | None:
+    """The system call that the thread is in, None if it runs user code."""
     found = memory.architecture.blocked_syscall(registers, memory.try_read)
-    return named(memory, *found) if found else None
+    return make_syscall(memory, *found) if found else None
 
 
 def continued(call: Syscall, memory: Memory, cfa: int) -> Syscall:
-    """The one that goes on in a RESTARTED one; ``cfa`` is that of the thread's second frame."""
-    return named(memory, memory.architecture.restarted_syscall(call.number, memory.try_read, cfa), call.arguments)
+    """The call that ``call``, a RESTARTED one, restarts; ``cfa`` is that of the thread's second frame."""
+    return make_syscall(
+        memory, memory.architecture.restarted_syscall(call.number, memory.try_read, cfa), call.arguments
+    )
 
 
-def named(memory: Memory, number: int, arguments: tuple[int, ...]) -> Syscall:
-    """The call with its name, or ``system call 500``."""
+def make_syscall(memory: Memory, number: int, arguments: tuple[int, ...]) -> Syscall:
     return Syscall(memory.architecture.syscall_names.get(number, f"system call {number}"), number, arguments)
 
 
-_MOST_INSTRUCTIONS = 64
-
-
 def returned_address(architecture: Architecture, code: bytes, address: int) -> int:
-    """The fixed address that the function whose ``code`` starts at ``address`` returns on a way without calls.
+    """The fixed address that the function whose ``code`` starts at ``address`` returns on a path without calls.
 
-    ``T& get() { static T made; return made; }`` has such a way: the one on which the variable exists already. 0
-    where there is none, or where its ways return different addresses.
+    ``T& get() { static T made; return made; }`` has such a path: the one on which the variable exists already; so a
+    static variable is found whose symbol was stripped. 0 if there is none, or its paths return different addresses.
     """
-    ways: list[tuple[int, dict[str, int]]] = [(address, {})]
+    paths: list[tuple[int, dict[str, int]]] = [(address, {})]
     found: set[int] = set()
     visited: set[int] = set()
-    while ways:
-        start, known = ways.pop()
+    while paths:
+        start, known = paths.pop()
         if start in visited or not 0 <= start - address < len(code):
             continue
         visited.add(start)
-        for instruction in list(architecture.decode(code[start - address :], start))[:_MOST_INSTRUCTIONS]:
+        for instruction in islice(architecture.decode(code[start - address :], start), 64):
             if instruction.kind == "jcc" and instruction.target:
-                ways.append((instruction.target, dict(known)))
+                paths.append((instruction.target, dict(known)))
             elif instruction.kind == "ret":
                 found.add(known.get(architecture.result_register, 0))
                 break
             elif instruction.kind in ("call", "jmp", "trap"):
                 if instruction.kind == "jmp" and instruction.target:
-                    ways.append((instruction.target, known))
+                    paths.append((instruction.target, known))
                 break
             else:
                 _follow(instruction, known)
@@ -294,7 +261,7 @@ def returned_address(architecture: Architecture, code: bytes, address: int) -> i
 
 
 def _follow(instruction: Instruction, known: dict[str, int]) -> None:
-    """Note which registers hold fixed addresses behind an instruction."""
+    """Update ``known``, register → fixed address that it holds, for one instruction."""
     value = 0
     if instruction.kind == "lea":
         value = instruction.fixed_operand
@@ -309,18 +276,18 @@ def _follow(instruction: Instruction, known: dict[str, int]) -> None:
 def member_loads(architecture: Architecture, code: Iterable[Instruction], argument: int) -> Iterator[int]:
     """Offsets of words that are loaded from the object that an argument points at, in the order of the code.
 
-    ``code`` is the function from its start. It is followed in a straight line, as far as a register is known to have
+    ``code`` is the function from its start. It is followed in a straight line, as long as a register is known to hold
     the argument's value.
     """
     holders = {architecture.argument_registers[argument]}
-    for one in code:
-        memory = one.memory
-        loads = one.kind == "mov" and one.destination
+    for instruction in code:
+        memory = instruction.memory
+        loads = instruction.kind == "mov" and instruction.destination
         if loads and memory and memory.base in holders and not memory.index_register:
             yield memory.displacement
-        copied = one.kind == "mov" and one.source in holders
-        holders -= one.writes - set(architecture.callee_saved) if one.is_call else one.writes
-        if copied and one.destination:
-            holders.add(one.destination)
-        if not holders or one.kind in ("ret", "jmp", "trap"):
+        copied = instruction.kind == "mov" and instruction.source in holders
+        holders -= instruction.writes - set(architecture.callee_saved) if instruction.is_call else instruction.writes
+        if copied and instruction.destination:
+            holders.add(instruction.destination)
+        if not holders or instruction.kind in ("ret", "jmp", "trap"):
             return

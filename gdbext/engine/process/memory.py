@@ -1,4 +1,4 @@
-"""The page cache that everything above the target reads through, and where the members of a structure are."""
+"""The page cache that everything above the target reads through, and the layouts of structures."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ PAGE_SIZE = 1 << PAGE_BITS
 _OFFSET_MASK = PAGE_SIZE - 1
 _ADDRESS_LIMIT = 1 << 64
 _RUN_PAGES = 8
-"""Pages fetched together where the one before was read already: stacks and tables are read in order. Most others are
-objects in pages of their own, and of 8 pages there 7 would be copied for nothing."""
+"""Pages fetched together if the one before was read already: stacks and tables are read in order. Most other pages are
+objects on their own, and 7 of 8 pages would be copied for nothing."""
 _DIRECT_SIZE = 1 << 18
-"""Reads from this size on go past the cache: they are whole sections, and would only push the rest out."""
+"""Reads of this size and more bypass the cache: they are whole sections, and would evict everything else."""
 _CACHE_PAGES = 16384
-"""Most pages that are kept, 64 MiB, so that our memory does not grow with the target's."""
+"""Limit of cached pages, 64 MiB, so that our memory does not grow with the target's."""
 _PAUSES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)
-"""Seconds before each further attempt at what a running process was just changing: torch registers an operator in
+"""Seconds before each further attempt to read what a running process was changing: torch registers an operator in
 microseconds, and thousands of them while a library is loaded."""
 _READ_LIMIT = 1 << 28
-"""A single read of more than this is taken for a garbage length."""
+"""A larger single read is taken for a garbage length."""
 
 _unpack_u16 = struct.Struct("<H").unpack_from
 _unpack_u32 = struct.Struct("<I").unpack_from
@@ -72,7 +72,6 @@ class Memory:
         return self._read_long(address, size)
 
     def _read_long(self, address: int, size: int) -> bytes:
-        """A read that crosses pages."""
         if size < 0 or size > _READ_LIMIT or address < 0 or address + size > _ADDRESS_LIMIT:
             raise MemoryFault(address, size, "no such range of addresses")
         if size >= _DIRECT_SIZE:
@@ -93,7 +92,7 @@ class Memory:
         return b"".join(parts)[skip : skip + size]
 
     def _fetch(self, number: int, address: int, size: int) -> bytes:
-        """The page ``number``, fetched with those that follow; ``address`` and ``size`` are those of the read."""
+        """The page ``number``; ``address`` and ``size`` of the whole read are for the error."""
         first_bad = max(address, number << PAGE_BITS)
         if number in self._bad:
             raise MemoryFault(first_bad, size)
@@ -101,15 +100,19 @@ class Memory:
             raise MemoryFault(address, size, "no such address")
         if len(self._pages) >= _CACHE_PAGES:
             self._pages.clear()
-        copied = self._source.copied_page(number)  # not its neighbours: the end of a stack is all that is wanted there
+        copied = self._source.copied_page(number)  # not its neighbors: only the end of a stack is wanted
         if copied:
             self._pages[number] = copied
         elif not self._fetch_run(number):
-            self._fetch_single(number, first_bad, size)
+            try:
+                self._pages[number] = self._source.read(number << PAGE_BITS, PAGE_SIZE)
+            except MemoryFault as fault:
+                self._bad.add(number)
+                raise MemoryFault(first_bad, size) from fault
         return self._pages[number]
 
     def _fetch_run(self, first: int) -> bool:
-        """Fetch some pages from ``first`` on, if they seem to be read in order; False when part is not readable."""
+        """Fetch some pages from ``first`` on, if they seem to be read in order; False if any cannot be read."""
         if first - 1 not in self._pages or not self._source.reads_ahead:
             return False
         try:
@@ -120,34 +123,22 @@ class Memory:
             self._pages[first + index] = run[index << PAGE_BITS : (index + 1) << PAGE_BITS]
         return True
 
-    def _fetch_single(self, number: int, first_bad: int, size: int) -> None:
-        try:
-            self._pages[number] = self._source.read(number << PAGE_BITS, PAGE_SIZE)
-        except MemoryFault as fault:
-            self._bad.add(number)
-            raise MemoryFault(first_bad, size) from fault
-
     def u8(self, address: int) -> int:
-        """Unsigned 8-bit value. Raises MemoryFault."""
         page = self._pages.get(address >> PAGE_BITS)
         if page is None:
             page = self._fetch(address >> PAGE_BITS, address, 1)
         return page[address & _OFFSET_MASK]
 
     def u16(self, address: int) -> int:
-        """Unsigned 16-bit value. Raises MemoryFault."""
         return int(_unpack_u16(self.read(address, 2))[0])
 
     def u32(self, address: int) -> int:
-        """Unsigned 32-bit value. Raises MemoryFault."""
         return int(_unpack_u32(self.read(address, 4))[0])
 
     def i32(self, address: int) -> int:
-        """Signed 32-bit value. Raises MemoryFault."""
         return int(_unpack_i32(self.read(address, 4))[0])
 
     def u64(self, address: int) -> int:
-        """Unsigned 64-bit value. Raises MemoryFault."""
         page = self._pages.get(address >> PAGE_BITS)
         offset = address & _OFFSET_MASK
         if page is None or offset > PAGE_SIZE - 8:
@@ -158,7 +149,6 @@ class Memory:
     pointer = u64
 
     def i64(self, address: int) -> int:
-        """Signed 64-bit value. Raises MemoryFault."""
         return int(_unpack_i64(self.read(address, 8))[0])
 
     def words(self, address: int, count: int) -> tuple[int, ...]:
@@ -168,7 +158,7 @@ class Memory:
     def cstring(self, address: int, limit: int = 4096) -> bytes:
         """The bytes up to the first NUL (``const char*``).
 
-        Raises MemoryFault where memory ends before the NUL, BadData when there is none within ``limit`` bytes.
+        Raises MemoryFault if memory ends before the NUL, BadData if there is none within ``limit`` bytes.
         """
         parts = []
         position, left = address, limit
@@ -187,22 +177,22 @@ class Memory:
         return self.read(address, min(limit, PAGE_SIZE - (address & _OFFSET_MASK)))
 
     def try_read(self, address: int, size: int) -> bytes:
-        """``size`` bytes at ``address``, b"" where they cannot be read."""
+        """``size`` bytes at ``address``, b"" if they cannot be read."""
         try:
             return self.read(address, size)
         except MemoryFault:
             return b""
 
     def try_u64(self, address: int) -> int | None:
-        """Unsigned 64-bit value, None where it cannot be read."""
+        """Unsigned 64-bit value, None if it cannot be read."""
         try:
             return self.u64(address)
         except MemoryFault:
             return None
 
     def consistent(self, read: Callable[[], Made]) -> Made:
-        """Give what ``read`` gives. Of a process that runs meanwhile it may contradict itself: then all is read again,
-        for at most a second. Raises what ``read`` raises."""
+        """The result of ``read``. If a process that runs makes it fail, everything is read again, for at most a second.
+        Raises what ``read`` raises."""
         for seconds in _PAUSES if self._source.runs_meanwhile else ():
             try:
                 return read()
@@ -212,83 +202,74 @@ class Memory:
         return read()
 
     def forget(self) -> None:
-        """Drop everything: the target has run on."""
+        """Drop everything: the target has run."""
         self._pages.clear()
         self._bad.clear()
 
 
-class NotedMemory(Memory):
-    """A view through the same cache, which tells the target, a recording in the making, what is wanted of the pages."""
+class _ReadOnDemand(Memory):
+    """Every value goes through ``read``."""
 
     __slots__ = ()
 
-    def read(self, address: int, size: int) -> bytes:
-        """Read as any memory does; what comes before a fault is wanted, too: it is how a replay gets to the same
-        fault."""
-        try:
-            found = super().read(address, size)
-        except MemoryFault as fault:
-            self._source.note(address, fault.address - address)
-            raise
-        self._source.note(address, size)
-        return found
-
     def u8(self, address: int) -> int:
-        """Unsigned 8-bit value. Raises MemoryFault."""
         return self.read(address, 1)[0]
 
     def u64(self, address: int) -> int:
-        """Unsigned 64-bit value. Raises MemoryFault."""
         return int(_unpack_u64(self.read(address, 8))[0])
 
     pointer = u64
 
-    def cstring(self, address: int, limit: int = 4096) -> bytes:
-        """Read as any memory does; the string and its NUL are wanted, and not the rest of the page."""
+
+class NotedMemory(_ReadOnDemand):
+    """The same cache for a recording in the making, which notes what is used of the pages."""
+
+    __slots__ = ()
+
+    def read(self, address: int, size: int) -> bytes:
+        """As Memory.read; the bytes before a fault are noted, too, so that a replay gets to the same fault."""
         try:
-            found = super().cstring(address, limit)
+            data = super().read(address, size)
+        except MemoryFault as fault:
+            self._source.note(address, fault.address - address)
+            raise
+        self._source.note(address, size)
+        return data
+
+    def cstring(self, address: int, limit: int = 4096) -> bytes:
+        """As Memory.cstring; the string and its NUL are noted, not the rest of the page."""
+        try:
+            text = super().cstring(address, limit)
         except MemoryFault as fault:
             self._source.note(address, fault.address - address)
             raise
         except BadData:
             self._source.note(address, limit)
             raise
-        self._source.note(address, len(found) + 1)
-        return found
+        self._source.note(address, len(text) + 1)
+        return text
 
     def _some(self, address: int, limit: int) -> bytes:
         return super().read(address, min(limit, PAGE_SIZE - (address & _OFFSET_MASK)))
 
 
-class ReplayedMemory(Memory):
-    """A view of a recording, which has pieces of pages: nothing is read but what is wanted, and nothing is cached."""
+class ReplayedMemory(_ReadOnDemand):
+    """Memory of a recording, which has pieces of pages: only wanted bytes are read, and nothing is cached."""
 
     __slots__ = ()
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes at ``address``. Raises MemoryFault."""
+        if not size:
+            return b""
         if not 0 < size <= _READ_LIMIT or not 0 <= address <= _ADDRESS_LIMIT - size:
-            if not size:
-                return b""
             raise MemoryFault(address, size, "no such range of addresses")
         return self._source.read(address, size)
-
-    def u8(self, address: int) -> int:
-        """Unsigned 8-bit value. Raises MemoryFault."""
-        return self.read(address, 1)[0]
-
-    def u64(self, address: int) -> int:
-        """Unsigned 64-bit value. Raises MemoryFault."""
-        return int(_unpack_u64(self.read(address, 8))[0])
-
-    pointer = u64
 
     def _some(self, address: int, limit: int) -> bytes:
         return self.read(address, min(limit, self._source.known_from(address)))
 
 
 def memory_of(target: Target) -> Memory:
-    """The view that fits the target."""
     if target.memory.records:
         return NotedMemory(target)
     return ReplayedMemory(target) if target.origin.recorded else Memory(target)

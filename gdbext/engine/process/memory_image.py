@@ -1,9 +1,7 @@
-"""An ELF file seen through the target's memory, and whether a file on disk is that one.
-
-Memory is what is left when the file itself is gone or replaced.
+"""An ELF file seen through the target's memory, and whether a file on disk is the same one.
 
 The program headers, the dynamic section, .dynsym, .gnu.hash, .eh_frame_hdr and .eh_frame are all loaded; section
-headers and .symtab are not. So exported names and unwinding work, local names do not.
+headers and .symtab are not. So exported names and unwinding work without the file, local names do not.
 """
 
 from __future__ import annotations
@@ -48,7 +46,6 @@ class MemoryImage(elf.ElfImage):
         return b""
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
-        """Find as in a file, in what is loaded of it."""
         data = self.read(vaddr, end - vaddr)
         at = data.find(needle)
         while at >= 0 and at % step:
@@ -56,7 +53,7 @@ class MemoryImage(elf.ElfImage):
         return vaddr + at if at >= 0 else None
 
     def contents(self, offset: int, size: int) -> bytes:
-        """The bytes at a file offset, where a segment has loaded them; b"" elsewhere."""
+        """The bytes at a file offset if a segment has loaded them, else b""."""
         for segment in self.loads:
             if segment.offset <= offset < segment.offset + segment.filesz:
                 size = min(size, segment.offset + segment.filesz - offset)
@@ -65,7 +62,7 @@ class MemoryImage(elf.ElfImage):
 
     @property
     def dynamic(self) -> dict[int, int]:
-        """The dynamic section with the file's own addresses, as it is in a file."""
+        """The dynamic section with the file's own addresses."""
         low, high = (self._base + limit for limit in self.span)
         return {
             tag: value - self._base if tag in _ADDRESS_TAGS and self._base and low <= value < high else value
@@ -73,15 +70,14 @@ class MemoryImage(elf.ElfImage):
         }
 
     def is_useful(self) -> bool:
-        """True when unwind tables or the names' hash table are there (cores leave out most pages of files)."""
+        """True if unwind tables or the names' hash table are readable (cores leave out most pages of files)."""
         header = self.eh_frame_hdr
-        places = [header.vaddr] if header else []
-        places.append(self.dynamic.get(elf.DT_GNU_HASH, -1))
-        return any(self.read(place, 16) for place in places)
+        tables = (header.vaddr if header else -1, self.dynamic.get(elf.DT_GNU_HASH, -1))
+        return any(self.read(table, 16) for table in tables)
 
 
 class Mapped(Protocol):
-    """A file that is mapped: where its first byte is, and its load bias."""
+    """A mapped file."""
 
     start: int
     path: str
@@ -92,19 +88,15 @@ class Mapped(Protocol):
 
 
 def image_in_memory(module: Mapped, memory: Memory) -> MemoryImage | None:
-    """The image of a module in memory, None where that is not an ELF file or cannot be read."""
+    """The image of a module in memory, None if that is no ELF file or cannot be read."""
     try:
         return MemoryImage(memory, module.start, module.base, module.path)
     except (SymbolFileError, MemoryFault):
         return None
 
 
-_SAMPLED_PAGES = 64
-"""Pages of each segment compared between a file and memory where no build-id tells them apart."""
-
-
 class FileIdentity:
-    """One file's mappings, lowest first: its headers and build-id are read from memory when asked for."""
+    """One file's mappings, lowest first; its headers and build-id are read from memory on demand."""
 
     def __init__(self, memory: Memory, mappings: Sequence[MemoryMapping]) -> None:
         self._memory = memory
@@ -122,12 +114,12 @@ class FileIdentity:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The program headers in memory; () where the first page cannot be read or is not an ELF header."""
+        """The program headers in memory; () if the first page cannot be read or is no ELF header."""
         return self._mapped.segments
 
     @cached_property
     def build_id(self) -> str | None:
-        """The GNU build-id (hex) in memory, None where it cannot be read or there is none."""
+        """The GNU build-id (hex) in memory, None if it cannot be read or there is none."""
         return self._mapped.build_id
 
     def bias(self, segments: Sequence[Segment]) -> int:
@@ -140,10 +132,10 @@ class FileIdentity:
         return self._mappings[0].start - self._mappings[0].offset
 
     def contradiction(self, image: ElfImage) -> str | None:
-        """The reason why ``image`` cannot be the file in memory; None when nothing speaks against it.
+        """The reason why ``image`` cannot be the file in memory; None if there is none.
 
-        Equal build-ids settle it. Without them everything that can be compared is: the ELF header, the program
-        headers, how the segments lie, and pages spread over the read-only segments.
+        Equal build-ids are proof. Without them everything possible is compared: the ELF header, the program headers,
+        how the segments are mapped, and pages spread over the read-only segments.
         """
         ours, theirs = self.build_id, image.build_id
         if ours and theirs:
@@ -152,10 +144,23 @@ class FileIdentity:
             return "its ELF headers differ"
         if not self._fits(image):
             return "its segments do not fit the mappings"
-        return self._different_contents(image)
+        bias = self.bias(image.segments)
+        for segment in image.loads:
+            if segment.flags & PF_W:  # relocations change it
+                continue
+            size = min(PAGE_SIZE, segment.filesz)
+            step = max(PAGE_SIZE, segment.filesz // 64)
+            for position in range(0, segment.filesz - size + 1, step):
+                try:  # not through the page cache: these pages are not needed again
+                    data = self._memory.target.memory.sample(bias + segment.vaddr + position, size)
+                except MemoryFault:
+                    continue
+                if data and data != image.read(segment.vaddr + position, size):
+                    return f"its contents differ at {segment.vaddr + position:#x}"
+        return None
 
     def _fits(self, image: ElfImage) -> bool:
-        """True when PT_LOADs of the file explain the first mapping and all executable ones, at one load bias."""
+        """True if PT_LOADs of the file explain the first mapping and all executable ones, at one load bias."""
         bias = self.bias(image.segments)
         return all(
             any(
@@ -166,27 +171,6 @@ class FileIdentity:
             for number, mapping in enumerate(self._mappings)
             if number == 0 or "x" in mapping.permissions
         )
-
-    def _different_contents(self, image: ElfImage) -> str | None:
-        """Compare pages that no relocation touches."""
-        bias = self.bias(image.segments)
-        for segment in image.loads:
-            if segment.flags & PF_W:
-                continue
-            size = min(PAGE_SIZE, segment.filesz)
-            step = max(PAGE_SIZE, segment.filesz // _SAMPLED_PAGES)
-            for position in range(0, segment.filesz - size + 1, step):
-                found = self._sample(bias + segment.vaddr + position, size)
-                if found and found != image.read(segment.vaddr + position, size):
-                    return f"its contents differ at {segment.vaddr + position:#x}"
-        return None
-
-    def _sample(self, address: int, size: int) -> bytes:
-        """Past the page cache: nobody wants these pages again."""
-        try:
-            return self._memory.target.memory.sample(address, size)
-        except MemoryFault:
-            return b""
 
 
 def _page(value: int) -> int:

@@ -1,13 +1,11 @@
-"""The files that are mapped into the target: which module an address belongs to, and whether its file can be used.
-
-Memory says what a mapped ELF file is, and so whether a file on disk can be that one.
-"""
+"""The ELF files that are mapped into the target, each proven by its memory; which one an address belongs to."""
 
 from __future__ import annotations
 
 import os
 import re
 from bisect import bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats.auxv import AT_SYSINFO_EHDR
@@ -26,16 +24,13 @@ if TYPE_CHECKING:
 
 _VDSO = "[vdso]"
 _VDSO_LIMIT = 64 * 1024
-_UNVOUCHED = "say where the core's files are: --sysroot DIR, which is / for those of this machine"
-_SUFFIX = re.compile(r"(-[0-9][0-9.]*|-[0-9a-f]{8})?\.so(\.[0-9.]+)?$")
-"""The text that may follow a library's stem: libc-2.31.so (glibc before 2.34), libgomp-a34b3233.so.1 (auditwheel)."""
 
 
 class Module:
     """One ELF file in the target's memory.
 
-    The file is opened, and proven to be the one in memory, when ``image``, ``status`` or ``problem`` is first asked
-    for. ``status`` is
+    The file is opened, and proven to be the one in memory, on the first access to ``image``, ``status`` or ``problem``.
+    ``status`` is
 
     - ``ok``: the file at that path is the one in memory;
     - ``deleted``: the kernel says that the file was deleted, or replaced by one with the same build-id;
@@ -43,9 +38,9 @@ class Module:
     - ``missing``: no usable ELF file is there;
     - ``memory``: there is no file, the image is memory itself (vdso).
 
-    ``image`` is the very file wherever that can still be reached (``deleted``: through /proc/PID/map_files); else what
-    is mapped of it in memory (CFI and exported names only, ``image.from_memory`` is True); else, for a core,
-    None. It is never another file.
+    ``image`` is the very file if that can still be reached (``deleted``: through /proc/PID/map_files); else what is
+    mapped of it in memory (CFI and exported names only, ``image.from_memory`` is True); else, for a core, None. It is
+    never another file.
     """
 
     def __init__(self, target: Target, memory: Memory, mappings: Sequence[MemoryMapping]) -> None:
@@ -74,13 +69,13 @@ class Module:
         return self._base
 
     def _segments(self) -> Sequence[Segment]:
-        """The program headers, from memory where they can be read there."""
+        """The program headers, from memory if they can be read there."""
         segments = self._mapped.segments
         return segments or (self.image.segments if self.image else ())
 
     @property
     def image(self) -> ElfImage | None:
-        """The proven file, None where there is none (see ``status`` and ``problem``)."""
+        """The proven file, None if there is none (see ``status`` and ``problem``)."""
         if not self._status:
             self._resolve()
         return self._image
@@ -94,20 +89,19 @@ class Module:
 
     @property
     def problem(self) -> str:
-        """The reason why the file cannot be used (or only though deleted), one sentence; "" when all is well."""
+        """Why the file cannot be used (or is used though deleted), one sentence; "" if nothing is wrong."""
         if not self._status:
             self._resolve()
         return self._problem
 
     @property
     def build_id(self) -> str | None:
-        """GNU build-id (hex) of what is in memory; of the file where memory's cannot be read; None if unknown."""
+        """GNU build-id (hex) in memory; of the file if memory's cannot be read; None if unknown."""
         return self._mapped.build_id or (self.image.build_id if self.image else None)
 
     @property
     def kept_as(self) -> str:
-        """The name by which what is found in its file by the process's memory is kept; "" where another user wrote the
-        one or the other."""
+        """Key for caching facts about the file; "" if another user can have written the file or the memory."""
         return "" if not self.image or self._origin.foreign.are_anothers else self.image.identity
 
     @property
@@ -121,19 +115,23 @@ class Module:
         return address - self.base
 
     def _resolve(self) -> None:
-        """Find the file; where there is none, use what is mapped of it."""
-        found = self._origin.files.module_file(self.start, self._search)
-        self._status, self._problem, self._image = found
-        if not self._image:
-            self._image = self._loaded_image()
-            if self._image:
-                self._problem += "; using what is mapped of it: exported names only"
+        """Find the file; if there is none, use what is mapped of it."""
+        self._status, self._problem, self._image = self._origin.files.module_file(self.start, self._search)
+        # A core leaves these pages out, and a debugger fills the gap from the file at that path.
+        if not self._image and not self._origin.is_core:
+            with suppress(SymbolFileError, MemoryFault):
+                bias = self._mapped.bias(self._mapped.segments)
+                image = MemoryImage(self._memory, self.start, bias, self.path)
+                if image.is_useful():
+                    self._image = image
+                    self._problem += "; using what is mapped of it: exported names only"
 
     def _search(self) -> FoundFile:
         """The first candidate that is the file in memory."""
         status, problem = "deleted" if self._deleted else "missing", ""
-        if self._is_unproven():
-            return FoundFile("missing", f"nothing proves which {self.path} was mapped: {_UNVOUCHED}", None)
+        if self._origin.is_core and not self._origin.foreign.vouched and not self._mapped.segments:
+            hint = "say where the core's files are: --sysroot DIR, which is / for those of this machine"
+            return FoundFile("missing", f"nothing proves which {self.path} was mapped: {hint}", None)
         for path, opened in self._candidates():
             try:
                 image = opened(path, self._memory.architecture.elf_machine)
@@ -148,30 +146,13 @@ class Module:
             status, problem = "replaced", f"{path} is not the file in memory: {contradiction}"
         return FoundFile(status, problem, None)
 
-    def _loaded_image(self) -> MemoryImage | None:
-        """The image that can be used without the file: exported names and unwind tables, where memory holds them.
-
-        Not for cores: they leave these pages out, and a debugger fills the gap from the file at that path.
-        """
-        if self._origin.is_core:
-            return None
-        try:
-            image = MemoryImage(self._memory, self.start, self._mapped.bias(self._mapped.segments), self.path)
-        except (SymbolFileError, MemoryFault):
-            return None
-        return image if image.is_useful() else None
-
     @property
     def _deleted(self) -> bool:
         return any(mapping.deleted for mapping in self.mappings)
 
-    def _is_unproven(self) -> bool:
-        """Nobody vouches for the files, and the core has not the page by which one is known."""
-        return self._origin.is_core and not self._origin.foreign.vouched and not self._mapped.segments
-
     def _candidates(self) -> Iterator[tuple[str, Callable[[str, int], ElfImage]]]:
-        """Paths at which the file may be found; /proc/PID/map_files is the very file, but only root may open it: a file
-        that was put in the place of a deleted one may be equal and still be another, which a probe would not be in."""
+        """(path, opener) of the possible files. /proc/PID/map_files is the very file, but only root may open it: a file
+        that replaced a deleted one may be equal and still be another, in which a probe would have no effect."""
         first = self.mappings[0]
         mapped = f"/proc/{self._pid}/map_files/{first.start:x}-{first.end:x}"
         at_path = (self._origin.local_path(self.path), self._origin.foreign.image)
@@ -204,10 +185,10 @@ class VdsoModule(Module):
 
 
 class ModuleTable:
-    """All modules of the target, by address and by name. Nothing is opened before it is needed."""
+    """All modules of the target, by address and by name. Files are opened on demand."""
 
     def __init__(self, target: Target, memory: Memory, known: Sequence[Module] = ()) -> None:
-        """``known`` modules of the same process are taken over where they are still mapped as they were."""
+        """``known`` modules of the same process are reused if they are still mapped as they were."""
         self.files = target.origin.files
         self._maps = sorted(target.memory.maps(), key=lambda mapping: mapping.start)
         self._map_starts = [mapping.start for mapping in self._maps]
@@ -220,11 +201,6 @@ class ModuleTable:
         if vdso:
             self.modules.append(before.get((vdso,)) or VdsoModule(target, memory, [vdso]))
         self.modules.sort(key=lambda module: module.start)
-        self._starts: list[int] = []
-        self._pieces: list[tuple[int, Module]] = []
-        self._index_pieces()
-
-    def _index_pieces(self) -> None:
         pieces = sorted(
             (mapping.start, mapping.end, number)
             for number, module in enumerate(self.modules)
@@ -241,40 +217,32 @@ class ModuleTable:
         end, module = self._pieces[at]
         if address < end:
             return module
-        mapping = self.mapping_at(address)  # .bss is anonymous memory right behind the file's mappings
-        if not mapping or mapping.path or address >= module.span[1]:
-            return None
-        return module
+        mapping = self.mapping_at(address)  # .bss is anonymous memory right after the file's mappings
+        return module if mapping and not mapping.path and address < module.span[1] else None
 
     def named(self, soname: str) -> Module | None:
         """The module whose basename is ``soname``; else one that differs by a version or a wheel's hash only."""
         for module in self.modules:
             if module.name == soname:
                 return module
-        stem = soname.partition(".so")[0]
-        for module in self.modules:
-            if module.name.startswith(stem) and _SUFFIX.fullmatch(module.name[len(stem) :]):
-                return module
-        return None
+        # libc-2.31.so (glibc before 2.34), libgomp-a34b3233.so.1 (auditwheel)
+        similar = re.compile(re.escape(soname.partition(".so")[0]) + r"(-[0-9][0-9.]*|-[0-9a-f]{8})?\.so(\.[0-9.]+)?")
+        return next((module for module in self.modules if similar.fullmatch(module.name)), None)
 
     @property
     def mappings(self) -> Sequence[MemoryMapping]:
-        """All lines of the memory map."""
         return self._maps
 
     def mapping_at(self, address: int) -> MemoryMapping | None:
-        """The line of the memory map that covers ``address``."""
         at = bisect_right(self._map_starts, address) - 1
-        if at < 0 or address >= self._maps[at].end:
-            return None
-        return self._maps[at]
+        return self._maps[at] if at >= 0 and address < self._maps[at].end else None
 
 
 def _groups(maps: Sequence[MemoryMapping]) -> Iterator[list[MemoryMapping]]:
-    """Mappings of one loaded file each, lowest first.
+    """The mappings of each loaded file, lowest first.
 
     The same file may be mapped more than once (dlmopen, or read with mmap): a mapping of offset 0 that does not
-    continue the one before starts a new group. Tiny libraries map offset 0 several times in a row.
+    continue the previous one starts a new group. Tiny libraries map offset 0 several times in a row.
     """
     current: dict[tuple[str, str, int, bool], list[MemoryMapping]] = {}
     for mapping in maps:
@@ -292,7 +260,7 @@ def _groups(maps: Sequence[MemoryMapping]) -> Iterator[list[MemoryMapping]]:
 
 
 def _is_module(group: Sequence[MemoryMapping], memory: Memory) -> bool:
-    """True for a loaded ELF file: something is executable, or, where permissions are unknown, it may be."""
+    """True for a loaded ELF file: some of it is, or (permissions unknown) may be, executable."""
     if any("x" in mapping.permissions for mapping in group):
         return True
     if all(mapping.permissions for mapping in group):
@@ -303,9 +271,10 @@ def _is_module(group: Sequence[MemoryMapping], memory: Memory) -> bool:
 
 def _vdso_mapping(maps: Sequence[MemoryMapping], target: Target, memory: Memory) -> MemoryMapping | None:
     """The vdso's line of the map; made from the auxiliary vector where the map (of a core) lacks it."""
-    for mapping in maps:
-        if mapping.path == _VDSO:
-            return mapping
+    mapped = next((mapping for mapping in maps if mapping.path == _VDSO), None)
+    if mapped:
+        return mapped
+    # the map of a core may lack it
     start = target.memory.auxv().get(AT_SYSINFO_EHDR)
     if not start:
         return None

@@ -4,6 +4,7 @@ one."""
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
@@ -23,15 +24,15 @@ _CLONE = re.compile(r"(\.(cold|part|isra|constprop|lto_priv|localalias|llvm|clon
 
 
 def without_clone_suffix(name: str) -> str:
-    """A mangled name without what GCC and Clang append to clones: ``.isra.0``, ``.cold``, ``.constprop.0.part.1``."""
+    """A mangled name without the suffixes of clones (GCC, Clang): ``.isra.0``, ``.cold``, ``.constprop.0.part.1``."""
     return _CLONE.sub("", name)
 
 
 class Function(NamedTuple):
     """One function in the target: absolute start and size in bytes, and all mangled names at that start.
 
-    The first name is a sane one for a general backtrace: typed before untyped, global before local, strong before
-    weak, without before with leading underscores, short before long.
+    The first name is the best one for a backtrace: typed before untyped, global before local, strong before weak,
+    without before with leading underscores, short before long.
     """
 
     start: int
@@ -41,7 +42,6 @@ class Function(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The first of the mangled names."""
         return self.names[0]
 
     @property
@@ -72,22 +72,16 @@ class Symbolizer:
         self._found: dict[tuple[str, str | None], tuple[Module, Symbol] | None] = {}
 
     def index(self, module: Module) -> SymbolIndex | None:
-        """The module's symbols; None where its file cannot be used or names nothing."""
+        """The module's symbols; None if its file cannot be used or has none."""
         if module.start not in self._indexes:
-            self._indexes[module.start] = self._make_index(module)
+            self._indexes[module.start] = None
+            with suppress(SymbolFileError):
+                if image := module.image:
+                    self._indexes[module.start] = SymbolIndex(image, self._cache)
         return self._indexes[module.start]
 
-    def _make_index(self, module: Module) -> SymbolIndex | None:
-        image = module.image
-        if not image:
-            return None
-        try:
-            return SymbolIndex(image, self._cache)
-        except SymbolFileError:
-            return None
-
     def function(self, address: int) -> Function | None:
-        """The function around ``address``; None in data, in JIT code, and where no symbol reaches."""
+        """The function around ``address``; None in data, in JIT code, and outside of all symbols."""
         if address not in self._functions:
             self._functions[address] = self._function(address)
         return self._functions[address]
@@ -141,20 +135,19 @@ class Symbolizer:
         return self._found[key]
 
     def search(self, name: str, module: str | None) -> tuple[Module, Symbol] | None:
-        """Search as ``symbol_of`` does, each time anew. Raises SymbolFileError where the file's symbols cannot be
-        read."""
+        """As ``symbol_of``, without cache. Raises SymbolFileError if the file's symbols cannot be read."""
         if module is not None:
             found = self.modules.named(module)
             return self._search_in(found, name) if found else None
-        for each in self.modules.modules:
-            index = self.index(each)
+        for loaded in self.modules.modules:
+            index = self.index(loaded)
             symbol = index.exported(name) if index else None
             if symbol:
-                return each, symbol
-        for each in self.modules.modules:
-            index = self.index(each)
+                return loaded, symbol
+        for loaded in self.modules.modules:
+            index = self.index(loaded)
             if index and index.in_use:
-                result = self._search_in(each, name)
+                result = self._search_in(loaded, name)
                 if result:
                     return result
         return None

@@ -1,9 +1,7 @@
-"""The limits of a look: how much memory of our own process it may take, and how much time.
+"""Limits of the memory and time that an inspection takes in our own process, and its garbage collection.
 
-In a process of our own the kernel counts (RLIMIT_DATA: private memory, not the files that are mapped) and a timer ends
-the look; where it cannot, the kernel ends us. budget_watch.py has the limits of a look in somebody else's process.
-
-Garbage collection is rare in processes that are ours alone: scripts/dispatch, and the debugger that it starts.
+The kernel counts memory (RLIMIT_DATA: private memory, not mapped files) and a timer ends the inspection; if it cannot,
+the kernel kills us. budget_watch.py has the limits for a process that is not ours: a debugger, a user's program.
 """
 
 from __future__ import annotations
@@ -22,19 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OBJECTS = 1_000_000
-"""New objects between collections. A report makes many and leaves hardly any in circles; collecting at every 700, as
-Python does by default, was 4 % of its time."""
+"""New objects between collections. A report makes many and hardly any cycles; collecting after every 700, as Python
+does by default, was 4 % of its time."""
 
 
 def raise_gc_threshold() -> None:
-    """Raise the threshold for the whole process, so not for one in which a user types."""
+    """Collect rarely: for the whole process, so only for processes of our own."""
     gc.set_threshold(_OBJECTS)
 
 
 @contextlib.contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Nothing looks for circles of objects meanwhile: where millions of objects are made, none of them in a circle, a
-    quarter of the time would go there."""
+    """No search for cycles inside: if millions of objects without cycles are made, it takes a quarter of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -49,24 +46,21 @@ MAX_MEMORY = 1 << 20
 MEMORY = 1 << 30
 SECONDS = 60.0
 _AGAIN = 10.0
-"""Seconds until an interruption that went astray (in a destructor, say) is repeated."""
+"""Seconds until an interruption that was lost (in a destructor, say) is repeated."""
 _GRACE = 15.0
-"""Seconds of the processor for a function of C, after the time of a look is up."""
-_DAY = 86400.0
-_ROOM = 64 << 20
+"""CPU seconds for a function of C after the time limit."""
 STATM_RESIDENT, STATM_SHARED, STATM_DATA = 1, 2, 5
 
 
 class TimeLimitExceeded(BaseException):
-    """BaseException, so that what handles the fault of one thread does not swallow it."""
+    """BaseException, so that code that handles the errors of one thread does not swallow it."""
 
 
 class MemoryLimitExceeded(BaseException):
-    """BaseException, as TimeLimitExceeded is: a debugger's process has gained too much."""
+    """BaseException, as TimeLimitExceeded."""
 
 
 def time_error(seconds: float, help: str = "") -> TargetError:
-    """The error of a look that takes too long."""
     return TargetError(
         f"no report within {seconds:g} s",
         why="the process is large, the machine is busy or the disk slow (libraries are read once)",
@@ -75,7 +69,6 @@ def time_error(seconds: float, help: str = "") -> TargetError:
 
 
 def memory_error(help: str = "") -> TargetError:
-    """The error of a look that takes too much memory."""
     return TargetError(
         "the look takes more memory than it may",
         why="the process is very large, or its memory, a file or a document is damaged, or made to exhaust us",
@@ -84,8 +77,7 @@ def memory_error(help: str = "") -> TargetError:
 
 
 class MemoryLimit:
-    """A context manager: this process gets at most ``size`` bytes more in it, 0 for no limit. A MemoryError says that
-    they are used up."""
+    """A context manager: this process gets at most ``size`` bytes more inside (then MemoryError), 0 for no limit."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -104,32 +96,31 @@ class MemoryLimit:
 
 
 def make_room() -> None:
-    """Let this process have a little more than its limit, to tell the error."""
+    """Raise the limit of this process by 64 MB, for reporting the error."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if soft != resource.RLIM_INFINITY:
-        wanted = soft + _ROOM
+        wanted = soft + (64 << 20)
         allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))
 
 
 @contextlib.contextmanager
 def lifted() -> Iterator[None]:
-    """No limit inside of it, nor for the processes that are started: measuring has limits of its own."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-    processor = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (processor[1], processor[1]))
+    """No limit inside, nor for processes that are started there: measuring has limits of its own."""
+    before = {kind: resource.getrlimit(kind) for kind in (resource.RLIMIT_DATA, resource.RLIMIT_CPU)}
+    for kind, (_, hard) in before.items():
+        resource.setrlimit(kind, (hard, hard))
     left, again = signal.setitimer(signal.ITIMER_REAL, 0)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, left, again)
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-        resource.setrlimit(resource.RLIMIT_CPU, processor)
+        for kind, limits in before.items():
+            resource.setrlimit(kind, limits)
 
 
 class TimeLimit:
-    """A context manager: raises ``error`` in the main thread after that many seconds. None for no limit."""
+    """A context manager: raises ``error`` in the main thread after ``seconds``, None for no limit."""
 
     def __init__(self, seconds: float | None, error: type[BaseException] = TimeLimitExceeded) -> None:
         self._seconds = seconds
@@ -139,18 +130,18 @@ class TimeLimit:
         if self._seconds is not None:
             signal.signal(signal.SIGALRM, self._expired)
             signal.setitimer(signal.ITIMER_REAL, self._seconds, _AGAIN)
-            self._limit_processor(self._seconds + _GRACE)
+            self._limit_cpu(self._seconds + _GRACE)
 
     def __exit__(self, *_: object) -> None:
         if self._seconds is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            self._limit_processor(None)
+            self._limit_cpu(None)
 
-    def _limit_processor(self, seconds: float | None) -> None:
-        """Limit the processor time: where a function of C does not end, no handler of Python runs; the kernel ends us
-        then, by SIGXCPU, and lets the process go."""
+    def _limit_cpu(self, seconds: float | None) -> None:
+        """Limit the CPU time: while a function of C does not return, no handler of Python runs; then the kernel kills
+        us by SIGXCPU, and so detaches the process."""
         _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-        wanted = hard if seconds is None else int(time.process_time() + min(seconds, _DAY)) + 1
+        wanted = hard if seconds is None else int(time.process_time() + min(seconds, 86400)) + 1
         if hard == resource.RLIM_INFINITY or wanted <= hard:
             resource.setrlimit(resource.RLIMIT_CPU, (wanted, hard))
 
@@ -169,8 +160,8 @@ MAX_SECONDS = 1e9
 
 
 def duration(text: str, option: str, most: float = MAX_SECONDS, *, is_endless: bool = False) -> float:
-    """Seconds of a duration as timeout(1) takes it, a number and perhaps a unit, for ``option``. ``is_endless``: 0
-    means no limit, and a longer one is ``most``. Raises UsageError."""
+    """Seconds of a duration as timeout(1) takes it, a number with an optional unit, for ``option``. ``is_endless``: 0
+    means no limit, and longer durations become ``most``. Raises UsageError."""
     number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
     try:
         seconds = float(number) * unit

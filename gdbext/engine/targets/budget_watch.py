@@ -1,8 +1,8 @@
-"""The limits of a look in a process that is not ours: a debugger, or the program that uses the library.
+"""Limits of an inspection in a process that is not ours: a debugger, or the program that uses the library.
 
-Nothing of that process is limited for good. A thread beside the look counts what the process has gained since, and the
-seconds, and interrupts the look between two steps of Python; what happens within one step is bounded where it is read
-(documents and tables have limits).
+No permanent limit is set. A separate thread measures the memory that the process has gained, and the seconds, and
+interrupts the inspection between two steps of Python; the work of one step is bounded (documents and tables have
+limits).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _STEP = 0.1
-"""Seconds between two counts: what a loop of Python can gain in it is some tens of megabytes."""
+"""Seconds between two checks: a loop of Python can gain some tens of megabytes in between."""
 
 
 class BudgetWatch:
-    """A look inside a debugger: raises TimeLimitExceeded or MemoryLimitExceeded in the thread that called ``begin``, until ``end``.
+    """Raises TimeLimitExceeded or MemoryLimitExceeded in the thread that called ``begin``, until ``end``.
 
-    ``seconds`` are those of the processor, unless another ``clock`` is given: a compiler that measures a layout
-    meanwhile has limits of its own. 0 is no limit of that kind.
+    ``seconds`` are CPU time, unless another ``clock`` is given: a compiler that measures a layout meanwhile has limits
+    of its own. 0 is no limit of that kind.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BudgetWatch:
         self._is_on = False
 
     def begin(self) -> None:
-        """Begin to count: what the debugger has by now does not count. Calls after the first do nothing."""
+        """Start: memory that the debugger has by now does not count. Calls after the first do nothing."""
         if self._is_on or not (self._seconds or self._memory):
             return
         self._looking = _thread.get_ident()
@@ -68,7 +68,7 @@ class BudgetWatch:
             _thread.start_new_thread(self._watch, ())
 
     def end(self) -> None:
-        """Stop the limits. A pending interruption is raised before this returns."""
+        """End the limits. A pending interruption is raised before this returns."""
         if self._is_on:
             self._is_on = False
             with self._telling:
@@ -95,36 +95,26 @@ class BudgetWatch:
 
 
 def _private_memory() -> int:
-    """Bytes of memory that are there for this process alone, nearly: files are shared."""
+    """Bytes of memory of this process alone, approximately: files are shared."""
     fields = statm()
     return fields[STATM_RESIDENT] - fields[STATM_SHARED]
 
 
-_LARGEST = MAX_MEMORY
-"""Gigabytes, and seconds: twelve days."""
-_MORE_TIME = "give gdbext.open() a larger timeout; the process was resumed"
-_MORE_MEMORY = "give gdbext.open() a larger memory_limit; the process was resumed"
-
-
 class CallLimits:
-    """A context for each call that reads: raises TargetError where the call takes too much. Calls may nest.
-
-    The process is the user's own program, whose signals and limits are not ours to set: a thread beside the call
-    watches the clock and what the program gains, and interrupts the call between two steps of Python.
-    """
+    """Limits of each call of the library, in the user's own program: TargetError if the call takes too much. Calls may
+    nest."""
 
     def __init__(self, seconds: float | None = None, gigabytes: float | None = None) -> None:
         """None: no limit. Raises UsageError."""
         for name, value in (("timeout", seconds), ("memory_limit", gigabytes)):
-            if value is not None and not 0 < value <= _LARGEST:
-                raise UsageError(f"{name} must be greater than 0, and at most {_LARGEST}", help="None is no limit")
+            if value is not None and not 0 < value <= MAX_MEMORY:  # gigabytes; as seconds twelve days
+                raise UsageError(f"{name} must be greater than 0, and at most {MAX_MEMORY}", help="None is no limit")
         self._seconds = seconds or 0.0
         self._memory = int((gigabytes or 0) * (1 << 30))
         self._is_on = False
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Raises TargetError when the time or the memory is used up."""
         if self._is_on or not (self._seconds or self._memory):
             yield
             return
@@ -137,8 +127,9 @@ class CallLimits:
             finally:
                 watched.end()
         except TimeLimitExceeded:
-            raise time_error(self._seconds, _MORE_TIME) from None
+            hint = "give gdbext.open() a larger timeout; the process was resumed"
+            raise time_error(self._seconds, hint) from None
         except (MemoryLimitExceeded, MemoryError):
-            raise memory_error(_MORE_MEMORY) from None
+            raise memory_error("give gdbext.open() a larger memory_limit; the process was resumed") from None
         finally:
             self._is_on = False

@@ -1,15 +1,12 @@
-"""Cores as people have them: compressed, in the store of systemd-coredump, or not yet out of the kernel's pipe.
+"""Cores that must be fetched first: compressed, in the store of systemd-coredump, or still in the kernel's pipe.
 
-A compressed core is unpacked into a file without a name, which takes no more of the disk than has contents, and is gone
-when the look ends. gzip and xz are read by Python's own libraries, zstd and lz4 by the programs of these names.
-
-A few kilobytes can stand for endless zeros: what lies behind all that the core's own headers name is not unpacked, and
-whether the disk has room for that is asked first.
+A compressed core is unpacked into a sparse file without a name, which disappears when it is closed. gzip and xz are
+read by Python's own libraries, zstd and lz4 by the programs of these names. A few kilobytes can expand to endless
+zeros: nothing beyond what the core's own headers name is unpacked, after a check that the disk has room for that.
 
 A process that the kernel dumps into a pipe has its memory in /proc/PID/mem, its registers in the head of the core. The
-kernel keeps it as it is until whoever reads the pipe has closed it (fs/coredump.c, Linux 6.1), so all is read in time.
-Nobody can trace its threads any more, but the core's notes, which come before all memory, have their registers: 100 GB
-need not be read, nor written.
+kernel keeps it until the reader of the pipe closes that (fs/coredump.c, Linux 6.1). Its threads cannot be traced any
+more, but the core's notes, which come before all memory, have their registers: 100 GB need not be read, nor written.
 """
 
 from __future__ import annotations
@@ -46,33 +43,30 @@ if TYPE_CHECKING:
 STORE = "/var/lib/systemd/coredump"
 """The folder of systemd-coredump (coredump.conf(5), Storage=external)."""
 SYSTEMD, BY_PID = "systemd", "coredumpctl:"
-"""Names of cores in that folder: the newest one, and that of a process."""
+"""Names of cores in that folder: the newest one, and (with a PID) that of a process."""
 _NAME = re.compile(r"core\.(?P<name>.*)\.(?P<uid>\d+)\.[0-9a-f]+\.(?P<pid>\d+)\.(?P<time>\d+)(?:\.(?:zst|lz4|xz))?")
 """core.COMM.UID.BOOT.PID.MICROSECONDS (systemd 252, src/coredump/coredump.c, make_filename)."""
 _PIECE = 1 << 20
 _HOLE = 1 << 16
-"""Bytes of zeros that are left out as a hole."""
+"""Bytes of zeros that become a hole in the file."""
 _RESERVE = 256 << 20
-"""Bytes of the disk that are left to others."""
-_ZEROS = bytes(_HOLE)
-_ELF = b"\x7fELF"
-_FULL = 8
-"""One byte of so many takes room on the disk at the least: most of a core are zeros."""
-_HEAD = 64 << 20
-"""Most bytes of a pipe before a core's memory: 100,000 mappings have 6 MB of headers and 10 MB of names."""
-_HEADERS = 64 << 20
-"""Most bytes before the end of a core's program headers: a million mappings have 56 MB of them."""
+"""Bytes of the disk that are left free."""
+_SPARSENESS = 8
+"""At least one of so many bytes takes room on the disk: most of a core are zeros."""
+_MAX_HEAD = 64 << 20
+"""Bytes of a core before its memory: 100,000 mappings have 6 MB of headers and 10 MB of names, a million 56 MB of
+headers."""
 
 
 class Packing(NamedTuple):
-    """A compression: how a file of it begins, and the program that unpacks it ("" where Python does)."""
+    """A compression: how its files begin, and the program that unpacks them ("" if Python does)."""
 
     name: str
     magic: bytes
     program: str = ""
 
 
-PACKINGS = (
+_PACKINGS = (
     Packing("zstd", b"\x28\xb5\x2f\xfd", "zstd"),
     Packing("lz4", b"\x04\x22\x4d\x18", "lz4"),
     Packing("gzip", b"\x1f\x8b"),
@@ -81,7 +75,7 @@ PACKINGS = (
 
 
 def stored(name: str, store: str = STORE) -> str:
-    """The file of a core of systemd's store, ``name`` itself where it is none of these. Raises BadCore."""
+    """The file of a core of systemd's store, ``name`` itself if it names none. Raises BadCore."""
     if name != SYSTEMD and not name.startswith(BY_PID):
         return name
     wanted = name[len(BY_PID) :] if name.startswith(BY_PID) else ""
@@ -102,22 +96,22 @@ def stored(name: str, store: str = STORE) -> str:
 
 
 def unpacked(path: str) -> str:
-    """The name of a file with the contents of a compressed core, "" where it is not compressed, until ``let_go``.
+    """The name of a file with the contents of a compressed core, "" if it is not compressed. Call ``let_go`` with it.
     Raises BadCore."""
     try:
         with open(path, "rb", opener=at_once) as file:
             head = file.read(64) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
-            packing = next((each for each in PACKINGS if head.startswith(each.magic)), None)
+            packing = next((each for each in _PACKINGS if head.startswith(each.magic)), None)
             if not packing:
                 return ""
             size = _known_size(packing, head, path)
     except OSError:
-        return ""  # whoever opens it says why
+        return ""  # opening it as a core says why
     return _unpack(path, packing, size)
 
 
 def let_go(name: str) -> None:
-    """Close that file: it lasts as long as it is mapped, and then is gone. "" is none."""
+    """Close a file of ``unpacked``: it exists as long as it is mapped. "" is none."""
     if name:
         os.close(int(name.rpartition("/")[2]))
 
@@ -128,13 +122,18 @@ def _unpack(path: str, packing: Packing, size: int) -> str:
     at, end = 0, None
     try:
         for piece in _pieces(path, packing):
-            if not at and not piece.startswith(_ELF):
+            if not at and not piece.startswith(b"\x7fELF"):
                 raise BadCore(f"{path} holds no core: what is compressed there is not an ELF file")
-            at = _add(into.fileno(), piece, at)
+            for start in range(0, len(piece), _HOLE):
+                part = piece[start : start + _HOLE]
+                if part.strip(b"\0"):
+                    os.pwrite(into.fileno(), part, at + start)
+            at += len(piece)
             progress.show(at)
-            if end is None and (end := _named_end(into.fileno(), at)) is not None:
-                _check_room(path, into.fileno(), end)
-            if _free(into.fileno()) < _RESERVE:
+            room = _room(into.fileno()) - _RESERVE
+            if end is None and (end := _named_end(into.fileno(), at)) is not None and room < end // _SPARSENESS:
+                raise _no_room(path, end)
+            if room < 0:
                 raise _no_room(path, at)
             if end is not None and at >= end:
                 break
@@ -150,37 +149,22 @@ def _unpack(path: str, packing: Packing, size: int) -> str:
 
 
 def _named_end(descriptor: int, size: int) -> int | None:
-    """The end of all that the headers of a core name, whose first ``size`` bytes are there; None while its program
-    headers are not. What is no core of ours ends where it is: whoever opens it says so. Raises BadCore."""
+    """Where everything that the headers of a core name ends; None while its first ``size`` bytes do not have all
+    program headers. ``size`` for a file that is no core of ours: opening it says so. Raises BadCore."""
     try:
         header = elf_header.parse_header(os.pread(descriptor, elf_header.EHDR.size, 0))
     except SymbolFileError:
         return size
     sections = header.shoff + max(header.shnum, 1) * header.shentsize if header.shoff else 0
-    if header.phnum == elf_header.PN_XNUM:  # the kernel puts the one section behind everything (fs/binfmt_elf.c)
+    if header.phnum == elf_header.PN_XNUM:  # the kernel puts the one section after everything (fs/binfmt_elf.c)
         return sections
     headers = header.phoff + header.phnum * max(header.phentsize, elf_header.PHDR.size)
-    if headers > _HEADERS:
+    if headers > _MAX_HEAD:
         raise BadCore(f"the core claims {headers} bytes before the end of its program headers")
     if headers > size:
         return None
-    found = elf_header.segments(os.pread(descriptor, headers, 0), header, header.phnum)
-    return max([headers, sections, *(each.offset + each.filesz for each in found)])
-
-
-def _check_room(path: str, descriptor: int, size: int) -> None:
-    """Raises BadCore where the disk has no room for a core of that size; most of one are zeros."""
-    if _free(descriptor) - _RESERVE < size // _FULL:
-        raise _no_room(path, size)
-
-
-def _add(descriptor: int, piece: bytes, at: int) -> int:
-    """Write a piece at an offset, holes for its zeros; the offset behind it."""
-    for start in range(0, len(piece), _HOLE):
-        part = piece[start : start + _HOLE]
-        if part != _ZEROS[: len(part)]:
-            os.pwrite(descriptor, part, at + start)
-    return at + len(piece)
+    segments = elf_header.segments(os.pread(descriptor, headers, 0), header, header.phnum)
+    return max([headers, sections, *(segment.offset + segment.filesz for segment in segments)])
 
 
 def _pieces(path: str, packing: Packing) -> Iterator[bytes]:
@@ -223,10 +207,10 @@ def _by_program(path: str, packing: Packing) -> Iterator[bytes]:
 
 
 def _known_size(packing: Packing, head: bytes, path: str) -> int:
-    """The bytes that the file says to have when it is unpacked; 0 where it does not say.
+    """The unpacked size according to the file's header; 0 if that does not have it.
 
-    RFC 8878, 3.1.1.1 (zstd); the frame format of lz4, version 1.6; RFC 1952, 2.3.1 (gzip: its last four bytes, so that
-    4 GB more are not seen).
+    RFC 8878, 3.1.1.1 (zstd); the frame format of lz4, version 1.6; RFC 1952, 2.3.1 (gzip: its last four bytes, the size
+    modulo 4 GB).
     """
     if packing.name == "zstd" and len(head) > 18:
         flags = head[4]
@@ -244,23 +228,19 @@ def _known_size(packing: Packing, head: bytes, path: str) -> int:
 
 
 def _folder(path: str, size: int) -> str:
-    """The folder for temporary files with the most room. Raises BadCore where no disk has enough."""
+    """The folder for temporary files with the most room. Raises BadCore if no disk has enough."""
     folders = [os.environ.get("TMPDIR", ""), "/var/tmp", tempfile.gettempdir()]
-    room = {each: _room(each) for each in folders if each and os.access(each, os.W_OK)}
-    chosen = folders[0] if folders[0] in room else max(room, key=lambda each: room[each], default="/tmp")
+    room = {folder: _room(folder) for folder in folders if folder and os.access(folder, os.W_OK)}
+    chosen = folders[0] if folders[0] in room else max(room, key=lambda folder: room[folder], default="/tmp")
     compressed = os.stat(path).st_size  # noqa: PTH116
-    if room.get(chosen, 0) - _RESERVE < max(size // _FULL, compressed):
+    if room.get(chosen, 0) - _RESERVE < max(size // _SPARSENESS, compressed):
         raise _no_room(path, size or compressed)
     return chosen
 
 
-def _room(folder: str) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
-
-
-def _free(descriptor: int) -> int:
-    found = os.fstatvfs(descriptor)
+def _room(place: str | int) -> int:
+    """Free bytes of the disk that has a folder or an open file."""
+    found = os.statvfs(place)
     return found.f_bavail * found.f_frsize
 
 
@@ -273,7 +253,7 @@ def _no_room(path: str, size: int) -> BadCore:
 
 
 class _Progress:
-    """A line on the terminal that says how far the unpacking is."""
+    """A line on the terminal with the progress of unpacking, redrawn for each 64 MB."""
 
     def __init__(self, path: str, size: int) -> None:
         self._name = os.path.basename(path)  # noqa: PTH119
@@ -282,25 +262,23 @@ class _Progress:
         self._is_wanted = sys.stderr is not None and sys.stderr.isatty()
 
     def show(self, done: int) -> None:
-        """Redraw it for each 64 MB."""
         if self._is_wanted and done - self._shown >= 64 << 20:
             self._shown = done
             of = f" of {self._size >> 20}" if self._size else ""
             write(2, f"unpacking {escape(self._name)}: {done >> 20}{of} MB …\n")
 
     def end(self) -> None:
-        """Say that it is unpacked, where anything was said."""
         if self._shown:
             write(2, "unpacked\n")
 
 
 class DyingProcess(LocalProcess):
-    """Process ``pid``, which the kernel dumps; it goes when the pipe is closed. Raises BadCore, ForeignArchitecture."""
+    """Process ``pid``, which the kernel dumps until the pipe is closed. Raises BadCore, ForeignArchitecture."""
 
     debugger = "none"
 
     def __init__(self, pid: int, memory: int, pipe: int) -> None:
-        """``memory``: a descriptor of /proc/PID/mem; ``pipe``: the one that the core comes out of."""
+        """``memory``: an fd of /proc/PID/mem; ``pipe``: the fd that the core comes from."""
         self.pid = pid
         self.origin.kind = "core"
         self._memory = memory
@@ -309,9 +287,11 @@ class DyingProcess(LocalProcess):
         try:
             self.architecture = architectures.by_machine(core.machine)
             self.command = core.arguments or core.name
-            signals = {core.threads[0].tid: signal_of(core.threads[0], False)}
-            tids = _tids(pid)
-            found = [
+            first = core.threads[0]
+            signals = {first.tid: signal_of(first, False)}
+            # the notes have the threads' ids in their own PID namespace
+            tids = {own_tid(pid, int(tid)): int(tid) for tid in os.listdir(f"/proc/{pid}/task")}  # noqa: PTH208
+            threads = [
                 CoreFileThread(
                     self.architecture, note._replace(tid=tids.get(note.tid, note.tid)), signals.get(note.tid)
                 )
@@ -320,30 +300,28 @@ class DyingProcess(LocalProcess):
         finally:
             core.close()
             os.close(head)
-        for thread in found:
+        for thread in threads:
             thread.name = thread_name(pid, thread.tid)
-        self._first = found[0]
-        self._threads = sorted(found, key=lambda thread: thread.tid)
+        self._first = threads[0]
+        self._threads = sorted(threads, key=lambda thread: thread.tid)
 
     @classmethod
     def named(cls, name: str) -> DyingProcess:
-        """The target of that name (``PIPE``). Raises BadCore."""
+        """The target of that name (see ``PIPE``). Raises BadCore."""
         words = [number(word) for word in name[len(PIPE) :].split(":")]
-        found = [word for word in words if word is not None and word < 1 << 31]
-        if len(words) != 3 or len(found) != 3:
+        numbers = [word for word in words if word is not None and word < 1 << 31]
+        if len(words) != 3 or len(numbers) != 3:
             raise BadCore(f"{name[:80]} is no pipe of the kernel's", help="core-handler makes such names")
         try:
-            return cls(*found)
+            return cls(*numbers)
         except OSError as error:
             why = f"no such process, memory or pipe was given to this one: {error.strerror}"
             raise BadCore(f"{name} cannot be read", why=why, help="core-handler makes such names") from error
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
         return read_memory(self._memory, self.pid, address, size)
 
     def threads(self) -> Sequence[TargetThread]:
-        """All threads of the core's notes, by tid."""
         return self._threads
 
     def selected_thread(self) -> TargetThread | None:
@@ -351,13 +329,8 @@ class DyingProcess(LocalProcess):
         return self._first
 
 
-def _tids(pid: int) -> dict[int, int]:
-    """Ids of the threads in their own PID namespace, which the notes have, to those of ours."""
-    return {own_tid(pid, int(tid)): int(tid) for tid in os.listdir(f"/proc/{pid}/task")}  # noqa: PTH208
-
-
 def _head_file(pipe: int) -> int:
-    """A descriptor of a file in memory with the core up to the end of its notes. Raises BadCore."""
+    """An fd of a file in memory with the core up to the end of its notes. Raises BadCore."""
     head = bytearray(_exactly(pipe, elf_header.EHDR.size))
     if not elf_header.identify(bytes(head)):
         raise BadCore("what comes out of the pipe is no core")
@@ -376,8 +349,8 @@ def _head_file(pipe: int) -> int:
 
 def _exactly(pipe: int, size: int) -> bytes:
     """The next ``size`` bytes of the pipe. Raises BadCore."""
-    if size > _HEAD:
-        raise BadCore(f"the core claims {size} bytes before its memory, and {_HEAD} are read at most")
+    if size > _MAX_HEAD:
+        raise BadCore(f"the core claims {size} bytes before its memory, and {_MAX_HEAD} are read at most")
     pieces = []
     while size > 0:
         piece = os.read(pipe, min(size, _PIECE))
@@ -390,7 +363,7 @@ def _exactly(pipe: int, size: int) -> bytes:
 
 def open_source(path: str, sysroot: str = "") -> Target:
     """A core dump, by its name, compressed or not, or of systemd's store; or a process while the kernel dumps it.
-    ``sysroot`` is where the files of its machine are. Raises BadCore."""
+    ``sysroot`` has the files of its machine. Raises BadCore."""
     if path.startswith(PIPE):
         return DyingProcess.named(path)
     path = stored(path)
@@ -402,8 +375,8 @@ def open_source(path: str, sysroot: str = "") -> Target:
 
 
 def other_writer(target: Target, named: str) -> str:
-    """The path of the program that wrote a core, if the file ``named`` is not it; "" if it is, or if that is unknown.
-    Build-ids decide, and names where one of them is unknown."""
+    """The path of the program that wrote a core, if the file ``named`` is another one; "" if it is the same or unknown.
+    Build-ids decide, or names if one of them is unknown."""
     if not isinstance(target, CoreTarget):
         return ""
     actual = target.executable() or ""

@@ -1,13 +1,13 @@
-"""The one door for files that a target names: of a process, a core, a recording, another machine.
+"""Opens the files that a target names: of a process, a core, a recording, another machine.
 
-Whoever made the target chose these names, and means us harm where he can: they lead to our files, to a pipe, to a
-device, to a file without an end, out of a container. So they are opened here and nowhere else:
+The target chooses these names and may be hostile: they may lead to our files, to a pipe, to a device, to an endless
+file, out of a container. So they are opened only here:
 
-- below a descriptor of the target's root, which no ".." and no link leaves (rooted_paths.py);
-- regular files only, without waiting, and none larger than the caller allows;
+- below an fd of the target's root, which no ".." and no link leaves (rooted_paths.py);
+- regular files only, without blocking, and none larger than the caller allows;
 - with the rights of the process's user (rooted_paths.py);
-- of a core whose files nobody vouched for (no --sysroot, not even "/"), only what is proven to be its own: ELF files by
-  their contents (mapped_files.py, engine/process/modules.py), Python sources below the folders of a proven interpreter.
+- for a core without --sysroot (not even "/"), only what is proven to be its own: ELF files by their contents
+  (mapped_files.py, engine/process/modules.py), Python sources below the folders of a proven interpreter.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.path_steps import MAX_LINKS
 from gdbext.engine.targets.rooted_paths import ActingUser, RootedPaths, rights_of
 
 if TYPE_CHECKING:
@@ -29,28 +30,21 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.rooted_paths import Answer
 
     Ask = Callable[[Callable[[], bytes]], Optional[bytes]]
-    """Has a child of ours do something; None where the kernel does not let it go on."""
+    """Runs a function in a child of ours; None if the kernel blocks it."""
 
 LARGEST_LIBRARY = 1 << 36
 """Bytes of an ELF file: it is mapped, and takes no memory before it is read."""
-_NEVER_WAIT = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
-_MOST_NAMES = 1 << 16
-_MOST_LINKS = 40
-"""Links of one path that are followed, as the kernel does (MAXSYMLINKS, include/linux/namei.h)."""
-_MOST_SILENT = 2
-"""Folders of one file system that do not answer, from which on no other one of it is asked."""
 
 
 class ForeignFiles:
-    """The files of one target. All that opens or asks raises OSError; a path is absolute, as the target names it, or as
-    ``local_path`` gives it."""
+    """The files of one target. All methods that open or ask raise OSError; a path is absolute, as the target names it,
+    or as ``local_path`` gives it."""
 
     vouched = True
-    """These are the target's own files. False for those that happen to lie on this machine at a core's paths."""
+    """They are the target's own files, not files that happen to be at a core's paths on this machine."""
 
     def __init__(self, root: str = "", user: Callable[[], ActingUser | None] = lambda: None) -> None:
-        """``root`` is the folder below which they are, "" or "/" our own root; ``user`` has the rights to open them."""
+        """``root`` is the folder that has them, "" or "/" for our own root; ``user`` has the rights to open them."""
         self.root = root.rstrip("/")
         self._user = user
         self._given: frozenset[str] = frozenset()
@@ -62,8 +56,8 @@ class ForeignFiles:
 
     @classmethod
     def of_process(cls, pid: int, served: Sequence[str] = (), ask: Ask | None = None) -> ForeignFiles:
-        """Those that a process of this machine sees, opened with its user's rights. ``served`` are the places of file
-        systems whose server may answer nobody any more: there ``ask`` touches a file of each folder first."""
+        """The files that a process of this machine sees, opened with its user's rights. ``served`` are mount points of
+        file systems whose server may not answer any more: there ``ask`` touches a file of each folder first."""
         files = cls(process_root(pid), lambda: _acting_user(pid))
         files._served = tuple(f"{place.rstrip('/')}/" for place in served)
         files._ask = ask if served else None
@@ -71,8 +65,8 @@ class ForeignFiles:
 
     @classmethod
     def of_core(cls, sysroot: str, source_belongs: Callable[[str], bool] = lambda _: False) -> ForeignFiles:
-        """Those below ``sysroot``, "/" for this machine's own. "" says nothing: files of this machine happen to have
-        these names, and ``source_belongs`` says which sources are shown."""
+        """The files below ``sysroot``, "/" for this machine's own. "": files of this machine that happen to have these
+        names; ``source_belongs`` decides which sources are shown."""
         files = cls(sysroot)
         if not sysroot:
             files.vouched = False
@@ -81,16 +75,16 @@ class ForeignFiles:
 
     @classmethod
     def none(cls) -> ForeignFiles:
-        """No file at all: the target is a recording."""
+        """No files: the target is a recording."""
         return _NoFiles()
 
     def give(self, path: str) -> None:
-        """A file of this machine that the user himself has named (the program that a debugger was given)."""
+        """Permit a file of this machine that the user has named (the program that a debugger was given)."""
         self._given |= {path}
 
     @property
     def are_anothers(self) -> bool:
-        """They are opened with the rights of another user, whose process it is; that of one that has gone may be."""
+        """The process belongs to another user, or has exited and may have."""
         try:
             return self._acting is not None
         except OSError:
@@ -99,10 +93,10 @@ class ForeignFiles:
     # --- names -----------------------------------------------------------------------------------
 
     def local_path(self, path: str) -> str:
-        """The path by which we name the file, for messages and for who needs a name; it is opened by ``open`` alone.
+        """Our name of the file, for messages and for code that needs a name; only ``open`` opens it.
 
-        The maps of a process in a chroot, and the core that a debugger makes of it, name its files from the outside:
-        below the root already (proc_pid_maps(5)). Such a path is not looked for below it once more.
+        The maps of a process in a chroot, and the core that a debugger makes of it, name its files from the outside,
+        with the root (proc_pid_maps(5)). The root is not added to such a path once more.
         """
         if not self.root or not path.startswith("/"):
             return path
@@ -112,8 +106,9 @@ class ForeignFiles:
 
     @cached_property
     def _outer(self) -> str:
-        """The root as it is called from the outside, with a slash; where that is our own root, no path begins so."""
-        return os.path.realpath(self.root).rstrip("/") + "/" if os.path.realpath(self.root) != "/" else "\0"
+        """The real path of the root, with a slash; if that is our own root, a prefix that no path has."""
+        root = os.path.realpath(self.root)
+        return f"{root.rstrip('/')}/" if root != "/" else "\0"
 
     def _has(self, path: str) -> bool:
         try:
@@ -123,46 +118,47 @@ class ForeignFiles:
         return True
 
     def answers(self, path: str) -> bool:
-        """The file system of that file answers. Where it needs a server a child finds out, once for each folder."""
+        """The file system of that file answers. If it needs a server, a child tries, once for each folder; after two
+        folders of a file system without answer no other one of it is tried."""
         place = self._server_of(path) if self._ask else ""
         if not self._ask or not place:
             return True
         folder = path.rpartition("/")[0]
         if folder not in self._answering:
             silent = self._silent.get(place, 0)
-            found = self._ask(lambda: self._touched(path)) if silent < _MOST_SILENT else None
-            self._answering[folder] = found is not None
-            self._silent[place] = silent + (found is None)
+            answer = self._ask(lambda: self._touched(path)) if silent < 2 else None
+            self._answering[folder] = answer is not None
+            self._silent[place] = silent + (answer is None)
         return self._answering[folder]
 
     def _server_of(self, path: str) -> str:
-        """The place of the file system which the path leads into and which needs a server, "" for none: links are
-        followed one by one, and none beyond that place, so that nobody has to answer."""
+        """The mount point of the file system that the path leads into and that needs a server, "" for none. Links are
+        followed one by one, and none beyond that mount point, so that no server has to answer."""
         at, links, rest = "", 0, path.split("/")[::-1]
-        while rest and links <= _MOST_LINKS:
+        while rest and links <= MAX_LINKS:
             part = rest.pop()
             if part in ("", ".", ".."):
                 at = at.rpartition("/")[0] if part == ".." else at
                 continue
             at = f"{at}/{part}"
             if f"{at}/".startswith(self._served):
-                return max((each for each in self._served if f"{at}/".startswith(each)), key=len)
+                return max((place for place in self._served if f"{at}/".startswith(place)), key=len)
             try:
                 link = os.readlink(f"{self.root}{at}")  # noqa: PTH115 - pathlib is slow to import
             except (OSError, ValueError):  # ValueError: a NUL
                 continue
             at, links = "" if link.startswith("/") else at.rpartition("/")[0], links + 1
             rest += link.split("/")[::-1]
-        return "/" if links > _MOST_LINKS else ""
+        return "/" if links > MAX_LINKS else ""
 
     def _touched(self, path: str) -> bytes:
-        self._ask = None  # in the child, which ends after this
+        self._ask = None  # in the child, which exits after this
         with suppress(OSError):  # an answer, too
             os.pread(self.open(path, LARGEST_LIBRARY), 1, 0)
         return b"1"
 
     def _inside(self, path: str) -> str:
-        """The path from the root; of a local path, too."""
+        """The path below the root, for paths of the target and local paths."""
         if not self.answers(path):
             raise OSError(errno.ETIMEDOUT, "its file system does not answer", path)
         if not path.startswith("/"):
@@ -175,29 +171,33 @@ class ForeignFiles:
     # --- files -----------------------------------------------------------------------------------
 
     def open(self, path: str, limit: int) -> int:
-        """A descriptor for reading a regular file of at most ``limit`` bytes."""
+        """An fd for reading a regular file of at most ``limit`` bytes."""
         if path in self._given:
             return _opened(os.open(path, os.O_PATH | os.O_CLOEXEC), limit)
         inside = self._inside(path)
         return self._as_user(lambda paths: _opened(paths.name(inside), limit))
 
     def read(self, path: str, limit: int) -> tuple[bytes, float]:
-        """The contents, and when they were last changed."""
+        """(contents, st_mtime); what is appended meanwhile is not read: it may never end."""
         descriptor = self.open(path, limit)
         try:
             status = os.fstat(descriptor)
-            return _contents(descriptor, min(limit, status.st_size)), status.st_mtime
+            pieces, left = [], min(limit, status.st_size)
+            while left > 0 and (piece := os.read(descriptor, left)):
+                pieces.append(piece)
+                left -= len(piece)
+            return b"".join(pieces), status.st_mtime
         finally:
             os.close(descriptor)
 
     def source(self, path: str, limit: int) -> tuple[bytes, float]:
-        """Read as ``read`` does a Python source, whose lines are shown: where nobody vouches for it, it must belong."""
+        """As ``read``, for a Python source whose lines are shown: without --sysroot it must be proven."""
         if not self._source_belongs(path):
             raise PermissionError(errno.EACCES, "nothing proves that this source is the core's own", path)
         return self.read(path, limit)
 
     def withholds(self, path: str) -> bool:
-        """``source`` refuses this path because nobody vouches for it."""
+        """``source`` refuses this path because it is not proven."""
         return path.startswith("/") and not self._source_belongs(path)
 
     def image(self, path: str, machine: int | None = None) -> ElfImage:
@@ -210,7 +210,7 @@ class ForeignFiles:
         return self._as_user(lambda paths: _status(paths.name(inside)))
 
     def exists(self, path: str) -> bool | None:
-        """True if the process would find a file there; None where that cannot be known."""
+        """True if the process would find a file there; None if unknown."""
         try:
             self.status(path)
         except FileNotFoundError:
@@ -220,11 +220,11 @@ class ForeignFiles:
         return True
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder."""
         inside = self._inside(folder)
-        descriptor = self._as_user(lambda paths: _reopened(paths.name(inside), _FOLDER))
+        how = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = self._as_user(lambda paths: _reopened(paths.name(inside), how))
         try:
-            return os.listdir(descriptor)[:_MOST_NAMES]  # noqa: PTH208 - of a descriptor
+            return os.listdir(descriptor)[: 1 << 16]  # noqa: PTH208 - of an fd
         finally:
             os.close(descriptor)
 
@@ -243,8 +243,6 @@ class ForeignFiles:
 
 
 class _NoFiles(ForeignFiles):
-    """There is none: nothing of this machine is asked."""
-
     vouched = False
 
     def _as_user(self, function: Callable[[RootedPaths], Answer]) -> Answer:  # noqa: ARG002
@@ -253,12 +251,12 @@ class _NoFiles(ForeignFiles):
 
 def linked_image(link: str, machine: int | None = None) -> ElfImage:
     """The ELF file that a link of the kernel leads to: /proc/PID/exe, /proc/PID/map_files/RANGE. It is the very file
-    that the process has mapped, and its user has not always the right to open it so. Raises SymbolFileError."""
+    that the process has mapped; its user may lack the right to open it this way. Raises SymbolFileError."""
     return ElfImage.of(link, lambda: _opened(os.open(link, os.O_PATH | os.O_CLOEXEC), LARGEST_LIBRARY), machine)
 
 
 def process_root(pid: int) -> str:
-    """The root of a local process as we reach it: "" where it sees the same files as we do, else /proc/PID/root."""
+    """Our path of the root of a local process: "" if it sees the same files as we do, else /proc/PID/root."""
     root = f"/proc/{pid}/root"
     try:
         same_mounts = os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt")  # noqa: PTH121
@@ -268,19 +266,17 @@ def process_root(pid: int) -> str:
 
 
 def _acting_user(pid: int) -> ActingUser | None:
-    """A thread with the rights of the process's user; None where we have them, or less: only root can take on
-    others."""
-    if os.geteuid() != 0:
-        return None
-    rights = rights_of(pid)
-    return ActingUser(rights) if rights.uid else None
+    """A thread with the rights of the process's user; None if we have them, or fewer: only root can take on others."""
+    rights = rights_of(pid) if os.geteuid() == 0 else None
+    return ActingUser(rights) if rights and rights.uid else None
 
 
 def _opened(named: int, limit: int) -> int:
-    """A descriptor for reading the regular file that ``named`` (O_PATH, closed here) is of. Raises OSError."""
+    """An fd for reading the regular file that ``named`` (O_PATH, closed here) refers to, without blocking. Raises
+    OSError."""
     status = os.fstat(named)
     if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
-        return _reopened(named, _NEVER_WAIT)
+        return _reopened(named, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     os.close(named)
     if stat.S_ISREG(status.st_mode):
         raise OSError(errno.EFBIG, f"larger than {limit} bytes")
@@ -299,12 +295,3 @@ def _status(named: int) -> os.stat_result:
         return os.fstat(named)
     finally:
         os.close(named)
-
-
-def _contents(descriptor: int, size: int) -> bytes:
-    """No more than the file had when it was opened: what grows meanwhile has no end."""
-    pieces = []
-    while size > 0 and (piece := os.read(descriptor, size)):
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)

@@ -60,7 +60,7 @@ class HostFiles:
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder of /proc."""
-        return self.fact(f"names {folder}", [], lambda: names_of(folder))
+        return self.strings(f"names {folder}", lambda: names_of(folder))
 
     def link(self, path: str) -> str:
         """The target of a link of /proc; "" if it is none."""
@@ -86,7 +86,7 @@ class HostFiles:
             except OSError:
                 return []
 
-        return self.fact(f"names {folder}", [], read)
+        return self.strings(f"names {folder}", read)
 
     def exists(self, path: str, place: Callable[[], str]) -> bool | None:
         """True if the target has a file at ``place``, which it calls ``path``; None if unknown."""
@@ -118,6 +118,10 @@ class HostFiles:
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
         """The result of ``read``; a replay gives the recorded one, or ``unknown``."""
         return read()
+
+    def strings(self, name: str, read: Callable[[], list[str]]) -> list[str]:
+        """A fact that is a list of strings; [] if unknown."""
+        return self.fact(name, list[str](), read)
 
 
 def text_of(path: str, limit: int = proc_files.ONE) -> str:

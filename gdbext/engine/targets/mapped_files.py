@@ -1,7 +1,7 @@
-"""Memory that a core leaves out because a file holds it: read from that file, once it is proven to be the same one.
+"""Memory that a core leaves out because a file has it: read from that file, once it is proven to be the same one.
 
 gcore and the kernel (coredump_filter 0x33, core(5)) leave out file-backed pages that were never written, all code
-among them, but keep the first page of every ELF file. Only what that page proves is used.
+included, but keep the first page of every ELF file. Only files that this page proves are used.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class MappedFiles:
     """Reads file-backed memory through NT_FILE.
 
-    ``in_core`` reads what the core itself holds; ``local_path`` says how a file of the target is called here, and
-    ``foreign`` opens that.
+    ``in_core`` reads what the core itself has; ``local_path`` gives our name of a file of the target, and ``foreign``
+    opens that.
     """
 
     def __init__(
@@ -45,22 +45,19 @@ class MappedFiles:
                 self._bases.setdefault(entry.path, []).append(entry.start)
 
     def close(self) -> None:
-        """Unmap all of the files; idempotent."""
         for file, _ in self._opened.values():
             if file:
                 file.close()
         self._opened.clear()
 
     def mapping_at(self, address: int) -> FileMapping | None:
-        """The NT_FILE entry that covers an address."""
         index = bisect.bisect_right(self._starts, address) - 1
         if index >= 0 and address < self._files[index].end:
             return self._files[index]
         return None
 
     def base_of(self, entry: FileMapping) -> int | None:
-        """Address at which the file's first byte is mapped: the nearest mapping of offset 0 of the same file at or
-        below."""
+        """Address of the file's first byte: the nearest mapping of its offset 0 at or below ``entry``."""
         bases = self._bases.get(entry.path, [])
         index = bisect.bisect_right(bases, entry.start) - 1
         return bases[index] if index >= 0 else None
@@ -72,8 +69,7 @@ class MappedFiles:
         return bool(entry and self._open(entry)[0])
 
     def permissions_at(self, entry: FileMapping, offset: int) -> str:
-        """The permissions of the file behind a mapping at a file offset ("r-xp"), from the core alone; "" if
-        unknown."""
+        """The permissions ("r-xp") of the file of a mapping at a file offset, from the core alone; "" if unknown."""
         return MappedElf(self._memory_from(self.base_of(entry))).permissions_at(offset, PAGE_SIZE)
 
     def build_id(self, base: int | None) -> str | None:
@@ -81,7 +77,7 @@ class MappedFiles:
         return MappedElf(self._memory_from(base)).build_id
 
     def read(self, address: int, size: int) -> tuple[bytes, str]:
-        """Up to ``size`` bytes at ``address``, not beyond the mapping; b"" and the reason where that cannot be."""
+        """(up to ``size`` bytes at ``address``, not beyond the mapping; why there are none)."""
         entry = self.mapping_at(address)
         if not entry:
             return b"", "not in the core, and no file is mapped there"
@@ -126,21 +122,17 @@ class MappedFiles:
         return file, ""
 
     def _difference(self, first_page: bytes, base: int, file: mmap.mmap) -> str:
-        """The reason why the file is not the mapped one, "" when it is."""
+        """Why the file is not the mapped one, "" if it is."""
         wanted = self.build_id(base)
         if not wanted:
-            # Without a build-id the whole first page must agree: its header holds the offset of the section
+            # Without a build-id the whole first page must agree: its header has the offset of the section
             # headers near the file's end, which another build practically never shares.
             return "" if file[:PAGE_SIZE] == first_page else "its first page differs"
-        found = _build_id_of(file)
+        try:
+            found = ElfImage(file, "").build_id
+        except SymbolFileError:
+            found = None
         return "" if found == wanted else f"build-id {found or 'none'}, in the core {wanted}"
 
     def _memory_from(self, base: int | None) -> Read:
         return lambda offset, size: b"" if base is None else self._in_core(base + offset, size)
-
-
-def _build_id_of(file: mmap.mmap) -> str | None:
-    try:
-        return ElfImage(file, "").build_id
-    except SymbolFileError:
-        return None

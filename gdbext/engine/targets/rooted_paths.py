@@ -1,19 +1,15 @@
-"""Paths that are resolved below a folder as if it were the root: nothing in them leads out of it.
+"""Paths that are resolved below a folder as if it were the root, and with the rights of the process's user.
 
-The kernel does that by openat2(2) with RESOLVE_IN_ROOT (Linux 5.6); where it cannot, or a seccomp filter forbids it,
+The kernel resolves them by openat2(2) with RESOLVE_IN_ROOT (Linux 5.6); if it cannot, or a seccomp filter forbids it,
 the path is walked folder by folder. Either way the links of /proc that lead anywhere (proc_pid_fd(5), "magic links")
-are not followed, and what is found is only named (O_PATH): a device or a pipe is not opened.
+are not followed, and files are only named (O_PATH): a device or a pipe is not opened.
 
-The rights of a process's user, taken on while that process's files are opened.
-
-Root may open every file; a process of another user names files that its user may not. So such files are opened with
-the user's file-system ids and groups (credentials(7)), and not the whole analysis is done so: memory, registers and
-/proc/PID/map_files of the process are read as root all the time.
-
-The ids belong to a thread, and a thread of its own takes them on for good: no way leads from there back to root, so
-none can be missed. (The main thread would have to switch back, and Python may raise an error between any two steps
-there: Ctrl+C, a time limit.) It is not started for a process of our own user. File-system ids and no others: with its
-other ids a thread would take on the right of that user to send signals to us.
+Root may open every file; a process of another user may name files that its user may not open. So such files are opened
+with the user's file-system ids and groups (credentials(7)); memory, registers and /proc/PID/map_files of the process
+are always read as root. The ids belong to a thread, and a separate thread takes them on for good: it never switches
+back to root, so no switch can be missed. (The main thread would have to, and Python may raise an error between any two
+steps there: Ctrl+C, a time limit.) No thread is started for a process of our own user. Only file-system ids: with the
+others that user would have the right to send signals to us.
 """
 
 from __future__ import annotations
@@ -50,7 +46,7 @@ class Rights(NamedTuple):
 
 
 def rights_of(pid: int | str) -> Rights:
-    """Those of a process (/proc/PID/status). Where its four ids differ, the least: the first that is not root.
+    """The rights of a process (/proc/PID/status). If its four ids differ, the weakest: the first that is not root.
 
     Raises OSError.
     """
@@ -63,7 +59,7 @@ def rights_of(pid: int | str) -> Rights:
 
 
 def capabilities_of(pid: int | str) -> int:
-    """The permitted capabilities of a process, a bit each (linux/capability.h); 0 where they are not told.
+    """The permitted capabilities of a process, a bit each (linux/capability.h); 0 if unknown.
 
     Raises OSError.
     """
@@ -74,7 +70,7 @@ def capabilities_of(pid: int | str) -> int:
 
 
 def _status(pid: int | str) -> dict[str, str]:
-    """The values of the file, as engine/targets/system/linux.py reads them, which stands above this."""
+    """Name → value, as engine/targets/system/linux.py, which this cannot import, reads them."""
     lines = proc_files.text(f"/proc/{pid}/status").split("\n")
     return dict(line.partition(":")[::2] for line in lines)
 
@@ -84,7 +80,7 @@ def _least(ids: list[int]) -> int:
 
 
 class ActingUser:
-    """Runs functions with those rights, in a thread of its own which lasts as long as this object."""
+    """Runs functions with those rights, in a separate thread that lasts as long as this object."""
 
     def __init__(self, rights: Rights) -> None:
         self._rights = rights
@@ -92,8 +88,7 @@ class ActingUser:
         self._process = 0
 
     def run(self, function: Callable[[], Answer]) -> Answer:
-        """Run the function, and give or raise what it does. Raises OSError (EPERM) where the rights cannot be taken
-        on."""
+        """Run the function; returns or raises what it does. Raises OSError (EPERM) if the rights cannot be taken on."""
         if not self._tasks or self._process != os.getpid():  # after a fork there is no such thread
             from queue import SimpleQueue  # 2 ms, where a folder is another root
 
@@ -112,8 +107,6 @@ class ActingUser:
 
 
 class _Task:
-    """One function, and what came of it."""
-
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
         self.answer: Any = None
@@ -122,7 +115,7 @@ class _Task:
         self.done.acquire()
 
     def run(self, refusal: OSError | None) -> None:
-        """Do it, unless there is a refusal."""
+        """Run the function, unless there is a refusal."""
         try:
             if refusal:
                 raise OSError(refusal.errno, refusal.strerror)
@@ -146,7 +139,7 @@ def _work(rights: Rights, tasks: SimpleQueue[_Task | None]) -> None:
 def _take_on(rights: Rights) -> None:
     """Give this thread those ids and groups, and no capability (capabilities(7)). Raises OSError.
 
-    The system calls themselves are made, for they are about one thread; the C library's setgroups changes all of them
+    Makes the system calls themselves, which change one thread; the C library's setgroups changes all threads
     (setgroups(2), "C library/kernel differences").
     """
     number, system_call = own_setgroups(), libc.function("syscall")
@@ -162,22 +155,14 @@ def _take_on(rights: Rights) -> None:
     libc.limit_capabilities(0)
 
 
-_OPENAT2 = 437
-"""The number of openat2 on every architecture (scripts/syscall.tbl of Linux: all numbers since 424 are shared)."""
 _OPEN_HOW = struct.Struct("<QQQ")
 _NO_MAGICLINKS, _IN_ROOT = 0x02, 0x10
 """struct open_how, RESOLVE_NO_MAGICLINKS, RESOLVE_IN_ROOT (linux/openat2.h)."""
 _NAME_ONLY = os.O_PATH | os.O_CLOEXEC
-_NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EINVAL})
-"""A kernel without openat2, and what seccomp filters answer that do not know it."""
-_RACES = 32
-"""Times that openat2 is asked again: EAGAIN says that a folder was renamed meanwhile."""
-_LONGEST = 4096
-"""PATH_MAX with the byte of its end (linux/limits.h)."""
 
 
 class RootedPaths:
-    """Names files below the folder ``root``. ``asks_kernel`` False: always walk. Raises OSError."""
+    """Names files below the folder ``root``. ``asks_kernel`` False: never use openat2. Raises OSError."""
 
     def __init__(self, root: str, asks_kernel: bool = True) -> None:
         self._root = -1
@@ -189,64 +174,58 @@ class RootedPaths:
             os.close(self._root)
 
     def name(self, path: str, follow: bool = True) -> int:
-        """A descriptor (O_PATH) of what ``path`` means below the root; ``follow`` False: a link at its end is meant
-        itself. Raises OSError."""
-        raw = _encoded(path)
-        extra = 0 if follow else os.O_NOFOLLOW
+        """An fd (O_PATH) of what ``path`` means below the root; ``follow`` False: a link at its end itself. Raises
+        OSError."""
+        try:
+            raw = os.fsencode(path)
+        except UnicodeError as error:
+            raise OSError(errno.EINVAL, "no file can have this name") from error
+        if b"\0" in raw or not raw:
+            raise OSError(errno.ENOENT, "no file can have this name")
+        if len(raw) >= 4096:  # PATH_MAX with its NUL (linux/limits.h)
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         if self._asks_kernel:
-            found = self._asked(raw, extra)
+            found = self._openat2(raw, 0 if follow else os.O_NOFOLLOW)
             if found is not None:
                 return found
             self._asks_kernel = False
         return _RootedWalk(self._root).name(path, follow)
 
-    def _asked(self, path: bytes, extra: int) -> int | None:
-        """The kernel's answer, None where it knows no such question. Raises OSError."""
-        how = _OPEN_HOW.pack(_NAME_ONLY | extra, 0, _IN_ROOT | _NO_MAGICLINKS)
+    def _openat2(self, path: bytes, flags: int) -> int | None:
+        """The kernel's answer, None if it has no openat2, or a seccomp filter does not know that. Raises OSError."""
+        how = _OPEN_HOW.pack(_NAME_ONLY | flags, 0, _IN_ROOT | _NO_MAGICLINKS)
         call, last_error = _system_call()
         number = 0
-        for _ in range(_RACES):
-            found = int(call(_OPENAT2, self._root, path, how, _OPEN_HOW.size))
+        for _ in range(32):  # EAGAIN: a folder was renamed meanwhile
+            # 437 on every architecture: all numbers since 424 are shared (scripts/syscall.tbl of Linux)
+            found = int(call(437, self._root, path, how, _OPEN_HOW.size))
             if found >= 0:
                 return found
             number = last_error()
             if number != errno.EAGAIN:
                 break
-        if number in _NOT_HERE:
+        if number in (errno.ENOSYS, errno.EPERM, errno.EINVAL):
             return None
         raise OSError(number, os.strerror(number))
 
 
 @lru_cache(maxsize=1)
 def _system_call() -> tuple[Any, Callable[[], int]]:
-    """syscall(2), and what its error was."""
+    """(syscall(2), function that gives its errno)."""
     found = libc.function("syscall")
     found.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long]
     found.restype = ctypes.c_long
     return found, ctypes.get_errno
 
 
-def _encoded(path: str) -> bytes:
-    try:
-        raw = os.fsencode(path)
-    except UnicodeError as error:
-        raise OSError(errno.EINVAL, "no file can have this name") from error
-    if b"\0" in raw or not raw:
-        raise OSError(errno.ENOENT, "no file can have this name")
-    if len(raw) >= _LONGEST:
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-    return raw
-
-
 class _RootedWalk:
-    """One path, name by name. Folders that were come through stay open, so that ".." leads back and never out."""
+    """One path, walked name by name. The folders on the way stay open, so that ".." leads back and never out."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._folders: list[int] = []
 
     def name(self, path: str, follow: bool) -> int:
-        """The name as RootedPaths.name has it. Raises OSError."""
         rest = PathSteps(path)
         found = -1
         try:
@@ -268,7 +247,7 @@ class _RootedWalk:
         return self._folders[-1] if self._folders else self._root
 
     def _step(self, rest: PathSteps, follow: bool) -> int:
-        """Take the next name from ``rest``: a descriptor of what it means, -1 where we stay or are led elsewhere."""
+        """An fd of the next name in ``rest``; -1 for ".", "..", and a link, whose target is put before ``rest``."""
         name = rest.take()
         if name in ("", "."):
             return -1
@@ -281,13 +260,9 @@ class _RootedWalk:
         if not stat.S_ISLNK(os.fstat(found).st_mode) or not (follow or not rest.are_empty):
             return found
         try:
-            self._follow(found, rest)
+            if rest.follow(os.readlink("", dir_fd=found)):
+                while self._folders:
+                    os.close(self._folders.pop())
         finally:
             os.close(found)
         return -1
-
-    def _follow(self, link: int, rest: PathSteps) -> None:
-        """Put what the link says before ``rest``."""
-        if rest.follow(os.readlink("", dir_fd=link)):
-            while self._folders:
-                os.close(self._folders.pop())

@@ -1,15 +1,16 @@
-"""A process of ours that outlives a debugger that is killed, and heals what that leaves in the process it held.
+"""A helper process that outlives a killed debugger, removes its breakpoints from the process and resumes that.
 
 A debugger that is killed while its process runs leaves its breakpoint instructions there: its own in the dynamic
-loader, the user's, and ours. Whoever gets to one is ended by SIGTRAP. And a thread that it was about to stop gets the
-SIGSTOP that it had sent: the process stands still for ever (ptrace_signal, kernel/signal.c: a signal that the tracer
-has not fetched by wait(2) is delivered at its death). The guard puts the files' bytes back, and continues the process.
+loader, the user's, and ours. SIGTRAP kills the process when a thread reaches one. And a thread that it was about to
+stop gets the SIGSTOP that it had sent, which stops the process forever (ptrace_signal, kernel/signal.c: a signal that
+the tracer has not fetched by wait(2) is delivered at its death). The guard restores the files' bytes and continues the
+process.
 
-A page of a file that somebody has written to is an anonymous one (/proc/PID/pagemap, admin-guide/mm/pagemap.rst): so it
-looks at few pages of hundreds of thousands.
+A page of a file that was written to is an anonymous one (/proc/PID/pagemap, admin-guide/mm/pagemap.rst), so only a few
+of hundreds of thousands of pages are read.
 
-LLDB's tracer is a server. The guard has LLDB's end of the connection to it, too: so it lives on when LLDB is killed,
-fetches what the threads have got to, and lets them go as the guard tells it to.
+LLDB's tracer is a server. The guard has LLDB's end of the connection to it, too, so the server survives when LLDB is
+killed, fetches the stops of the threads, and detaches when the guard tells it to.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ import re
 import select
 import signal
 import socket
+import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from gdbext.engine import libc
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
-from gdbext.engine.targets.live.kernel_probes import listed_probes
 from gdbext.engine.targets.live.proc_checks import parent, thread_states, tracer
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import parse_maps, start_survivor, stat_fields
@@ -42,25 +44,23 @@ from gdbext.errors import GdbextError
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _ENTRY, _STOPPED = 8, "T"
 _ANONYMOUS = bytes(int(byte & 0xE0 in (0x80, 0x40)) for byte in range(256))
-"""The kind of a page, by the last byte of an entry of pagemap: bit 63 present, 62 swapped, 61 a page of the file."""
-_FEW_PAGES = 1 << 16
+"""1 for an anonymous page, by the last byte of its entry in pagemap: bit 63 present, 62 swapped, 61 a page of the
+file."""
+_CHUNK_PAGES = 1 << 16
 """Pages that are asked for at once: 256 MB of code."""
-_MOST_PAGES = 1 << 23
-"""Pages of code that are asked for in one look: 32 GB. Whoever maps more has made them to hold us up."""
-_SECONDS, _PAUSE = 2.0, 0.02
-_LOOK = 0.5
-"""Seconds between two looks while the debugger lives."""
-_NAME = "gdbext-guard"
+_MAX_PAGES = 1 << 23
+"""Pages of code that are asked for in one look: 32 GB. More were mapped to delay us."""
+_SECONDS = 2.0
 
 
 class DebuggerGuard:
-    """Watches over one process that this one traces: until close(), until it is let go, or until we have ended."""
+    """Guards one process that this one traces: until close(), until it is detached from, or until we have exited."""
 
     def __init__(self, pid: int) -> None:
-        """The process stands still, or nobody traces it yet. Without the right to write to it nothing is done."""
+        """The process is stopped, or not traced yet. Without permission to write to it nothing is done."""
         self.pid = pid
         self.has_server = False
-        """The guard can tell the server that traces the process to let it go."""
+        """The guard can tell the server that traces the process to detach."""
         self._mutex = RobustMutex()
         self._socket, theirs = socket.socketpair()
         self._child, files = 0, []
@@ -73,18 +73,19 @@ class DebuggerGuard:
             healer = Healer(own.breakpoint_code, pid, *files)
             server = tracer(pid, pid)
             if server in (0, os.getpid()):
-                healer.note()  # LLDB leaves its breakpoints there while the process stands still
+                healer.note()  # LLDB leaves its breakpoints there while the process is stopped
             self._mutex.lock()
             connection = ServerConnection(connection_to(server) if server and parent(pid) != server else -1)
             keep = (*files, theirs.fileno(), connection.descriptor)
             self.has_server = connection.descriptor >= 0
-            self._child = start_survivor(lambda: _Watch(healer, theirs, self._mutex, connection).run(), _NAME, keep)
+            watch = partial(_watch, healer, theirs, self._mutex, connection)
+            self._child = start_survivor(watch, "gdbext-guard", keep)
         for descriptor in files:
             os.close(descriptor)
 
     @property
     def is_there(self) -> bool:
-        """The guard's process still watches over the other one."""
+        """The guard's process still watches."""
         try:
             return bool(self._child) and self._socket.recv(1, socket.MSG_DONTWAIT) != b""
         except BlockingIOError:
@@ -93,7 +94,7 @@ class DebuggerGuard:
             return False
 
     def close(self) -> None:
-        """Let the guard go; idempotent."""
+        """End the guard; idempotent."""
         if self._child:
             with contextlib.suppress(OSError):
                 self._socket.send(b"x")
@@ -104,139 +105,122 @@ class DebuggerGuard:
 
 
 class DebuggerGuards:
-    """The guard of one debugger: over the process that it has let run last."""
+    """The guard of one debugger, for the process that it resumed last."""
 
     def __init__(self) -> None:
         self._guard: DebuggerGuard | None = None
         atexit.register(self.close)
 
     def close(self) -> None:
-        """The debugger has let the process go, or ends in its own way: what it leaves there from now on is another
+        """Call this when the debugger detached, or exits normally: breakpoints that appear from now on are another
         tool's, the probes of the next command at the same places for example. Idempotent."""
         if self._guard:
             self._guard.close()
             self._guard = None
 
     def watch_over(self, pid: int) -> None:
-        """Guard that process, which stands still, until it is let go."""
+        """Guard that process, which is stopped, until it is detached from."""
         if not self._guard or self._guard.pid != pid or not self._guard.is_there:
             self.close()
             self._guard = DebuggerGuard(pid)
 
     @property
     def has_server(self) -> bool:
-        """A kill of the debugger does no harm even where breakpoints are: its server outlives it."""
+        """Killing the debugger does no harm even if breakpoints are set: its server outlives it."""
         return bool(self._guard and self._guard.has_server and self._guard.is_there)
 
 
 class RobustMutex:
-    """A lock that another process gets when the thread that has it dies, before its tracees are let go (exit_mm_release
-    comes before exit_notify in do_exit, kernel/exit.c): long before its descriptors are closed."""
-
-    _SHARED, _ROBUST, _SIZE = 1, 1, 64
-    """PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST (pthread.h of glibc); more than the types of any platform take."""
+    """A lock that another process gets when the thread that holds it dies, before its tracees are detached
+    (exit_mm_release comes before exit_notify in do_exit, kernel/exit.c): long before its fds are closed."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, PAGE)
         self._address = ctypes.byref(ctypes.c_char.from_buffer(self._memory))
-        attributes = ctypes.create_string_buffer(self._SIZE)
+        attributes = ctypes.create_string_buffer(64)  # more than the type has on any platform
         libc.function("pthread_mutexattr_init")(attributes)
-        libc.function("pthread_mutexattr_setpshared")(attributes, self._SHARED)
-        libc.function("pthread_mutexattr_setrobust")(attributes, self._ROBUST)
+        libc.function("pthread_mutexattr_setpshared")(attributes, 1)  # PTHREAD_PROCESS_SHARED (pthread.h of glibc)
+        libc.function("pthread_mutexattr_setrobust")(attributes, 1)  # PTHREAD_MUTEX_ROBUST
         libc.function("pthread_mutex_init")(self._address, attributes)
 
     def lock(self) -> bool:
-        """Take the lock; True where its owner has died."""
+        """Take the lock; True if its owner has died."""
         return bool(libc.function("pthread_mutex_lock")(self._address) == errno.EOWNERDEAD)
 
 
-class _Watch:
-    """The work of the guard's own process."""
+def _watch(healer: Healer, debugger: socket.socket, mutex: RobustMutex, server: ServerConnection) -> None:
+    """The work of the guard's own process: heal when the debugger has exited without telling us, or its helper that
+    traces the process (LLDB's server)."""
+    pid = healer.pid
+    its_tracer = tracer(pid, pid)
 
-    def __init__(self, healer: Healer, debugger: socket.socket, mutex: RobustMutex, server: ServerConnection) -> None:
-        self._server = server
-        self._healer = healer
-        self._pid = healer.pid
-        self._debugger = debugger
-        self._mutex = mutex
-        self._tracer = tracer(healer.pid, healer.pid)
-        self._parent = os.getppid()
+    def heal_at_death() -> None:
+        if mutex.lock():  # the tracing thread is about to exit
+            healer.heal()
 
-    def run(self) -> None:
-        """Heal when the debugger has ended without a word, or its helper that traces the process (LLDB's server)."""
-        if self._tracer == self._parent:
-            threading.Thread(target=self._wait_for_death, daemon=True).start()
-        waits = [self._debugger.fileno()]
-        if self._tracer and hasattr(os, "pidfd_open"):
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile: the first look shows it
-                waits.append(os.pidfd_open(self._tracer))
-        while not (ended := select.select(waits, [], [], _LOOK)[0]):
-            now = tracer(self._pid, self._pid)
-            self._tracer = self._tracer or now
-            if now != self._tracer:
-                if not _is_ending(self._tracer):
-                    return  # it was let go
-                break
-            self._healer.look()
-        self._tracer = self._tracer or tracer(self._pid, self._pid)
-        if self._debugger.fileno() not in ended or not self._debugger.recv(1):
-            with self._server.stopped():
-                self._healer.heal()
-            self._heal()
-
-    def _wait_for_death(self) -> None:
-        """Heal as soon as the thread that traces is about to end."""
-        if self._mutex.lock():
-            self._healer.heal()
-
-    def _heal(self) -> None:
-        """Once nobody traces the process, what is put into its code is another tool's, where the kernel knows of it."""
-        end = time.monotonic() + _SECONDS
-        while tracer(self._pid, self._pid) in (0, self._tracer) and time.monotonic() < end:  # else another one has it
-            is_free = not tracer(self._pid, self._pid)
-            self._healer.heal()
-            if is_free:
-                self._healer.forget()
-                if thread_states(self._pid).get(self._pid) == _STOPPED:
-                    os.kill(self._pid, signal.SIGCONT)
-            time.sleep(_PAUSE)
+    if its_tracer == os.getppid():
+        threading.Thread(target=heal_at_death, daemon=True).start()
+    waits = [debugger.fileno()]
+    if its_tracer and hasattr(os, "pidfd_open"):
+        with contextlib.suppress(ProcessLookupError):  # it has exited meanwhile: the first look shows it
+            waits.append(os.pidfd_open(its_tracer))
+    while not (exited := select.select(waits, [], [], 0.5)[0]):
+        now = tracer(pid, pid)
+        its_tracer = its_tracer or now
+        if now != its_tracer:
+            if not _is_ending(its_tracer):
+                return  # it detached
+            break
+        healer.look()
+    its_tracer = its_tracer or tracer(pid, pid)
+    if debugger.fileno() in exited and debugger.recv(1):
+        return
+    with server.stopped():
+        healer.heal()
+    # Once the process is not traced, new breakpoint instructions that the kernel knows of are another tool's.
+    end = time.monotonic() + _SECONDS
+    while tracer(pid, pid) in (0, its_tracer) and time.monotonic() < end:  # else another tracer has it
+        is_free = not tracer(pid, pid)
+        healer.heal()
+        if is_free:
+            healer.forget()
+            if thread_states(pid).get(pid) == _STOPPED:
+                os.kill(pid, signal.SIGCONT)
+        time.sleep(0.02)
 
 
 class ServerConnection:
     """The end that a killed LLDB had of its connection to the server that traces the process (gdb manual, Remote
-    Protocol). That says that the process stands still when it has fetched all stops by wait(2)."""
-
-    _STOP, _STOPPED = b"\x03$?#3f", re.compile(rb"\$[TSWX][0-9a-f]{2}")
-    """An interrupt is answered by who lets the process run, the question by who does not."""
-    _DETACH, _DONE = b"$D#44", re.compile(rb"\$(OK|E)")
+    Protocol). The server reports a stop when it has fetched all stops by wait(2)."""
 
     def __init__(self, descriptor: int) -> None:
-        """``descriptor``: -1 where there is no server."""
+        """``descriptor``: -1 if there is no server."""
         self.descriptor = descriptor
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """The process stands still meanwhile, and is let go: in vain where no server answers."""
-        self._ask(self._STOP, self._STOPPED)
+        """The process is stopped inside, and detached from afterwards; no effect if no server answers."""
+        # \x03 interrupts a process that runs, and "?" asks about one that is stopped: one of them is answered
+        self._ask(b"\x03$?#3f", rb"\$[TSWX][0-9a-f]{2}")
         yield
-        self._ask(self._DETACH, self._DONE)
+        self._ask(b"$D#44", rb"\$(OK|E)")
         if self.descriptor >= 0:
             os.close(self.descriptor)
 
-    def _ask(self, request: bytes, answer: re.Pattern[bytes]) -> None:
-        """Write that, and wait for what answers it."""
-        ours, said, end = [self.descriptor], b"", time.monotonic() + _SECONDS
+    def _ask(self, request: bytes, answer: bytes) -> None:
+        """Send the request, and wait for text that matches ``answer``."""
+        ours, received, end = [self.descriptor], b"", time.monotonic() + _SECONDS
         with contextlib.suppress(OSError):
             os.write(self.descriptor, request)
-            while not answer.search(said) and select.select(ours, [], [], max(0, end - time.monotonic()))[0]:
+            while not re.search(answer, received) and select.select(ours, [], [], max(0, end - time.monotonic()))[0]:
                 data = os.read(self.descriptor, PAGE)
                 if not data:
                     return
-                said += data
+                received += data
 
 
 def connection_to(server: int) -> int:
-    """The descriptor of this process whose other end a child of ours has, by a pair of sockets; -1 for none."""
+    """The fd of this process whose other end our child ``server`` has, by a pair of sockets; -1 for none."""
     if server == 0 or parent(server) != os.getpid():
         return -1
     theirs, tables = {*_sockets(server).values()}, SocketTables(os.getpid())
@@ -245,7 +229,7 @@ def connection_to(server: int) -> int:
 
 
 def _sockets(pid: int) -> dict[int, int]:
-    """Descriptor → inode, of all sockets of a process. Raises OSError."""
+    """Fd → inode, of all sockets of a process. Raises OSError."""
     found, folder = {}, f"/proc/{pid}/fd"
     for name in os.listdir(folder):  # noqa: PTH208 - pathlib is slow to import
         with contextlib.suppress(OSError):
@@ -256,7 +240,7 @@ def _sockets(pid: int) -> dict[int, int]:
 
 
 def _is_ending(pid: int) -> bool:
-    """The process is about to end, or has ended: its first thread has PF_EXITING (include/linux/sched.h)."""
+    """The process is exiting, or has exited: its first thread has PF_EXITING (include/linux/sched.h)."""
     try:
         return bool(int(stat_fields(proc_files.read(f"/proc/{pid}/stat"))[6]) & 4)
     except OSError:
@@ -264,8 +248,8 @@ def _is_ending(pid: int) -> bool:
 
 
 def _as_probed(file: int, offset: int, size: int) -> bytes:
-    """A page of a file as a process has it that maps the file as code: with the breakpoint instructions of all kernel
-    probes that are for every process (uprobe_mmap, kernel/events/uprobes.c). b"" where it cannot be mapped."""
+    """A page of a file as a process sees it that maps the file as code: with the breakpoint instructions of all kernel
+    probes that are for every process (uprobe_mmap, kernel/events/uprobes.c). b"" if it cannot be mapped."""
     try:
         with mmap.mmap(file, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC, offset=offset) as mapped:
             return mapped[:]
@@ -274,23 +258,18 @@ def _as_probed(file: int, offset: int, size: int) -> bytes:
 
 
 def foreign_breakpoints(pid: int) -> list[int]:
-    """The addresses of breakpoint instructions in a process's code that its files have not. Raises OSError."""
+    """The addresses of breakpoint instructions in a process's code that are not in its files. Raises OSError."""
     own = architectures.own()
     if not own:
         return []
-    descriptors: list[int] = []
-    try:
-        for name in ("mem", "pagemap"):
-            descriptors.append(os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC))
-        return sorted(address for address, _ in Healer(own.breakpoint_code, pid, *descriptors).traps())
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+    with open(f"/proc/{pid}/mem", "rb") as memory, open(f"/proc/{pid}/pagemap", "rb") as pages:
+        healer = Healer(own.breakpoint_code, pid, memory.fileno(), pages.fileno())
+        return sorted(address for address, _ in healer.traps())
 
 
 def state_after_detach(pid: int) -> str:
-    """What became of a process that a debugger of ours has detached from: a sentence without its full stop. That its
-    code is whole is stated only after a comparison with its files."""
+    """What became of a process that a debugger of ours has detached from: a sentence without its full stop. Its code is
+    called whole only after a comparison with its files."""
     try:
         state = thread_states(pid).get(pid, "")
     except OSError:
@@ -314,8 +293,77 @@ def state_after_detach(pid: int) -> str:
     return f"process {pid} was resumed"
 
 
+# The breakpoint instructions of kernel probes look like those of a debugger, but the kernel removes them itself, and
+# would not notice if we did.
+_NEXT_LINK, _LINK_BY_ID, _LINK_INFO = 31, 30, 15
+"""The numbers of BPF_LINK_GET_NEXT_ID, BPF_LINK_GET_FD_BY_ID and BPF_OBJ_GET_INFO_BY_FD (include/uapi/linux/bpf.h)."""
+_PERF_LINK, _PROBES_LINK = 7, 12
+"""Numbers of BPF_LINK_TYPE_PERF_EVENT and BPF_LINK_TYPE_UPROBE_MULTI (enum bpf_link_type)."""
+_INFO, _LONGEST_PATH = 256, 4096
+_PROBE_LINE = re.compile(r"[pr]\S*\s+(.+?):(0x[0-9a-fA-F]+)")
+_PROBE_LINES = ("/sys/kernel/tracing/uprobe_events", "/sys/kernel/debug/tracing/uprobe_events")
+"""Probes that perf probe has defined (Documentation/trace/uprobetracer.rst)."""
+
+
+def listed_probes(pid: int) -> set[tuple[int, int, int]]:
+    """(device, inode, offset) of each probe that the kernel lists and that is not for another process: in links of BPF
+    since Linux 6.8, 6.6 for single ones, and in tracefs. Needs CAP_SYS_ADMIN."""
+    found: set[tuple[int, int, int]] = set()
+    own = architectures.own()
+    places = [] if not own or not own.probing else [*_linked_places(own.probing.bpf_call, pid)]
+    for name in _PROBE_LINES:
+        with contextlib.suppress(OSError), open(name, errors="surrogateescape") as file:
+            lines = map(_PROBE_LINE.match, file)
+            places += [(line[1], [int(line[2], 16)]) for line in lines if line]
+    for path, offsets in places:
+        with contextlib.suppress(OSError, ValueError):
+            status = os.stat(path)  # noqa: PTH116 - pathlib is slow to import
+            found.update((status.st_dev, status.st_ino, offset) for offset in offsets)
+    return found
+
+
+def _linked_places(number: int, pid: int) -> Iterator[tuple[str, list[int]]]:
+    """(file, offsets) of each link of BPF that has probes; ``number`` is that of bpf(2)."""
+    system_call = libc.function("syscall")
+    link = ctypes.create_string_buffer(12)
+    while system_call(number, _NEXT_LINK, link, len(link)) == 0:
+        following = link.raw[4:8]
+        descriptor = system_call(number, _LINK_BY_ID, ctypes.create_string_buffer(following + bytes(8), 12), 12)
+        link = ctypes.create_string_buffer(following + bytes(8), 12)
+        if descriptor < 0:
+            continue  # it was removed meanwhile
+        try:
+            yield from _places_of(partial(_describe, system_call, number, descriptor), pid)
+        finally:
+            os.close(descriptor)
+
+
+def _describe(system_call: Callable[..., int], number: int, link: int, given: bytes) -> bytes:
+    """The kernel's ``struct bpf_link_info`` of a link; ``given`` are its first bytes in the request. b"" if refused."""
+    info = ctypes.create_string_buffer(given, _INFO)
+    attributes = ctypes.create_string_buffer(struct.pack("<IIQ", link, _INFO, ctypes.addressof(info)), 16)
+    return info.raw if system_call(number, _LINK_INFO, attributes, len(attributes)) == 0 else b""
+
+
+def _places_of(describe: Callable[[bytes], bytes], pid: int) -> Iterator[tuple[str, list[int]]]:
+    """(file, offsets) of a link that has probes: its members uprobe_multi and perf_event.uprobe."""
+    path = ctypes.create_string_buffer(_LONGEST_PATH)
+    first = describe(b"")
+    kind = int.from_bytes(first[:4], "little")
+    if kind == _PROBES_LINK and int.from_bytes(first[60:64], "little") in (0, pid):
+        count = int.from_bytes(first[52:56], "little")
+        offsets = (ctypes.c_uint64 * count)()
+        where = (ctypes.addressof(path), ctypes.addressof(offsets), 0, 0, _LONGEST_PATH, count)
+        if describe(struct.pack("<16xQQQQII", *where)):
+            yield os.fsdecode(path.value), [*offsets]
+    elif kind == _PERF_LINK:
+        second = describe(struct.pack("<24xQI", ctypes.addressof(path), _LONGEST_PATH))
+        if int.from_bytes(second[16:20], "little") in (1, 2):  # BPF_PERF_EVENT_UPROBE, BPF_PERF_EVENT_URETPROBE
+            yield os.fsdecode(path.value), [int.from_bytes(second[36:40], "little")]
+
+
 class Healer:
-    """Puts a process's code back as its files have it, where breakpoint instructions have come since note()."""
+    """Restores a process's code from its files, at breakpoint instructions that appeared after note()."""
 
     def __init__(self, code: bytes, pid: int, memory: int, pages: int) -> None:
         """``code`` is the breakpoint instruction; ``memory`` and ``pages`` are open /proc/PID/mem and pagemap."""
@@ -327,26 +375,26 @@ class Healer:
         self._known: dict[int, bytes] = {}
 
     def note(self) -> None:
-        """Leave alone what is there now. Raises OSError."""
+        """Keep the breakpoint instructions that are there now. Raises OSError."""
         self._before = {address for address, _ in self.traps()}
 
     def look(self) -> None:
-        """Find the places beforehand, while the debugger lives. Raises OSError."""
+        """Find breakpoint instructions in advance, while the debugger is alive. Raises OSError."""
         self._known.update(self.traps())
 
     def forget(self) -> None:
-        """The debugger's breakpoints are gone: who has the kernel put a probe at such a place from now on is let."""
+        """The debugger's breakpoints are gone: kernel probes that appear at the same places from now on are kept."""
         self._known.clear()
 
     def heal(self) -> None:
-        """Put the files' bytes back: first where they are known to be missing. Raises OSError."""
+        """Restore the files' bytes, at the known places first. Raises OSError."""
         for address, original in (*self._known.items(), *self.traps()):
             if address not in self._before and os.pread(self._memory, len(self._code), address) == self._code:
                 os.pwrite(self._memory, original, address)
 
     def traps(self) -> Iterator[tuple[int, bytes]]:
-        """The address of each breakpoint instruction that the file has not, and what the file has there. Not those of
-        kernel probes that are for all processes, or that the kernel lists: the kernel takes them away."""
+        """(address, bytes of the file) of each breakpoint instruction that is not in the file. Not those of kernel
+        probes that are for all processes, or that the kernel lists: the kernel removes them."""
         listed: set[tuple[int, int, int]] | None = None
         for address, original, place in self._changed_places():
             if address not in self._known:
@@ -356,10 +404,10 @@ class Healer:
             yield address, original
 
     def _changed_places(self) -> Iterator[tuple[int, bytes, tuple[int, int, int]]]:
-        """The same with the device, the inode and the offset, also of probes for this process alone."""
+        """The same with (device, inode, offset), also of probes for this process alone."""
         mappings = parse_maps(proc_files.text(f"/proc/{self.pid}/maps"))
         code = [each for each in mappings if each.permissions == "r-xp" and each.inode and not each.deleted]
-        room = _MOST_PAGES
+        room = _MAX_PAGES
         for mapping in sorted(code, key=lambda each: each.end - each.start):
             with contextlib.suppress(OSError, GdbextError):
                 pages = self._file_pages(mapping)
@@ -369,9 +417,9 @@ class Healer:
                 yield from self._traps_in(mapping, pages)
 
     def _file_pages(self, mapping: MemoryMapping) -> int:
-        """The pages of a mapping, of a large one only as far as its file has any: no others can be written to."""
+        """Number of pages of a mapping; of a large one only those that its file has: no others can be written to."""
         pages = (mapping.end - mapping.start) // PAGE
-        if pages <= _FEW_PAGES:
+        if pages <= _CHUNK_PAGES:
             return pages
         file = self._open(mapping)
         try:
@@ -403,14 +451,14 @@ class Healer:
                 os.close(file)
 
     def _changed_pages(self, start: int, count: int) -> list[int]:
-        """The addresses of the pages that somebody has written to, of so many from ``start`` on."""
-        found = []
-        for done in range(0, count, _FEW_PAGES):
+        """The addresses of the pages that were written to, among ``count`` pages from ``start`` on."""
+        changed = []
+        for done in range(0, count, _CHUNK_PAGES):
             first = start + done * PAGE
-            entries = os.pread(self._pages, min(count - done, _FEW_PAGES) * _ENTRY, first // PAGE * _ENTRY)
-            kinds = entries[_ENTRY - 1 :: _ENTRY].translate(_ANONYMOUS)
-            place = kinds.find(1)
+            entries = os.pread(self._pages, min(count - done, _CHUNK_PAGES) * _ENTRY, first // PAGE * _ENTRY)
+            is_anonymous = entries[_ENTRY - 1 :: _ENTRY].translate(_ANONYMOUS)
+            place = is_anonymous.find(1)
             while place >= 0:
-                found.append(first + place * PAGE)
-                place = kinds.find(1, place + 1)
-        return found
+                changed.append(first + place * PAGE)
+                place = is_anonymous.find(1, place + 1)
+        return changed

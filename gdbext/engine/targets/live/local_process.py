@@ -23,28 +23,23 @@ if TYPE_CHECKING:
 def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
     """Exactly ``size`` bytes through an open /proc/PID/mem. Raises MemoryFault, TargetGone."""
     try:
-        found = os.pread(descriptor, size, address)
+        data = os.pread(descriptor, size, address)
     except (OSError, OverflowError, ValueError) as error:
         raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
-    if not found and size:
-        # The kernel answers "end of file" when the memory has no user any more.
-        raise _what_became_of_it(pid)
-    if len(found) < size:
-        raise MemoryFault(address, size, f"only {len(found)} bytes are readable")
-    return found
-
-
-def _what_became_of_it(pid: int) -> TargetGone:
-    """The error for a process whose memory is gone: one that has a program still has other memory now."""
-    try:
-        os.readlink(f"/proc/{alive_in(pid)}/exe")  # noqa: PTH115 - pathlib is slow to import
-    except OSError:
-        return TargetGone.of(pid)
-    return TargetGone(f"process {pid} executed another program while it was looked at", why="", help="look again")
+    if not data and size:  # the kernel answers "end of file" when no process uses the memory any more
+        try:
+            os.readlink(f"/proc/{alive_in(pid)}/exe")  # noqa: PTH115 - pathlib is slow to import
+        except OSError:
+            raise TargetGone.of(pid) from None
+        what = f"process {pid} executed another program while it was looked at"
+        raise TargetGone(what, why="", help="look again")
+    if len(data) < size:
+        raise MemoryFault(address, size, f"only {len(data)} bytes are readable")
+    return data
 
 
 def thread_name(pid: int, tid: int) -> str | None:
-    """The kernel's name of a thread (comm), None where it has ended."""
+    """The kernel's name of a thread (comm), None if it has exited."""
     try:
         return os.fsdecode(proc_files.head(f"/proc/{pid}/task/{tid}/comm", 64).rstrip(b"\n"))
     except OSError:
@@ -52,7 +47,7 @@ def thread_name(pid: int, tid: int) -> str | None:
 
 
 def own_tid(pid: int, tid: int) -> int:
-    """The thread's id in its own PID namespace (NSpid, proc_pid_status(5)); ``tid`` where that is unknown."""
+    """The thread's id in its own PID namespace (NSpid, proc_pid_status(5)); ``tid`` if unknown."""
     try:
         if os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid"):  # noqa: PTH121
             return tid
@@ -75,14 +70,10 @@ def read_file(pid: int, name: str) -> bytes:
         raise TargetGone.of(pid) from error
 
 
-_COMMAND = 1 << 16
-"""Bytes of a command line that are read: much less is shown."""
-
-
 def read_command(pid: int) -> bytes:
-    """The beginning of /proc/PID/cmdline. Raises TargetGone."""
+    """The first 64 KB of /proc/PID/cmdline. Raises TargetGone."""
     try:
-        return proc_files.head(f"/proc/{alive_in(pid)}/cmdline", _COMMAND)
+        return proc_files.head(f"/proc/{alive_in(pid)}/cmdline", 1 << 16)
     except OSError as error:
         raise TargetGone.of(pid) from error
 
@@ -127,8 +118,7 @@ class ProcessOrigin(TargetOrigin):
         self._pid = pid
 
     def environ(self) -> Mapping[str, str]:
-        """/proc/PID/environ: as it was at the start of the program. Of one that is longer than execve(2) makes any,
-        nothing is known."""
+        """/proc/PID/environ, as it was at the start of the program; {} if it is longer than execve(2) permits."""
         try:
             return linux.parse_environ(read_file(self._pid, "environ"))
         except TargetGone:
@@ -137,7 +127,6 @@ class ProcessOrigin(TargetOrigin):
             return {}
 
     def files_known_at(self) -> float | None:
-        """The time when the process started."""
         return started_at(self._pid)
 
     @cached_property
@@ -152,7 +141,7 @@ class ProcessOrigin(TargetOrigin):
 
 
 class LentProcess(LocalProcess):
-    """Process ``pid`` as a debugger lends it: maybe one of another machine, of which nothing is in /proc."""
+    """Process ``pid`` as a debugger has it: maybe on another machine, and so not in /proc."""
 
     is_native = True
     """True for a process of this machine that the debugger itself traces."""
@@ -163,5 +152,5 @@ class LentProcess(LocalProcess):
         return ProcessOrigin(self.pid) if self.is_native else TargetOrigin(ForeignFiles.of_core(self.sysroot()))
 
     def sysroot(self) -> str:
-        """The folder that the user named for the files of the other machine, "" where there is none."""
+        """The folder that has the files of the other machine, "" if unknown."""
         return ""

@@ -1,7 +1,7 @@
-"""A live process without any debugger: stopped with PTRACE_SEIZE, read through /proc/PID/mem, always let go again.
+"""A live process without any debugger: stopped with PTRACE_SEIZE, read through /proc/PID/mem, always detached again.
 
-Seized threads go on by themselves when we die, even by SIGKILL; a stop that was in force before (SIGSTOP)
-stays in force, and signals that arrive meanwhile are handed on.
+Seized threads resume by themselves when we die, even by SIGKILL; a stop that was in force before (SIGSTOP) stays in
+force, and signals that arrive meanwhile are passed on.
 """
 
 from __future__ import annotations
@@ -26,20 +26,14 @@ from gdbext.errors import NotPermitted, TargetError, TargetGone, as_root
 STOP_SECONDS = 1.0
 """Seconds to wait for threads to stop. Only a thread in an uninterruptible wait in the kernel takes longer."""
 
-COLLECTING_SECONDS = 0.2
-"""Seconds to wait for threads of a killed process to end, so that its parent can collect it."""
-
-MAX_PASSES = 100
-"""Looks at /proc/PID/task, at most: a process that makes threads faster than they can be stopped ends here."""
-
 
 class ProcThread(TargetThread):
-    """One seized thread; ``stopped`` tells whether it has stopped, ``held`` is the signal held back from it."""
+    """One seized thread; ``stopped``: it has stopped, ``held``: the signal that is held back from it."""
 
     number = None
 
     def __init__(self, architecture: Architecture, pid: int, tid: int, kernel_state: str, name: str) -> None:
-        """State and name: just before it is stopped."""
+        """State and name are those just before it is stopped."""
         self.tid = tid
         self.name = self.listed_name = name
         self.signal = None
@@ -56,50 +50,49 @@ class ProcThread(TargetThread):
 
     @property
     def kernel_state(self) -> str | None:
-        """The state just before we stopped the thread."""
         return self._kernel_state
 
     @property
     def cannot_stop(self) -> bool:
-        """The kernel has not let it go on for so long that nobody can stop it: who seized it would stay its tracer."""
+        """It has slept uninterruptibly for so long that it cannot be stopped: once seized, it would stay traced."""
         return bool(self.kernel_side and self.kernel_side.cannot_stop)
 
     def registers(self) -> Mapping[str, int]:
         """All of the architecture's register sets. Raises TargetGone, TargetError (it could not be stopped)."""
         if not self.stopped:
-            raise self._not_stopped()
+            what = f"thread {self.tid} could not be stopped"
+            if self._kernel_state == "R":
+                raise TargetError(
+                    what,
+                    why=f"it is ready to run, and no processor was free for it within {STOP_SECONDS:g} s",
+                    help="see what uses the processors (top), its niceness and its quota; then look again",
+                )
+            raise TargetError(
+                what,
+                why="it is in an uninterruptible wait in the kernel (state D): a driver or a network file system",
+                help=as_root(f"cat /proc/{self._pid}/task/{self.tid}/stack   shows where"),
+            )
         if self._registers is None:
             self._registers = ptrace.registers(self.tid, self._architecture)
         return self._registers
 
-    def _not_stopped(self) -> TargetError:
-        what = f"thread {self.tid} could not be stopped"
-        if self._kernel_state == "R":
-            return TargetError(
-                what,
-                why=f"it is ready to run, and no processor was free for it within {STOP_SECONDS:g} s",
-                help="see what uses the processors (top), its niceness and its quota; then look again",
-            )
-        return TargetError(
-            what,
-            why="it is in an uninterruptible wait in the kernel (state D): a driver or a network file system",
-            help=as_root(f"cat /proc/{self._pid}/task/{self.tid}/stack   shows where"),
-        )
-
     def float_registers(self) -> Mapping[str, int]:
-        """Read anew each time: they are rarely wanted, and once. {} where the kernel refuses."""
+        """Not cached: they are rarely wanted, and once. {} if the kernel refuses."""
         try:
             return ptrace.float_registers(self.tid, self._architecture) if self.stopped else {}
         except TargetError:
             return {}
 
     def note_stop(self, stop: ptrace.PtraceStop) -> None:
-        """Remember how the thread stopped."""
         self.stopped = True
         self.held = stop.signal
         self.stop_signal = stop.stopped_by
         if stop.signal in linux.CRASH_SIGNALS:
-            self.signal = _crash_signal(self.tid, stop.signal)
+            name, information = linux.signal_name(stop.signal), ptrace.signal_information(self.tid)
+            self.signal = Signal(stop.signal, name)
+            if information:
+                code, address = information
+                self.signal = Signal(stop.signal, name, code, linux.fault_address(stop.signal, code, address))
 
 
 class ProcTarget(LocalProcess):
@@ -114,7 +107,7 @@ class ProcTarget(LocalProcess):
         self.pid = pid
         self._threads: dict[int, ProcThread] = {}
         self._left: dict[int, TargetThread] = {}
-        """Threads that nobody can stop, and that were not seized."""
+        """Threads that cannot be stopped, and were not seized."""
         self._memory = -1
         self._handlers: dict[int, Any] = {}
         self.architecture = architectures.by_machine(proc_checks.check_process(pid))
@@ -135,37 +128,36 @@ class ProcTarget(LocalProcess):
 
     @property
     def is_stopped(self) -> bool:
-        """All threads could be seized; False where the kernel lets nobody stop one of them."""
+        """All threads could be seized; False if one of them cannot be stopped."""
         return not self._left
 
     def add_sleepers(self, threads: Iterable[TargetThread]) -> None:
-        """Take the threads that nobody can stop as they sleep, where they are among these."""
+        """Replace the threads that cannot be stopped by these, as they sleep."""
         self._left.update((each.tid, each) for each in threads if each.tid in self._left and not each.runs_on)
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
         if self._memory < 0:
             raise TargetError(f"process {self.pid} has been let go already")
         return read_memory(self._memory, self.pid, address, size)
 
     def threads(self) -> Sequence[TargetThread]:
-        """All threads that could be seized, and those that nobody can stop, by tid."""
-        known: dict[int, TargetThread] = {**self._threads, **self._left}
-        return [known[tid] for tid in sorted(known)]
+        """All threads that could be seized, and those that cannot be stopped, by tid."""
+        threads: dict[int, TargetThread] = {**self._threads, **self._left}
+        return [threads[tid] for tid in sorted(threads)]
 
     def selected_thread(self) -> TargetThread | None:
-        """The main thread (or the lowest tid where that one has ended)."""
+        """The main thread; the lowest tid if that one has exited."""
         return self._threads.get(self.pid) or next(iter(self.threads()), None)
 
     def close(self) -> None:
-        """Let every thread go on with the signal that was held back from it; idempotent.
+        """Resume every thread with the signal that was held back from it; idempotent.
 
-        Who was stopped first goes on first, so that all stand still equally long.
+        In the order of their stops, so that all are stopped equally long.
         """
         atexit.unregister(self.close)
-        ended = [tid for tid in list(self._threads) if not _let_go(self._threads.pop(tid))]
-        if ended:
-            _collect(self.pid, ended)
+        exited = [tid for tid in list(self._threads) if not _detach(self._threads.pop(tid))]
+        if exited:
+            _collect(self.pid, exited)
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
@@ -174,7 +166,7 @@ class ProcTarget(LocalProcess):
         self._handlers.clear()
 
     def _catch_termination(self) -> None:
-        """Make the ending signals end us by SystemExit, so that signals held back are handed on first."""
+        """Make terminating signals raise SystemExit, so that signals that are held back are passed on first."""
 
         def leave(number: int, _: FrameType | None) -> None:
             raise SystemExit(128 + number)
@@ -187,14 +179,23 @@ class ProcTarget(LocalProcess):
                     return
 
     def _stop_all(self) -> None:
-        """Stop every thread, again and again until a look at the list finds no new one.
+        """Stop every thread, repeatedly until the list has no new one.
 
-        Seizing stops nobody, so all are seized before the first is interrupted.
+        Seizing does not stop a thread, so all are seized before the first is interrupted.
         """
-        for _ in range(MAX_PASSES):
-            listed = self._new_threads()
-            self._left.update((thread.tid, thread) for thread in listed if thread.cannot_stop)
-            new = [thread for thread in listed if not thread.cannot_stop]
+        for _ in range(100):  # a process may start threads faster than they can be stopped
+            try:
+                stats = proc_checks.thread_stats(self.pid, {*self._threads, *self._left})
+            except OSError as error:
+                raise TargetGone.of(self.pid) from error
+            new = []
+            for tid, (state, name) in stats.items():
+                if state not in "ZX":
+                    thread = ProcThread(self.architecture, self.pid, tid, state, name)
+                    if thread.cannot_stop:
+                        self._left[tid] = thread
+                    else:
+                        new.append(thread)
             if not new:
                 break
             for thread in new:
@@ -202,19 +203,14 @@ class ProcTarget(LocalProcess):
             if self.stopped_since is None:
                 self.stopped_since = time.perf_counter()
             for thread in new:
-                self._interrupt(thread)
+                if thread.tid in self._threads:
+                    try:
+                        ptrace.interrupt(thread.tid)
+                    except OSError:  # it has exited since
+                        del self._threads[thread.tid]
             self._await_stops()
         if not self._threads and not self._left:
             raise TargetGone.of(self.pid)
-
-    def _new_threads(self) -> list[ProcThread]:
-        """Threads not seized yet, with their state as long as they still run. Dead ones are left out."""
-        try:
-            found = proc_checks.thread_stats(self.pid, {*self._threads, *self._left})
-        except OSError as error:
-            raise TargetGone.of(self.pid) from error
-        new = ((tid, *stat) for tid, stat in found.items() if stat[0] not in "ZX")
-        return [ProcThread(self.architecture, self.pid, tid, state, name) for tid, state, name in new]
 
     def _seize(self, thread: ProcThread, is_first: bool = True) -> None:
         self._threads[thread.tid] = thread  # first: an interrupt in between must not leave it behind
@@ -225,12 +221,15 @@ class ProcTarget(LocalProcess):
             if error.errno == errno.ESRCH:
                 return
             if proc_checks.tracer(self.pid, thread.tid) == os.getpid():
-                self._threads[thread.tid] = thread  # an earlier stop of ours found no end: it had no turn meanwhile
+                self._threads[thread.tid] = thread  # our earlier stop did not end: it has not run meanwhile
                 return
             proc_checks.check_not_traced(self.pid, thread.tid)
-            if _is_dead(self.pid, thread.tid):
+            try:
+                if proc_checks.thread_state(self.pid, thread.tid) in "ZX":
+                    return
+            except OSError:  # it has exited
                 return
-            if is_first:  # somebody else may have held it for a moment
+            if is_first:  # another tracer may have held it briefly
                 self._seize(thread, is_first=False)
             elif error.errno in (errno.EPERM, errno.EACCES):
                 raise proc_checks.refusal(self.pid) from error
@@ -238,16 +237,8 @@ class ProcTarget(LocalProcess):
                 what = f"cannot stop thread {thread.tid} of process {self.pid}: {error.strerror}"
                 raise NotPermitted(what) from error
 
-    def _interrupt(self, thread: ProcThread) -> None:
-        if thread.tid not in self._threads:
-            return
-        try:
-            ptrace.interrupt(thread.tid)
-        except OSError:  # it has ended since
-            del self._threads[thread.tid]
-
     def _await_stops(self) -> None:
-        """Wait until all seized threads have stopped, at most STOP_SECONDS. Those that ended are dropped."""
+        """Wait until all seized threads have stopped, at most STOP_SECONDS. Those that exited are dropped."""
         deadline = time.monotonic() + STOP_SECONDS
         pause = 0.0001
         waiting = [thread for thread in self._threads.values() if not thread.stopped]
@@ -261,23 +252,24 @@ class ProcTarget(LocalProcess):
     def _has_settled(self, thread: ProcThread) -> bool:
         try:
             stop = ptrace.poll(thread.tid)
-        except ChildProcessError:  # it ended, and its end was not reported to us
+        except ChildProcessError:  # it exited, and its exit was not reported to us
             stop = ptrace.PtraceStop(True, 0)
         if not stop:
             return False
-        if stop.ended:
+        if stop.exited:
             self._threads.pop(thread.tid, None)
         else:
             thread.note_stop(stop)
         return True
 
 
-def _let_go(thread: ProcThread) -> bool:
+def _detach(thread: ProcThread) -> bool:
+    """False if the thread has exited."""
     try:
         if not thread.stopped:
             stop = ptrace.poll(thread.tid)
-            if not stop or stop.ended:
-                return stop is None  # still in the kernel: it cannot be detached, and goes on as soon as we end
+            if not stop or stop.exited:
+                return stop is None  # still in the kernel: it cannot be detached, and resumes as soon as we exit
             thread.note_stop(stop)
         ptrace.detach(thread.tid, thread.held)
     except OSError:
@@ -286,32 +278,17 @@ def _let_go(thread: ProcThread) -> bool:
 
 
 def _collect(pid: int, tids: Collection[int]) -> None:
-    """Collect threads that ended while we traced them: until then the process is a zombie that its parent cannot
-    collect, for as long as we live. If the parent is us, it is left to whoever started it."""
+    """Wait for threads that exited while we traced them: until then the process is a zombie that its parent cannot
+    collect, for as long as we live. If we are the parent, the code that started it collects it."""
     left = set(tids) - ({pid} if proc_checks.parent(pid) == os.getpid() else set())
-    end = time.monotonic() + COLLECTING_SECONDS
+    end = time.monotonic() + 0.2
     while left and time.monotonic() < end:
-        for tid in sorted(left, reverse=True):  # the first thread is told of when all others are collected
+        for tid in sorted(left, reverse=True):  # the main thread is reported when all others are collected
             try:
                 stop = ptrace.poll(tid)
             except ChildProcessError:
                 left.discard(tid)
             else:
-                left -= {tid} if stop and stop.ended else set()
+                left -= {tid} if stop and stop.exited else set()
         if left:
             time.sleep(0.001)
-
-
-def _is_dead(pid: int, tid: int) -> bool:
-    try:
-        return proc_checks.thread_state(pid, tid) in "ZX"
-    except OSError:
-        return True
-
-
-def _crash_signal(tid: int, number: int) -> Signal:
-    told = ptrace.signal_information(tid)
-    if not told:
-        return Signal(number, linux.signal_name(number))
-    code, address = told
-    return Signal(number, linux.signal_name(number), code, linux.fault_address(number, code, address))

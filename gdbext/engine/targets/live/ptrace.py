@@ -1,4 +1,4 @@
-"""The few ptrace requests that stop a thread, look at it and let it go. None of them writes to the target.
+"""The few ptrace requests that stop a thread, read its registers and detach. None of them writes to the target.
 
 All requests on a thread must come from the one thread of ours that seized it (ptrace(2)). Numbers from
 sys/ptrace.h of glibc 2.36 and linux/ptrace.h of Linux 6.1.
@@ -25,21 +25,20 @@ PTRACE_GETREGSET = 0x4204
 PTRACE_SEIZE = 0x4206
 PTRACE_INTERRUPT = 0x4207
 WALL = 0x40000000
-"""waitpid: children made by clone, too. Python's os module does not name it."""
+"""waitpid: children made by clone, too. Not in Python's os module."""
 
 
 class PtraceStop(NamedTuple):
-    """The answer of waitpid: the thread stopped (``signal`` is held back and must be given back), or it ended."""
+    """The answer of waitpid: the thread stopped (``signal`` is held back and must be passed on), or it exited."""
 
-    ended: bool
+    exited: bool
     signal: int
     stopped_by: int = 0
-    """The signal of the group-stop that the thread was in already."""
+    """The signal of the group-stop that the thread was in before."""
 
 
 @lru_cache(maxsize=1)
 def _ptrace() -> Any:
-    """The C library's function, looked up at first use: loading ctypes' symbol costs time nobody else should pay."""
     found = libc.function("ptrace")
     found.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     found.restype = ctypes.c_long
@@ -63,25 +62,25 @@ def interrupt(tid: int) -> None:
 
 
 def detach(tid: int, signal: int = 0) -> None:
-    """Let a stopped thread go on, with the signal that was held back. Raises OSError (ESRCH: it is gone)."""
+    """Resume a stopped thread untraced, with the signal that was held back. Raises OSError (ESRCH: it has exited)."""
     _request(PTRACE_DETACH, tid, None, signal or None)
 
 
 def go_on(tid: int) -> None:
-    """Let a stopped thread go on, without the signal that it stopped for. Raises OSError (ESRCH: it is gone)."""
+    """Resume a stopped thread, without the signal that it stopped for. Raises OSError (ESRCH: it has exited)."""
     _request(PTRACE_CONT, tid, None, None)
 
 
 def peek_stop(tid: int | None = None) -> tuple[int, int] | None:
-    """(thread id, signal or event << 8 | SIGTRAP) of a traced thread's stop that nobody has fetched, which stays so;
-    of any thread for None. Raises ChildProcessError where it is gone."""
+    """Peek (WNOWAIT) at a pending stop: (tid, signal or event << 8 | SIGTRAP), None if there is none. ``tid`` None: any
+    tracee. Raises ChildProcessError if it has exited."""
     kind, number = (os.P_ALL, 0) if tid is None else (os.P_PID, tid)
     found = os.waitid(kind, number, os.WSTOPPED | os.WNOWAIT | os.WNOHANG | WALL)
     return (found.si_pid, found.si_status) if found else None
 
 
 def poll(tid: int) -> PtraceStop | None:
-    """Look whether a seized thread has stopped or ended; None as long as it has not. Raises ChildProcessError."""
+    """Fetch the stop or exit of a seized thread; None while it runs. Raises ChildProcessError."""
     found, status = os.waitpid(tid, os.WNOHANG | WALL)
     if found == 0:
         return None
@@ -95,7 +94,7 @@ def poll(tid: int) -> PtraceStop | None:
 
 
 class _IoVec(ctypes.Structure):
-    """``struct iovec``: where the kernel writes, and how much it may."""
+    """``struct iovec``."""
 
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
@@ -127,7 +126,7 @@ def _register_set(tid: int, kind: int, size: int) -> bytes:
 
 
 def signal_information(tid: int) -> tuple[int, int] | None:
-    """si_code and si_addr of the signal that is held back, None where the kernel does not tell."""
+    """(si_code, si_addr) of the signal that is held back, None if unknown."""
     buffer = ctypes.create_string_buffer(128)
     try:
         _request(PTRACE_GETSIGINFO, tid, None, ctypes.cast(buffer, ctypes.c_void_p))

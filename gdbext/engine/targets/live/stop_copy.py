@@ -180,7 +180,7 @@ class CopiedThread(TargetThread):
     """A thread as it was at the stop."""
 
     def __init__(self, pid: int, thread: TargetThread) -> None:
-        """Raises TargetGone: it has ended."""
+        """Raises TargetGone: it has exited."""
         self.tid, self.number = thread.tid, thread.number
         self.lacks_registers = thread.lacks_registers
         self.signal: Signal | None = None

@@ -1,9 +1,10 @@
-"""Supervision: a look that the kernel may never answer is done by a child of ours, which can be left behind.
+"""Supervision: reads that the kernel may never answer are done by a child of ours, which can be abandoned.
 
-/proc/PID/{cmdline,environ,maps,mem} and ptrace wait for locks that a process in the kernel may keep for ever; a file of
-a dead server is never read. No signal but SIGKILL, and at times not even that, ends such a wait. So where a thread of
-the process is in uninterruptible sleep, or file systems are mounted that need a server, a child looks. Once the kernel
-has not let it go on for two seconds it is given up, and another one says what can be said without the process's memory.
+/proc/PID/{cmdline,environ,maps,mem} and ptrace wait for locks that a process in the kernel may hold forever; reading a
+file of a dead server never returns. Only SIGKILL, and at times not even that, ends such a wait. So if a thread of the
+process is in uninterruptible sleep, or it uses file systems that need a server, a child examines the process. Once the
+kernel has blocked it for two seconds it is abandoned, and another child reports what is known without the process's
+memory.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 STUCK_SECONDS = 2.0
-"""Seconds after which a child that the kernel does not let go on is given up."""
+"""Seconds after which a child that the kernel blocks is abandoned."""
 SECOND_SECONDS = 1.5
-"""The same of the second child, which reads less."""
+"""The same for the second child, which reads less."""
 ANSWER_SECONDS = 0.7
-"""The same of a child that touches one file."""
+"""The same for a child that touches one file."""
 _STEP = 0.05
 _PIPE_SIZE = 1 << 16
 
 
 def is_suspect(pid: int) -> bool:
-    """The kernel may keep whoever reads this process: one of its threads is in uninterruptible sleep, or it uses a file
-    system that needs a server to answer."""
+    """The kernel may block readers of this process: one of its threads is in uninterruptible sleep, or it uses a file
+    system that needs a server."""
     try:
         states = proc_checks.thread_states(pid)
     except OSError:
@@ -44,8 +45,8 @@ def is_suspect(pid: int) -> bool:
 
 
 def check_can_stop(pid: int) -> None:
-    """A debugger can stop the process. Raises TargetError: one of its threads sleeps uninterruptibly, so that a
-    debugger would wait for it without end, and stay its tracer; or there is none, or it has ended."""
+    """Raises TargetError if a debugger cannot stop the process: one of its threads sleeps uninterruptibly, so that the
+    debugger would wait for it forever, and stay its tracer; or it does not exist, or has exited."""
     architecture = architectures.own()
     if not architecture:
         return
@@ -71,74 +72,63 @@ def check_can_stop(pid: int) -> None:
 
 
 def by_child(look: Callable[[], bytes], seconds: float) -> bytes | None:
-    """Have a child of ours do ``look``; its result, b"" where it failed, None once the kernel has kept the child for
-    that many seconds."""
+    """Run ``look`` in a child of ours; its result, b"" if it failed, None once the kernel has blocked the child for
+    ``seconds``."""
     output, into = os.pipe()
     child = os.fork()
     if not child:
-        os.close(output)
-        _tell(look, into)
+        try:
+            os.close(output)
+            # the child may be abandoned: it must keep no terminal and no pipe of a reader of our output
+            nothing = os.open("/dev/null", os.O_RDWR)
+            for standard in (0, 1, 2):
+                os.dup2(nothing, standard)
+            _write_all(into, look())
+        finally:
+            os._exit(0)
     os.close(into)
     try:
-        return _received(child, output, seconds)
+        return _receive(child, output, seconds)
     finally:
         os.close(output)
-        _end(child)
+        _kill(child)
 
 
-def _tell(look: Callable[[], bytes], into: int) -> None:
-    """Look, write the outcome into a pipe, and end this process. It may be left behind, and keeps neither terminal nor
-    pipe of whoever reads what we say."""
-    try:
-        nothing = os.open("/dev/null", os.O_RDWR)
-        for standard in (0, 1, 2):
-            os.dup2(nothing, standard)
-        data = memoryview(look())
-        while data:
-            data = data[os.write(into, data) :]
-    finally:
-        os._exit(0)
+def _write_all(into: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(into, rest) :]
 
 
-def _received(child: int, output: int, seconds: float) -> bytes | None:
-    data, kept, since = bytearray(), SleepPlace("", ""), time.monotonic()
+def _receive(child: int, output: int, seconds: float) -> bytes | None:
+    """Everything that the child writes until it exits; None once the kernel has blocked it for that many seconds."""
+    data, place, since, has_exited = bytearray(), SleepPlace("", ""), time.monotonic(), False
     while True:
-        ready, _, _ = select.select([output], [], [], _STEP)
-        if ready:
-            found = os.read(output, _PIPE_SIZE)
-            if not found:
+        if select.select([output], [], [], 0 if has_exited else _STEP)[0]:
+            piece = os.read(output, _PIPE_SIZE)
+            if not piece:
                 return bytes(data)
-            data += found
+            data += piece
             continue
-        if _has_ended(child):  # and a child of its own has the pipe, which was left behind
-            return bytes(data + _rest(output))
-        place = place_of(child, child)
-        if place != kept or not _is_kept(child, place.call):
-            kept, since = place, time.monotonic()
-        elif time.monotonic() - since >= seconds:
+        if has_exited:  # and an abandoned child of its own has the pipe
+            return bytes(data)
+        has_exited = _has_exited(child)
+        now = place_of(child, child)
+        if now != place or not _is_blocked(child, now.call):
+            place, since = now, time.monotonic()
+        elif time.monotonic() - since >= seconds and not has_exited:
             return None
 
 
-def _rest(output: int) -> bytes:
-    """Everything that was written between our last look and its end."""
-    data = bytearray()
-    while select.select([output], [], [], 0)[0]:
-        found = os.read(output, _PIPE_SIZE)
-        if not found:
-            break
-        data += found
-    return bytes(data)
-
-
-def _has_ended(child: int) -> bool:
+def _has_exited(child: int) -> bool:
     try:
         return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
 
 
-def _is_kept(child: int, call: str) -> bool:
-    """The kernel does not let our child go on: it sleeps uninterruptibly, waits for a file server, or for ptrace."""
+def _is_blocked(child: int, call: str) -> bool:
+    """The kernel blocks our child: it sleeps uninterruptibly, waits for a file server, or for ptrace."""
     architecture = architectures.own()
     try:
         state = proc_checks.thread_state(child, child)
@@ -152,70 +142,62 @@ def _is_kept(child: int, call: str) -> bool:
     return waits_for_ptrace or bool(side and side.is_served)
 
 
-def _end(child: int) -> None:
-    """Kill our child, and collect it unless the kernel keeps even a process that is killed."""
+def _kill(child: int) -> None:
+    """Kill our child, and collect it unless the kernel blocks even a killed process."""
     deadline = time.monotonic() + 4 * _STEP
     while time.monotonic() < deadline:
         try:
-            found, _ = os.waitpid(child, os.WNOHANG)
+            if os.waitpid(child, os.WNOHANG)[0]:
+                return
         except ChildProcessError:
-            return  # a debugger, whose process we are in, has collected it
-        if found:
-            return
+            return  # the debugger whose process we are in has collected it
         os.kill(child, signal.SIGKILL)
         time.sleep(0.001)
 
 
 def begun_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
-    """Start a child of ours that makes what ``produce`` gives, on another processor, while we work on what came; in
-    pieces of whole records of ``size`` bytes. Where it does not come to its end, all is made here, once more. Only for
-    a process of one thread."""
+    """Run ``produce`` in a child of ours, on another CPU, while we process what it yields: pieces of whole records of
+    ``size`` bytes. If the child fails, ``produce`` runs here and yields everything once more. Only for a process of one
+    thread."""
     pieces = _streamed_by_child(produce, size)
     next(pieces)
     return pieces
 
 
 def _streamed_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
-    """The pieces, and first one of no bytes: the child has begun then."""
+    """The pieces, after an empty one: the child has begun then."""
     output, into = os.pipe()
     child = os.fork()
     if not child:
-        os.close(output)
-        _stream(produce, into)
+        status = 1
+        try:
+            os.close(output)
+            for piece in produce():
+                _write_all(into, piece)
+            status = 0
+        finally:
+            os._exit(status)
     os.close(into)
-    status, rest = None, b""
+    result, rest = None, b""
     try:
         yield b""
-        while piece := os.read(output, _PIPE_SIZE):
-            rest += piece
+        while data := os.read(output, _PIPE_SIZE):
+            rest += data
             whole = len(rest) - len(rest) % size
             yield rest[:whole]
             rest = rest[whole:]
-        status = os.waitpid(child, 0)[1]
+        result = os.waitpid(child, 0)[1]
     finally:
         os.close(output)
-        if status is None:
+        if result is None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-    if status:
+    if result:
         yield from produce()
 
 
-def _stream(produce: Callable[[], Iterator[bytes]], into: int) -> None:
-    """Write what ``produce`` gives into a pipe, and end this process: with 0 where that was all of it."""
-    status = 1
-    try:
-        for piece in produce():
-            view = memoryview(piece)
-            while view:
-                view = view[os.write(into, view) :]
-        status = 0
-    finally:
-        os._exit(status)
-
-
 def sleepers(pid: int) -> str:
-    """The states of the threads of a process, in words."""
+    """The states of at most four threads of a process, for people."""
     try:
         states = proc_checks.thread_stats(pid)
     except OSError:
@@ -223,14 +205,10 @@ def sleepers(pid: int) -> str:
     return ", ".join(f"thread {tid} ({name}): state {state}" for tid, (state, name) in sorted(states.items())[:4])
 
 
-READ_SECONDS = 0.5
-"""The same of a child that reads one file."""
-
-
 def read_file_of(pid: int, name: str, beginning: int = 0) -> bytes:
-    """A file of /proc/PID that waits for the lock of its memory: ``environ``, ``maps``; only so many bytes of it where
-    its ``beginning`` is enough. Raises OSError: it cannot be read, is longer than its limit (EFBIG), or the kernel does
-    not answer."""
+    """A file of /proc/PID that needs the lock of the process's memory: ``environ``, ``maps``; only the first
+    ``beginning`` bytes if not 0. Raises OSError: it cannot be read, is longer than its limit (EFBIG), or the kernel
+    does not answer within half a second."""
 
     def read() -> bytes:
         if beginning:
@@ -239,7 +217,7 @@ def read_file_of(pid: int, name: str, beginning: int = 0) -> bytes:
 
     if "D" not in proc_checks.thread_states(pid).values():
         return read()
-    found = by_child(read, READ_SECONDS)
-    if not found:
+    data = by_child(read, 0.5)
+    if not data:
         raise TimeoutError(f"/proc/{pid}/{name} is not answered")
-    return found
+    return data

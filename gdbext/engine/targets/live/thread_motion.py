@@ -1,16 +1,8 @@
-"""Tells whether a thread has run since it was last looked at, by /proc alone: nobody is stopped for it.
+"""What threads have done, by /proc/PID/task alone, without stopping them: whether one ran, how it sleeps, its counters.
 
-What the kernel writes into a thread's memory by itself: the processor that it runs on, in its struct rseq.
-
-struct rseq (include/uapi/linux/rseq.h, Linux 6.12), aligned to 32 bytes: __u32 cpu_id_start, cpu_id; __u64 rseq_cs;
-__u32 flags, node_id, mm_cid. glibc keeps one in every thread's block, which for all threads but the first one lies at
-the outer end of the stack; an allocator may have its own. Where it is cannot be asked without stopping the thread.
-
-What a running thread has done so far, from /proc/PID/task/TID: nobody has to stop it for that. Linux.
-
-The kernel's word on a thread that sleeps for a reason of its own (base_target.KernelSide). Every other thread costs
-nothing there: what it does stands in its system call. How long ago it ran is se.exec_start of /proc/PID/task/TID/sched
-(kernel/sched/debug.c), by the clock of the processor that it ran on last; our own value there is the time now.
+Also what the kernel itself changes in a thread's memory: the CPU that it runs on, in its struct rseq
+(include/uapi/linux/rseq.h, Linux 6.12). glibc keeps one in every thread's block, at the outer end of the stack for all
+threads but the first; an allocator may have its own. Its address cannot be asked without stopping the thread.
 """
 
 from __future__ import annotations
@@ -28,20 +20,18 @@ from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import signals_in, stat_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gdbext.engine.arch import Architecture
 
 RUNNING = "running"
-"""The word of /proc/PID/task/TID/syscall for a thread that is not blocked (proc_pid_syscall(5))."""
+"""The text of /proc/PID/task/TID/syscall for a thread that is not blocked (proc_pid_syscall(5))."""
 
 
 class SleepPlace(NamedTuple):
-    """The place where a thread sleeps, and how much it has run.
+    """Where a thread sleeps, and how much it has run.
 
     ``call`` is the text of /proc/PID/task/TID/syscall: number and arguments of the system call, stack pointer, program
-    counter; or "running". ``ran`` is that of schedstat (Documentation/scheduler/sched-stats.rst): time on a processor,
-    time in the queue, number of turns. Each is "" where it cannot be read.
+    counter; or "running". ``ran`` is the text of schedstat (Documentation/scheduler/sched-stats.rst): time on a CPU,
+    time in the queue, number of turns. Each is "" if it cannot be read.
     """
 
     call: str
@@ -49,17 +39,17 @@ class SleepPlace(NamedTuple):
 
     @property
     def stack_pointer(self) -> int | None:
-        """The end of the stack while the thread sleeps, None while it runs."""
+        """The stack pointer while the thread sleeps, None while it runs."""
         words = self.call.split()
         return int(words[-2], 16) if len(words) > 2 else None
 
     @property
     def arguments(self) -> tuple[int, ...]:
-        """The arguments of the system call that the thread sleeps in; none while it runs."""
+        """The arguments of the system call that the thread sleeps in; () while it runs."""
         return tuple(int(word, 16) for word in self.call.split()[1:-2])
 
     def has_moved(self, earlier: SleepPlace) -> bool:
-        """True if the thread may have run between the ``earlier`` look (of ``ran`` alone, perhaps) and this one."""
+        """True if the thread may have run since ``earlier`` (which may have ``ran`` alone)."""
         if not self.call and not self.ran:
             return True
         if earlier.ran and not earlier.call:
@@ -68,15 +58,14 @@ class SleepPlace(NamedTuple):
 
 
 def place_of(pid: int, tid: int) -> SleepPlace:
-    """The place of a thread of this machine, now."""
     folder = f"/proc/{pid}/task/{tid}"
-    ran = _ran(folder)  # before the call, so that the same again proves that the thread is in this very call
+    ran = _ran(folder)  # before the call: an equal value later proves that the thread is still in this very call
     return SleepPlace(_text(f"{folder}/syscall"), ran)
 
 
 def has_moved_since(pid: int, tid: int, earlier: SleepPlace) -> bool:
     """True if the thread may have run since ``place_of`` read ``earlier``. schedstat counts a turn when it begins
-    (sched_info_arrive, kernel/sched/stats.h): the same numbers are proof, the system call need not be read."""
+    (sched_info_arrive, kernel/sched/stats.h): equal numbers are proof, the system call need not be read."""
     schedstat = _text(f"/proc/{pid}/task/{tid}/schedstat")
     if schedstat not in ("", _NOT_COUNTED) and schedstat == earlier.ran:
         return False
@@ -89,7 +78,7 @@ def call_of(pid: int, tid: int) -> str:
 
 
 def _ran(folder: str) -> str:
-    """schedstat; the number of context switches where the kernel was built without it, or does not count."""
+    """schedstat; the number of context switches if the kernel was built without it, or does not count."""
     schedstat = _text(f"{folder}/schedstat")
     if schedstat and schedstat != _NOT_COUNTED:
         return schedstat
@@ -102,8 +91,7 @@ _SWITCHES = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 
 
 def turns_of(pid: int, tid: int) -> SleepPlace:
-    """The measure of how much a thread has run, and nothing else where that is told: half of the reads that
-    ``place_of`` takes."""
+    """How much a thread has run, and the call only if that is unknown: half of the reads of ``place_of``."""
     ran = _ran(f"/proc/{pid}/task/{tid}")
     return SleepPlace("", ran) if ran else place_of(pid, tid)
 
@@ -118,39 +106,38 @@ def _text(path: str) -> str:
 _AREA = struct.Struct("<2IQ4I")
 
 
-def same_but_for_rseq(one: bytes, other: bytes, address: int = 0) -> bool:
-    """Two copies of the memory at ``address`` are equal but for the numbers of the processor, node and concurrency
-    that the kernel notes in a struct rseq whenever it moves a thread."""
-    if one == other:
+def same_but_for_rseq(before: bytes, after: bytes, address: int = 0) -> bool:
+    """Two copies of the memory at ``address`` are equal except for the numbers of CPU, node and concurrency that the
+    kernel writes into a struct rseq (aligned to its 32 bytes) whenever it moves a thread."""
+    if before == after:
         return True
-    if len(one) != len(other):
+    if len(before) != len(after):
         return False
     first = -address % _AREA.size
-    bounds = [0, *range(first, len(one), _AREA.size), len(one)]
-    pieces = ((one[low:high], other[low:high]) for low, high in zip(bounds, bounds[1:]))
-    return all(mine == theirs or _is_moved_area(mine, theirs) for mine, theirs in pieces)
+    bounds = [0, *range(first, len(before), _AREA.size), len(before)]
+    pieces = ((before[low:high], after[low:high]) for low, high in zip(bounds, bounds[1:]))
+    return all(old == new or _is_moved_area(old, new) for old, new in pieces)
 
 
-def _is_moved_area(one: bytes, other: bytes) -> bool:
-    """Both may be the same struct rseq on two processors."""
-    if len(one) < _AREA.size:
+def _is_moved_area(before: bytes, after: bytes) -> bool:
+    if len(before) < _AREA.size:
         return False
-    processors = os.sysconf("SC_NPROCESSORS_CONF")
-    mine, theirs = _AREA.unpack(one), _AREA.unpack(other)
-    numbers = [(start, cpu, node, concurrency) for start, cpu, _, _, node, concurrency, _ in (mine, theirs)]
-    kept = [(critical, flags, rest) for _, _, critical, flags, _, _, rest in (mine, theirs)]
-    return kept[0] == kept[1] and all(each[0] == each[1] and max(each) < processors for each in numbers)
+    cpus = os.sysconf("SC_NPROCESSORS_CONF")
+    areas = _AREA.unpack(before), _AREA.unpack(after)
+    numbers = [(start, cpu, node, concurrency) for start, cpu, _, _, node, concurrency, _ in areas]
+    constant = [(critical, flags, rest) for _, _, critical, flags, _, _, rest in areas]
+    return constant[0] == constant[1] and all(each[0] == each[1] and max(each) < cpus for each in numbers)
 
 
-_MINOR, _MAJOR = 10 - 3, 12 - 3
-"""minflt and majflt of proc_pid_stat(5), counted from the state, its third field."""
+_MINOR, _MAJOR, _CPU = 10 - 3, 12 - 3, 39 - 3
+"""minflt, majflt and processor of proc_pid_stat(5), counted from the state, its third field."""
 
 
 class ThreadActivity(NamedTuple):
-    """Counters that only grow; None where the system does not tell."""
+    """Counters that only grow; None if unknown."""
 
     nanoseconds: int | None = None
-    """Processor time in nanoseconds (/proc/PID/task/TID/schedstat, Documentation/scheduler/sched-stats.rst)."""
+    """CPU time in nanoseconds (/proc/PID/task/TID/schedstat, Documentation/scheduler/sched-stats.rst)."""
     switches: int | None = None
     """Context switches, voluntary and not."""
     bytes_moved: int | None = None
@@ -181,7 +168,7 @@ def _activity(folder: str) -> ThreadActivity:
 
 
 def _sum(path: str, names: tuple[str, ...]) -> int | None:
-    """The sum of some lines ``name: number``, None without any of them."""
+    """The sum of some lines ``name: number``, None if there are none."""
     lines = (line.partition(":") for line in _read(path).splitlines())
     found = [int(value) for name, _, value in lines if name in names and value.strip().isdecimal()]
     return sum(found) if found else None
@@ -203,13 +190,11 @@ _FILE_CALLS = frozenset(
         *("sendfile", "copy_file_range"),
     )
 )
-_PROCESSOR = 39 - 3
-"""processor of proc_pid_stat(5), counted from the state, its third field."""
 
 
 def kernel_side(pid: int, tid: int, state: str, call: str, architecture: Architecture) -> KernelSide | None:
-    """The kernel's side of a thread; ``call`` is the text of its ``syscall``. None for one that runs, or sleeps as
-    threads do. Raises nothing."""
+    """How a thread sleeps in the kernel; ``call`` is the text of its ``syscall``. None for one that runs, and if the
+    system call explains the sleep. Raises nothing."""
     words = call.split()
     try:
         number = int(words[0]) if words else None
@@ -227,28 +212,21 @@ def kernel_side(pid: int, tid: int, state: str, call: str, architecture: Archite
     found = KernelSide(state, number, "" if channel == "0" else channel, arguments)
     if ordinary and not found.is_frozen and not (name in _FILE_CALLS and found.is_served):
         return None
-    return found._replace(stack=tuple(_stack(folder)), seconds=_since(folder))
-
-
-def _stack(folder: str) -> Iterator[str]:
-    """``[<0>] folio_wait_bit_common+0x110/0x310``, a line each (proc_pid_stack(5))."""
-    for line in _read(f"{folder}/stack").splitlines():
-        yield line.rpartition("] ")[2].partition("+")[0]
-
-
-def _since(folder: str) -> float | None:
+    # a line each: ``[<0>] folio_wait_bit_common+0x110/0x310`` (proc_pid_stack(5))
+    stack = (line.rpartition("] ")[2].partition("+")[0] for line in _read(f"{folder}/stack").splitlines())
     clocks = SchedulerClocks()
     try:
         seconds = clocks.since(folder)
     finally:
         clocks.restore()
-    return None if seconds is None else round(seconds, 2)
+    return found._replace(stack=tuple(stack), seconds=None if seconds is None else round(seconds, 2))
 
 
 class SchedulerClocks:
-    """The scheduler's clocks, one for each processor, which differ by the time that interrupts and hosts have taken.
+    """The scheduler's clocks, one for each CPU, which differ by the time that interrupts and hosts have taken.
 
-    Each is asked by running there for a moment; ``restore`` when all are known.
+    Each is read by running there for a moment; call ``restore`` afterwards. When a thread last ran is se.exec_start of
+    /proc/PID/task/TID/sched (kernel/sched/debug.c), by the clock of its last CPU; our own value there is the time now.
     """
 
     def __init__(self) -> None:
@@ -256,72 +234,69 @@ class SchedulerClocks:
         self._now: dict[int, float | None] = {}
 
     def since(self, folder: str) -> float | None:
-        """Seconds since the thread of that folder (/proc/PID/task/TID) last ran, 0 where it runs or is about to; None
-        where the kernel does not tell. Raises nothing.
+        """Seconds since the thread of that folder (/proc/PID/task/TID) last ran, 0 if it runs or is ready to; None if
+        unknown. Raises nothing.
 
-        The time now is asked first: it may take a second until we get that processor, and the thread may run then."""
+        The time now is read first: it may take a second until we get that CPU, and the thread may run then."""
         fields = stat_fields(_read(f"{folder}/stat"))
-        if len(fields) <= _PROCESSOR:
+        if len(fields) <= _CPU:
             return None
         if fields[0] == "R":
             return 0.0
-        now, before = self._at(int(fields[_PROCESSOR])), _ran_at(f"{folder}/sched")
+        now, before = self._at(int(fields[_CPU])), _ran_at(f"{folder}/sched")
         return None if now is None or before is None else max(0.0, (now - before) / 1e3)
 
-    def _at(self, processor: int) -> float | None:
-        """Milliseconds on that processor's clock; None where the kernel does not tell, or we may not run there."""
-        if processor not in self._now:
+    def _at(self, cpu: int) -> float | None:
+        """Milliseconds on that CPU's clock; None if unknown, or we may not run there."""
+        if cpu not in self._now:
             try:
-                os.sched_setaffinity(0, {processor})
-                self._now[processor] = _ran_at("/proc/thread-self/sched")
+                os.sched_setaffinity(0, {cpu})
+                self._now[cpu] = _ran_at("/proc/thread-self/sched")
             except (OSError, ValueError):
-                self._now[processor] = None
-        return self._now[processor]
+                self._now[cpu] = None
+        return self._now[cpu]
 
     def restore(self) -> None:
-        """Run again on the processors that we may use."""
+        """Run again on the CPUs that we may use."""
         os.sched_setaffinity(0, self._allowed)
 
 
 def _ran_at(path: str) -> float | None:
-    """se.exec_start, in milliseconds of the processor's clock."""
-    for line in _read(path).splitlines():
-        if line.startswith("se.exec_start"):
-            try:
-                return float(line.partition(":")[2])
-            except ValueError:
-                return None
-    return None
+    """se.exec_start, in milliseconds of the CPU's clock."""
+    line = next((line for line in _read(path).splitlines() if line.startswith("se.exec_start")), "")
+    try:
+        return float(line.partition(":")[2])
+    except ValueError:
+        return None
 
 
-_SIGSTOP = 19
-_RUNS_NANOSECONDS = 1_000_000
-"""Nanoseconds on a processor, after which a thread is beyond the signals that it had."""
+_SIGSTOP_BIT = 1 << (19 - 1)
 
 
 def is_settled(pid: int, tid: int, begun: ThreadActivity | None) -> bool:
-    """No SIGSTOP is on its way to the thread: none is pending, and it sleeps, or has run since it was ``begun``."""
+    """No SIGSTOP is on its way to the thread: none is pending, and it sleeps, or has run for a millisecond since
+    ``begun``, which puts it past the signals that it had."""
     status = status_fields(f"/proc/{pid}/task/{tid}/status")
-    if status.get("TracerPid", "0") != "0" or (signals_in(status, "SigPnd", "ShdPnd") or 0) >> (_SIGSTOP - 1) & 1:
+    if status.get("TracerPid", "0") != "0" or (signals_in(status, "SigPnd", "ShdPnd") or 0) & _SIGSTOP_BIT:
         return False
     if status.get("State", "Z")[0] != "R":
         return True
     now = activities(pid).get(tid, ThreadActivity()).nanoseconds
     before = begun.nanoseconds if begun else None
-    return now is None or (before is not None and now - before > _RUNS_NANOSECONDS)
+    return now is None or (before is not None and now - before > 1_000_000)
 
 
 def will_stop(pid: int) -> bool:
-    """A SIGSTOP waits for a thread that sleeps uninterruptibly, and that nobody traces any more."""
-    for tid, state in thread_states(pid).items():
-        status = status_fields(f"/proc/{pid}/task/{tid}/status") if state == "D" else {}
-        if (signals_in(status, "SigPnd") or 0) >> (_SIGSTOP - 1) & 1 and status.get("TracerPid", "0") == "0":
-            return True
-    return False
+    """A SIGSTOP is pending for a thread that sleeps uninterruptibly and is not traced any more."""
+    asleep = [tid for tid, state in thread_states(pid).items() if state == "D"]
+    return any(
+        (signals_in(status, "SigPnd") or 0) & _SIGSTOP_BIT and status.get("TracerPid", "0") == "0"
+        for status in (status_fields(f"/proc/{pid}/task/{tid}/status") for tid in asleep)
+    )
 
 
 def is_stopped(pid: int) -> bool:
-    """Some thread is stopped by a signal (state T); none of process 0."""
+    """Some thread is stopped by a signal (state T); False for process 0."""
     try:
         return "T" in thread_states(pid).values()
     except OSError:
@@ -329,9 +304,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def undo_stop(pid: int) -> None:
-    """Resume a process that was left with SIGSTOPs, one a thread, by a debugger that detached or exited as it stopped
-    it; it does nothing to one that runs."""
-    deadline, begun = time.monotonic() + _STOP_SECONDS, activities(pid)
+    """Resume a process that was left with SIGSTOPs, one per thread, by a debugger that detached or exited while it
+    stopped it; no effect on one that runs. Waits at most 5 seconds until the SIGSTOPs arrive: each thread must run."""
+    deadline, begun = time.monotonic() + 5.0, activities(pid)
     with suppress(OSError):  # it has just exited
         while time.monotonic() < deadline:
             if is_stopped(pid) or will_stop(pid):
@@ -339,7 +314,3 @@ def undo_stop(pid: int) -> None:
             elif all(is_settled(pid, tid, begun.get(tid)) for tid in thread_states(pid)):
                 return
             time.sleep(0.005)
-
-
-_STOP_SECONDS = 5.0
-"""Most seconds until the SIGSTOP of a debugger reaches its process: each thread when it has a turn."""

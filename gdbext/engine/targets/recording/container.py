@@ -29,29 +29,21 @@ if TYPE_CHECKING:
 MAGIC = b"\x89gdbrec\n"
 """Not ASCII, with a line feed: a transfer as text damages it visibly."""
 FORMAT = 2
-READABLE = (1, 2)
 """Format 1 has whole pages of memory, format 2 the bytes that were read; nothing else differs."""
 HEADER = struct.Struct("<8sHHIQQ")
 """magic, format, compression, reserved (0), size of the contents, size of the compressed contents."""
 ZLIB, LZMA = 1, 2
 MAX_CONTENTS = 256 << 20
-"""Bytes of the contents: what is larger is not written, and not read."""
-MAX_DOCUMENT = 16 << 20
+"""Limit of the bytes of the contents, for writing and reading."""
 MAX_VALUES = 1 << 20
-"""Most values of the document: those of processes with a thousand threads have a megabyte, and 100,000 values."""
-MAX_PIECES = 1 << 20
-"""Most pieces of all blocks: each takes 150 bytes besides its contents."""
-_MAX_BLOCKS = 1 << 16
+"""Limit of the values of the document: a process with a thousand threads has a megabyte, and 100,000 values."""
 _START = struct.Struct("<II")
 """Size of the document, number of the blocks."""
 _BLOCK = struct.Struct("<I")
 """Number of a block's pieces."""
-_LZMA_MEMORY = 128 << 20
 FAST, SMALL = -1, 9
-"""The first is zlib, for a recording that somebody waits for: a fifth of the time of lzma's fastest preset that is any
-smaller, and a third larger. The second is a preset of lzma."""
-_FAST_LEVEL = 4
-"""The level of zlib for these recordings."""
+"""The first is zlib, for a user who waits: a fifth of the time of lzma's fastest preset that is any smaller, and a
+third larger. The second is a preset of lzma."""
 
 
 def pack(document: dict[str, Any], blocks: Sequence[SparseBytes], preset: int = FAST) -> bytes:
@@ -72,19 +64,14 @@ def pack(document: dict[str, Any], blocks: Sequence[SparseBytes], preset: int = 
 
 def wrap(contents: bytes, preset: int = FAST) -> bytes:
     """The contents, compressed, behind a header."""
-    if preset == FAST:
-        return _headed(ZLIB, contents, zlib.compress(contents, _FAST_LEVEL))
-    if not lzma:
-        return _headed(ZLIB, contents, zlib.compress(contents, 9))
-    return _headed(LZMA, contents, lzma.compress(contents, lzma.FORMAT_XZ, lzma.CHECK_CRC32, preset))
-
-
-def _headed(kind: int, contents: bytes, packed: bytes) -> bytes:
+    if preset == FAST or not lzma:
+        kind, packed = ZLIB, zlib.compress(contents, 4 if preset == FAST else 9)
+    else:
+        kind, packed = LZMA, lzma.compress(contents, lzma.FORMAT_XZ, lzma.CHECK_CRC32, preset)
     return HEADER.pack(MAGIC, FORMAT, kind, 0, len(contents), len(packed)) + packed
 
 
 def write(path: str, data: bytes) -> None:
-    """Put the file there, for its owner only, and whole or not at all. Raises OSError."""
     with WholeFile(path, PRIVATE) as file:
         file.write(data)
 
@@ -92,7 +79,7 @@ def write(path: str, data: bytes) -> None:
 def read(path: str) -> bytes:
     """The bytes of the file at ``path``. Raises BadRecording."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold us up
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block us
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise BadRecording(f"{path} is not a regular file")
@@ -116,14 +103,14 @@ def parse(contents: bytes) -> tuple[Any, list[SparseBytes]]:
         raise BadRecording("the recording is empty")
     size, count = _START.unpack_from(contents)
     position = _START.size + size
-    if position > len(contents) or count > _MAX_BLOCKS:
+    if position > len(contents) or count > 1 << 16:
         raise BadRecording("the recording's document reaches beyond its end")
     try:
-        document = parse_json(contents[_START.size : position], MAX_DOCUMENT, MAX_VALUES)
+        document = parse_json(contents[_START.size : position], 16 << 20, MAX_VALUES)
     except BadData as error:
         raise BadRecording(f"the recording's document cannot be read: {error.what}") from error
     blocks = []
-    left = MAX_PIECES
+    left = 1 << 20  # pieces of all blocks: each takes 150 bytes besides its contents
     for _ in range(count):
         block, position = _block(contents, position, left)
         left -= len(block.pieces)
@@ -138,7 +125,7 @@ def unwrap(data: bytes) -> bytes:
     if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
         raise BadRecording("not a recording of gdbext", why="its first bytes are others")
     _, number, kind, _, size, packed_size = HEADER.unpack_from(data)
-    if number not in READABLE:
+    if number not in (1, 2):
         raise BadRecording(
             f"a recording of format {number}, and this version of gdbext reads formats 1 and {FORMAT}",
             why="it was made by another version of gdbext",
@@ -170,7 +157,7 @@ def _decompressed(packed: bytes, kind: int, size: int) -> bytes:
             help="name another Python in GDBEXT_PYTHON",
         )
     try:
-        return lzma.LZMADecompressor(lzma.FORMAT_XZ, _LZMA_MEMORY).decompress(packed, size + 1)
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, 128 << 20).decompress(packed, size + 1)
     except (lzma.LZMAError, EOFError, MemoryError) as error:
         raise BadRecording(f"the recording is damaged: {error}") from error
 

@@ -1,19 +1,20 @@
-"""A target of which everything that is read is written down, as the bytes of a file in the end."""
+"""A target that writes down everything that is read of it, as the bytes of a file in the end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gdbext import __version__
 from gdbext.engine.formats.auxv import AT_RANDOM
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.symbol_cache import Numbers, SymbolCache
 from gdbext.engine.targets.base_target import (
-    KernelSide,
     MemoryMapping,
     RecordedRun,
-    Signal,
     Target,
     TargetMemory,
     TargetMoment,
@@ -21,12 +22,14 @@ from gdbext.engine.targets.base_target import (
     TargetThread,
 )
 from gdbext.engine.targets.foreign_files import ForeignFiles
+from gdbext.engine.targets.host_files import FoundFile, HostFiles
 from gdbext.engine.targets.recording import container
-from gdbext.engine.targets.recording.logged_files import LoggedFiles
 from gdbext.engine.targets.recording.recording import (
+    FILE_BITS,
     MEMORY_BITS,
     BlockLog,
     RecordedFile,
+    RecordedModule,
     RecordedNumbers,
     RecordedThread,
     Recording,
@@ -37,15 +40,159 @@ from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import GdbextError, MemoryFault
 
 if TYPE_CHECKING:
-    from gdbext.engine.targets.host_files import Fact
+    from gdbext.engine.formats.elf_header import Data
+    from gdbext.engine.formats.symbol_cache import Arrays, Builder
+    from gdbext.engine.formats.symbol_table import SymbolTable
+    from gdbext.engine.targets.host_files import AnyFact, Fact
+    from gdbext.engine.targets.recording.recording import Search
 
 MAX_MEMORY = 192 << 20
 """Bytes of memory that are kept; what is read after that is not in the recording."""
-_RANDOM_BYTES = 16
-_BEFORE, _BEHIND = 128, 896
-"""Bytes that are kept before and behind what a program counter or a stack pointer points to."""
-_MOST_STRINGS = 8 << 20
-"""Bytes of arguments and variables that are looked through."""
+
+
+class LoggedNumbers:
+    """An array of a symbol index that logs which items are read."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+        self._read: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, position: int) -> int:
+        value = self._numbers[position]
+        self._read.add(position)
+        return value
+
+    def recorded(self) -> RecordedNumbers:
+        items = {position: self._numbers[position] for position in sorted(self._read)}
+        width = 4 if max(items.values(), default=0) < 1 << 32 else 8
+        pieces = ((position * width, value.to_bytes(width, "little")) for position, value in items.items())
+        return RecordedNumbers(len(self._numbers), width, SparseBytes.merged(pieces))
+
+
+class LoggedFile:
+    """A mapped file (see engine/formats/elf_header.py) that logs its slices and searches."""
+
+    def __init__(self, path: str, data: Data) -> None:
+        self._path = path
+        self._data = data
+        self._log = BlockLog(FILE_BITS)
+        self._offsets: dict[tuple[bytes, int, int], int] = {}
+        self.found: dict[Search, int | None] = {}
+        """Searches in the image with their results."""
+        self._arrays: dict[str, tuple[LoggedNumbers, LoggedNumbers]] = {}
+        self._silent = False
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, where: slice) -> bytes:
+        start, end, _ = where.indices(len(self._data))
+        if start < end and not self._silent:
+            self._log.note(start, end)
+        return self._data[start:end]
+
+    def find(self, needle: bytes, start: int, end: int) -> int:
+        """As bytes.find; only the result is logged, not what was searched."""
+        offset = self._data.find(needle, start, end)
+        if not self._silent:
+            self._offsets[needle, start, end] = offset
+        return offset
+
+    @contextmanager
+    def unlogged(self) -> Iterator[None]:
+        """Log nothing inside: the index of all symbols is made, and only what is then looked up in it matters."""
+        self._silent = True
+        try:
+            yield
+        finally:
+            self._silent = False
+
+    def logged(self, kind: str, arrays: Arrays) -> Arrays:
+        """The arrays of the file's symbol index, logged from now on."""
+        if kind not in self._arrays:
+            self._arrays[kind] = (LoggedNumbers(arrays[0]), LoggedNumbers(arrays[1]))
+        return self._arrays[kind]
+
+    def recorded(self) -> RecordedFile:
+        arrays = {kind: (first.recorded(), second.recorded()) for kind, (first, second) in self._arrays.items()}
+        contents = self._log.contents(self._data)
+        return RecordedFile(self._path, len(self._data), contents, dict(self._offsets), dict(self.found), arrays)
+
+
+class LoggedImage(ElfImage):
+    def __init__(self, file: LoggedFile, path: str, identity: str) -> None:
+        super().__init__(file, path, identity)
+        self._file = file
+
+    def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
+        """As in any image; only the result is logged, not the steps to it."""
+        with self._file.unlogged():
+            found = self._file.found[needle, vaddr, end, step] = super().find(needle, vaddr, end, step)
+        return found
+
+
+class LoggedSymbols(SymbolCache):
+    """The user's cache of symbol indexes; what is looked up in an index is logged with its file."""
+
+    searches = 0
+
+    def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str, build: Builder) -> Arrays:
+        """As without a recording. Tables in memory, or packed ones, are logged where they are read."""
+        file = tables[0].data
+        if not isinstance(file, LoggedFile):
+            return super().arrays(tables, kind, key, build)
+        with file.unlogged():
+            arrays = super().arrays(tables, kind, key, build)
+        return file.logged(kind, arrays)
+
+
+class LoggedFiles(HostFiles):
+    """``files``, logging everything that is read through them."""
+
+    def __init__(self, files: HostFiles) -> None:
+        super().__init__(files.foreign)
+        self._inner = files
+        self.facts: dict[str, Fact] = {}
+        self.texts: dict[str, str] = {}
+        self._modules: dict[int, FoundFile] = {}
+        self._files: list[LoggedFile] = []
+
+    @cached_property
+    def symbols(self) -> SymbolCache:
+        return LoggedSymbols()
+
+    def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:
+        """The file, logged from here on: what the search itself reads is not needed again."""
+        found = self._inner.module_file(start, search)
+        if found.image:
+            file = LoggedFile(found.image.path, found.image.data)
+            self._files.append(file)
+            found = found._replace(image=LoggedImage(file, found.image.path, found.image.identity))
+        self._modules[start] = found
+        return found
+
+    def keep(self, name: str, make: Callable[[], str]) -> None:
+        self.texts[name] = make()
+
+    def recorded_files(self) -> tuple[RecordedFile, ...]:
+        return tuple(file.recorded() for file in self._files)
+
+    def recorded_modules(self) -> dict[int, RecordedModule]:
+        """Start of a module → the result of the search for its file."""
+        numbers = {id(file): number for number, file in enumerate(self._files)}
+        return {
+            start: RecordedModule(found.status, found.problem, numbers.get(id(found.image and found.image.data)))
+            for start, found in self._modules.items()
+        }
+
+    def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:
+        """The first answer, also for later commands on the same process: a replay has only one."""
+        if name not in self.facts:
+            self.facts[name] = self._inner.fact(name, unknown, read)
+        return cast("AnyFact", self.facts[name])
 
 
 class RecorderOrigin(TargetOrigin):
@@ -74,10 +221,10 @@ class RecorderOrigin(TargetOrigin):
 
 
 class RecordingTarget(Target, TargetMemory, TargetMoment):
-    """``target`` itself to everybody else; ``recording`` says what was read of it.
+    """``target`` itself to its users; ``recording`` gives what was read of it.
 
-    Memory is read through a cache of pages (NotedMemory), which says what of a page was wanted: only that is kept, and
-    of a page that was fetched again, after the process ran on, what it was at last.
+    Memory is read through a page cache (NotedMemory), which notes the wanted part of each page: only that is kept. Of a
+    page that was fetched again, after the process ran, the last contents are kept.
     """
 
     reads_ahead = False
@@ -85,7 +232,7 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._recorded = target.memory
+        self._source = target.memory
         self.debugger = target.debugger
         self.pid = target.pid
         self.architecture = target.architecture
@@ -110,39 +257,36 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
     def origin(self) -> RecorderOrigin:
         return RecorderOrigin(self.target.origin)
 
+    @property
+    def stops(self) -> int | None:
+        return self.target.moment.stops
+
+    def need_registers(self, tid: int) -> None:
+        self.target.moment.need_registers(tid)
+
     def read(self, address: int, size: int) -> bytes:
-        """Read as the target does; pages that cannot be read are noted, too."""
+        """As the target; pages that cannot be read are noted, too."""
         try:
-            found = self._recorded.read(address, size)
+            data = self._source.read(address, size)
         except MemoryFault:
             if size == PAGE_SIZE and address % PAGE_SIZE == 0:
                 self._unreadable.add(address)
             raise
         if self._has_room(size):
-            self._pieces[address, size] = found
-        return found
-
-    @property
-    def stops(self) -> int | None:
-        """Number of stops of the target."""
-        return self.target.moment.stops
-
-    def need_registers(self, tid: int) -> None:
-        """Note in the target that a proof needs registers of the thread."""
-        self.target.moment.need_registers(tid)
+            self._pieces[address, size] = data
+        return data
 
     def copied_page(self, number: int) -> bytes:
-        """A page of which only that is kept which ``note`` is told of; b"" where it cannot be read."""
+        """As the target, but only the parts that ``note`` names are kept; b"" if it cannot be read."""
         try:
-            found = self._recorded.read(number * PAGE_SIZE, PAGE_SIZE)
+            page = self._source.read(number * PAGE_SIZE, PAGE_SIZE)
         except MemoryFault:
             return b""
         if self._has_room(PAGE_SIZE):
-            self._pages[number] = found
-        return found
+            self._pages[number] = page
+        return page
 
     def note(self, address: int, size: int) -> None:
-        """Keep these bytes of the pages."""
         if size > 0:
             self._wanted.note(address, address + size)
 
@@ -154,34 +298,38 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         return True
 
     def sample(self, address: int, size: int) -> bytes:
-        """Read as the target does; this is not noted."""
-        return self._recorded.sample(address, size)
+        return self._source.sample(address, size)
 
     def threads(self) -> Sequence[TargetThread]:
-        return self._recorded.threads()
+        return self._source.threads()
 
     def selected_thread(self) -> TargetThread | None:
-        return self._recorded.selected_thread()
+        return self._source.selected_thread()
 
     def maps(self) -> Sequence[MemoryMapping]:
-        return self._recorded.maps()
+        return self._source.maps()
 
     def auxv(self) -> Mapping[int, int]:
-        return self._recorded.auxv()
+        return self._source.auxv()
 
     def close(self) -> None:
-        """Close the target: it is let go."""
         self.target.close()
 
     def recording(self, command: str) -> Recording:
-        """Record what was read so far, all registers, the code and the stack that they point to; while the target is
-        stopped.
+        """What was read so far, with all registers, and code and stack that they point to; while the target is stopped.
 
         Raises TargetError.
         """
         selected = self.selected_thread()
-        threads = tuple(_recorded(thread) for thread in self.threads())
-        self._read_at(threads)
+        threads = tuple(map(_recorded, self.threads()))
+        for thread in threads:  # a later version may want a bit more of what the registers point to
+            for name in (self.architecture.program_counter, self.architecture.stack_pointer):
+                address = thread.registers.get(name, 0)
+                page = address - address % PAGE_SIZE
+                start, end = max(page, address - 128), min(page + PAGE_SIZE, address + 896)
+                with suppress(MemoryFault):
+                    self.read(start, end - start)
+        files, secrets = self.origin.files, self._secrets()
         return Recording(
             kind=self.origin.kind,
             debugger=self.debugger,
@@ -193,114 +341,98 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
             maps=tuple(self.maps()),
             auxv=dict(self.auxv()),
             environ=linux.shown(self.origin.environ()),
-            facts=_public(self.origin.files.facts, self._secrets),
-            kept={name: str(_public_fact("", text, self._secrets)) for name, text in self.origin.files.texts.items()},
-            modules=self.origin.files.recorded_modules(),
-            files=self.origin.files.recorded_files(),
-            memory=self._memory(),
+            facts={name: _public(name, fact, secrets) for name, fact in files.facts.items()},
+            kept={name: str(_public("", text, secrets)) for name, text in files.texts.items()},
+            modules=files.recorded_modules(),
+            files=files.recorded_files(),
+            memory=self._recorded_memory(secrets),
             unreadable=frozenset(self._unreadable),
         )
 
-    def _read_at(self, threads: Sequence[RecordedThread]) -> None:
-        """Read some of what program counters and stack pointers point to: a later version may want it, too."""
-        for thread in threads:
-            for name in (self.architecture.program_counter, self.architecture.stack_pointer):
-                address = thread.registers.get(name, 0)
-                page = address - address % PAGE_SIZE
-                start, end = max(page, address - _BEFORE), min(page + PAGE_SIZE, address + _BEHIND)
-                try:
-                    self.read(start, end - start)
-                except MemoryFault:
-                    continue
-
-    def _memory(self) -> SparseBytes:
-        """The memory that was read, with the strings of the arguments and of the environment blanked; wherever else the
-        secrets among them stand (Python has copies), these are, too."""
+    def _recorded_memory(self, secrets: Sequence[bytes]) -> SparseBytes:
+        """The memory that was read, with the strings of the arguments and of the environment blanked, and the secrets
+        among them wherever else they are (Python has copies)."""
         start, end = self._strings()
         pages = [(number * PAGE_SIZE, page) for number, page in self._pages.items()]
         pieces = [(address, piece) for (address, _), piece in self._pieces.items()]
-        found = [(address, _blanked(address, piece, start, end)) for address, piece in (*pages, *pieces)]
-        read = SparseBytes.merged(found)
-        public = SparseBytes(read.starts, [linux.blanked(piece, self._secrets) for piece in read.pieces])
+        memory = SparseBytes.merged(
+            (address, _blanked(address, piece, start, end)) for address, piece in pages + pieces
+        )
+        public = SparseBytes(memory.starts, [linux.blanked(piece, secrets) for piece in memory.pieces])
         return public.cut_to([*self._wanted.ranges(), *((address, address + len(piece)) for address, piece in pieces)])
 
-    @cached_property
     def _secrets(self) -> list[bytes]:
-        """Those of the process's own arguments and environment."""
+        """The secrets in the process's own arguments (8 MB of them at most) and environment."""
         start, end = self._strings()
         try:
-            words = self._recorded.read(start, min(end - start, _MOST_STRINGS)).split(b"\0")
+            words = self._source.read(start, min(end - start, 8 << 20)).split(b"\0")
         except MemoryFault:
             words = []
         words += [f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in self.origin.environ().items()]
         return linux.secrets_among(words)
 
     def _strings(self) -> tuple[int, int]:
-        """The place where the kernel put them: at the end of the main thread's stack, behind the 16 bytes of AT_RANDOM
-        (create_elf_tables and setup_arg_pages, Linux's fs/binfmt_elf.c and fs/exec.c)."""
-        start = self.auxv().get(AT_RANDOM, 0)
-        for mapping in self.maps():
-            if mapping.start <= start < mapping.end:
-                return start + _RANDOM_BYTES, mapping.end
-        return 0, 0
+        """(start, end) of the arguments and environment: at the end of the main thread's stack, after the 16 bytes of
+        AT_RANDOM (create_elf_tables and setup_arg_pages, Linux's fs/binfmt_elf.c and fs/exec.c)."""
+        random = self.auxv().get(AT_RANDOM, 0)
+        stack = next((each for each in self.maps() if each.start <= random < each.end), None)
+        return (random + 16, stack.end) if stack else (0, 0)
 
 
 def _blanked(address: int, piece: bytes, start: int, end: int) -> bytes:
+    """``piece``, read at ``address``, with zeros from ``start`` to ``end``."""
     start, end = max(start, address), min(end, address + len(piece))
     if start >= end:
         return piece
     return piece[: start - address] + bytes(end - start) + piece[end - address :]
 
 
-def _public(facts: Mapping[str, Fact], secrets: Sequence[bytes]) -> dict[str, Fact]:
-    """The facts that were asked of the system, without the arguments of other processes and without secrets."""
-    return {name: _public_fact(name, fact, secrets) for name, fact in facts.items()}
-
-
-def _public_fact(name: str, fact: Fact, secrets: Sequence[bytes]) -> Fact:
+def _public(name: str, fact: Fact, secrets: Sequence[bytes]) -> Fact:
+    """A fact of the system, without the arguments of other processes and without secrets."""
     if isinstance(fact, str):
         text = linux.program_only(fact) if name.endswith("/cmdline") else fact
         return linux.blanked(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
     if isinstance(fact, list):
-        return [str(_public_fact("", each, secrets)) for each in fact]
+        return [str(_public("", item, secrets)) for item in fact]
     return fact
 
 
 def _recorded(thread: TargetThread) -> RecordedThread:
+    name, state, side = thread.name, thread.kernel_state, thread.kernel_side
     try:
         return RecordedThread(
             tid=thread.tid,
             number=thread.number,
-            name=thread.name,
+            name=name,
             signal=thread.signal,
-            kernel_state=thread.kernel_state,
+            kernel_state=state,
             registers=dict(thread.registers()),
             float_registers={} if thread.lacks_registers else dict(thread.float_registers()),
-            kernel_side=thread.kernel_side,
+            kernel_side=side,
             stop_signal=thread.stop_signal,
         )
     except GdbextError as error:
         return RecordedThread(
-            thread.tid,
-            thread.number,
-            thread.name,
-            None,
-            thread.kernel_state,
-            {},
-            error.what,
-            error.help,
-            kernel_side=thread.kernel_side,
+            thread.tid, thread.number, name, None, state, {}, error.what, error.help, kernel_side=side
         )
 
 
 def encode(recording: Recording, preset: int = container.FAST) -> bytes:
-    """The bytes of the file. Raises GdbextError when it would be too large."""
+    """The bytes of the file. Raises GdbextError if it would be too large."""
     return container.pack(*parts(recording), preset)
 
 
 def parts(recording: Recording) -> tuple[dict[str, Any], list[SparseBytes]]:
     """The document and the blocks of a recording."""
-    blocks = _Blocks()
+    blocks: list[SparseBytes] = []
+
+    def number_of(block: SparseBytes) -> int:
+        blocks.append(block)
+        return len(blocks) - 1
+
+    def numbers(recorded: RecordedNumbers) -> dict[str, int]:
+        return {"count": recorded.length, "width": recorded.width, "contents": number_of(recorded.contents)}
+
     document = {
         "target": {
             "kind": recording.kind,
@@ -311,89 +443,46 @@ def parts(recording: Recording) -> tuple[dict[str, Any], list[SparseBytes]]:
         },
         "made": {"command": recording.run.command, "taken": recording.run.taken, "gdbext": recording.run.gdbext},
         "threads": [_thread(thread) for thread in recording.threads],
-        "maps": [_mapping(mapping) for mapping in recording.maps],
+        "maps": [list(mapping) for mapping in recording.maps],
         "auxv": {str(key): value for key, value in recording.auxv.items()},
         "environ": dict(recording.environ),
         "facts": dict(recording.facts),
         "kept": dict(recording.kept),
-        "modules": [
-            {"start": start, "status": module.status, "problem": module.problem, "file": module.file}
-            for start, module in sorted(recording.modules.items())
+        "modules": [{"start": start, **module._asdict()} for start, module in sorted(recording.modules.items())],
+        "files": [
+            {
+                "path": file.path,
+                "size": file.size,
+                "contents": number_of(file.contents),
+                "offsets": [[needle.hex(), *where, at] for (needle, *where), at in file.offsets.items()],
+                "found": [[needle.hex(), *where, at] for (needle, *where), at in file.found.items()],
+                "arrays": {kind: list(map(numbers, arrays)) for kind, arrays in sorted(file.arrays.items())},
+            }
+            for file in recording.files
         ],
-        "files": [_file(file, blocks) for file in recording.files],
-        "memory": blocks.add(recording.memory),
+        "memory": number_of(recording.memory),
         "unreadable": sorted(recording.unreadable),
     }
-    return document, blocks.all
-
-
-class _Blocks:
-    def __init__(self) -> None:
-        self.all: list[SparseBytes] = []
-
-    def add(self, block: SparseBytes) -> int:
-        """Add it, and give its number."""
-        self.all.append(block)
-        return len(self.all) - 1
+    return document, blocks
 
 
 def _thread(thread: RecordedThread) -> dict[str, Any]:
-    return {
+    document = {
         "tid": thread.tid,
         "number": thread.number,
         "name": thread.name,
-        "signal": _signal(thread.signal),
+        "signal": thread.signal._asdict() if thread.signal else None,
         "state": thread.kernel_state,
         "registers": dict(thread.registers),
         "problem": thread.problem,
         "help": thread.help,
         "float_registers": dict(thread.float_registers),
-        **_kernel_side(thread.kernel_side),
-        **({"stop_signal": thread.stop_signal} if thread.stop_signal else {}),
     }
-
-
-def _kernel_side(side: KernelSide | None) -> dict[str, Any]:
-    """Only where there is something to say."""
-    if not side:
-        return {}
-    milliseconds = None if side.seconds is None else round(side.seconds * 1e3)
-    names = {"state": side.state, "channel": side.channel, "stack": list(side.stack)}
-    return {"kernel_side": {**names, "call": side.call, "arguments": list(side.arguments), "slept_ms": milliseconds}}
-
-
-def _signal(signal: Signal | None) -> dict[str, Any] | None:
-    if not signal:
-        return None
-    return {"number": signal.number, "name": signal.name, "code": signal.code, "address": signal.address}
-
-
-def _mapping(mapping: MemoryMapping) -> list[Any]:
-    return [
-        mapping.start,
-        mapping.end,
-        mapping.offset,
-        mapping.path,
-        mapping.permissions,
-        mapping.deleted,
-        mapping.device,
-        mapping.inode,
-    ]
-
-
-def _file(file: RecordedFile, blocks: _Blocks) -> dict[str, Any]:
-    return {
-        "path": file.path,
-        "size": file.size,
-        "contents": blocks.add(file.contents),
-        "offsets": [[needle.hex(), *where, at] for (needle, *where), at in file.offsets.items()],
-        "found": [[needle.hex(), *where, at] for (needle, *where), at in file.found.items()],
-        "arrays": {
-            kind: [_numbers(first, blocks), _numbers(second, blocks)]
-            for kind, (first, second) in sorted(file.arrays.items())
-        },
-    }
-
-
-def _numbers(numbers: RecordedNumbers, blocks: _Blocks) -> dict[str, int]:
-    return {"count": numbers.length, "width": numbers.width, "contents": blocks.add(numbers.contents)}
+    if side := thread.kernel_side:
+        milliseconds = None if side.seconds is None else round(side.seconds * 1e3)
+        names = {"state": side.state, "channel": side.channel, "stack": list(side.stack)}
+        call = {"call": side.call, "arguments": list(side.arguments), "slept_ms": milliseconds}
+        document["kernel_side"] = {**names, **call}
+    if thread.stop_signal:
+        document["stop_signal"] = thread.stop_signal
+    return document

@@ -1,6 +1,4 @@
-"""The contents of a recording, as plain facts: what was read, which pieces of long strings of bytes, and what is not in
-it.
-"""
+"""The contents of a recording: what was read, pieces of memory and files, and what a replay misses in it."""
 
 from __future__ import annotations
 
@@ -16,14 +14,14 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.host_files import Fact
 
     Search = tuple[bytes, int, int, int]
-    """A search: what was searched, from which address to which, in which steps (ElfImage.find)."""
+    """Arguments of ElfImage.find: needle, start and end address, step."""
 
 LIMIT = 1 << 64
-"""No piece ends behind this."""
+"""No piece ends after this."""
 
 
 class SparseBytes:
-    """Pieces with their places, ascending and apart from each other."""
+    """Pieces of bytes with the addresses at which they start, ascending and not adjacent."""
 
     def __init__(self, starts: Sequence[int], pieces: Sequence[bytes]) -> None:
         self.starts = starts
@@ -31,7 +29,7 @@ class SparseBytes:
 
     @classmethod
     def merged(cls, pieces: Iterable[tuple[int, bytes]]) -> SparseBytes:
-        """Merge pieces in any order. Where they overlap they are taken to agree; those that touch become one."""
+        """Merge pieces in any order. Overlapping ones are assumed to agree; adjacent ones become one."""
         starts: list[int] = []
         joined: list[list[bytes]] = []
         end = -1
@@ -46,7 +44,7 @@ class SparseBytes:
         return cls(starts, [b"".join(parts) for parts in joined])
 
     def cut_to(self, ranges: Iterable[tuple[int, int]]) -> SparseBytes:
-        """The known part of these ranges, each a start and an end."""
+        """The known part of these ranges (start, end)."""
         return SparseBytes.merged(piece for start, end in ranges for piece in self._between(start, end))
 
     def _between(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -59,7 +57,7 @@ class SparseBytes:
             index += 1
 
     def known_from(self, start: int) -> int:
-        """Number of bytes that are known from ``start`` on, 0 where it is not known itself."""
+        """Number of bytes that are known from ``start`` on."""
         index = bisect_right(self.starts, start) - 1
         return max(0, self.starts[index] + len(self.pieces[index]) - start) if index >= 0 else 0
 
@@ -68,11 +66,10 @@ class SparseBytes:
         return sum(map(len, self.pieces))
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Start and contents of each piece."""
         return zip(self.starts, self.pieces)
 
     def read(self, start: int, size: int) -> bytes:
-        """Exactly ``size`` bytes; b"" where any of them is unknown."""
+        """Exactly ``size`` bytes; b"" if any of them is unknown."""
         index = bisect_right(self.starts, start) - 1
         if index < 0:
             return b""
@@ -81,7 +78,7 @@ class SparseBytes:
         return piece[at : at + size] if at + size <= len(piece) else b""
 
     def gap(self, start: int, size: int) -> int:
-        """The first place from ``start`` on that is unknown; only for a range that ``read`` does not have."""
+        """The first unknown address from ``start`` on; only for a range that ``read`` does not have."""
         index = bisect_right(self.starts, start) - 1
         if index >= 0:
             start = max(start, min(start + size, self.starts[index] + len(self.pieces[index])))
@@ -89,7 +86,7 @@ class SparseBytes:
 
 
 MEMORY_BITS = 7
-"""Memory is kept in blocks of 128 bytes: what a later version reads of an object lies beside what was read of it."""
+"""Memory is kept in blocks of 128 bytes: a later version may read other members of the same objects."""
 FILE_BITS = 3
 """Files in blocks of 8 bytes: symbols, strings and unwind rows are read here and there, each as a whole."""
 
@@ -123,7 +120,7 @@ class BlockLog:
 
 
 class RecordedThread(NamedTuple):
-    """One thread; ``registers`` are empty where they could not be read, and ``problem`` and ``help`` say why."""
+    """One thread; ``registers`` are empty if they could not be read: ``problem`` and ``help`` say why."""
 
     tid: int
     number: int | None
@@ -134,14 +131,12 @@ class RecordedThread(NamedTuple):
     problem: str = ""
     help: str = ""
     float_registers: Mapping[str, int] = MappingProxyType({})
-    """Registers, as Thread.float_registers has them."""
     kernel_side: KernelSide | None = None
     stop_signal: int = 0
 
 
 class RecordedModule(NamedTuple):
-    """The result of the search for a module's file (see process.modules.Module); ``file`` is its index, None
-    without."""
+    """The result of the search for a module's file (see process.modules.Module); ``file`` is its index or None."""
 
     status: str
     problem: str
@@ -197,7 +192,7 @@ class Recording(NamedTuple):
 
 
 class Missing:
-    """Counts each place once, so that a report can say how much it lacks and of what."""
+    """Counts what a replay misses, each place once, for the report."""
 
     def __init__(self) -> None:
         self._places: dict[str, set[object]] = {}

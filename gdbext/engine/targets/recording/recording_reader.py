@@ -1,4 +1,4 @@
-"""The bytes of a file as a recording. Nothing in it is trusted: whatever is not as it must be is a BadRecording."""
+"""Reads a recording from the bytes of a file. Nothing in it is trusted: everything malformed is a BadRecording."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 MAX_ITEMS = 1 << 20
-"""More members or items of one kind are damage, or a file made to exhaust us."""
+"""Limit of the members or items of one kind: more are damage, or were made to exhaust us."""
 WORD = (1 << 64) - 1
 
 
 class Fields:
-    """A JSON object; every reader raises BadRecording, naming the member, where it is not what it must be."""
+    """A JSON object; every reader raises BadRecording, naming the member, if that is malformed."""
 
     def __init__(self, value: Any, name: str = "the document") -> None:
         if not isinstance(value, dict):
@@ -43,12 +43,10 @@ class Fields:
         self._name = name
 
     def text(self, name: str) -> str:
-        """Return the member as a string."""
         value: str = self._get(name, is_text)
         return value
 
     def optional_text(self, name: str) -> str | None:
-        """Return the member as a string, or None."""
         return None if self.is_null(name) else self.text(name)
 
     def number(self, name: str, low: int = 0, high: int = WORD) -> int:
@@ -57,34 +55,27 @@ class Fields:
         return value
 
     def optional_number(self, name: str, low: int = 0, high: int = WORD) -> int | None:
-        """A whole number in these limits, or null."""
         return None if self.is_null(name) else self.number(name, low, high)
 
     def is_null(self, name: str) -> bool:
-        """The member is null, or not there."""
         return self._members.get(name) is None
 
     def items(self, name: str) -> Iterator[Any]:
-        """The items of an array."""
         yield from self._get(name, lambda value: isinstance(value, list) and len(value) <= MAX_ITEMS)
 
     def objects(self, name: str) -> Iterator[Fields]:
-        """The items of an array of objects."""
         for item in self.items(name):
             yield Fields(item, f"an item of {name!r}")
 
     def object(self, name: str) -> Fields:
-        """Return the member as an object."""
         return Fields(self._members.get(name), f"{name!r}")
 
     def members(self) -> Iterator[tuple[str, Any]]:
-        """Return all members, by name."""
         if len(self._members) > MAX_ITEMS:
             raise BadRecording(f"{self._name} of the recording has {len(self._members)} members")
         yield from self._members.items()
 
     def texts(self) -> dict[str, str]:
-        """All members, which must be strings."""
         return self._all(is_text)
 
     def numbers(self) -> dict[str, int]:
@@ -108,7 +99,6 @@ class Fields:
 
 
 def is_text(value: Any) -> bool:
-    """True for a JSON string."""
     return isinstance(value, str)
 
 
@@ -117,20 +107,9 @@ def is_number(value: Any, low: int = 0, high: int = WORD) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def is_flag(value: Any) -> bool:
-    """True for a JSON boolean."""
-    return isinstance(value, bool)
-
-
-KINDS = ("live", "core")
-STATUSES = ("ok", "deleted", "replaced", "missing", "memory")
-MAX_FILE = 1 << 40
-"""Bytes of an ELF file; it bounds what sizes and offsets in one can be."""
-MAX_FACT = 1e12
-"""Seconds, mostly: a clock that says more than 30,000 years is none. Refuses infinity, too, and what is no number."""
 MAX_TID = (1 << 31) - 1
-_MAPPING = (is_number, is_number, is_number, is_text, is_text, is_flag, is_text, is_number)
-"""The kind of each item of a line of the memory map."""
+_MAPPING = (is_number, is_number, is_number, is_text, is_text, lambda item: isinstance(item, bool), is_text, is_number)
+"""The check of each item of a line of the memory map."""
 
 
 def load(path: str) -> Recording:
@@ -144,14 +123,16 @@ def decode(data: bytes) -> Recording:
 
 
 def from_parts(document: Any, blocks: list[SparseBytes]) -> Recording:
-    """The recording of a document and its blocks. Raises BadRecording."""
     fields = Fields(document)
     target, made = fields.object("target"), fields.object("made")
-    if target.text("kind") not in KINDS:
+    if target.text("kind") not in ("live", "core"):
         raise BadRecording(f"the recording is of a target of unknown kind ({target.text('kind')[:80]!r})")
     if target.text("debugger") not in (*DEBUGGERS, NO_DEBUGGER):
         raise BadRecording(f"the recording was made by an unknown debugger ({target.text('debugger')[:80]!r})")
     files = tuple(_file(file, blocks) for file in fields.objects("files"))
+    auxv = {number(key): value for key, value in fields.object("auxv").numbers().items()}
+    if None in auxv:
+        raise BadRecording("the recording's auxiliary vector has keys that are not numbers")
     return Recording(
         kind=target.text("kind"),
         debugger=target.text("debugger"),
@@ -161,7 +142,7 @@ def from_parts(document: Any, blocks: list[SparseBytes]) -> Recording:
         selected=target.optional_number("selected", 0, MAX_TID),
         threads=tuple(_thread(thread) for thread in fields.objects("threads")),
         maps=tuple(sorted(_maps(fields), key=lambda mapping: mapping.start)),
-        auxv=_auxv(fields.object("auxv")),
+        auxv={key: value for key, value in auxv.items() if key is not None},
         environ=fields.object("environ").texts(),
         facts={name: _fact(name, value) for name, value in fields.object("facts").members()},
         kept=fields.object("kept").texts(),
@@ -173,11 +154,16 @@ def from_parts(document: Any, blocks: list[SparseBytes]) -> Recording:
 
 
 def _thread(thread: Fields) -> RecordedThread:
+    signal = None
+    if not thread.is_null("signal"):
+        fields = thread.object("signal")
+        code = fields.optional_number("code", -1 << 31, (1 << 31) - 1)
+        signal = Signal(fields.number("number", 0, 128), fields.text("name"), code, fields.optional_number("address"))
     return RecordedThread(
         tid=thread.number("tid", 0, MAX_TID),
         number=thread.optional_number("number", 0, MAX_TID),
         name=thread.optional_text("name"),
-        signal=None if thread.is_null("signal") else _signal(thread.object("signal")),
+        signal=signal,
         kernel_state=thread.optional_text("state"),
         registers=thread.object("registers").numbers(),
         problem=thread.text("problem"),
@@ -200,15 +186,6 @@ def _kernel_side(side: Fields) -> KernelSide:
     )
 
 
-def _signal(signal: Fields) -> Signal:
-    return Signal(
-        signal.number("number", 0, 128),
-        signal.text("name"),
-        signal.optional_number("code", -1 << 31, (1 << 31) - 1),
-        signal.optional_number("address"),
-    )
-
-
 def _maps(fields: Fields) -> Iterator[MemoryMapping]:
     for row in fields.items("maps"):
         right = isinstance(row, list) and len(row) == len(_MAPPING)
@@ -217,16 +194,9 @@ def _maps(fields: Fields) -> Iterator[MemoryMapping]:
         yield MemoryMapping(*row)
 
 
-def _auxv(fields: Fields) -> dict[int, int]:
-    numbers = fields.numbers()
-    found = {number(key): value for key, value in numbers.items()}
-    if None in found:
-        raise BadRecording("the recording's auxiliary vector has keys that are not numbers")
-    return {key: value for key, value in found.items() if key is not None}
-
-
 def _fact(name: str, value: Any) -> Fact:
-    simple = value is None or is_text(value) or (isinstance(value, float) and abs(value) <= MAX_FACT)
+    # 1e12: a clock of more than 30,000 years is damaged; this also refuses infinity and NaN
+    simple = value is None or is_text(value) or (isinstance(value, float) and abs(value) <= 1e12)
     if not simple and not (isinstance(value, list) and all(map(is_text, value))):
         raise BadRecording(f"what the recording has of {name[:80]!r} is not what it must be")
     return value  # type: ignore[no-any-return]
@@ -235,7 +205,7 @@ def _fact(name: str, value: Any) -> Fact:
 def _modules(fields: Fields, files: int) -> Iterator[tuple[int, RecordedModule]]:
     for module in fields.objects("modules"):
         status = module.text("status")
-        if status not in STATUSES:
+        if status not in ("ok", "deleted", "replaced", "missing", "memory"):
             raise BadRecording(f"a module of the recording has the status {status[:80]!r}")
         file = module.optional_number("file", 0, files - 1)
         yield module.number("start"), RecordedModule(status, module.text("problem"), file)
@@ -244,7 +214,7 @@ def _modules(fields: Fields, files: int) -> Iterator[tuple[int, RecordedModule]]
 def _file(file: Fields, blocks: list[SparseBytes]) -> RecordedFile:
     return RecordedFile(
         path=file.text("path"),
-        size=file.number("size", 0, MAX_FILE),
+        size=file.number("size", 0, 1 << 40),
         contents=_block(file.number("contents"), blocks),
         offsets=dict(_offsets(file)),
         found=dict(_searches(file)),
@@ -282,18 +252,13 @@ def _arrays(arrays: Fields, blocks: list[SparseBytes]) -> Iterator[tuple[str, tu
         pair = [_numbers(numbers, blocks) for numbers in arrays.objects(kind)]
         if len(pair) != 2:
             raise BadRecording("the index of symbols in the recording has not two arrays")
-        _check_index(kind, *pair)
-        yield kind, (pair[0], pair[1])
-
-
-def _check_index(kind: str, first: RecordedNumbers, second: RecordedNumbers) -> None:
-    """The two arrays of an index fit each other (see formats.symbols.symbol_cache). Raises BadRecording."""
-    if kind == "addresses" and first.length != second.length:
-        raise BadRecording(
-            f"the index of symbols in the recording has {first.length} addresses and {second.length} entries for them"
-        )
-    if kind == "names" and not first.length:
-        raise BadRecording("the index of symbols in the recording has no table of names")
+        first, second = pair  # they must fit each other (see formats.symbols.symbol_cache)
+        if kind == "addresses" and first.length != second.length:
+            counts = f"{first.length} addresses and {second.length} entries for them"
+            raise BadRecording(f"the index of symbols in the recording has {counts}")
+        if kind == "names" and not first.length:
+            raise BadRecording("the index of symbols in the recording has no table of names")
+        yield kind, (first, second)
 
 
 def _numbers(numbers: Fields, blocks: list[SparseBytes]) -> RecordedNumbers:

@@ -1,4 +1,4 @@
-"""The target that a recording is, and its answers in place of this machine's files."""
+"""A recording as a target, with the recorded files in place of this machine's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from gdbext.engine.targets.recording.recording import (
     RecordedNumbers,
     RecordedThread,
     Recording,
-    SparseBytes,
 )
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import NOT_RECORDED, MemoryFault, SymbolFileError, TargetError
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
 
 
 class ReplayedFile:
-    """An ELF file of which only pieces are known (see formats.elf.Data). Raises SymbolFileError for all others."""
+    """An ELF file of which pieces are known (see formats.elf.Data). Raises SymbolFileError for all other pieces."""
 
     def __init__(self, file: RecordedFile, missing: Missing) -> None:
         self.file = file
-        self._name = file.path.rpartition("/")[2]
+        self.name = file.path.rpartition("/")[2]
         self._missing = missing
 
     def __len__(self) -> int:
@@ -53,67 +52,63 @@ class ReplayedFile:
         start, end, _ = where.indices(self.file.size)
         if start >= end:
             return b""
-        found = self.file.contents.read(start, end - start)
-        if not found:
-            raise self.absent(f"parts of {self._name}", self.file.contents.gap(start, end - start))
-        return found
+        data = self.file.contents.read(start, end - start)
+        if not data:
+            raise self.absent(f"parts of {self.name}", self.file.contents.gap(start, end - start))
+        return data
 
     def find(self, needle: bytes, start: int, end: int) -> int:
-        """Find as bytes.find does, for the searches that were made."""
-        found = self.file.offsets.get((needle, start, end))
-        if found is None:
-            raise self.absent(f"searches in {self._name}", (needle, start, end))
-        return found
+        """As bytes.find, for the recorded searches."""
+        offset = self.file.offsets.get((needle, start, end))
+        if offset is None:
+            raise self.absent(f"searches in {self.name}", (needle, start, end))
+        return offset
 
     def arrays(self, kind: str) -> Arrays:
-        """The arrays of the symbol index."""
-        found = self.file.arrays.get(kind)
-        if not found:
-            raise self.absent(f"symbols of {self._name}", kind)
-        first, second = found
-        return ReplayedNumbers(first, self), ReplayedNumbers(second, self)
+        """The recorded arrays of the symbol index."""
+        arrays = self.file.arrays.get(kind)
+        if not arrays:
+            raise self.absent(f"symbols of {self.name}", kind)
+        return ReplayedNumbers(arrays[0], self), ReplayedNumbers(arrays[1], self)
 
     def absent(self, kind: str, place: object) -> SymbolFileError:
-        """The error to raise; the report will say what is missing."""
+        """The error for a missing part, which is noted for the report."""
         self._missing.note(kind, place)
         return SymbolFileError(f"{kind} are not in the recording")
 
 
 class ReplayedImage(ElfImage):
-    """The image of such a file."""
-
     def __init__(self, file: ReplayedFile) -> None:
         super().__init__(file, file.file.path)
         self._file = file
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
-        """Return what this search found when it was recorded."""
+        """The recorded result of this search."""
         search = (needle, vaddr, end, step)
         if search not in self._file.file.found:
-            self._file.absent(f"searches in {self.path.rpartition('/')[2]}", search)
+            self._file.absent(f"searches in {self._file.name}", search)
             return None
         return self._file.file.found[search]
 
 
 class ReplayedNumbers:
-    """An array of a symbol index of which only some items are known."""
+    """An array of a symbol index of which some items are known."""
 
     def __init__(self, numbers: RecordedNumbers, file: ReplayedFile) -> None:
-        self._count = numbers.length
-        self._width = numbers.width
-        self._contents: SparseBytes = numbers.contents
+        self._numbers = numbers
         self._file = file
 
     def __len__(self) -> int:
-        return self._count
+        return self._numbers.length
 
     def __getitem__(self, position: int) -> int:
-        if not 0 <= position < self._count:
+        if not 0 <= position < self._numbers.length:
             raise IndexError(position)
-        found = self._contents.read(position * self._width, self._width)
-        if not found:
-            raise self._file.absent(f"symbols of {self._file.file.path.rpartition('/')[2]}", position)
-        return int.from_bytes(found, "little")
+        width = self._numbers.width
+        data = self._numbers.contents.read(position * width, width)
+        if not data:
+            raise self._file.absent(f"symbols of {self._file.name}", position)
+        return int.from_bytes(data, "little")
 
 
 class ReplayedSymbols(SymbolCache):
@@ -121,17 +116,17 @@ class ReplayedSymbols(SymbolCache):
 
     searches = 0
 
-    def __init__(self) -> None:
-        """Make a door to no folder."""
+    def __init__(self) -> None:  # no folder is needed
+        pass
 
     def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str, build: Builder) -> Arrays:  # noqa: ARG002
-        """The arrays that were looked up; built where the tables themselves were read (see LoggedSymbols)."""
+        """The recorded arrays; those of tables that were read themselves are built (see LoggedSymbols)."""
         file = tables[0].data
         return file.arrays(kind) if isinstance(file, ReplayedFile) else build(tables)
 
 
 class ReplayedFiles(HostFiles):
-    """The files of a recording. ``missing`` is told what is not in it."""
+    """The files of a recording. What is not in it is noted in ``missing``."""
 
     are_here = False
 
@@ -142,68 +137,62 @@ class ReplayedFiles(HostFiles):
 
     @cached_property
     def symbols(self) -> SymbolCache:
-        """The indexes of the recording."""
         return ReplayedSymbols()
 
     def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:  # noqa: ARG002
-        """Return the module's file as it was found when it was recorded."""
+        """The recorded result of the search for the module's file."""
         module = self._recording.modules.get(start)
         if not module:
             self._missing.note("files of modules", start)
             return FoundFile("missing", "its file is not in the recording", None)
         if module.file is None:
             return FoundFile(module.status, module.problem, None)
-        file = self._recording.files[module.file]
+        file = ReplayedFile(self._recording.files[module.file], self._missing)
         try:
-            return FoundFile(module.status, module.problem, ReplayedImage(ReplayedFile(file, self._missing)))
+            return FoundFile(module.status, module.problem, ReplayedImage(file))
         except SymbolFileError as error:
             return FoundFile("missing", error.what, None)
 
     def kept(self, name: str) -> str:
-        """The text that was kept."""
         return self._recording.kept.get(name, "")
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
-        """Return the fact as it was read when it was recorded."""
+        """The recorded fact; ``unknown`` if there is none, or it has another type."""
         if name not in self._recording.facts:
             self._missing.note("facts of the system", name)
             return unknown
-        found = self._recording.facts[name]
-        same = isinstance(found, type(unknown)) or (unknown is None and isinstance(found, float))
-        return found if same else unknown  # type: ignore[return-value]
+        fact = self._recording.facts[name]
+        is_same_type = isinstance(fact, type(unknown)) or (unknown is None and isinstance(fact, float))
+        return fact if is_same_type else unknown  # type: ignore[return-value]
 
 
 class ReplayThread(TargetThread):
     """One thread of a recording."""
 
     def __init__(self, thread: RecordedThread, wanted: Sequence[str], of_sleeper: Collection[str] = ()) -> None:
-        """``wanted`` are the registers of a stopped thread, ``of_sleeper`` those of one that nobody has stopped."""
-        self.tid = thread.tid
-        self.number = thread.number
-        self.name = thread.name
-        self.signal = thread.signal
+        """``wanted``: names of the registers of a stopped thread; ``of_sleeper``: of one that sleeps without a stop."""
+        self.tid, self.number, self.name = thread.tid, thread.number, thread.name
+        self.signal, self.stop_signal = thread.signal, thread.stop_signal
         self.kernel_side = thread.kernel_side
-        self.stop_signal = thread.stop_signal
         self._thread = thread
         self._wanted, self._of_sleeper = wanted, of_sleeper
 
     @property
     def kernel_state(self) -> str | None:
-        """The state before the thread was stopped."""
         return self._thread.kernel_state
 
     def registers(self) -> Mapping[str, int]:
-        """The registers. Raises TargetError where they could not be read."""
+        """Raises TargetError if they could not be read when it was recorded."""
         registers = self._thread.registers
-        known = bool(self._of_sleeper) and all(name in registers for name in self._of_sleeper)
-        asleep = bool(registers) and bool(self.kernel_side or known)  # nobody stopped it: only some are known
-        if not asleep and not all(name in registers for name in self._wanted):
+        has_sleepers = bool(self._of_sleeper) and registers.keys() >= set(self._of_sleeper)
+        is_asleep = bool(registers) and bool(self.kernel_side or has_sleepers)  # not stopped: only some are known
+        if not is_asleep and not registers.keys() >= set(self._wanted):
             what = self._thread.problem or f"the registers of thread {self.tid} are not in the recording"
             raise TargetError(what, help=self._thread.help)
         return registers
 
     def float_registers(self) -> Mapping[str, int]:
-        """Those of the recorded run; {} in recordings made before they were kept."""
+        """{} in recordings of versions that did not keep them."""
         return self._thread.float_registers
 
 
@@ -219,7 +208,6 @@ class ReplayOrigin(TargetOrigin):
         self._missing = missing
 
     def environ(self) -> Mapping[str, str]:
-        """The recorded variables of the initial environment."""
         return self._recording.environ
 
     def missing_from_recording(self) -> str:
@@ -227,7 +215,7 @@ class ReplayOrigin(TargetOrigin):
 
 
 class ReplayTarget(Target, TargetMemory):
-    """A recording. What was not read when it was made cannot be read, and ``missing`` says so.
+    """A recording. What was not read when it was made cannot be read, and is noted in ``missing``.
 
     Raises BadRecording, ForeignArchitecture.
     """
@@ -246,7 +234,6 @@ class ReplayTarget(Target, TargetMemory):
 
     @classmethod
     def load(cls, path: str) -> ReplayTarget:
-        """The recording in a file."""
         return cls(recording_reader.load(path))
 
     @property
@@ -258,10 +245,9 @@ class ReplayTarget(Target, TargetMemory):
         return ReplayOrigin(self.recording, self.missing)
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes. Raises MemoryFault."""
-        found = self.recording.memory.read(address, size)
-        if found or not size:
-            return found
+        data = self.recording.memory.read(address, size)
+        if data or not size:
+            return data
         gap = self.recording.memory.gap(address, size)
         if gap - gap % PAGE_SIZE in self.recording.unreadable:
             raise MemoryFault(gap, size)
@@ -269,21 +255,17 @@ class ReplayTarget(Target, TargetMemory):
         raise MemoryFault(gap, size, NOT_RECORDED)
 
     def known_from(self, address: int) -> int:
-        """Number of bytes to the end of a piece; 1 where there is none: reading that says so."""
+        """Number of bytes to the end of a piece; 1 if there is none: reading that raises."""
         return self.recording.memory.known_from(address) or 1
 
     def threads(self) -> Sequence[TargetThread]:
-        """All threads, in the order of the recorded run."""
         return self._threads
 
     def selected_thread(self) -> TargetThread | None:
-        """The thread that was selected."""
         return next((thread for thread in self._threads if thread.tid == self.recording.selected), None)
 
     def maps(self) -> Sequence[MemoryMapping]:
-        """The memory map of the recording."""
         return self.recording.maps
 
     def auxv(self) -> Mapping[int, int]:
-        """The auxiliary vector of the recording."""
         return self.recording.auxv

@@ -1,11 +1,13 @@
-"""Limits of a process, and how much of them it uses: of its control groups, of its user, of its own. Linux.
+"""Limits of a process, and how much of them it uses: of its cgroups, of its user, its own. Linux.
 
 Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/, proc_pid_limits(5), setrlimit(2), Linux 6.18.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
@@ -14,32 +16,23 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.host_files import HostFiles
 
 Texts = Mapping[str, str]
-"""Path of a file → its text; ``groups CONTROLLER`` → the folders of its groups, the process's own one first."""
+"""Path → text of a file; ``groups CONTROLLER`` → the folders of its cgroups, a line each, the process's own first."""
 GROUP_FILES = {
     "cpu": ("cpu.max", "cpu.stat", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
     "memory": (
-        "memory.current",
-        "memory.high",
-        "memory.max",
-        "memory.events",
-        "memory.pressure",
-        "memory.swap.current",
-        "memory.usage_in_bytes",
-        "memory.limit_in_bytes",
-        "memory.failcnt",
+        *("memory.current", "memory.high", "memory.max", "memory.events", "memory.pressure", "memory.swap.current"),
+        *("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.failcnt"),
     ),
     "pids": ("pids.current", "pids.max", "pids.events"),
     "cpuset": ("cpuset.cpus.effective", "cpuset.effective_cpus"),
 }
-"""Controller → its files, of the unified hierarchy and of the older ones."""
+"""Controller → its files, in the unified hierarchy and in the older ones."""
 _UNLIMITED = 1 << 60
-"""Limits of memory from there on are none (PAGE_COUNTER_MAX, include/linux/page_counter.h)."""
-_NO_LIMIT_CAPABILITIES = 1 << 24 | 1 << 21
-"""CAP_SYS_RESOURCE and CAP_SYS_ADMIN: RLIMIT_NPROC does not hold for who has one (setrlimit(2))."""
+"""Limits of memory from here on are none (PAGE_COUNTER_MAX, include/linux/page_counter.h)."""
 
 
 class Quota(NamedTuple):
-    """The processor time of a control group, and how often it was used up between the two readings (else, since the
+    """The CPU quota of a cgroup, and how often it was used up between the two readings (with one reading: since the
     group was made)."""
 
     group: str
@@ -48,15 +41,15 @@ class Quota(NamedTuple):
     period_ms: float
     periods: int
     throttled: int
-    """The periods in which the group had to stand still."""
+    """The periods in which the group was throttled."""
     stood_ms: float
-    """Milliseconds that it stood still, summed up over processors."""
+    """Milliseconds for which it was throttled, summed over CPUs."""
     seconds: float | None
-    """Seconds between the readings; None where there is but one."""
+    """Seconds between the readings; None if there is only one."""
 
     @property
     def share(self) -> float:
-        """The share of periods in which the group stood still."""
+        """The share of periods in which the group was throttled."""
         return self.throttled / self.periods if self.periods else 0.0
 
 
@@ -66,25 +59,24 @@ class Allowance(NamedTuple):
     used: int
     limit: int
     source: str
-    """The file that says so."""
+    """The file that has the numbers."""
     refused: int | None = None
-    """Times that more was refused since the group was made; None where nobody counts."""
+    """Times that more was refused since the group was made; None if that is not counted."""
     kinds: Mapping[str, int] | None = None
-    """Descriptors: how many of them are sockets, pipes, and so on."""
+    """Of fds: how many of them are sockets, pipes, and so on."""
 
     @property
     def is_used_up(self) -> bool:
-        """No more can be had."""
         return self.used >= self.limit
 
 
 class MemoryUse(NamedTuple):
-    """The memory of a control group, in bytes; None for no limit."""
+    """The memory of a cgroup, in bytes; None for no limit."""
 
     group: str
     used: int
     high: int | None
-    """The use from which on the group is slowed down (memory.high)."""
+    """The use above which the group is slowed down (memory.high)."""
     limit: int | None
     slowed: int
     """Times that it was slowed down between the readings."""
@@ -96,25 +88,25 @@ class MemoryUse(NamedTuple):
 
 
 def folders_of(texts: Texts, controller: str) -> list[str]:
-    """The folders of the process's groups, its own first."""
-    return [each for each in texts.get(f"groups {controller}", "").split("\n") if each]
+    """The folders of the process's cgroups, its own first."""
+    return list(filter(None, texts.get(f"groups {controller}", "").split("\n")))
 
 
 def values_of(texts: Texts, folder: str, controller: str) -> Iterator[str]:
-    """The texts of a group's files, those that are there."""
+    """The texts of a group's files, as far as they exist."""
     return (texts[path] for name in GROUP_FILES[controller] if (path := f"{folder}/{name}") in texts)
 
 
 def _table(text: str) -> dict[str, int]:
-    """Read lines of a name and a number."""
+    """Name → number, of lines of these two words."""
     words = (line.split() for line in text.splitlines())
     return {each[0]: value for each in words if len(each) == 2 and (value := number(each[1])) is not None}
 
 
 def quota_in(first: Texts, later: Texts, seconds: float | None) -> Quota | None:
-    """The quota that holds the process up most, of its group and of those around it; else the smallest."""
-    found = [quota for folder in folders_of(first, "cpu") if (quota := _quota_of(folder, first, later, seconds))]
-    return max(found, key=lambda each: (each.share, each.throttled, -each.processors), default=None)
+    """The quota that delays the process most, among its cgroup and those around it; if none does, the smallest."""
+    quotas = [quota for folder in folders_of(first, "cpu") if (quota := _quota_of(folder, first, later, seconds))]
+    return max(quotas, key=lambda quota: (quota.share, quota.throttled, -quota.processors), default=None)
 
 
 def _quota_of(folder: str, first: Texts, later: Texts, seconds: float | None) -> Quota | None:
@@ -141,50 +133,40 @@ def _quota_of(folder: str, first: Texts, later: Texts, seconds: float | None) ->
 
 
 def memory_in(first: Texts, later: Texts, seconds: float | None) -> MemoryUse | None:
-    """The memory of the group with the least room."""
-    found = [use for folder in folders_of(first, "memory") if (use := _memory_of(folder, first, later, seconds))]
-    return min(found, key=_room, default=None)
-
-
-def _room(use: MemoryUse) -> int:
-    return min(use.high or _UNLIMITED, use.limit or _UNLIMITED) - use.used
+    """The memory of the cgroup with the least room."""
+    uses = [use for folder in folders_of(first, "memory") if (use := _memory_of(folder, first, later, seconds))]
+    return min(uses, key=lambda use: min(use.high or _UNLIMITED, use.limit or _UNLIMITED) - use.used, default=None)
 
 
 def _memory_of(folder: str, first: Texts, later: Texts, seconds: float | None) -> MemoryUse | None:
     def value(*names: str) -> int | None:
-        found = (number(first.get(f"{folder}/{name}", "").strip()) for name in names)
-        return next((each for each in found if each is not None and each < _UNLIMITED), None)
+        """The first limited number in files of these names."""
+        numbers = (number(first.get(f"{folder}/{name}", "").strip()) for name in names)
+        return next((each for each in numbers if each is not None and each < _UNLIMITED), None)
 
     high, limit = value("memory.high"), value("memory.max", "memory.limit_in_bytes")
     used = value("memory.current", "memory.usage_in_bytes")
     if used is None or (high is None and limit is None):
         return None
 
-    def count(texts: Texts, name: str) -> int:
-        found = _table(texts.get(f"{folder}/memory.events", "")).get(name)
-        failed = texts.get(f"{folder}/memory.failcnt", "") if name == "max" else ""
-        return found or number(failed.strip()) or 0
+    def count(texts: Texts, event: str) -> int:
+        failed = texts.get(f"{folder}/memory.failcnt", "") if event == "max" else ""
+        return _table(texts.get(f"{folder}/memory.events", "")).get(event) or number(failed.strip()) or 0
 
-    def since(name: str) -> int:
-        return count(later, name) - count(first, name) if seconds is not None else count(first, name)
-
-    stalled = _pressure(first.get(f"{folder}/memory.pressure", ""))
-    return MemoryUse(folder, used, high, limit, since("high"), since("max"), value("memory.swap.current"), stalled)
-
-
-def _pressure(text: str) -> float | None:
-    """avg10 of the line "full" (Documentation/accounting/psi.rst)."""
-    for line in text.splitlines():
-        if line.startswith("full "):
-            try:
-                return float(line.split()[1].partition("=")[2])
-            except (IndexError, ValueError):
-                return None
-    return None
+    slowed, full = (
+        count(later, event) - count(first, event) if seconds is not None else count(first, event)
+        for event in ("high", "max")
+    )
+    # avg10 of the line "full" (Documentation/accounting/psi.rst)
+    pressure = re.search(r"^full \w+=([0-9.]+)", first.get(f"{folder}/memory.pressure", ""), re.M)
+    stalled = None
+    with suppress(ValueError):
+        stalled = float(pressure[1]) if pressure else None
+    return MemoryUse(folder, used, high, limit, slowed, full, value("memory.swap.current"), stalled)
 
 
 def tasks_in(first: Texts) -> Allowance | None:
-    """The pids controller of the group with the least room."""
+    """The pids controller of the cgroup with the least room."""
     found = []
     for folder in folders_of(first, "pids"):
         used, limit = (number(first.get(f"{folder}/pids.{name}", "").strip()) for name in ("current", "max"))
@@ -195,39 +177,34 @@ def tasks_in(first: Texts) -> Allowance | None:
 
 
 def limits_in(text: str) -> Iterator[tuple[str, str]]:
-    """Name → soft limit (proc_pid_limits(5)): columns of a fixed width."""
+    """(name, soft limit) of proc_pid_limits(5), whose columns have a fixed width."""
     for line in text.splitlines()[1:]:
         yield line[:26].strip(), line[26:47].strip()
 
 
 def counted(used: str | None, limit: str | None, source: str) -> Allowance | None:
-    """The two numbers; None where one of them is not known, or there is no limit."""
+    """The two numbers; None if one of them is unknown, or there is no limit."""
     count, most = number(used or ""), number(limit or "")
     return None if count is None or most is None else Allowance(count, most, source)
 
 
 def user_tasks(first: Texts, status: Mapping[str, str], limit: str | None, source: str) -> Allowance | None:
-    """All tasks of the machine, as an upper bound of those of the user; None where that leaves room, or the limit does
-    not hold for the process."""
+    """All tasks of the machine, as an upper bound of the user's; None if that leaves room, or the limit does not hold
+    for the process (RLIMIT_NPROC, setrlimit(2): it has CAP_SYS_RESOURCE or CAP_SYS_ADMIN)."""
     capable = number(status.get("CapEff", ""), 16) or 0
     words = first.get("/proc/loadavg", "").split()
     tasks = words[3].partition("/")[2] if len(words) > 3 else ""
     found = counted(tasks, limit, source)
-    if not found or not found.is_used_up or capable & _NO_LIMIT_CAPABILITIES:
-        return None
-    return found
-
-
-_MAX_DESCRIPTORS = 4096
+    return found if found and found.is_used_up and not capable & (1 << 24 | 1 << 21) else None
 
 
 def descriptor_kinds(pid: int, files: HostFiles) -> dict[str, int]:
-    """Count the descriptors of each kind that the process has: ``socket``, ``pipe``, ``files``; the most first."""
-    found: dict[str, int] = {}
-    for name in files.names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS]:
+    """Kind (``socket``, ``pipe``, ``files``) → number of fds of the process; the most frequent first."""
+    counts: dict[str, int] = {}
+    for name in files.names(f"/proc/{pid}/fd")[:4096]:
         kind = _kind(files.link(f"/proc/{pid}/fd/{name}"))
-        found[kind] = found.get(kind, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        counts[kind] = counts.get(kind, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def _kind(link: str) -> str:

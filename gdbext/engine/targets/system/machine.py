@@ -67,7 +67,7 @@ class Machine:
             mount = next(iter(_values(self._pid, str(fd), "mnt_id:")), "")
             return next((row for row_id, row in self._mounts if row_id == mount), [])
 
-        return self._file_system_in(self._files.fact(f"file system of {self._pid}/{fd}", [], read))
+        return self._file_system_in(self._files.strings(f"file system of {self._pid}/{fd}", read))
 
     def file_system_of(self, path: str) -> FileSystem | None:
         """The file system that has a file of the process, by the longest mount point that its path begins with."""
@@ -76,7 +76,7 @@ class Machine:
             rows = [row for _, row in self._mounts if f"{path}/".startswith(f"{row[2].rstrip('/')}/")]
             return max(reversed(rows), key=lambda row: len(row[2]), default=[])
 
-        return self._file_system_in(self._files.fact(f"file system of {path}", [], read))
+        return self._file_system_in(self._files.strings(f"file system of {path}", read))
 
     def _file_system_in(self, row: list[str]) -> FileSystem | None:
         """The file system of a row of ``_mounts``; None for an empty one."""
@@ -86,7 +86,7 @@ class Machine:
         servers: tuple[ChildProcess, ...] = ()
         if kind.startswith("fuse"):
             name = f"servers of FUSE {device}"
-            servers = self._processes(self._files.fact(name, [], lambda: list(map(str, _fuse_servers(device)))))
+            servers = self._processes(self._files.strings(name, lambda: list(map(str, _fuse_servers(device)))))
         return FileSystem(kind, source, place, servers)
 
     def _processes(self, pids: list[str]) -> tuple[ChildProcess, ...]:
@@ -124,7 +124,7 @@ class Machine:
                 places.setdefault(shared.phrase, f"{self._folder}/root{_SHARED_MEMORY}")
             return [phrase for phrase, place in places.items() if _is_full(place)]
 
-        return self._files.fact(f"full file systems of {self._pid}", [], read)
+        return self._files.strings(f"full file systems of {self._pid}", read)
 
     @cached_property
     def _mounts(self) -> list[tuple[str, list[str]]]:
@@ -164,7 +164,7 @@ class Machine:
 
     def group_folders(self, controller: str) -> list[str]:
         """The folders of the process's cgroup and of those around it, its own first; empty if they are not mounted
-        here, or the group is outside of our own container. Those of the unified hierarchy if no older one has the
+        here, or the group is outside of our own container. The unified hierarchy is used if no older one has the
         controller."""
         groups = dict(self._groups)
         name = controller if controller in groups and controller in self._group_mounts else ""
@@ -201,7 +201,7 @@ class Machine:
         def read() -> list[str]:
             return [str(pid) for pid in dict.fromkeys(pid for pid, _ in _openers("anon_inode:[fanotify]"))]
 
-        return self._processes(self._files.fact("processes with fanotify", [], read))
+        return self._processes(self._files.strings("processes with fanotify", read))
 
     def terminal(self) -> str:
         """The controlling terminal of the process; "" if it has none."""

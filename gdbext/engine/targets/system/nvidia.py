@@ -1,10 +1,8 @@
-"""The system's words on NVIDIA devices: NVML's figures, the Xid errors of the kernel's log, open device files.
+"""NVIDIA devices: NVML's figures, Xid errors of the kernel's log, open device files; all optional.
 
-Each is optional. NVML is a library of the driver, which may not answer: a child of ours asks it, is ended by an alarm,
-and left behind where not even that ends it. The process that is looked at is not touched.
-
-Functions, structures and numbers: nvml.h (CUDA 12 and 13), as the package nvidia-ml-py declares them. Xid: the driver's
-line "NVRM: Xid (PCI:0000:41:00): 79, …" in the kernel's log.
+NVML is a library of the driver, which may not answer: a child of ours asks it, is killed by an alarm, and abandoned if
+not even that kills it. The examined process is not touched. Functions, structures and numbers: nvml.h (CUDA 12 and 13),
+as the package nvidia-ml-py declares them.
 """
 
 from __future__ import annotations
@@ -39,16 +37,16 @@ _BUSY, _LITTLE_POWER = 90, 0.35
 
 
 class NvidiaFigures(NamedTuple):
-    """NVML's figures of one device; None is not told: by this driver, for this device, or under MIG."""
+    """NVML's figures of one device; None: unknown by this driver, for this device, or under MIG."""
 
     number: int
-    """NVML's, which CUDA_VISIBLE_DEVICES does not change: another one than PyTorch's where that is set."""
+    """NVML's number, which CUDA_VISIBLE_DEVICES does not change: it differs from PyTorch's if that is set."""
     name: str
     minor: int | None
     """The number of its file, /dev/nvidia0."""
     mig: bool | None
     busy_percent: int | None
-    """The part of the last second or so in which a kernel ran."""
+    """The share of about the last second in which a kernel ran."""
     memory_busy_percent: int | None
     milliwatts: int | None
     limit_milliwatts: int | None
@@ -61,14 +59,14 @@ class NvidiaFigures(NamedTuple):
 
     @property
     def spins(self) -> bool | None:
-        """A kernel runs all the time with little power, as one that spins does; None where that is not told."""
+        """A kernel runs all the time with little power, as one that spins does; None if unknown."""
         if self.busy_percent is None or self.milliwatts is None or not self.limit_milliwatts:
             return None
         return self.busy_percent >= _BUSY and self.milliwatts <= _LITTLE_POWER * self.limit_milliwatts
 
 
 class NvidiaFacts(NamedTuple):
-    """Everything; ``problems`` says what could not be had, and why."""
+    """Everything; ``problems``: what could not be read, and why."""
 
     driver: str
     figures: tuple[NvidiaFigures, ...]
@@ -80,7 +78,7 @@ class NvidiaFacts(NamedTuple):
 
 
 def read_nvidia(files: Iterable[str], library: str = LIBRARY, kernel_log: str = _KERNEL_LOG) -> NvidiaFacts:
-    """The facts; ``files``: what the process has open. Of the devices, those whose files these are, else all."""
+    """The facts; ``files``: what the process has open. Of the devices, those whose files these are; if none, all."""
     problems: list[str] = []
     opened = tuple(sorted(each for each in files if _FILE.fullmatch(each)))
     driver, figures = _figures(library, problems)
@@ -104,7 +102,7 @@ def _figures(library: str, problems: list[str]) -> tuple[str, tuple[NvidiaFigure
 
 
 def _asked(library: str) -> bytes:
-    """Ask in the child: it is killed by an alarm where the driver makes it wait, or go round in a circle."""
+    """Runs in the child, which an alarm kills if the driver blocks it, or loops."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     signal.alarm(_SECONDS)
@@ -119,7 +117,7 @@ def _asked(library: str) -> bytes:
 
 
 class _Nvml:
-    """The library, loaded and initialised. Raises OSError, AttributeError where it lacks a function that all have."""
+    """The library, loaded and initialized. Raises OSError, AttributeError if it lacks a function that all have."""
 
     def __init__(self, library: str) -> None:
         self._library = ctypes.CDLL(library)
@@ -128,7 +126,7 @@ class _Nvml:
             raise OSError(f"nvmlInit failed with {status}")
 
     def driver(self) -> str:
-        """The driver's version, "" where it is not told."""
+        """The driver's version, "" if unknown."""
         text = ctypes.create_string_buffer(_TEXT)
         failed = self._library.nvmlSystemGetDriverVersion(text, _TEXT)
         return "" if failed else text.value.decode("ascii", "replace")
@@ -164,8 +162,8 @@ class _Nvml:
     def _numbers(
         self, function: str, *arguments: object, count: int = 1, kind: _Whole = ctypes.c_uint, apart: bool = False
     ) -> Iterator[int | None]:
-        """The numbers that it writes to where its last argument points, or (``apart``) its last arguments; None for
-        each where it refuses, or where this library does not have it."""
+        """The numbers that the function writes through its last pointer, or (``apart``) its last ``count`` pointers;
+        None for each if it fails, or this library lacks it."""
         values = (kind * count)()
         places = [ctypes.byref(values, index * ctypes.sizeof(kind)) for index in range(count if apart else 1)]
         failed = self._call(function, *arguments, *places)
@@ -180,7 +178,7 @@ class _Nvml:
 
 
 def _xids(path: str, problems: list[str]) -> tuple[str, ...]:
-    """The last lines of the driver about errors. Each read gives one record; none waits."""
+    """The driver's last lines "NVRM: Xid (PCI:0000:41:00): 79, …". Each read gives one record and never blocks."""
     found: list[str] = []
     try:
         log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Peer: what is at the other end of a wait, be it a socket, a pipe, a lock of a file, a store, or a child process."""
+"""Peer: what is at the other end of a wait: a socket, a pipe, a lock of a file, a store, or a child process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class PipeWait(NamedTuple):
 
     @property
     def phrase(self) -> str:
-        """``waits to write to pipe:[77], which this process has open, too``."""
         return f"waits to {'write to' if self.writes else 'read from'} {self.pipe}, which this process has open, too"
 
 
@@ -43,17 +42,16 @@ class ChildProcess(NamedTuple):
     state: ProcessState | None = None
     waits_for_us: PipeWait | None = None
     ending: str = ""
-    """The end of the process, where it has ended: ``killed by SIGKILL``, ``exit status 1``."""
+    """How it exited: ``killed by SIGKILL``, ``exit status 1``; "" if it has not."""
     command: str = ""
-    """The command line of the process."""
     call: str = ""
-    """The system call that its main thread is in, "" where it runs or that is not known."""
+    """The system call that its main thread is in, "" if it runs or that is unknown."""
     asks_at: str = ""
     """The terminal that its main thread reads from; "" for none."""
 
     @property
     def label(self) -> str:
-        """The process in words: ``124 (python, stopped)``."""
+        """``124 (python, stopped)``."""
         state = self.state.value if self.state else ""
         waits = self.waits_for_us.phrase if self.waits_for_us else ""
         asks = f"reads from the terminal {self.asks_at}" if self.asks_at else ""
@@ -62,8 +60,7 @@ class ChildProcess(NamedTuple):
 
     @property
     def doing(self) -> str:
-        """The work of the process, in a few words: ``in futex``, ``stopped``, ``ended, not waited for: killed by
-        SIGKILL``."""
+        """What it does: ``in futex``, ``stopped``, ``ended, not waited for: killed by SIGKILL``."""
         if self.state:
             return f"{self.state.value}: {self.ending}" if self.ending else self.state.value
         if self.waits_for_us:
@@ -74,17 +71,16 @@ class ChildProcess(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """It has ended, and not with the exit status 0."""
         return self.state is ProcessState.ENDED and bool(self.ending) and self.ending != "exit status 0"
 
     @property
     def is_stopped(self) -> bool:
-        """A signal or a debugger stopped it, and SIGCONT lets it go on."""
+        """A signal stopped it, and SIGCONT resumes it."""
         return self.state is ProcessState.STOPPED
 
     @property
     def reads_from_us(self) -> bool:
-        """It is blocked until the examined process, or who else has that pipe, writes into it."""
+        """It is blocked until the examined process, or another one that has the pipe open, writes into it."""
         return bool(self.waits_for_us and not self.waits_for_us.writes)
 
     @property
@@ -118,9 +114,9 @@ class Peer(NamedTuple):
 
     kind: PeerKind
     text: Internal[str] = ""
-    """It in a sentence, behind the descriptor: ``whose other end is held by 77 (python)``; for people."""
+    """A relative clause about the fd: ``whose other end is held by 77 (python)``; for people."""
     processes: Internal[tuple[ChildProcess, ...]] = ()
-    """Local processes there, the examined one not among them."""
+    """Local processes there, except the examined one."""
     address: Sparse[str] = ""
     """The address of a socket: ``127.0.0.1:29500``."""
     state: Sparse[str] = ""
@@ -128,16 +124,15 @@ class Peer(NamedTuple):
     name: Sparse[str] = ""
     """The path of a file, the key of a store."""
     own: bool = False
-    """Nobody has that end but the examined process itself."""
+    """Only the examined process itself has that end."""
     is_queued: Internal[bool] = False
-    """A connection that nobody but the examined process itself could accept, and it has not."""
+    """A connection that only the examined process itself could accept, and it has not."""
 
     @json_member(after="name")
     def pids(self) -> tuple[int, ...]:
-        """The ids of the local processes there."""
+        """The PIDs of the local processes there."""
         return tuple(each.pid for each in self.processes)
 
     @property
     def is_listening(self) -> bool:
-        """It is no connection yet: whoever wants something connects."""
         return self.state == "LISTEN"

@@ -1,8 +1,8 @@
-"""The one reader of files of /proc: never more than a limit, for the process itself sets the length of many of them.
+"""The one reader of files of /proc, up to a limit: the process itself sets the length of many of them.
 
 PR_SET_MM_MAP (prctl(2)) needs no privilege and makes ``environ`` or ``cmdline`` as long as the address space; mappings,
-mounts, threads, locks and watches are as many as the process wants. ``tests/unit/test_file_law.py`` finds who reads
-such a file in another way.
+mounts, threads, locks and watches are as many as the process wants. ``tests/unit/test_file_law.py`` finds other ways
+of reading such a file.
 """
 
 from __future__ import annotations
@@ -20,24 +20,19 @@ _STEP = 1 << 16
 _LINE = 4096
 
 
-def limit_of(name: str) -> int:
-    """The limit of a file by its name in /proc/PID."""
-    return {"environ": WORDS, "cmdline": WORDS, "maps": TABLE}.get(name.rpartition("/")[2], ONE)
-
-
 def head(path: str, limit: int) -> bytes:
     """The first ``limit`` bytes. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
     try:
-        found = os.read(descriptor, min(limit, _STEP))
-        parts, room = [found], limit - len(found)
-        while found and room > 0:
-            found = os.read(descriptor, min(room, _STEP))
-            parts.append(found)
-            room -= len(found)
+        data = os.read(descriptor, min(limit, _STEP))
+        parts, room = [data], limit - len(data)
+        while data and room > 0:
+            data = os.read(descriptor, min(room, _STEP))
+            parts.append(data)
+            room -= len(data)
     finally:
         os.close(descriptor)
-    return parts[0] if len(parts) <= 2 and not found else b"".join(parts)
+    return parts[0] if len(parts) <= 2 and not data else b"".join(parts)
 
 
 def line(path: str) -> bytes:
@@ -51,14 +46,15 @@ def line(path: str) -> bytes:
 
 
 def read(path: str, limit: int | None = None) -> bytes:
-    """The whole file; ``limit`` goes by its name unless given. Raises OSError; EFBIG where it is longer."""
-    most = limit_of(path) if limit is None else limit
-    found = head(path, most + 1)
-    if len(found) > most:
-        raise OSError(errno.EFBIG, f"longer than {most} bytes", path)
-    return found
+    """The whole file; ``limit`` None: by its name. Raises OSError; EFBIG if it is longer."""
+    if limit is None:
+        limit = {"environ": WORDS, "cmdline": WORDS, "maps": TABLE}.get(path.rpartition("/")[2], ONE)
+    data = head(path, limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"longer than {limit} bytes", path)
+    return data
 
 
 def text(path: str, limit: int | None = None) -> str:
-    """The whole file as text, in which file names stay what they are. Raises OSError; EFBIG where it is longer."""
+    """The whole file, decoded as file names are. Raises OSError; EFBIG if it is longer."""
     return os.fsdecode(read(path, limit))

@@ -14,29 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TCP_STATES = (
-    "",
-    "ESTABLISHED",
-    "SYN_SENT",
-    "SYN_RECV",
-    "FIN_WAIT1",
-    "FIN_WAIT2",
-    "TIME_WAIT",
-    "CLOSE",
-    "CLOSE_WAIT",
-    "LAST_ACK",
-    "LISTEN",
-    "CLOSING",
+    *("", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT"),
+    *("LAST_ACK", "LISTEN", "CLOSING"),
 )
 """States of include/net/tcp_states.h by their number."""
 LISTEN, SYN_SENT = "LISTEN", "SYN_SENT"
 _FAMILIES = ("tcp", "tcp6", "udp", "udp6")
 _SECONDS = 2.0
 """Seconds that all tables of one process may take to read."""
-_ROWS = 100_000
-"""Most rows of a table that are read."""
-_ENOUGH = 10
+_MAX_ROWS = 100_000
 _UNIX_NAMED, _ACCEPTS = 8, 1 << 16
-"""Words of a row of the table of AF_UNIX that ends with a name; __SO_ACCEPTCON (linux/net.h)."""
+"""Words of a row of the table of AF_UNIX that has a name; __SO_ACCEPTCON (linux/net.h)."""
 _SOCK_DIAG, _BY_FAMILY, _REQUEST, _UNIX = 4, 20, 1, 1
 """NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, AF_UNIX (linux/netlink.h, linux/sock_diag.h)."""
 _SHOWN = 1 | 4 | 16
@@ -49,7 +37,7 @@ _ALL_STATES, _NO_COOKIE = 0xFFFFFFFF, 0xFFFFFFFF
 
 
 class Socket(NamedTuple):
-    """One socket. ``peer`` is the inode of the socket at the other end, 0 where it is not on this machine."""
+    """One socket. ``peer`` is the inode of the socket at the other end, 0 if that is not on this machine."""
 
     family: str
     local: str = ""
@@ -60,15 +48,20 @@ class Socket(NamedTuple):
     """Number of bytes in its queues."""
     peer: int = 0
     listener: int = 0
-    """Inode of the listening socket in whose queue the other end is, or is to be, not accepted yet; else 0."""
+    """Inode of the listening socket in whose queue the other end is, or will be, not accepted yet; else 0."""
     queued: int = 0
     """Connections that the listener has not accepted."""
 
 
 def peer_user(connection: socket.socket) -> int | None:
-    """The user of the process at the other end of a TCP connection, as the kernel noted it with that socket; None where
-    it is on another machine, in another network namespace, or not accepted yet."""
-    own, other = map(_end, (connection.getsockname(), connection.getpeername()))
+    """The uid of the process at the other end of a TCP connection, as the kernel has it with that socket; None if it is
+    on another machine, in another network namespace, or not accepted yet."""
+
+    def end(name: tuple[str, int]) -> str:  # as _address writes it
+        host = name[0].rpartition("::ffff:")[2]
+        return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
+
+    own, other = map(end, (connection.getsockname(), connection.getpeername()))
     for family in _FAMILIES[:2]:
         for row in _rows(os.getpid(), family):
             if row[9] != "0" and _address(row[1]) == other and _address(row[2]) == own:
@@ -76,36 +69,24 @@ def peer_user(connection: socket.socket) -> int | None:
     return None
 
 
-def _end(name: tuple[str, int]) -> str:
-    """The end of a connection as ``_address`` writes it."""
-    host = name[0].rpartition("::ffff:")[2]
-    return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
-
-
-_IPV4 = 8
-"""Digits of an address of IPv4 in a table, whose bytes stand in the order of this machine's words."""
-_LOOPBACK_V6 = "00000000000000000000000001000000"
-"""::1 in a table of IPv6 (net/ipv6/tcp_ipv6.c), on a little-endian machine."""
-
-
 class SocketTables:
-    """The sockets of the network namespace of process ``pid``; each table is read once, when it is first asked.
+    """The sockets of the network namespace of process ``pid``; each table is read once, on demand.
 
-    A machine with many connections has tables of megabytes: what is not read within the budget is unknown.
+    A machine with many connections has tables of megabytes: rows that are not read within the budget are unknown.
     """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._tables: dict[str, _Table] = {}
-        self._seconds = _SECONDS
+        self._seconds_left = _SECONDS
 
     def find(self, inode: int) -> Socket | None:
-        """The socket with that inode, None where it is none of these families, or not known."""
+        """The socket with that inode, None if it is of none of these families, or unknown."""
         return (_unix(inode) or self._internet(str(inode))) if inode else None  # one request, before whole tables
 
     def unix_listener(self, name: str) -> Socket | None:
         """The socket of AF_UNIX that listens under that name (/proc/PID/net/unix: flags, type, state, inode and path;
-        an abstract name begins with "@"), with its connections that nobody has accepted."""
+        an abstract name begins with "@"), and how many connections it has not accepted."""
         rows = _rows(self._pid, "unix", _UNIX_NAMED)
         inode = next((row[6] for row in rows if row[7] == name and int(row[3], 16) & _ACCEPTS), "")
         found = _ask(int(inode)) if inode else None
@@ -115,28 +96,28 @@ class SocketTables:
     def _internet(self, inode: str) -> Socket | None:
         for family in _FAMILIES:
             table = self._table(family)
-            mine = table.by_inode.get(inode)
-            if mine is not None:
-                other = table.by_ends.get((mine[2], mine[1]))
-                found = _socket_of(family, mine, other)
-                is_queued = other is not None and other[9] == "0" and found.state == _TCP_STATES[1]
-                if is_queued or found.state == SYN_SENT:
-                    listener, queued = table.listener(mine[2], mine[1])
-                    return found._replace(listener=listener, queued=queued)
-                return found
+            row = table.by_inode.get(inode)
+            if row is None:
+                continue
+            other = table.by_ends.get((row[2], row[1]))
+            found = _socket_of(family, row, other)
+            is_queued = other is not None and other[9] == "0" and found.state == "ESTABLISHED"
+            if is_queued or found.state == SYN_SENT:
+                listener, queued = table.listener(row[2], row[1])
+                return found._replace(listener=listener, queued=queued)
+            return found
         return None
 
     def _table(self, family: str) -> _Table:
-        found = self._tables.get(family)
-        if not found:
+        if family not in self._tables:
             started = time.monotonic()
-            found = self._tables[family] = _Table(_rows(self._pid, family), started + self._seconds)
-            self._seconds -= time.monotonic() - started
-        return found
+            self._tables[family] = _Table(_rows(self._pid, family), started + self._seconds_left)
+            self._seconds_left -= time.monotonic() - started
+        return self._tables[family]
 
 
 class _Table:
-    """The rows of a table, by inode and by their ends."""
+    """The rows of a table, by inode and by (local, remote) address as the table writes them."""
 
     def __init__(self, rows: Iterator[list[str]], deadline: float) -> None:
         self.by_inode: dict[str, list[str]] = {}
@@ -148,43 +129,38 @@ class _Table:
                 return
 
     def listener(self, address: str, other: str) -> tuple[int, int]:
-        """The inode of the only socket that listens at an address of this table, and its connections that nobody has
-        accepted (sk_ack_backlog, where others have bytes to read: net/ipv4/tcp_ipv4.c); 0 for none. ``other``: the
-        address of who connects. Who listens at all addresses of this machine listens at none of another one."""
+        """(inode, number of connections that were not accepted) of the only socket that listens at ``address``; (0, 0)
+        for none. ``other``: the address that connects. A socket that listens at all addresses does so only for the
+        addresses of this machine: a loopback, ``other``, or one that a socket is bound to."""
         host, _, port = address.partition(":")
-        ends = {address, f"{'0' * len(host)}:{port}"} if self._is_here(host, other) else {address}
-        found = [row for row in self.by_inode.values() if row[1] in ends and _TCP_STATES[int(row[3], 16)] == LISTEN]
-        return (int(found[0][9]), int(found[0][4].partition(":")[2], 16)) if len(found) == 1 else (0, 0)
-
-    def _is_here(self, host: str, other: str) -> bool:
-        """The address is one of this machine: a loopback, that of the other end, or one that a socket is bound to."""
-        is_loopback = host.endswith("7F") if len(host) == _IPV4 else host == _LOOPBACK_V6
-        here = {other.partition(":")[0], *(row[1].partition(":")[0] for row in self.by_inode.values())}
-        return is_loopback or host in here
+        # 127.0.0.1 has 8 digits, in the order of this machine's words; ::1 on a little-endian machine
+        is_loopback = host.endswith("7F") if len(host) == 8 else host == "00000000000000000000000001000000"
+        ours = {other.partition(":")[0], *(row[1].partition(":")[0] for row in self.by_inode.values())}
+        ends = {address, f"{'0' * len(host)}:{port}"} if is_loopback or host in ours else {address}
+        listeners = [row for row in self.by_inode.values() if row[1] in ends and _TCP_STATES[int(row[3], 16)] == LISTEN]
+        # rx_queue of a listener is sk_ack_backlog (net/ipv4/tcp_ipv4.c)
+        return (int(listeners[0][9]), int(listeners[0][4].partition(":")[2], 16)) if len(listeners) == 1 else (0, 0)
 
 
-def _socket_of(family: str, mine: list[str], other: list[str] | None) -> Socket:
-    """The socket of a row; ``other`` is that of its other end, where that is on this machine."""
-    unsent, _, unread = mine[4].partition(":")
-    state = int(mine[3], 16)
-    remote = "" if mine[2].endswith(":0000") and family.startswith("udp") else _address(mine[2])
-    named = _TCP_STATES[state] if state < len(_TCP_STATES) and family.startswith("tcp") else ""
+def _socket_of(family: str, row: list[str], other: list[str] | None) -> Socket:
+    """The socket of a row; ``other``: the row of its other end, if that is on this machine."""
+    unsent, _, unread = row[4].partition(":")
+    number = int(row[3], 16)
+    remote = "" if row[2].endswith(":0000") and family.startswith("udp") else _address(row[2])
+    state = _TCP_STATES[number] if number < len(_TCP_STATES) and family.startswith("tcp") else ""
+    if state == LISTEN:  # its queues count connections
+        return Socket(family[:3], _address(row[1]), remote, state)
     peer = int(other[9]) if other is not None else 0
-    if named == LISTEN:  # the queues count connections there
-        return Socket(family[:3], _address(mine[1]), remote, named)
-    return Socket(family[:3], _address(mine[1]), remote, named, int(unsent, 16), int(unread, 16), peer)
+    return Socket(family[:3], _address(row[1]), remote, state, int(unsent, 16), int(unread, 16), peer)
 
 
-def _rows(pid: int, family: str, least: int = _ENOUGH) -> Iterator[list[str]]:
-    """The rows with at least so many words."""
+def _rows(pid: int, family: str, min_words: int = 10) -> Iterator[list[str]]:
+    """The words of each row of /proc/PID/net/``family`` that has at least ``min_words``."""
     try:
-        lines = os.fsdecode(proc_files.head(f"/proc/{pid}/net/{family}", proc_files.TABLE)).split("\n", _ROWS + 2)
+        lines = os.fsdecode(proc_files.head(f"/proc/{pid}/net/{family}", proc_files.TABLE)).split("\n", _MAX_ROWS + 2)
     except OSError:
         return
-    for line in lines[1 : _ROWS + 2]:
-        words = line.split()
-        if len(words) >= least:
-            yield words
+    yield from (words for line in lines[1 : _MAX_ROWS + 2] if len(words := line.split()) >= min_words)
 
 
 def _address(text: str) -> str:
@@ -199,14 +175,14 @@ def _address(text: str) -> str:
 
 
 def _unix(inode: int) -> Socket | None:
-    """A socket of AF_UNIX, of which only the kernel's sock_diag knows the other end."""
+    """A socket of AF_UNIX; only the kernel's sock_diag knows the other end."""
     found = _ask(inode)
     if found is None:
         return None
     peer = int.from_bytes(found.get(_PEER, b"")[:4], "little")
-    theirs = _ask(peer) if peer else None
-    names = [(each or {}).get(_NAME, b"").strip(b"\0").decode("utf-8", "replace") for each in (found, theirs)]
-    if found.get(_STATE) == _LISTENS:  # its queues count connections: those that wait, and how many may
+    ends = (found, _ask(peer) if peer else None)
+    names = [(end or {}).get(_NAME, b"").strip(b"\0").decode("utf-8", "replace") for end in ends]
+    if found.get(_STATE) == _LISTENS:  # its queues count connections
         return Socket("unix", names[0], names[1], LISTEN)
     # struct unix_diag_rqlen: bytes unread; then what the unsent ones take of the kernel's memory, which are no bytes
     unread = int.from_bytes(found.get(_QUEUES, b"")[:4], "little")
@@ -214,7 +190,7 @@ def _unix(inode: int) -> Socket | None:
 
 
 def _ask(inode: int) -> dict[int, bytes] | None:
-    """The attributes of one socket; None where the kernel does not know it."""
+    """Attribute → value of the socket of AF_UNIX with that inode; None if the kernel does not know it."""
     request = struct.pack("<BBHIII2I", _UNIX, 0, 0, _ALL_STATES, inode, _SHOWN, _NO_COOKIE, _NO_COOKIE)
     header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import ThreadFinder
-from gdbext.engine.process.code_reader import blocked
+from gdbext.engine.process.code_reader import blocked_syscall
 from gdbext.engine.targets.base_target import Signal
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget, brief_stop
@@ -135,7 +135,7 @@ def test_it_knows_of_the_process_what_a_stopped_one_does(pausing: Plain) -> None
     unstopped = unstopped_process(pausing)
     session = Session(unstopped)
     registers = {thread.tid: thread.registers() for thread in unstopped.memory.threads()}
-    calls = {tid: blocked(each, session.memory) for tid, each in registers.items()}
+    calls = {tid: blocked_syscall(each, session.memory) for tid, each in registers.items()}
     stacks = {thread.tid: session.stacks.of(thread) for thread in unstopped.memory.threads()}
     assert set(pausing.states()) == {"S"}, "nobody was stopped"
     assert (unstopped.moment.paused_ms, unstopped.moment.threads_that_ran()) == (0, ())
@@ -149,7 +149,9 @@ def test_it_knows_of_the_process_what_a_stopped_one_does(pausing: Plain) -> None
             assert [frame.pc for frame in stack.frames] == [frame.pc for frame in expected.frames]
             assert stack.outer == expected.outer
             assert stopped.architecture.thread_pointer(registers[thread.tid]) == thread.registers()["fs_base"]
-            names = [call and call.name for call in (calls[thread.tid], blocked(thread.registers(), other.memory))]
+            names = [
+                call and call.name for call in (calls[thread.tid], blocked_syscall(thread.registers(), other.memory))
+            ]
             assert names == ["pause", "pause"]
     unstopped.close()
 

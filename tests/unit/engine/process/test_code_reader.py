@@ -19,7 +19,7 @@ from support.programs.wait_processes import CODE, PC, RESTART, pages
 
 def call_of(**registers):
     memory = Memory(FakeTarget({CODE: pages(bytes(0xFE) + b"\x0f\x05")}))
-    return code_reader.blocked({"rip": PC, "rax": RESTART, "orig_rax": 202, "rdi": 5, **registers}, memory)
+    return code_reader.blocked_syscall({"rip": PC, "rax": RESTART, "orig_rax": 202, "rdi": 5, **registers}, memory)
 
 
 @pytest.mark.parametrize("registers", [{}, *({"rip": PC - 2, "rax": result} for result in (RESTART, 202, 219))])
@@ -44,13 +44,13 @@ def test_a_blocked_call_and_its_arguments(registers):
 )
 def test_a_thread_in_user_code_is_in_no_call(registers):
     assert call_of(**registers) is None
-    assert code_reader.blocked({}, Memory(FakeTarget({}))) is None
+    assert code_reader.blocked_syscall({}, Memory(FakeTarget({}))) is None
 
 
 def test_a_restarted_call_is_named_by_the_code_before_it():
     code = bytes(0xF0) + b"\xb8\xe6\x00\x00\x00" + bytes(9) + b"\x0f\x05" + bytes(16)
     memory = Memory(FakeTarget({CODE: pages(code)}))
-    assert code_reader.blocked({"rip": PC, "rax": RESTART, "orig_rax": 219}, memory).name == "clock_nanosleep"
+    assert code_reader.blocked_syscall({"rip": PC, "rax": RESTART, "orig_rax": 219}, memory).name == "clock_nanosleep"
 
 
 @pytest.mark.parametrize(("passed", "name"), [(202, "futex"), (1, "restart_syscall")])
@@ -61,7 +61,9 @@ def test_a_restarted_call_of_syscall_is_named_by_what_its_caller_passes(passed, 
     code = caller.ljust(0x100 - len(function), b"\x90") + function
     stack = (CODE + len(caller)).to_bytes(8, "little")
     memory = Memory(FakeTarget({CODE: pages(code), 0x7000_0000: pages(stack)}))
-    found = code_reader.blocked({"rip": CODE + 0x100, "rax": RESTART, "orig_rax": 219, "rsp": 0x7000_0000}, memory)
+    found = code_reader.blocked_syscall(
+        {"rip": CODE + 0x100, "rax": RESTART, "orig_rax": 219, "rsp": 0x7000_0000}, memory
+    )
     assert found.name == name
 
 

@@ -18,9 +18,14 @@ import pytest
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.budget import MemoryLimit
-from gdbext.engine.targets.live import kernel_probes
-from gdbext.engine.targets.live.debugger_guard import DebuggerGuard, Healer, ServerConnection, connection_to
-from gdbext.engine.targets.live.kernel_probes import listed_probes
+from gdbext.engine.targets.live import debugger_guard
+from gdbext.engine.targets.live.debugger_guard import (
+    DebuggerGuard,
+    Healer,
+    ServerConnection,
+    connection_to,
+    listed_probes,
+)
 from gdbext.tools.probes.bpf import bpf_program
 from gdbext.tools.probes.bpf.bpf_kernel import Bpf, ProbePlace
 from gdbext.tools.probes.bpf.probe_keeper import attach_one_by_one
@@ -170,7 +175,7 @@ def test_probes_of_perf_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     events = tmp_path / "uprobe_events"
     lines = f"p:probe_a/one {library}:0x0000000000001a10(0x20) x=%di\nr8:a/two {library}:0x30\np:b/c /none:0x1\n"
     events.write_text(lines)
-    monkeypatch.setattr(kernel_probes, "_PROBE_LINES", (str(events), str(tmp_path / "none")))
+    monkeypatch.setattr(debugger_guard, "_PROBE_LINES", (str(events), str(tmp_path / "none")))
     status = library.stat()
     ours = {each[2] for each in listed_probes(os.getpid()) if each[:2] == (status.st_dev, status.st_ino)}
     assert ours == {0x1A10, 0x30}
@@ -196,7 +201,7 @@ if not pid:
     os.closerange(0, 3)
     time.sleep(600)
 from gdbext.engine.targets.live import ptrace
-from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
+from gdbext.engine.targets.live.debugger_guard import DebuggerGuards, listed_probes
 ptrace.seize(pid)
 ptrace.interrupt(pid)
 os.waitpid(pid, 0)

@@ -216,13 +216,13 @@ def test_what_a_child_writes_before_it_ends_comes_though_its_parent_looks_late(m
     ours, theirs = os.pipe()
     text = bytes(20_000)
 
-    def has_ended(_child: int) -> bool:
+    def has_exited(_child: int) -> bool:
         os.write(theirs, text)
         return True
 
-    monkeypatch.setattr(supervision, "_has_ended", has_ended)
+    monkeypatch.setattr(supervision, "_has_exited", has_exited)
     try:
-        assert supervision._received(os.getpid(), ours, 1.0) == text
+        assert supervision._receive(os.getpid(), ours, 1.0) == text
     finally:
         os.close(ours)
         os.close(theirs)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
-from gdbext.engine.process.code_reader import Decoded
+from gdbext.engine.process.code_reader import FunctionInstructions
 from gdbext.torch.assumed_symbols import KERNEL_FOR_KEY, LOOKUP
 from gdbext.torch.stack.dispatch_calls import DispatchCall, group
 from gdbext.torch.stack.inlined_events import InlinedDispatchEvents, backward_reach, offset_in_entry
@@ -40,8 +40,8 @@ def code_of(*parts: bytes | int) -> bytes:
     return code
 
 
-def decoded(code: bytes) -> Decoded:
-    return Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
+def decoded(code: bytes) -> FunctionInstructions:
+    return FunctionInstructions(tuple(ARCHITECTURE.decode(code, START)), frozenset())
 
 
 def reach_of(code: bytes, site: int) -> Any:
