@@ -22,7 +22,7 @@ from gdbext.tools import family
 
 if TYPE_CHECKING:
     from gdbext.hosts.hang_board import TestBoard
-    from gdbext.tools.family import FamilyEvidence
+    from gdbext.tools.family import ProcessTreeReport
 
 _PATIENCE = 2.0
 """Seconds that each way to end a test gets: a signal that fails it, the end of its children."""
@@ -68,10 +68,11 @@ class HangingTests:
             self._print(f"{error.what}: kept in {self._folder}")
         return self._folder
 
-    def _keep(self, name: str, found: FamilyEvidence) -> str:
+    def _keep(self, name: str, found: ProcessTreeReport) -> str:
         """Write the verdict as the plugin reads it. Raises TargetError."""
-        document = {"test": name, "summary": escape(found.summary), "text": found.text, "files": f"{found.start}-*"}
-        path = f"{found.start}.hang.json"
+        files = f"{found.path_prefix}-*"
+        document = {"test": name, "summary": escape(found.summary), "text": found.text, "files": files}
+        path = f"{found.path_prefix}.hang.json"
         whole_file.write(path, json.dumps(document).encode(), whole_file.PRIVATE)
         return path
 

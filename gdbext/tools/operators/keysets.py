@@ -184,8 +184,8 @@ def _state_lines(tls: DispatchState) -> Iterator[str]:
     def on_or_off(value: bool | None) -> str:
         return "unknown" if value is None else "on" if value else "off"
 
-    def listed(items: Iterable[str] | None) -> str:
-        return "unknown" if items is None else escape(", ".join(items)) or "none"
+    def listed(items: Iterable[object] | None) -> str:
+        return "unknown" if items is None else escape(", ".join(map(str, items))) or "none"
 
     yield f"  included  {_keys(tls.included_set)}"
     yield f"  excluded  {_keys(tls.excluded_set)}"
@@ -205,10 +205,11 @@ def _state_lines(tls: DispatchState) -> Iterator[str]:
         if enabled:
             autocast += f", nesting {tls.autocast_nesting}, cache {on_or_off(tls.autocast_cache)}"
     yield f"  autocast  {autocast or 'off'}"
-    levels = tls.functorch and [f"{level.transform} (level {level.level})" for level in tls.functorch]
-    yield f"  functorch  {listed(levels)}"
-    modes = tls.python_modes and [mode.name + (f" [{mode.infra}]" if mode.infra else "") for mode in tls.python_modes]
-    yield f"  Python modes  {listed(modes)}"
+    levels = tls.functorch
+    yield f"  functorch  {listed(levels and [f'{level.transform} (level {level.level})' for level in levels])}"
+    modes = tls.python_modes
+    names = modes and [f"{mode.name} [{mode.infra}]" if mode.infra else mode.name for mode in modes]
+    yield f"  Python modes  {listed(names)}"
     yield f"  __torch_function__  {tls.torch_function or 'unknown'}; modes {listed(tls.torch_function_modes)}"
     yield f"  autograd sequence number  {or_unknown(tls.sequence_number, 'unknown')}"
 

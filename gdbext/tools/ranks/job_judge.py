@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, Union
 
 from gdbext.diagnosis.kinds import kind_of, rank_of
 from gdbext.engine.rank_sets import MOST_RANKS, RankRanges
@@ -22,7 +22,7 @@ from gdbext.tools.ranks.job_report import (
 )
 from gdbext.tools.ranks.matching import Edges, answering, cycle, deadlocked, edges, groups_of, matches, roots
 
-_Key = TypeVar("_Key", str, int)
+_Key = TypeVar("_Key", bound=Union[str, int])
 
 
 def judge(rows: RankReports, pid: int | None = None) -> JobReport:
