@@ -43,12 +43,12 @@ def states(frames: Sequence[PythonFrame], compiled_codes: Collection[int]) -> li
     """The state of each frame, innermost first; the frames inside of the outermost call of the compiler are part of
     it."""
     outermost = max((index for index, frame in enumerate(frames) if is_compiler(frame)), default=-1)
-    found = []
+    frame_states = []
     for index, frame in enumerate(frames):
         is_compiled = frame.code in compiled_codes or names.is_generated(frame.file)
         state = FrameState.COMPILED if is_compiled else FrameState.EAGER
-        found.append(FrameState.COMPILING if index <= outermost else state)
-    return found
+        frame_states.append(FrameState.COMPILING if index <= outermost else state)
+    return frame_states
 
 
 def stage(frames: Sequence[PythonFrame]) -> str:

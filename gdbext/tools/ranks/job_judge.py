@@ -265,7 +265,8 @@ class _Judge:
 
     def _waited_in(self, late: Sequence[int]) -> CollectiveMatch | None:
         """The operation in which others wait for these ranks."""
-        return next((each for each in self._collectives if set(late) & set(each.never_enqueued) and each.pending), None)
+        pending = (match for match in self._collectives if match.pending)
+        return next((match for match in pending if set(late) & set(match.never_enqueued)), None)
 
     def _store(self) -> Iterator[JobVerdict]:
         if self._at_store:
