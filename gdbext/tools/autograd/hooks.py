@@ -160,8 +160,8 @@ class SavedTensorReader:
         tensor = saved.data_
         if not tensor or saved.hooks_ or saved.was_default_constructed_:
             return False
-        version = self._version(tensor)
-        return version is not None and version != saved.saved_version_ and self._saved("", address).is_stale
+        then, now = saved.saved_version_, self._version(tensor)
+        return now is not None and now != then and self._saved("", address).is_stale
 
     def _saved(self, name: str, address: int) -> SavedTensor:
         saved = SavedVariable(self._nodes.space, address)

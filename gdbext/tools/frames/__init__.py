@@ -68,7 +68,12 @@ class FramesTool(Tool):
         return make_report(self, session, args, sections=(FramesSection(shown),))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        if report.section(FramesSection).shown:
-            yield style("bt shows Python functions and passes through the dispatcher.", "bold")
-        else:
-            yield style("bt shows native frames only.", "bold")
+        return render(report, style)
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """One line: what bt shows from now on."""
+    if report.section(FramesSection).shown:
+        yield style("bt shows Python functions and passes through the dispatcher.", "bold")
+    else:
+        yield style("bt shows native frames only.", "bold")
