@@ -1,7 +1,8 @@
-"""A process and its descendants: found in /proc, looked at by children of ours, and what was seen kept as files.
+"""Diagnoses a process and its descendants, which are found in /proc, by child processes, and keeps the results as
+files.
 
-The looks are processes of their own, some at once, in a private folder (engine/formats/workplace.py), from which whole
-files are moved to where the user wants them.
+Each diagnosis is a process of its own, several at once, in a private folder (engine/formats/workplace.py), from which
+whole files are moved to where the user wants them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.job import rank_of
@@ -30,25 +32,18 @@ if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch
 
 _FAMILY_LIMIT = 4096
-"""Processes that are followed; so many descendants are found, not more."""
-_LOOKS_LIMIT = 64
-"""Processes of a family that are looked at."""
+"""Descendants that are found, at most."""
 _WHOLE_TEXTS = 8
-"""Processes whose whole diagnosis is shown; the verdict of the others is."""
+"""Processes whose whole diagnosis is shown; of the others only the verdict is."""
 _TIMEOUT = 30
-"""Seconds that the look at one process may take."""
-_WIDTH = 100
-"""Most letters of a command line that are shown."""
-_DEATH_SIGNAL = 1
-"""The option PR_SET_PDEATHSIG of prctl(2) (linux/prctl.h)."""
-_STEP = 0.01
+"""Seconds that the diagnosis of one process may take."""
 ENDINGS = ("txt", "json", "rec")
 """Endings of the files that are kept of each process."""
 
 
 def descendants(pid: int) -> Iterator[int]:
     """The children of a process, then their children and so on, as far as they can be seen."""
-    return (each for generation in _generations(pid) for each in generation)
+    return chain.from_iterable(_generations(pid))
 
 
 def _generations(pid: int) -> Iterator[list[int]]:
@@ -62,18 +57,16 @@ def _generations(pid: int) -> Iterator[list[int]]:
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
+    children: list[int] = []
+    with contextlib.suppress(OSError, TargetError):
         for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - strings are all that is needed
-            found += map(int, read_file(pid, f"task/{tid}/children").split())
-    except (OSError, TargetError):
-        return found
-    return found
+            children += map(int, read_file(pid, f"task/{tid}/children").split())
+    return children
 
 
 class ProcessLook(NamedTuple):
-    """The verdict on one process. ``text``: the diagnosis as dispatch-diagnose shows it, "" where there is none;
-    ``problem`` says why then."""
+    """The verdict on one process. ``text``: the diagnosis as dispatch-diagnose shows it; if it is "", ``problem`` says
+    why."""
 
     pid: int
     program: str
@@ -87,12 +80,17 @@ class ProcessLook(NamedTuple):
         """The verdict in one line."""
         return f"process {self.pid} ({self.program}): {self.summary or self.problem}"
 
+    @property
+    def is_quiet(self) -> bool:
+        """The process is no more than idle."""
+        return kind_of(self.kind).is_quiet
 
-class FamilyEvidence(NamedTuple):
+
+class ProcessTreeReport(NamedTuple):
     """The verdicts on a process, which is the first, and on its descendants. The files of process N begin with
-    ``start`` and ``-N.``; ``job`` is what the ranks among them are waiting for, "" where there are none."""
+    ``path_prefix`` and ``-N.``; ``job`` is the verdict on the ranks among them, "" if there are none."""
 
-    start: str
+    path_prefix: str
     looks: tuple[ProcessLook, ...]
     job: str = ""
 
@@ -100,32 +98,30 @@ class FamilyEvidence(NamedTuple):
     def summary(self) -> str:
         """The verdicts that matter in one line: of the process itself, and of those that are more than idle."""
         first, *others = self.looks
-        worse = [each for each in others if each.summary and not kind_of(each.kind).is_quiet]
-        return "; ".join([first.summary or first.problem, *(each.line for each in worse[:3])])
+        worse = [look.line for look in others if look.summary and not look.is_quiet]
+        return "; ".join([first.summary or first.problem, *worse[:3]])
 
     @property
     def text(self) -> str:
-        """Everything for people: the diagnosis of each, the verdict on the job, and where it is kept."""
-        return "".join(f"{line}\n" for line in self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        whole = 0
+        """Everything for people: the diagnosis of each, the verdict on the job, and the files."""
+        lines, whole = [], 0
         for look in self.looks:
-            if look.text and (look is self.looks[0] or (whole < _WHOLE_TEXTS and not kind_of(look.kind).is_quiet)):
+            if look.text and (look is self.looks[0] or (whole < _WHOLE_TEXTS and not look.is_quiet)):
                 whole += 1
-                yield escape(f"process {look.pid} ({look.program}):")
-                yield from (f"  {line}" for line in look.text.rstrip().split("\n"))
+                lines.append(escape(f"process {look.pid} ({look.program}):"))
+                lines += (f"  {line}" for line in look.text.rstrip().split("\n"))
             else:
-                yield escape(look.line)
+                lines.append(escape(look.line))
         if self.job:
-            yield "the job:"
-            yield from (f"  {line}" for line in self.job.rstrip().split("\n"))
+            lines += ["the job:", *(f"  {line}" for line in self.job.rstrip().split("\n"))]
         if any(look.text for look in self.looks):
-            yield escape(f"kept: {self.start}-PID.{', .'.join(ENDINGS)}; scripts/dispatch -r FILE.rec looks again")
+            files = f"{self.path_prefix}-PID.{', .'.join(ENDINGS)}"
+            lines.append(escape(f"kept: {files}; scripts/dispatch -r FILE.rec looks again"))
+        return "".join(f"{line}\n" for line in lines)
 
 
 def prepare() -> None:
-    """Import what every look needs, so that a look that is forked from here begins at once."""
+    """Import what every diagnosis needs, so that one that is forked from here starts at once."""
     for name in (
         "gdbext.diagnosis.commands.diagnose",
         "gdbext.diagnosis.reporting",
@@ -155,68 +151,77 @@ def look_at_family(
     dispatch: Dispatch,
     more: Collection[int] = (),
     tell: Callable[[str], None] | None = None,
-) -> FamilyEvidence:
-    """Look at a process, its descendants but us, and ``more``, and keep what was seen in ``folder``, in files whose
-    names begin with ``name``. Each of them stands still for a moment, and goes on. ``tell`` gets the verdicts a line
-    each as they come, before anything is recorded, which takes four times as long. Raises TargetError."""
+) -> ProcessTreeReport:
+    """Diagnose a process, its descendants but us, and ``more``, and keep the results in ``folder``, in files whose
+    names begin with ``name``. Each process is stopped for a moment. ``tell`` gets the verdicts, a line each, as they
+    come, before anything is recorded, which takes four times as long. Raises TargetError."""
     prepare()
     generations = [[pid], *_generations(pid), list(more)]
-    family = list(dict.fromkeys(each for some in generations for each in some if is_alive(each)))[:_LOOKS_LIMIT]
+    family = list(dict.fromkeys(pid for generation in generations for pid in generation if is_alive(pid)))[:64]
     if os.getpid() in family:
         family.remove(os.getpid())
     if not family:
         raise TargetError(f"process {pid} has ended")
+    generations = [[pid for pid in generation if pid in family] for generation in generations]
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    programs = {each: _program(each) for each in family}
+    programs = {process: _program(process) for process in family}
+    ranks = [pid for pid in family if is_rank(pid)]
     with Workplace(folder) as place:
         if tell:
-            _tell_first(_FirstLooks(stem, place, dispatch, tell), generations, programs)
-        for some in generations:  # a parent tells the states of its children, as they are before they are looked at
-            _run_together([partial(_look, each, stem, place, dispatch) for each in some if each in family], place)
-        looks = tuple(_kept(place, each, programs[each], f"{stem}-{each}") for each in family)
+            _tell_first(stem, place, dispatch, tell, generations, programs)
+            if len(ranks) > 1:
+                reports = [_first_name(stem, pid) for pid in ranks]
+                job = _merged(place, reports, f"{stem}.first-job", dispatch)
+                tell("".join(f"the job: {line}" for line in job.split("\n")[:1]))
+        for generation in generations:  # parents first: they tell the states of children before these are stopped
+            _run_together([partial(_look, pid, stem, place, dispatch) for pid in generation], place)
+        looks = tuple(_read_look(place, pid, programs[pid], f"{stem}-{pid}.json") for pid in family)
         names = [f"{stem}-{look.pid}" for look in looks if look.text]
-        job = _job(place, [f"{name}.json" for name in names], stem, family, dispatch)
-        _publish(place, [f"{name}.{ending}" for name in names for ending in ENDINGS])
-    return FamilyEvidence(f"{os.path.abspath(folder)}/{stem}", looks, job)  # noqa: PTH100 - a text for people
+        job = ""
+        if len(ranks) > 1 and len(names) > 1:
+            job = _merged(place, [f"{name}.json" for name in names], f"{stem}.job.txt", dispatch)
+            with contextlib.suppress(OSError):
+                place.publish(f"{stem}.job.txt")
+        try:
+            for file in [f"{name}.{ending}" for name in names for ending in ENDINGS]:
+                place.publish(file)
+        except OSError as error:
+            what = f"the diagnosis cannot be kept: {error.strerror}"
+            raise TargetError(what, help="name another folder") from error
+    return ProcessTreeReport(f"{os.path.abspath(folder)}/{stem}", looks, job)  # noqa: PTH100 - a text for people
 
 
-class _FirstLooks(NamedTuple):
-    """The verdicts that are told before anything is recorded: of which names their files are, and to whom."""
-
-    stem: str
-    place: Workplace
-    dispatch: Dispatch
-    tell: Callable[[str], None]
-
-    def name(self, pid: int) -> str:
-        """The file of one process."""
-        return f"{self.stem}-{pid}.first"
-
-    def look(self, pid: int) -> int:
-        """Diagnose one process, in a child of ours."""
-        _print_to(self.place, self.name(pid))
-        return self.dispatch([*_looked_at(pid), "--json", "dispatch-diagnose"])
+def _first_name(stem: str, pid: int) -> str:
+    """The file of the report that is made before anything is recorded."""
+    return f"{stem}-{pid}.first"
 
 
-def _tell_first(first: _FirstLooks, generations: Sequence[Sequence[int]], programs: Mapping[int, str]) -> None:
-    """Tell the verdict of the first process, those of others that are more than idle, and the job's in a line each."""
-    ranks = [pid for pid in programs if is_rank(pid)]
-    for number, some in enumerate(generations):
-        members = [pid for pid in some if pid in programs]
+def _tell_first(
+    stem: str,
+    place: Workplace,
+    dispatch: Dispatch,
+    tell: Callable[[str], None],
+    generations: Sequence[Sequence[int]],
+    programs: Mapping[int, str],
+) -> None:
+    """Tell the verdict of the first process, and those of others that are more than idle, in a line each."""
 
-        def ended(at: int, members: Sequence[int] = members, is_first: bool = number == 0) -> None:
-            pid = members[at]
-            look = _kept(first.place, pid, programs[pid], "", first.name(pid))
-            if is_first or not kind_of(look.kind).is_quiet:
-                first.tell(escape(look.line))
+    def diagnose(pid: int) -> int:
+        _print_to(place, _first_name(stem, pid))
+        return dispatch([*_target_options(pid), "--json", "dispatch-diagnose"])
 
-        _run_together([partial(first.look, pid) for pid in members], first.place, ended)
-    if len(ranks) > 1:
-        job = _merged(first.place, [first.name(pid) for pid in ranks], f"{first.stem}.first-job", first.dispatch)
-        first.tell("".join(f"the job: {line}" for line in job.split("\n")[:1]))
+    for generation in generations:
+
+        def show(number: int, generation: Sequence[int] = generation) -> None:
+            pid = generation[number]
+            look = _read_look(place, pid, programs[pid], _first_name(stem, pid))
+            if generation is generations[0] or not look.is_quiet:
+                tell(escape(look.line))
+
+        _run_together([partial(diagnose, pid) for pid in generation], place, show)
 
 
-def _looked_at(pid: int) -> list[str]:
+def _target_options(pid: int) -> list[str]:
     return ["-p", str(pid), "--debugger", "none", "--timeout", str(_TIMEOUT)]
 
 
@@ -224,52 +229,35 @@ def _look(pid: int, stem: str, place: Workplace, dispatch: Dispatch) -> int:
     """Diagnose and record in a child of ours, then replay for the text."""
     name = f"{stem}-{pid}"
     _print_to(place, f"{name}.json")
-    status = dispatch([*_looked_at(pid), "--record", f"{name}.rec", "--json", "dispatch-diagnose"])
+    status = dispatch([*_target_options(pid), "--record", f"{name}.rec", "--json", "dispatch-diagnose"])
     _print_to(place, f"{name}.txt")
     return status or dispatch(["-r", f"{name}.rec", "dispatch-diagnose"])
 
 
-def _print_to(place: Workplace, name: str) -> None:
-    made = place.create(name)
-    os.dup2(made, 1)
-    os.close(made)
-
-
-def _kept(place: Workplace, pid: int, program: str, name: str, file: str = "") -> ProcessLook:
-    """The verdict that a look has left in ``place``."""
+def _read_look(place: Workplace, pid: int, program: str, json_name: str) -> ProcessLook:
+    """The verdict in a report that was left in ``place``, with the text beside it if there is one."""
+    problem = "the look at it left no report"
     try:
-        report = json_report.parse(place.data(file or f"{name}.json"), name)
+        report = json_report.parse(place.data(json_name), json_name)
     except (OSError, GdbextError):
-        return ProcessLook(pid, program, "", "", "", "the look at it left no report")
+        return ProcessLook(pid, program, "", "", "", problem)
     if not report.verdict:
         return ProcessLook(pid, program, "", "", "", report.problem or "the look at it left no verdict")
-    try:
-        text = place.read(f"{name}.txt")
-    except OSError:
-        text = ""
+    text = ""
+    with contextlib.suppress(OSError):
+        text = place.read(f"{json_name.removesuffix('.json')}.txt")
     return ProcessLook(pid, program, report.verdict.kind.value, report.verdict.summary, text, report.problem)
 
 
-def _publish(place: Workplace, names: Sequence[str]) -> None:
-    try:
-        for name in names:
-            place.publish(name)
-    except OSError as error:
-        raise TargetError(f"the diagnosis cannot be kept: {error.strerror}", help="name another folder") from error
-
-
-def _job(place: Workplace, reports: list[str], stem: str, family: Sequence[int], dispatch: Dispatch) -> str:
-    """The merged verdict on the ranks of the family; "" where less than two of them are ranks."""
-    if sum(is_rank(pid) for pid in family) < 2 or len(reports) < 2:
-        return ""
-    text = _merged(place, reports, f"{stem}.job.txt", dispatch)
-    with contextlib.suppress(OSError):
-        place.publish(f"{stem}.job.txt")
-    return text
+def _print_to(place: Workplace, name: str) -> None:
+    """Make standard output a new file."""
+    output = place.create(name)
+    os.dup2(output, 1)
+    os.close(output)
 
 
 def _merged(place: Workplace, reports: Sequence[str], name: str, dispatch: Dispatch) -> str:
-    """The text of dispatch ranks on these reports, which stays in a file of that name; "" where there is none."""
+    """The text of dispatch ranks on these reports, which is also the file ``name``; "" if there is none."""
 
     def merge() -> int:
         _print_to(place, name)
@@ -282,19 +270,19 @@ def _merged(place: Workplace, reports: Sequence[str], name: str, dispatch: Dispa
         return ""
 
 
+def _program(pid: int) -> str:
+    try:
+        return cut(command_text(read_command(pid)), 100)
+    except GdbextError:
+        return "?"
+
+
 def is_rank(pid: int) -> bool:
-    """A launcher of PyTorch's gave it a rank, or that is in its environment as another one would say it."""
+    """The environment has a rank: torchrun's RANK or another launcher's variable."""
     try:
         return rank_of(parse_environ(read_file(pid, "environ"))) is not None
     except GdbextError:
         return False
-
-
-def _program(pid: int) -> str:
-    try:
-        return cut(command_text(read_command(pid)), _WIDTH)
-    except GdbextError:
-        return "?"
 
 
 # --- processes of our own ------------------------------------------------------------------------
@@ -303,8 +291,8 @@ def _program(pid: int) -> str:
 def _run_together(
     works: Sequence[Callable[[], int]], place: Workplace, ended: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Run each in a child of ours, one for each processor at once; one that takes far too long is killed. ``ended`` is
-    called with the number of each that has ended."""
+    """Run each in a child of ours, as many at once as there are CPUs; one that takes far too long is killed. ``ended``
+    is called with the number of each that has exited."""
     waiting, running = list(enumerate(works))[::-1], dict[int, tuple[int, float]]()
     while waiting or running:
         while waiting and len(running) < max(2, os.cpu_count() or 1):
@@ -316,11 +304,12 @@ def _run_together(
             if os.waitpid(child, os.WNOHANG)[0]:
                 del running[child]
                 ended(number)
-        time.sleep(_STEP if running else 0)
+        time.sleep(0.01 if running else 0)
 
 
 def start_child(work: Callable[[], int], place: Workplace) -> int:
-    """Fork a process whose current folder is ``place`` and whose errors nobody sees; its id. It ends with us."""
+    """Fork a process whose current folder is ``place`` and whose errors are not shown; its id. It is killed when we
+    exit."""
     child = os.fork()
     if child:
         return child
@@ -337,13 +326,14 @@ def start_child(work: Callable[[], int], place: Workplace) -> int:
 
 
 def end_with_parent(number: int) -> None:
-    """Have the kernel send this process a signal when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
-    libc.prctl(_DEATH_SIGNAL, number)
+    """Have the kernel send this process a signal when its parent exits (prctl(2), PR_SET_PDEATHSIG)."""
+    libc.prctl(1, number)
 
 
 def run_aside(dispatch: Dispatch, words: list[str], place: Workplace, output: str) -> int:
-    """``dispatch`` with these words in a process of its own, in whose current folder ``place`` it prints to a file; the
-    exit status. Raises TargetError where it failed on a full disk."""
+    """Run ``dispatch`` with these words in a child process, in whose current folder ``place`` it prints to a file; the
+    exit status. Raises TargetError if it failed on a full disk.
+    """
     status = os.waitstatus_to_exitcode(os.waitpid(start_aside(dispatch, words, place, output), 0)[1])
     if status:
         place.check_room()
@@ -353,8 +343,7 @@ def run_aside(dispatch: Dispatch, words: list[str], place: Workplace, output: st
 def start_aside(
     dispatch: Dispatch, words: list[str], place: Workplace, output: str, prepare: Callable[[], None] = lambda: None
 ) -> int:
-    """Start it as ``run_aside`` does, without waiting for it: the process id. ``prepare`` is called in the child
-    first."""
+    """Start it like ``run_aside``, without waiting for it: the process id. ``prepare`` is called in the child first."""
 
     def work() -> int:
         prepare()
@@ -365,16 +354,17 @@ def start_aside(
 
 
 def end_processes(pids: Collection[int], patience: float, first: int = signal.SIGTERM) -> None:
-    """Ask processes to end, and kill those that still live after ``patience`` seconds. Stopped ones go on for it."""
-    for number in (first, signal.SIGCONT):
-        _signal_all(pids, number)
+    """Send processes the signal ``first`` and resume stopped ones; kill those that still live after ``patience``
+    seconds."""
+
+    def send(pids: Collection[int], number: int) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    send(pids, first)
+    send(pids, signal.SIGCONT)
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline and any(map(is_alive, pids)):
-        time.sleep(_STEP)
-    _signal_all([pid for pid in pids if is_alive(pid)], signal.SIGKILL)
-
-
-def _signal_all(pids: Collection[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+        time.sleep(0.01)
+    send([pid for pid in pids if is_alive(pid)], signal.SIGKILL)

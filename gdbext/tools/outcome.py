@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Outcome:
-    """The result of a run: ``output`` for standard output, ``error`` for standard error, ``status`` as
+    """The result of a run: ``output`` for standard output, ``error`` for standard error, ``status`` of
     scripts/dispatch."""
 
     __slots__ = ("error", "output", "status")
@@ -33,7 +33,7 @@ class Outcome:
 
     @classmethod
     def decode(cls, data: bytes) -> Outcome | None:
-        """The counterpart of encode(); None where the result is not complete."""
+        """The counterpart of encode(); None if the result is not complete."""
         head, _, body = data.partition(b"\n")
         words = head.split()
         if len(words) != 4 or words[0] != b"gdbext-result":
@@ -45,33 +45,31 @@ class Outcome:
 
 
 def guard(name: str, argv: Sequence[str], work: Callable[[], Outcome]) -> Outcome:
-    """The outcome of ``work``, or of its failure. Only SystemExit passes, and the end of a look's time."""
+    """The outcome of ``work``, or of its failure. Only SystemExit passes, and the end of an inspection's time."""
+    why = "Ctrl+C, or the end of --timeout; the process was not changed"
     try:
         return work()
     except GdbextError as error:
         return failure(name, argv, error)
     except KeyboardInterrupt:
-        return failure(name, argv, _interrupted())
+        return failure(name, argv, GdbextError("interrupted", why=why))
     except MemoryError:
-        pass  # what the error holds is to be free before it is told
+        pass  # what the error holds is to be free before it is reported
     except Exception as error:
         hidden = _raised_by_a_signal(error)
         if not hidden:
             return failure(name, argv, _unexpected(error))
         if not isinstance(hidden, KeyboardInterrupt):
             raise hidden from None
-        return failure(name, argv, _interrupted())
-    return failure(name, argv, _out_of_memory())
+        return failure(name, argv, GdbextError("interrupted", why=why))
+    make_room()
+    return failure(name, argv, memory_error())
 
 
 def interruption(end: BaseException, state: str = "") -> GdbextError:
     """The error of a command that KeyboardInterrupt or SystemExit ended; ``state``: what became of the process."""
     why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
     return GdbextError("interrupted", why=why, help=state)
-
-
-def _interrupted() -> GdbextError:
-    return GdbextError("interrupted", why="Ctrl+C, or the end of --timeout; the process was not changed")
 
 
 def _raised_by_a_signal(error: Exception) -> BaseException | None:
@@ -104,11 +102,6 @@ def error_document(name: str, error: GdbextError) -> str:
     from gdbext.diagnosis.report import Report, json_report  # programs that make no report need none of it
 
     return json_report.render(Report(name, None, errors=(ErrorReport.of(error, name),)))
-
-
-def _out_of_memory() -> GdbextError:
-    make_room()
-    return memory_error()
 
 
 def _unexpected(error: Exception) -> GdbextError:

@@ -1,4 +1,4 @@
-"""A program: a tool that is a command of scripts/dispatch alone, and finds the processes that it is about itself."""
+"""A program: a tool that is a command of scripts/dispatch only, and finds the processes that it is about itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Program(BaseTool):
 
     mode = Mode.PROGRAM
     common: Collection[str] = ()
-    """Those of --json and --why that change what it prints; it takes both."""
+    """The options of --json and --why that change what it prints; it accepts both."""
 
     def parser(self) -> CommandParser:
         """The parser of its arguments, which also makes its help."""
@@ -38,5 +38,6 @@ class Program(BaseTool):
 
     @abstractmethod
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
-        """Run it with the words behind its name. ``color``: for a terminal that shows colours. Raises GdbextError, and
-        HelpRequested, which whoever runs programs shows."""
+        """Run it with the words behind its name. ``color``: for a terminal that shows colors. Raises GdbextError, and
+        HelpRequested, which the caller shows.
+        """

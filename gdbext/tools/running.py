@@ -32,16 +32,16 @@ def execute(
     host: ToolHost | None = None,
 ) -> Outcome:
     """Run a command. The arguments are checked before ``open_session`` is called. No ``host`` means no debugger.
-    ``color``: for a terminal that shows colours.
+    ``color``: for a terminal that shows colors.
 
-    This is the boundary: whatever goes wrong comes back as an Outcome. Only SystemExit passes, and the end of the time
-    or memory of an inspection.
+    This is the boundary: every failure is returned as an Outcome. Only SystemExit passes, and the end of the time or
+    memory of an inspection.
     """
     return guard(name, argv, lambda: _execute(name, argv, open_session, color, host))
 
 
 def report(name: str, argv: Sequence[str], open_session: Callable[[], Session], host: ToolHost | None = None) -> Report:
-    """The report of a command, for whoever shows it himself. Raises GdbextError."""
+    """The report of a command, for a caller that shows it itself. Raises GdbextError."""
     row = find(name)
     args = parser_of(row).parse([*argv])
     return _run(row, open_session(), args, host, only_text=False)
@@ -69,7 +69,7 @@ def _execute(
 
 
 def _run(row: ToolRow, session: Session, args: Namespace, host: ToolHost | None, only_text: bool) -> Report:
-    """``only_text``: nobody sees more of the report than its text; the tool is told by the argument of that name."""
+    """``only_text``: only the text of the report is used, which the tool can see in the argument of that name."""
     args.only_text = only_text
     session.extras = ToolExtras(offered)
     host = host or Alone()

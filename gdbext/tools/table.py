@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext import log
 from gdbext.diagnosis.tool_mode import Mode
@@ -32,51 +32,37 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 _log = log.logger(__name__)
 
 
-class ToolRow:
+class ToolRow(NamedTuple):
     """A line of the table: what is known of a tool without importing it.
 
     ``modes``: the values of diagnosis.tool.Mode that it can work in, its own one first. ``place``: its class, as
-    "module:class". ``resuming_options`` let the process run where the mode does not. ``offers`` says which functions
-    ("module:function") add what to reports of the diagnosis, by the methods of diagnosis.session.Extras. ``recorded``:
-    with which options it reads what belongs into every recording.
+    "module:class". ``resuming_options`` resume the process although the mode does not. ``offers``: which functions
+    ("module:function") extend reports of the diagnosis, by the methods of diagnosis.session.Extras. ``recorded``: the
+    options with which it reads what belongs into every recording. ``is_alone``: it has an answer without a process, too
+    (run_alone()).
     """
 
-    __slots__ = ("is_alone", "modes", "name", "offers", "place", "recorded", "resuming_options", "summary")
-
-    def __init__(
-        self,
-        name: str,
-        summary: str,
-        modes: tuple[ModeName, ...],
-        place: str,
-        *,
-        resuming_options: tuple[str, ...] = (),
-        offers: Mapping[str, str] = _NOTHING,
-        recorded: tuple[tuple[str, ...], ...] = (),
-        is_alone: bool = False,
-    ) -> None:
-        self.name = name
-        self.summary = summary
-        self.modes = modes
-        self.place = place
-        self.resuming_options = resuming_options
-        self.offers = offers
-        self.recorded = recorded
-        self.is_alone = is_alone
-        """It has an answer without a process, too: run_alone()."""
+    name: str
+    summary: str
+    modes: tuple[ModeName, ...]
+    place: str
+    resuming_options: tuple[str, ...] = ()
+    offers: Mapping[str, str] = _NOTHING
+    recorded: tuple[tuple[str, ...], ...] = ()
+    is_alone: bool = False
 
     @property
     def mode(self) -> ModeName:
-        """The mode that the tool itself has."""
+        """The tool's own mode."""
         return self.modes[0]
 
     @property
     def resumes(self) -> bool:
-        """It lets the process run, and so needs one, not a core."""
+        """It resumes the process, and so needs one, not a core."""
         return self.mode == "resumes"
 
     def runs_on(self, argv: Sequence[str]) -> bool:
-        """It has no end of its own, or lets the process run in between: no time is set for it."""
+        """It has no end of its own, or resumes the process in between: there is no time limit."""
         words = {word.partition("=")[0] for word in argv}
         return self.mode in ("resumes", "running") or not words.isdisjoint(self.resuming_options)
 
@@ -270,14 +256,14 @@ def commands() -> list[ToolRow]:
 
 
 def program(name: str) -> ToolRow | None:
-    """The tool that ``scripts/dispatch NAME`` hands its whole command line to; None where it is none of these."""
+    """The tool that ``scripts/dispatch NAME`` gives its whole command line to; None if there is none."""
     return next((row for row in TABLE if row.name == name and row.mode == "program"), None)
 
 
 class AddedCommands:
-    """The commands that other packages add by entry points of ``GROUP``.
+    """The commands that other packages add by entry points of ``GROUP``, which are imported for that.
 
-    ``rows`` of those that can be used; ``problems``: name → why a command cannot be used. They are imported for that.
+    ``rows``: those that can be used; ``problems``: name → why a command cannot be used.
     """
 
     def __init__(self) -> None:
@@ -319,7 +305,7 @@ def every_command() -> list[ToolRow]:
 _SHORT = {"threads": "all-threads"}
 """Short names besides those that leave out ``ADDED_PREFIX``."""
 PREFIX = "dispatch"
-"""The command of which the others are words in a debugger."""
+"""The command whose words the others are in a debugger."""
 
 
 def short_name(row: ToolRow) -> str:
@@ -328,22 +314,24 @@ def short_name(row: ToolRow) -> str:
 
 
 def _own(name: str) -> ToolRow | None:
-    """The command of the table that has that name, or that short name."""
+    """The command of the table with that name, or that short name."""
     return next((row for row in commands() if row.name in (name, ADDED_PREFIX + name, _SHORT.get(name))), None)
 
 
 def is_command(name: str) -> bool:
-    """A command has that name, or that short name; whether another package adds one is asked last."""
+    """A command has that name, or that short name; other packages are asked last."""
     if _own(name):
         return True
-    added = AddedCommands() if name.startswith(ADDED_PREFIX) else None
-    return added is not None and any(name in known for known in ({row.name for row in added.rows}, added.problems))
+    if not name.startswith(ADDED_PREFIX):
+        return False
+    added = AddedCommands()
+    return name in added.problems or any(row.name == name for row in added.rows)
 
 
 def find(name: str) -> ToolRow:
     """The command of that name, or of that short name: ``bt``, ``threads``.
 
-    Raises UsageError naming the nearest ones, and AddOnError for one of another package that cannot be used. Other
+    Raises UsageError naming the nearest ones, and AddOnError for another package's command that cannot be used. Other
     packages are asked only for what the table lacks.
     """
     own = _own(name)
@@ -355,15 +343,13 @@ def find(name: str) -> ToolRow:
             return row
     if name in added.problems:
         raise added.problems[name]
-    raise _unknown(name, [row.name for row in (*commands(), *added.rows)])
-
-
-def _unknown(name: str, names: Sequence[str]) -> UsageError:
-    pool = [*names, *(row.name for row in TABLE if row.mode == "program"), *(n.partition("-")[2] for n in names)]
+    names = [row.name for row in (*commands(), *added.rows)]
+    programs = (row.name for row in TABLE if row.mode == "program")
+    pool = [*names, *programs, *(name.partition("-")[2] for name in names)]
     near = words_like(name, pool, 6, 0.0)  # some are short names of others
-    whole = dict.fromkeys(next((n for n in names if n.partition("-")[2] == each), each) for each in near)
+    whole = dict.fromkeys(next((n for n in names if n.partition("-")[2] == word), word) for word in near)
     first, second, third = list(whole)[:3]
-    return UsageError(f"there is no command {name!r}; did you mean {first}, {second} or {third}?")
+    raise UsageError(f"there is no command {name!r}; did you mean {first}, {second} or {third}?")
 
 
 def load(place: str) -> Any:
@@ -379,33 +365,34 @@ def tool_of(row: ToolRow) -> Tool:
 
 
 def offered(extra: str) -> Callable[..., Any] | None:
-    """The function that the first tool offers as that extra of reports; None where none does."""
+    """The function that the first tool offers as that extra of reports; None if no tool does."""
     place = next((row.offers[extra] for row in TABLE if extra in row.offers), None)
     function: Callable[..., Any] | None = load(place) if place else None
     return function
 
 
 def needs_running(name: str, argv: Sequence[str]) -> bool:
-    """The command has no answer for what cannot be resumed: a core, or a process that nobody holds for it. Raises
-    UsageError for arguments that it cannot parse."""
+    """The command has no answer for what cannot be resumed: a core, or a process without a debugger. Raises UsageError
+    for arguments that it cannot parse.
+    """
     row = find(name)
     return row.resumes and not _works_as(row, "stopped", argv)
 
 
 def gains_by_running(name: str, argv: Sequence[str]) -> bool:
-    """The command tells less of what stands still than of what a debugger lets run. Raises UsageError."""
+    """The command shows less of a stopped process than of one that a debugger resumes. Raises UsageError."""
     row = find(name)
     return row.resumes and not _works_as(row, "running", argv)
 
 
 def needs_no_stop(name: str, argv: Sequence[str], has_process: bool) -> bool:
-    """The command looks at a process that is not stopped, and needs no debugger for it. Raises UsageError."""
+    """The command examines a process that is not stopped, and needs no debugger for it. Raises UsageError."""
     row = find(name)
     return row.mode == "running" or (has_process and _works_as(row, "running", argv))
 
 
 def _works_as(row: ToolRow, mode: ModeName, argv: Sequence[str]) -> bool:
-    """These arguments can be answered in that mode, too. Imports the tool only where its row has the mode."""
+    """It can answer these arguments in that mode, too. Imports the tool only if its row has the mode."""
     if mode not in row.modes:
         return False
     return Mode(mode) in tool_of(row).modes(parser_of(row).parse(argv))

@@ -1,17 +1,24 @@
-"""The graph of a backward pass: all nodes that can be reached from one, breadth first, bounded; as text, or in
-graphviz' language, with a picture where graphviz is installed.
-"""
+"""The graph of a backward pass: all nodes that can be reached from one; as text, or in graphviz' language with a
+picture."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.commands.dot_graph import draw, quoted, write_text
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render import escape
-from gdbext.tools.autograd import autograd_section
+from gdbext.tools.autograd.autograd_section import (
+    NOTHING_SAVED,
+    AutogradSection,
+    GraphNode,
+    NodeReference,
+    SavedTensor,
+    StaleTensor,
+)
 from gdbext.tools.autograd.node_reporter import NodeReporter
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.tensor.tensor_tool import tensor_named
@@ -24,81 +31,58 @@ if TYPE_CHECKING:
 NODE_LIMIT = 10_000
 
 
-class NodeGraph(NamedTuple):
-    """``edges`` by node, in the order in which the nodes were reached; None for one that cannot be read."""
-
-    root: int
-    edges: dict[int, tuple[FoundEdge, ...] | None]
-    truncated: bool
-
-
-def reachable(nodes: NodeReader, root: int, limit: int = NODE_LIMIT) -> NodeGraph:
-    """The graph from ``root`` on. Raises nothing."""
-    found: dict[int, tuple[FoundEdge, ...] | None] = {root: None}
+def reachable(nodes: NodeReader, root: int, limit: int = NODE_LIMIT) -> tuple[dict[int, tuple[FoundEdge, ...]], bool]:
+    """(edges by node, breadth first from ``root``; whether there are more than ``limit`` nodes). A node that cannot be
+    read has no edges. Raises nothing."""
+    edges_of: dict[int, tuple[FoundEdge, ...]] = {root: ()}
     waiting = deque([root])
     truncated = False
     while waiting:
         node = waiting.popleft()
-        try:
-            edges = found[node] = nodes.edges(node)
-        except GdbextError:
-            continue
-        for edge in edges:
-            if not edge.node or edge.node in found:
+        with suppress(GdbextError):
+            edges_of[node] = nodes.edges(node)
+        for edge in edges_of[node]:
+            if not edge.node or edge.node in edges_of:
                 continue
-            if len(found) >= limit:
+            if len(edges_of) >= limit:
                 truncated = True
                 continue
-            found[edge.node] = None
+            edges_of[edge.node] = ()
             waiting.append(edge.node)
-    return NodeGraph(root, found, truncated)
+    return edges_of, truncated
 
 
 class AutogradGraph(NamedTuple):
     """``nodes``, the root first. ``saved_known``: what the nodes of this release save was measured."""
 
-    nodes: tuple[autograd_section.GraphNode, ...]
+    nodes: tuple[GraphNode, ...]
     truncated: bool
     saved_known: bool
 
     @property
-    def stale(self) -> tuple[autograd_section.StaleTensor, ...]:
+    def stale(self) -> tuple[StaleTensor, ...]:
         """Saved tensors that were modified in place since."""
-        return tuple(
-            autograd_section.StaleTensor(each.node, saved)
-            for each in self.nodes
-            for saved in each.saved or ()
-            if saved.is_stale
-        )
+        saved = ((node.node, saved) for node in self.nodes for saved in node.saved or ())
+        return tuple(StaleTensor(node, tensor) for node, tensor in saved if tensor.is_stale)
 
 
 def graph_from(reporter: NodeReporter, root: int) -> AutogradGraph:
-    """All nodes that can be reached from ``root``, at most 10,000. Raises BadData where there is no node."""
+    """The nodes that can be reached from ``root``, at most NODE_LIMIT. Raises BadData if there is no node."""
     reporter.reference(root)
-    found = reachable(reporter.nodes, root)
-    nodes = tuple(
-        autograd_section.GraphNode(_reference(reporter, node), edges or (), _saved(reporter, node))
-        for node, edges in found.edges.items()
-    )
-    return AutogradGraph(nodes, found.truncated, reporter.saved_is_known)
+    edges_of, truncated = reachable(reporter.nodes, root)
+    nodes = []
+    for address, edges in edges_of.items():
+        node, saved = NodeReference("unreadable", address, None, None), None
+        with suppress(GdbextError):
+            node = reporter.reference(address)
+        with suppress(GdbextError):
+            saved = reporter.saved(address) if reporter.saved_is_known else None
+        nodes.append(GraphNode(node, edges, saved))
+    return AutogradGraph(tuple(nodes), truncated, reporter.saved_is_known)
 
 
-def _saved(reporter: NodeReporter, node: int) -> tuple[autograd_section.SavedTensor, ...] | None:
-    try:
-        return reporter.saved(node) if reporter.saved_is_known else None
-    except GdbextError:
-        return None
-
-
-def _reference(reporter: NodeReporter, node: int) -> autograd_section.NodeReference:
-    try:
-        return reporter.reference(node)
-    except GdbextError:
-        return autograd_section.NodeReference("unreadable", node, None, None)
-
-
-def running_node(section: autograd_section.AutogradSection) -> int:
-    """The node that the first of the threads in a backward pass runs. Raises UsageError."""
+def running_node(section: AutogradSection) -> int:
+    """The node of the first thread that runs one. Raises UsageError."""
     for thread in section.threads:
         if thread.node:
             return thread.node.address
@@ -118,68 +102,60 @@ def node_of_tensor(session: Session, name: str, thread: TargetThread | None) -> 
 
 
 _NO_NUMBER = (1 << 64) - 1
-_DRAWN = 1000
-"""Nodes that graphviz places in a second or two."""
 
 
-def write(path: str, nodes: Sequence[autograd_section.GraphNode]) -> tuple[str, ...]:
-    """Write the graph to ``path``, as text if it ends in .txt. Returns the files. Raises UsageError."""
-    lines = text_lines(nodes) if path.endswith(".txt") else dot_lines(nodes)
-    text = "\n".join(lines) + "\n"
+def write(path: str, nodes: Sequence[GraphNode]) -> tuple[str, ...]:
+    """Write the graph to ``path``, as text if it ends in .txt, else as DOT with a picture. Returns the files. Raises
+    UsageError."""
+    is_text = path.endswith(".txt")
+    text = "\n".join(text_lines(nodes) if is_text else dot_lines(nodes)) + "\n"
     write_text(path, text, "--graph")
-    picture = draw(path, text) if not path.endswith(".txt") and len(nodes) <= _DRAWN else None
+    picture = draw(path, text) if not is_text and len(nodes) <= 1000 else None  # graphviz takes a second or two
     return (path, picture) if picture else (path,)
 
 
-def dot_lines(nodes: Sequence[autograd_section.GraphNode]) -> Iterator[str]:
-    """A digraph: leaves are ellipses, nodes that have saved what was modified since are red; an edge that goes to
-    another input than the first has its number."""
+def dot_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
+    """A digraph: leaves are ellipses, nodes whose saved tensors were modified since are red; an edge to another input
+    than the first has its number."""
     yield "digraph autograd {"
     yield '  node [fontname="monospace", fontsize=10, shape=box];'
-    for each in nodes:
-        look = ", shape=ellipse" if each.node.variable else ""
-        if any(saved.is_stale for saved in each.saved or ()):
+    for graph_node in nodes:
+        node = graph_node.node
+        look = ", shape=ellipse" if node.variable else ""
+        if any(saved.is_stale for saved in graph_node.saved or ()):
             look += ", color=red, fontcolor=red"
-        label = "\n".join([_label(each.node), *(_escaped(saved) for saved in _tensors(each))])
-        yield f"  n{each.node.address:x} [label={quoted(label)}{look}];"
-    for each in nodes:
-        for address, number in each.next_functions:
+        suffix = node.variable or ("" if node.sequence_nr in (None, _NO_NUMBER) else str(node.sequence_nr))
+        label = "\n".join([node.name, *([suffix] if suffix else []), *_saved_texts(graph_node)])
+        yield f"  n{node.address:x} [label={quoted(label)}{look}];"
+    for graph_node in nodes:
+        for address, number in graph_node.next_functions:
             if address:
                 numbered = f' [label="{number}"]' if number else ""
-                yield f"  n{each.node.address:x} -> n{address:x}{numbered};"
+                yield f"  n{graph_node.node.address:x} -> n{address:x}{numbered};"
     yield "}"
 
 
-def text_lines(nodes: Sequence[autograd_section.GraphNode]) -> Iterator[str]:
-    """A line each, with what it passes its gradients on to."""
-    names: dict[int, str] = {int(each.node.address): _name(each.node) for each in nodes}
-    for each in nodes:
-        after = (names.get(address, f"{address:#x}") if address else "none" for address, _ in each.next_functions)
-        yield f"{escape(_name(each.node))} -> {escape(', '.join(after)) or 'nothing'}"
-        yield from (f"    saved {_escaped(saved)}" for saved in _tensors(each))
+def text_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
+    """A line for each node, with the nodes that it passes gradients to, and lines for what it has saved."""
+    names: dict[int, str] = {int(graph_node.node.address): _name(graph_node.node) for graph_node in nodes}
+    for graph_node in nodes:
+        addresses = [address for address, _ in graph_node.next_functions]
+        after = (names.get(address, f"{address:#x}") if address else "none" for address in addresses)
+        yield f"{escape(_name(graph_node.node))} -> {escape(', '.join(after)) or 'nothing'}"
+        yield from (f"    saved {text}" for text in _saved_texts(graph_node))
 
 
-def _tensors(node: autograd_section.GraphNode) -> tuple[autograd_section.SavedTensor, ...]:
-    return tuple(saved for saved in node.saved or () if saved.tensor != autograd_section.NOTHING_SAVED)
+def _saved_texts(node: GraphNode) -> list[str]:
+    return [escape(saved_text(saved)) for saved in node.saved or () if saved.tensor != NOTHING_SAVED]
 
 
-def saved_text(saved: autograd_section.SavedTensor) -> str:
+def saved_text(saved: SavedTensor) -> str:
     """``self: f32[2, 3] cpu, version 0``, and what happened to it since."""
     version = f", version {saved.saved_version}" if saved.saved_version is not None else ""
     stale = f": modified in place since, it is at version {saved.version} now" if saved.is_stale else ""
     return f"{saved.name}: {saved.tensor}{version}{stale}"
 
 
-def _escaped(saved: autograd_section.SavedTensor) -> str:
-    return escape(saved_text(saved))
-
-
-def _name(node: autograd_section.NodeReference) -> str:
+def _name(node: NodeReference) -> str:
     number = "" if node.sequence_nr in (None, _NO_NUMBER) else f" {node.sequence_nr}"
     return f"{node.name} of {node.variable}" if node.variable else f"{node.name}{number}"
-
-
-def _label(node: autograd_section.NodeReference) -> str:
-    if node.variable:
-        return f"{node.name}\n{node.variable}"
-    return node.name if node.sequence_nr in (None, _NO_NUMBER) else f"{node.name}\n{node.sequence_nr}"

@@ -1,18 +1,15 @@
-"""The engine that runs backward passes: what each thread runs, and the graph tasks.
+"""Reads the engine that runs backward passes: what each thread runs, and the graph tasks.
 
 Sources: torch/csrc/autograd/engine.h, engine.cpp, graph_task.h, 2.13.0. The engine keeps what a thread does in
-thread-local variables; all zero means that it does nothing.
+thread-local variables, which are zero in idle threads.
 
-The engine's thread-local variables in releases whose compiler gave them no names of their own.
-
-Each is a static variable of a lambda in a ``c10::ThreadLocal`` (c10/util/ThreadLocal.h), which keeps a pointer to the
-lambda's function; the lambdas of different files have one name. Which variable a function returns stands in its code:
-its offset among the thread-locals of the library.
+In some releases the compiler gave these variables no names of their own. Each is a static variable of a lambda in a
+``c10::ThreadLocal`` (c10/util/ThreadLocal.h), which keeps a pointer to the lambda's function; the lambdas of different
+files have one name. The function's code shows which variable it returns: its offset among the library's thread-locals.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import NamedTuple
 
 from gdbext.engine.formats.symbol_table import STT_TLS, Symbol
@@ -27,61 +24,16 @@ from gdbext.torch.assumed_symbols import UNNAMED_ENGINE_VARIABLES
 from gdbext.torch.state.thread_variable import ThreadVariables
 from gdbext.torch.structures import Engine, GraphTaskStruct, NodeTask, ReadyQueue
 from gdbext.torch.torch_symbol import TorchSymbol
-from gdbext.torch.values.containers import HashTable, hash_entries, hash_table, vector_span
+from gdbext.torch.values.containers import hash_entries, hash_table, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames
 
-_CODE = 160
-"""Bytes of such a function at most."""
 _SHARED_POINTER = 16
-"""Bytes of a std::shared_ptr, which they all are."""
+"""Bytes of a std::shared_ptr, which the thread-local variables are."""
 
 
-class UnnamedVariables:
-    """Finds them in one torch."""
-
-    def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
-        self._memory = memory
-        self._symbolizer = symbolizer
-        self._found: dict[str, tuple[Module, Symbol]] = {}
-
-    def is_named(self, variable: TorchSymbol) -> bool:
-        """It has a name of its own in this release."""
-        return bool(variable.find(self._symbolizer))
-
-    def returned_by(self, access: TorchSymbol) -> tuple[Module, Symbol]:
-        """The variable that the function returns to which ``access`` points. Raises BadData, MemoryFault."""
-        name = access.names[0]
-        if name not in self._found:
-            self._found[name] = self._find(access)
-        return self._found[name]
-
-    def _find(self, access: TorchSymbol) -> tuple[Module, Symbol]:
-        found, pointer = access.find(self._symbolizer), access.address(self._symbolizer)
-        if not found or not pointer:
-            raise BadData(f"{access.library} has no {access.names[0]}")
-        module, code = found[0], self._code(self._memory.u64(pointer))
-        index, has_operand = self._symbolizer.index(module), self._memory.architecture.has_operand
-        candidates = [
-            symbol
-            for name in UNNAMED_ENGINE_VARIABLES
-            for symbol in (index.lookup(name) if index else ())
-            if symbol.type == STT_TLS and symbol.size == _SHARED_POINTER and has_operand(code, symbol.vaddr)
-        ]
-        if len(candidates) != 1:
-            raise BadData(f"which variable {access.names[0]} stands for is not seen in its function")
-        return module, candidates[0]
-
-    def _code(self, address: int) -> bytes:
-        function = self._symbolizer.function(address)
-        if not function or function.start != address:
-            raise BadData(f"there is no function at {address:#x}")
-        return self._memory.read(address, min(function.size, _CODE))
-
-
-_PYTHON_ENGINE = "torch::autograd::python::PythonEngine"
 _QUEUE_LIMIT = 1 << 20
 _DEVICES = 128
-"""Devices of one engine at most: c10/core/Device.h numbers them by a signed byte."""
+"""Devices of one engine, at most: c10/core/Device.h numbers them by a signed byte."""
 NO_DEVICE, CPU_DEVICE = -2, -1
 """Numbers of devices in torch/csrc/autograd/graph_task.h."""
 
@@ -101,47 +53,71 @@ class EngineReader:
         self._layout = layout
         self._space = Space(memory, layout)
         self._variables = ThreadVariables(memory, symbolizer)
-        self._unnamed = UnnamedVariables(memory, symbolizer)
+        self._unnamed: dict[str, tuple[Module, Symbol]] = {}
         self._symbolizer = symbolizer
 
     def running(self, thread_pointer: int) -> RunningNode:
-        """The work of the thread. Raises BadData where torch has no such variables, ThreadLocalUnknown, MemoryFault."""
+        """The work of the thread. Raises BadData if torch has no such variables, ThreadLocalUnknown, MemoryFault."""
         node = self._current(thread_pointer, assumed_symbols.EVALUATING_NODE, assumed_symbols.EVALUATING_NODE_ACCESS)
-        return RunningNode(
-            node, self._current(thread_pointer, assumed_symbols.GRAPH_TASK, assumed_symbols.GRAPH_TASK_ACCESS)
-        )
+        task = self._current(thread_pointer, assumed_symbols.GRAPH_TASK, assumed_symbols.GRAPH_TASK_ACCESS)
+        return RunningNode(node, task)
 
     def _current(self, thread_pointer: int, variable: TorchSymbol, access: TorchSymbol) -> int:
-        if self._unnamed.is_named(variable):
-            return self._word(thread_pointer, variable)
-        module, symbol = self._unnamed.returned_by(access)
+        """The value of ``variable``, or of the one returned by the function to which ``access`` points."""
+        if variable.find(self._symbolizer):
+            return self._named_variable(thread_pointer, variable)
+        name = access.names[0]
+        if name not in self._unnamed:
+            self._unnamed[name] = self._find_unnamed(access)
+        module, symbol = self._unnamed[name]
         return int.from_bytes(self._variables.of(thread_pointer).read_local(module, symbol, 8), "little")
+
+    def _find_unnamed(self, access: TorchSymbol) -> tuple[Module, Symbol]:
+        """Raises BadData, MemoryFault."""
+        place, pointer = access.find(self._symbolizer), access.address(self._symbolizer)
+        if not place or not pointer:
+            raise BadData(f"{access.library} has no {access.names[0]}")
+        address = self._memory.u64(pointer)
+        function = self._symbolizer.function(address)
+        if not function or function.start != address:
+            raise BadData(f"there is no function at {address:#x}")
+        code = self._memory.read(address, min(function.size, 160))
+        module, has_operand = place[0], self._memory.architecture.has_operand
+        index = self._symbolizer.index(module)
+        candidates = [
+            symbol
+            for name in UNNAMED_ENGINE_VARIABLES
+            for symbol in (index.lookup(name) if index else ())
+            if symbol.type == STT_TLS and symbol.size == _SHARED_POINTER and has_operand(code, symbol.vaddr)
+        ]
+        if len(candidates) != 1:
+            raise BadData(f"which variable {access.names[0]} stands for is not seen in its function")
+        return module, candidates[0]
 
     def next_sequence_nr(self, thread_pointer: int) -> int:
         """The number that the thread's next node gets. Raises as ``running``."""
-        return self._word(thread_pointer, assumed_symbols.SEQUENCE_NUMBER)
+        return self._named_variable(thread_pointer, assumed_symbols.SEQUENCE_NUMBER)
 
     def thread_id(self, thread_pointer: int) -> int:
-        """RecordFunction's own number of the thread; 0 for one that never asked for it. Raises as ``running``."""
-        return self._word(thread_pointer, assumed_symbols.RECORD_FUNCTION_THREAD)
+        """RecordFunction's own number of the thread; 0 if it never asked for one. Raises as ``running``."""
+        return self._named_variable(thread_pointer, assumed_symbols.RECORD_FUNCTION_THREAD)
 
-    def _word(self, thread_pointer: int, variable: TorchSymbol) -> int:
+    def _named_variable(self, thread_pointer: int, variable: TorchSymbol) -> int:
         return int.from_bytes(self._variables.of(thread_pointer).read(variable, 8) or b"", "little")
 
     # --- graph tasks -----------------------------------------------------------------------------
 
     def task(self, address: int) -> GraphTaskStruct:
-        """The members of the GraphTask there."""
         return GraphTaskStruct(self._space, address)
 
     def count(self, address: int, table: Member[int]) -> int:
         """The number of elements in a hash table of a graph task. Raises LayoutError, MemoryFault."""
-        return self._memory.u64(self.task(address).place(table) + self._hash_table.elements)
+        return self._memory.u64(self.task(address).place(table) + hash_table(self._layout).elements)
 
     def waiting(self, address: int) -> tuple[int, ...]:
         """The nodes of a task that wait for the gradients of others. Raises BadData, LayoutError, MemoryFault."""
         table = self.task(address).dependencies_
-        return tuple(node for (node,) in hash_entries(self._memory, table, self._hash_table, 1, _QUEUE_LIMIT))
+        return tuple(node for (node,) in hash_entries(self._memory, table, hash_table(self._layout), 1, _QUEUE_LIMIT))
 
     def is_selective(self, address: int) -> bool:
         """The task computes the gradients of some inputs only (torch.autograd.grad): not every node of it is run."""
@@ -153,7 +129,7 @@ class EngineReader:
         return self.queued(queue) if queue else ()
 
     def queued(self, queue: int) -> tuple[int, ...]:
-        """The nodes in a ReadyQueue, 0 for a task that only wakes its thread up. Raises as ``ready``."""
+        """The nodes in a ReadyQueue; 0 is a task that only wakes its thread up. Raises as ``ready``."""
         heap = ReadyQueue(self._space, queue).heap_
         first, count = vector_span(self._memory, heap, NodeTask.size(self._space), _QUEUE_LIMIT)
         return tuple(task.fn_ for task in NodeTask.array(self._space, first, count))
@@ -165,10 +141,6 @@ class EngineReader:
         return tuple(self._memory.u64(first + index * _SHARED_POINTER) for index in range(count))
 
     def engine(self, classes: ClassNames) -> int:
-        """The engine of a program with Python; 0 where it was not used yet, or cannot be found. Raises MemoryFault."""
-        found = assumed_symbols.PYTHON_ENGINE.address(self._symbolizer)
-        return found if found and _PYTHON_ENGINE in classes.of(found) else 0
-
-    @cached_property
-    def _hash_table(self) -> HashTable:
-        return hash_table(self._layout)
+        """The engine of a program with Python; 0 if it was not used yet, or cannot be found. Raises MemoryFault."""
+        engine = assumed_symbols.PYTHON_ENGINE.address(self._symbolizer)
+        return engine if engine and "torch::autograd::python::PythonEngine" in classes.of(engine) else 0

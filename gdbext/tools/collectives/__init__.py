@@ -1,20 +1,14 @@
-"""``dispatch-collectives`` as text: the rank, then each group with what is pending in it.
+"""``dispatch-collectives``: process groups, sequence numbers, pending collectives; the flight recorder's file.
 
-``dispatch-collectives``: process groups, sequence numbers, pending collectives with the lines that issued them.
-
-All that the flight recorders of a process hold, to be written as they would write it themselves.
-
-The file that PyTorch's flight recorder writes, and its analyser (``torchfrtrace``) reads: a pickled dictionary.
-
-Source: FlightRecorder.hpp (keys, ``version_val``), FlightRecorderDetail.hpp (``getCollectiveTrace``, ``getPgConfig``,
-``getPgStatus``) of 2.13.0.
+The file is a pickled dictionary, which PyTorch's analyzer (``torchfrtrace``) reads. Source: FlightRecorder.hpp (keys,
+``version_val``), FlightRecorderDetail.hpp (``getCollectiveTrace``, ``getPgConfig``, ``getPgStatus``) of 2.13.0.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from gdbext.diagnosis.job.collectives import known_groups, read_collectives, recorders_of, traceback_lines
 from gdbext.diagnosis.job.collectives_section import CollectivesSection, CollectivesSource, JobRank
@@ -36,7 +30,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
-    from gdbext.torch.distributed.flight_recorder import FlightRecorder, GroupStatus, RecordedEntry
+    from gdbext.torch.distributed.flight_recorder import RecordedEntry
 
 
 class CollectivesTool(Tool):
@@ -47,57 +41,48 @@ class CollectivesTool(Tool):
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the options of this tool."""
-        parser.add_argument(
-            "--output",
-            metavar="FILE",
-            help="also write the contents of the flight recorder, in its own format: put one file "
-            "per rank into a folder (NAME_RANK) and run torchfrtrace on it",
+        output_help = (
+            "also write the contents of the flight recorder, in its own format: put one file "
+            "per rank into a folder (NAME_RANK) and run torchfrtrace on it"
         )
+        parser.add_argument("--output", metavar="FILE", help=output_help)
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Read the groups; with --output all entries as well. Raises NotTorch, LayoutError, TargetError."""
-        session, (section, recorded) = session.settled(lambda each: _read(each, with_all=args.output is not None))
-        if recorded:
-            write(recorded, args.output)
+        session, (section, document) = session.settled(
+            lambda session: (read_collectives(session), recorder_document(session) if args.output is not None else None)
+        )
+        if document:
+            # The protocol of torch/csrc/jit/serialization/pickler.cpp, which the recorder uses, is 2.
+            whole_file.write(args.output, pickle.dumps(document, 2))
             section = section.with_output(args.output)
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
-        return render(report, style)
+        """A headline, then the groups."""
+        section = report.section(CollectivesSection)
+        sources = {
+            CollectivesSource.FLIGHT_RECORDER: "from the flight recorder",
+            CollectivesSource.PROCESS_GROUP: "from the process groups and their queues",
+        }
+        source = f", {sources[section.source]}" if section.source else ""
+        yield style(f"{escape(_identity_text(section.identity))}{source}", "bold")
+        if section.store:
+            yield f"store {escape(section.store)}"
+        if not section.groups:
+            yield "This process has no process group: torch.distributed.init_process_group() was not called, or waits."
+        for group in section.groups:
+            yield ""
+            yield from group_lines(group, style, section.source is CollectivesSource.FLIGHT_RECORDER)
+        if section.output:
+            yield ""
+            file = escape(section.output)
+            yield f"Written: {file} (the flight recorder's format; torchfrtrace reads a folder of them)"
 
 
-def _read(session: Session, with_all: bool) -> tuple[CollectivesSection, RecorderContents | None]:
-    return read_collectives(session), recorder_contents(session) if with_all else None
-
-
-class RecordedGroup(NamedTuple):
-    """A group that the recorder describes."""
-
-    name: str
-    description: str
-    ranks: tuple[int, ...]
-
-
-class TracedEntry(NamedTuple):
-    """An entry with (function, file, line) of the frames that issued it, innermost first."""
-
-    entry: RecordedEntry
-    frames: tuple[tuple[str, str, int], ...]
-
-
-class RecorderContents(NamedTuple):
-    """The contents of all recorders together; statuses by the group's number."""
-
-    comm_lib_version: str
-    groups: tuple[RecordedGroup, ...]
-    statuses: dict[int, GroupStatus]
-    entries: tuple[TracedEntry, ...]
-
-
-def recorder_contents(session: Session) -> RecorderContents:
-    """Raises TargetError (no recorder), NotTorch, LayoutError, MemoryFault, BadData."""
+def recorder_document(session: Session) -> dict[str, Any]:
+    """The contents of all recorders under their own keys. Raises TargetError (no recorder), NotTorch, LayoutError,
+    MemoryFault, BadData."""
     recorders = recorders_of(session)
     if not recorders:
         raise TargetError(
@@ -106,74 +91,46 @@ def recorder_contents(session: Session) -> RecorderContents:
             "issued no collective yet",
             help="without --output the process groups themselves are read",
         )
-    found = RecorderContents(
-        recorders[-1].comm_lib_version,
-        tuple(_groups(session, recorders)),
-        {number: status for each in recorders for number, status in each.statuses().items()},
-        tuple(
-            TracedEntry(entry, tuple(traceback_lines(session, each, entry)))
-            for each in recorders
-            for entry in each.entries()
-        ),
-    )
-    for recorder in recorders:
-        for problem in recorder.problems:
-            session.errors.note(problem, "flight recorder")
-    return found
-
-
-def _groups(session: Session, recorders: list[FlightRecorder]) -> list[RecordedGroup]:
-    """Gloo describes its groups to the recorder before they have names: those are added from the groups themselves,
-    without which PyTorch's analyser does not find their members."""
+    # Gloo describes its groups to the recorder before they have names: those are added from the groups themselves,
+    # without which PyTorch's analyzer does not find their members.
     objects = known_groups(session).objects.values()
-    named = {group.name: RecordedGroup(group.name, group.description, group.ranks) for group in objects}
+    groups = {group.name: (group.description, group.ranks) for group in objects}
     for recorder in recorders:
         for (name, description), ranks in recorder.groups().items():
             if name:
-                named[name] = RecordedGroup(name, description, ranks)
-    return list(named.values())
-
-
-VERSION = "2.10"
-PROTOCOL = 2
-"""The protocol of torch/csrc/jit/serialization/pickler.cpp, which the recorder uses."""
-
-
-def write(contents: RecorderContents, path: str) -> None:
-    """Raises TargetError where the file cannot be written."""
-    whole_file.write(path, pickle.dumps(document(contents), PROTOCOL))
-
-
-def document(contents: RecorderContents) -> dict[str, Any]:
-    """The dictionary under the recorder's own keys."""
-    return {
-        "version": VERSION,
+                groups[name] = description, ranks
+    statuses = {number: status for recorder in recorders for number, status in recorder.statuses().items()}
+    document = {
+        "version": "2.10",
         "pg_config": {
-            group.name: {
-                "name": group.name,
-                "desc": group.description,
-                "ranks": f"[{', '.join(map(str, group.ranks))}]",
-            }
-            for group in contents.groups
+            name: {"name": name, "desc": description, "ranks": f"[{', '.join(map(str, ranks))}]"}
+            for name, (description, ranks) in groups.items()
         },
-        "comm_lib_version": contents.comm_lib_version,
+        "comm_lib_version": recorders[-1].comm_lib_version,
         "pg_status": {
             str(number): {
                 "last_enqueued_collective": status.enqueued,
                 "last_started_collective": status.started,
                 "last_completed_collective": status.completed,
             }
-            for number, status in contents.statuses.items()
+            for number, status in statuses.items()
         },
-        "entries": [_entry(traced) for traced in contents.entries],
+        "entries": [
+            _entry(entry, traceback_lines(session, recorder, entry))
+            for recorder in recorders
+            for entry in recorder.entries()
+        ],
     }
+    for recorder in recorders:
+        for problem in recorder.problems:
+            session.errors.note(problem, "flight recorder")
+    return document
 
 
-def _entry(traced: TracedEntry) -> dict[str, Any]:
-    entry = traced.entry
-    frames = [{"name": function, "filename": file, "line": line} for function, file, line in traced.frames]
+def _entry(entry: RecordedEntry, frames: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
+    """``frames``: (function, file, line) of the frames that issued it, innermost first."""
     return {
-        "frames": frames,
+        "frames": [{"name": function, "filename": file, "line": line} for function, file, line in frames],
         "record_id": entry.id,
         "pg_id": entry.pg_id,
         "process_group": (entry.group, entry.description),
@@ -199,13 +156,6 @@ def _entry(traced: TracedEntry) -> dict[str, Any]:
 
 
 _SHOWN = 12
-_SOURCES = {
-    CollectivesSource.FLIGHT_RECORDER: "from the flight recorder",
-    CollectivesSource.PROCESS_GROUP: "from the process groups and their queues",
-}
-
-_COUNTS = "gloo"
-"""The backend whose groups count without a flight recorder, too."""
 
 
 _WAITS_FOR = {
@@ -218,24 +168,7 @@ _WAITS_FOR = {
 }
 
 
-def render(report: Report, style: Style) -> Iterator[str]:
-    """A headline, then the groups."""
-    section = report.section(CollectivesSection)
-    source = f", {_SOURCES[section.source]}" if section.source else ""
-    yield style(f"{escape(identity(section.identity))}{source}", "bold")
-    if section.store:
-        yield f"store {escape(section.store)}"
-    if not section.groups:
-        yield "This process has no process group: torch.distributed.init_process_group() was not called, or waits."
-    for group in section.groups:
-        yield ""
-        yield from group_lines(group, style, section.source is CollectivesSource.FLIGHT_RECORDER)
-    if section.output:
-        yield ""
-        yield f"Written: {escape(section.output)} (the flight recorder's format; torchfrtrace reads a folder of them)"
-
-
-def identity(rank: JobRank) -> str:
+def _identity_text(rank: JobRank) -> str:
     """``rank 1 of 4 on node7, job 1234``."""
     text = "unknown rank" if rank.rank is None else f"rank {rank.rank}"
     text += f" of {rank.size}" if rank.size is not None else ""
@@ -244,63 +177,58 @@ def identity(rank: JobRank) -> str:
 
 
 def group_lines(group: ProcessGroup, style: Style, is_recorded: bool) -> Iterator[str]:
-    """A group: what it is, how far it came, what is pending; ``is_recorded``: a flight recorder would have noted it."""
+    """A group: what it is, its sequence numbers, what is pending; ``is_recorded``: a flight recorder notes what it
+    issues."""
     about = f" ({group.description})" if group.description else ""
     members = f", ranks {fold(group.ranks)}" if group.ranks else ""
     own = f", rank {group.rank} of {group.size}" if group.rank is not None else ""
     title = style(f"group {escape(group.name + about)}", "bold")
     yield title + escape(f": {group.backend or 'backend ?'}{own}{members}")
     if group.last_enqueued is None:
-        is_known = is_recorded or _COUNTS in (group.backend or "")
+        is_known = is_recorded or "gloo" in (group.backend or "")  # Gloo's groups count without a recorder, too
         yield "  no collective was issued yet" if is_known else "  what was issued is not recorded for this backend"
     else:
-        yield f"  enqueued {group.last_enqueued}, started {or_unknown(group.last_started)}, completed " + or_unknown(
-            group.last_completed
-        )
-    for each in group.communicators:
-        yield from map(escape, communicator_lines(each))
+        started, completed = or_unknown(group.last_started), or_unknown(group.last_completed)
+        yield f"  enqueued {group.last_enqueued}, started {started}, completed {completed}"
+    for communicator in group.communicators:
+        yield from map(escape, communicator_lines(communicator))
     for collective in group.pending[:_SHOWN]:
-        yield f"  pending {escape(collective_text(collective))}"
+        yield f"  pending {escape(_collective_text(collective))}"
     if len(group.pending) > _SHOWN:
         yield f"  … and {len(group.pending) - _SHOWN} more"
 
 
-def communicator_lines(found: Communicator) -> Iterator[str]:
+def communicator_lines(communicator: Communicator) -> Iterator[str]:
     """``  NCCL 2.27.5: rank 0 of 4 on cuda:0, 41 launches; no error``, then each transfer that is not done."""
-    state = "; ".join(
-        filter(
-            None,
-            (
-                f"being made: {found.setup}" if found.setup else "",
-                f"asynchronous error: {found.error}" if found.error else "no error",
-                "aborted" if found.aborted else "",
-                "finalized" if found.finalized else "",
-            ),
-        )
+    states = (
+        f"being made: {communicator.setup}" if communicator.setup else "",
+        f"asynchronous error: {communicator.error}" if communicator.error else "no error",
+        "aborted" if communicator.aborted else "",
+        "finalized" if communicator.finalized else "",
     )
     yield (
-        f"  NCCL {found.version}: rank {found.rank} of {found.size} on cuda:{found.device}, "
-        f"{found.launches} launches; {state}"
+        f"  NCCL {communicator.version}: rank {communicator.rank} of {communicator.size} on "
+        f"cuda:{communicator.device}, {communicator.launches} launches; {'; '.join(filter(None, states))}"
     )
-    for each in found.transfers[:_SHOWN]:
-        yield f"    {transfer_text(each)}"
-    if len(found.transfers) > _SHOWN:
-        yield f"    … and {len(found.transfers) - _SHOWN} more transfers"
+    for transfer in communicator.transfers[:_SHOWN]:
+        yield f"    {_transfer_text(transfer)}"
+    if len(communicator.transfers) > _SHOWN:
+        yield f"    … and {len(communicator.transfers) - _SHOWN} more transfers"
 
 
-def transfer_text(found: ProxyTransfer) -> str:
+def _transfer_text(transfer: ProxyTransfer) -> str:
     """``all_reduce, channel 1, receives from 2 over net: 8 steps, posted 3, … done 1: waits for data of rank 2``."""
-    peer = "an unknown rank" if found.peer is None else f"rank {found.peer}"
-    way = f"{'sends to' if found.is_send else 'receives from'} {peer}{' over ' if found.transport else ''}"
-    steps = f"{found.steps} steps: posted {found.posted}, received {found.received}, transmitted {found.transmitted}"
-    if found.is_send:
-        steps = f"{found.steps} steps: posted {found.posted}, transmitted {found.transmitted}"
-    words = _WAITS_FOR[found.waits_for].format(peer=peer, what="to take what was sent" if found.is_send else "to send")
-    operation = f"{found.operation}, " if found.operation else ""
-    return f"{operation}channel {found.channel}, {way}{found.transport}, {steps}, done {found.done}{words}"
+    peer = "an unknown rank" if transfer.peer is None else f"rank {transfer.peer}"
+    direction, what = ("sends to", "to take what was sent") if transfer.is_send else ("receives from", "to send")
+    route = f"{direction} {peer}" + (f" over {transfer.transport}" if transfer.transport else "")
+    received = "" if transfer.is_send else f"received {transfer.received}, "
+    steps = f"{transfer.steps} steps: posted {transfer.posted}, {received}transmitted {transfer.transmitted}"
+    words = _WAITS_FOR[transfer.waits_for].format(peer=peer, what=what)
+    operation = f"{transfer.operation}, " if transfer.operation else ""
+    return f"{operation}channel {transfer.channel}, {route}, {steps}, done {transfer.done}{words}"
 
 
-def collective_text(collective: Collective) -> str:
+def _collective_text(collective: Collective) -> str:
     """``#18 all_reduce f32[8, 2], issued 12 s ago at train.py:88 by MainThread, times out after 30 min``."""
     number = f"#{collective.seq} " if collective.seq is not None else ""
     tensors = ", ".join(

@@ -1,7 +1,7 @@
-"""The tool core-handler: what the kernel calls when a process crashes (core_pattern), to keep a diagnosis, no core.
+"""The tool core-handler: the kernel calls it when a process crashes (core_pattern), and it saves a diagnosis, no core.
 
 The kernel starts it as root. Root only opens the dying process's memory and keeps the results; what reads and judges is
-a child with the ids of the process's own user, which gets its three outputs as open descriptors.
+a child with the ids of the process's own user, which gets its three outputs as open fds.
 """
 
 from __future__ import annotations
@@ -39,27 +39,20 @@ if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch
 
 FOLDER = "/var/lib/gdbext"
-"""The folder in which crashes are kept unless another one is named."""
+"""The folder in which crashes are kept (default of --dir)."""
 KEPT, DISK_MB, SECONDS = 100, 512, 10.0
-"""Defaults: crashes that are kept, megabytes of them all, seconds for which a crash is held up."""
+"""Defaults: crashes that are kept, megabytes of all of them, seconds for which a crash is held up."""
 AT_ONCE, OF_ONE_USER, FOR_FIRST = 16, 12, 4
-"""Crashes that are looked at at the same time, those of one user among them, and how many of all places only a user
-takes who has none, so that nobody can keep the others' from being looked at; of further ones nothing is kept."""
-_USERS_PLACES = 1 << 10
-"""The byte of ``.places`` at which the places of users begin."""
-_WAY = 0xFFFFFFFE
-"""The group that the way to the caches is open to. Nobody has it but who looks at a crash: so nobody else writes to
-their own cache, and what lies there is ours."""
-_PRIORITY = -10
-"""The nice value of a look: a program that crashed stands until it is over, however busy the machine is."""
+"""Crashes that are examined at the same time, those of one user among them, and how many places are reserved for users
+who have none, so that no user can keep the crashes of others from being examined; of further ones nothing is kept."""
+_CACHE_GROUP = 0xFFFFFFFE
+"""The group that may enter the folder of caches. Only processes that examine a crash have it: so only they write to
+their caches, whose contents can be trusted.
+"""
 _GRACE = 0.5
-"""Seconds after which a handler that cannot even end its look, as its folder's disk does not answer, ends itself."""
+"""Seconds after which a handler that cannot even kill its child, since its folder's disk does not answer, exits."""
 _LARGEST = 32 << 20
-"""Most bytes of one file that a look may write."""
-_NO_NEW_PRIVS = 38
-"""The option PR_SET_NO_NEW_PRIVS of prctl(2) (linux/prctl.h)."""
-_KEEP_CAPABILITIES = 8
-"""The option PR_SET_KEEPCAPS of prctl(2): a change of the user leaves them, until they are set."""
+"""Bytes of one file that the child may write, at most."""
 _EPILOG = """\
 For the kernel, not for people: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
 
@@ -80,35 +73,26 @@ class CoreHandlerProgram(Program):
     summary = "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core."
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add what the kernel gives, and the limits."""
         parser.epilog = _EPILOG
-        parser.add_argument(
-            "pid", type=integer, metavar="PID", help="%%P of core_pattern: the process, as this machine counts"
-        )
-        parser.add_argument(
-            "mode", type=integer, nargs="?", default=1, metavar="MODE", help="%%d: its dump mode; 1, or nothing is kept"
-        )
+        pid_help = "%%P of core_pattern: the process, as this machine counts"
+        parser.add_argument("pid", type=integer, metavar="PID", help=pid_help)
+        mode_help = "%%d: its dump mode; 1, or nothing is kept"
+        parser.add_argument("mode", type=integer, nargs="?", default=1, metavar="MODE", help=mode_help)
         parser.add_argument("--dir", default=FOLDER, metavar="DIR", help=f"where crashes are kept (default {FOLDER})")
-        parser.add_argument(
-            "--keep", type=integer, default=KEPT, metavar="N", help=f"crashes that are kept (default {KEPT})"
-        )
-        parser.add_argument(
-            "--disk", type=integer, default=DISK_MB, metavar="MB", help=f"megabytes for all of them (default {DISK_MB})"
-        )
-        parser.add_argument(
-            "--seconds",
-            type=float,
-            default=SECONDS,
-            metavar="S",
-            help=f"let the process go after that time, whatever is known then (default {SECONDS:g})",
-        )
+        keep_help = f"crashes that are kept (default {KEPT})"
+        parser.add_argument("--keep", type=integer, default=KEPT, metavar="N", help=keep_help)
+        disk_help = f"megabytes for all of them (default {DISK_MB})"
+        parser.add_argument("--disk", type=integer, default=DISK_MB, metavar="MB", help=disk_help)
+        seconds_help = f"let the process go after that time, whatever is known then (default {SECONDS:g})"
+        parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=seconds_help)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
-        """Look at the process that dies, and keep what was seen. Raises GdbextError."""
+        """Examine the process that dies, and keep the results. Raises GdbextError."""
         args = self.parse(argv)
         if not 0 < args.seconds <= 600 or args.keep < 1 or args.disk < 1:
             raise UsageError("--seconds takes up to 600; --keep and --disk at least 1")
-        deadline = _called_at() + args.seconds
+        started, now = started_at(os.getpid()), time.time()  # the crash waits since the kernel started this process
+        deadline = time.monotonic() - (max(0.0, now - started) if started is not None else 0.0) + args.seconds
         signal.setitimer(signal.ITIMER_REAL, max(_GRACE, deadline + _GRACE - time.monotonic()))
         folder = Path(args.dir)
         os.close(whole_file.open_folder(str(folder), make=True))
@@ -117,60 +101,49 @@ class CoreHandlerProgram(Program):
         crash = _Crash(args, folder)
         with _Places(folder, crash.user):
             crash.hurry()
-            crash.look(dispatch, deadline)
+            crash.examine(dispatch, deadline)
             signal.setitimer(signal.ITIMER_REAL, 0)
             crash.keep()
             make_room(folder, crash.stem, args.keep, args.disk << 20)
         return Outcome(0)
 
 
-def _called_at() -> float:
-    """The moment on the monotonic clock at which the kernel started this process: the crash waits since then."""
-    began, now = started_at(os.getpid()), time.time()
-    return time.monotonic() - (max(0.0, now - began) if began is not None else 0.0)
-
-
 class _Places:
-    """A place among all crashes and one among those of its user: locked bytes of a file, free when this process has
-    gone, however that came. The last ones of all places are for a user's first crash."""
+    """A place among all crashes and one among those of its user: locked bytes of a file, which the kernel unlocks when
+    this process exits, however that happens. The last places of all are for a user's first crash."""
 
     def __init__(self, folder: Path, user: int) -> None:
         self._path = folder / ".places"
-        self._first = _USERS_PLACES + user * OF_ONE_USER
-        self._descriptor = -1
+        self._first = (1 << 10) + user * OF_ONE_USER
+        self._fd = -1
 
     def __enter__(self) -> None:
-        """Raises TargetError: there is none."""
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        own = self._free_of(self._first, OF_ONE_USER)
+        """Raises TargetError if no place is free."""
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        own = self._take_free(self._first, OF_ONE_USER)
         most = AT_ONCE - (FOR_FIRST if own else 0)
-        if own is None or self._free_of(0, most) is None:
+        if own is None or self._take_free(0, most) is None:
             self.__exit__()
             whose = f"{OF_ONE_USER} crashes of its user" if own is None else f"{most} crashes"
             raise TargetError(f"{whose} are being looked at already")
 
-    def _free_of(self, first: int, count: int) -> int | None:
-        """Take the first place of so many that nobody has; None where there is none."""
-        return next((place for place in range(count) if _locked(self._descriptor, first + place)), None)
+    def _take_free(self, first: int, count: int) -> int | None:
+        """Lock the first free byte of ``count`` from ``first``; its number among them, None if none is free."""
+        for place in range(count):
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, first + place)
+                return place
+        return None
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-
-def _locked(descriptor: int, place: int) -> bool:
-    """Lock a byte of the file, or see that somebody else has it."""
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-    except OSError:
-        return False
-    return True
+        os.close(self._fd)
 
 
 class _Crash:
-    """One process that dies, and what is kept of it."""
+    """A process that dies, and what is kept of it."""
 
     def __init__(self, args: Namespace, folder: Path) -> None:
-        """Raises TargetError: it is not to be looked at, or has gone."""
+        """Raises TargetError if it must not be examined, or is gone."""
         self._pid: int = args.pid
         self._folder = folder
         if args.mode != 1:
@@ -191,44 +164,43 @@ class _Crash:
         self._problem = ""
 
     def hurry(self) -> None:
-        """Come before others, where nobody makes crash after crash for that: a user's crashes, ``OF_ONE_USER`` in
-        STATE_SECONDS, are looked at before all other work of the machine, as the ranks of a job crash together."""
+        """Take precedence over all other work of the machine for a user's first ``OF_ONE_USER`` crashes in
+        STATE_SECONDS: as many as the ranks of a job make at once, but not for a user who makes crash after crash."""
         last = self._folder / f".last-{self.user}"
-        descriptor = os.open(last, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        found, now = os.fstat(descriptor), time.time()
-        if not 0 <= now - found.st_mtime < STATE_SECONDS:
-            os.ftruncate(descriptor, 0)
-        count = os.fstat(descriptor).st_size  # a byte for each
+        fd = os.open(last, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not 0 <= time.time() - os.fstat(fd).st_mtime < STATE_SECONDS:
+            os.ftruncate(fd, 0)
+        count = os.fstat(fd).st_size  # a byte for each
         if count < OF_ONE_USER:
-            os.pwrite(descriptor, b"x", count)
+            os.pwrite(fd, b"x", count)
             with contextlib.suppress(PermissionError):
-                os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
-        os.close(descriptor)
+                os.setpriority(os.PRIO_PROCESS, 0, -10)  # the crashed program waits until this is done
+        os.close(fd)
 
-    def look(self, dispatch: Dispatch, deadline: float) -> None:
-        """Have a child with the rights of the process's user look; it is killed at the deadline. The process goes when
-        the child has read it, for nobody else keeps the kernel's pipe."""
+    def examine(self, dispatch: Dispatch, deadline: float) -> None:
+        """Diagnose in a child with the rights of the process's user, which is killed at the deadline. The process exits
+        when the child has read it, for only the child keeps the kernel's pipe."""
         cache = self._cache()
         child = os.fork()
         if not child:
-            self._look(dispatch, deadline, cache)
+            self._diagnose(dispatch, deadline, cache)
         os.close(0)
         os.close(self._memory)
         while not os.waitpid(child, os.WNOHANG)[0]:
             if time.monotonic() > deadline:
-                for end in (os.killpg, os.kill):  # its own children, which keep the pipe, too
+                for kill in (os.killpg, os.kill):  # its own children, which keep the pipe, too
                     with contextlib.suppress(ProcessLookupError):
-                        end(child, signal.SIGKILL)
+                        kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 self._problem = "the look at it took too long, and was ended"
                 return
             time.sleep(0.005)
 
     def _cache(self) -> str:
-        """A folder for the symbol indexes of that uid's programs, which it reaches by the group _WAY only."""
+        """A folder for the symbol indexes of that uid's programs, which it can enter only by the group _CACHE_GROUP."""
         caches = self._folder / CACHES
         os.close(whole_file.open_folder(str(caches), make=True))
-        os.chown(caches, os.geteuid(), _WAY)
+        os.chown(caches, os.geteuid(), _CACHE_GROUP)
         caches.chmod(0o710)
         cache = caches / f"{self.user}-{self._rights.uid}"
         with contextlib.suppress(FileExistsError):
@@ -236,8 +208,8 @@ class _Crash:
             os.chown(cache, self._rights.uid, self._rights.gid)
         return str(cache)
 
-    def _look(self, dispatch: Dispatch, deadline: float, cache: str) -> None:
-        """Look in the child, and end it."""
+    def _diagnose(self, dispatch: Dispatch, deadline: float, cache: str) -> None:
+        """Diagnose in the child, and exit."""
         status = 1
         try:
             end_with_parent(signal.SIGKILL)
@@ -262,38 +234,37 @@ class _Crash:
 
     def keep(self) -> None:
         """Write what the child has left to the folder, for the process's user only. Raises TargetError."""
-        for suffix, descriptor in self._outputs.items():
-            data = self._renamed(os.pread(descriptor, _LARGEST, 0), suffix)
+        # Suggestions name the recording as it is kept, not as the child has seen it.
+        kept = f"-r {quoted(f'{self._folder}/{self.stem}.rec')}".encode()
+        recording = f"-r /proc/self/fd/{self._outputs['rec']}".encode()
+        pipe = f"-c {PIPE}{self._pid}:{self._memory}:0".encode()
+        for suffix, fd in self._outputs.items():
+            data = os.pread(fd, _LARGEST, 0)
+            if suffix != "rec":
+                data = data.replace(recording, kept).replace(pipe, kept)
             if suffix == "txt" and (self._problem or not data):
                 data += f"{self._problem or 'nothing could be said; the .json tells why'}\n".encode()
             if not data:
                 continue
+            path = f"{self._folder}/{self.stem}.{suffix}"
             try:
-                with whole_file.WholeFile(f"{self._folder}/{self.stem}.{suffix}", whole_file.PRIVATE) as file:
-                    os.fchown(file.fd, self._rights.uid, self._rights.gid)
+                with whole_file.WholeFile(path, whole_file.PRIVATE) as file:
+                    os.fchown(file.descriptor, self._rights.uid, self._rights.gid)
                     file.write(data)
             except OSError as error:
-                raise whole_file.cannot_write(f"{self._folder}/{self.stem}.{suffix}", error) from error
-
-    def _renamed(self, data: bytes, suffix: str) -> bytes:
-        """A document in which suggestions name the recording as it is kept, not as the child has seen it."""
-        if suffix == "rec":
-            return data
-        kept = f"-r {quoted(f'{self._folder}/{self.stem}.rec')}".encode()
-        pipe = f"-c {PIPE}{self._pid}:{self._memory}:0".encode()
-        return data.replace(f"-r /proc/self/fd/{self._outputs['rec']}".encode(), kept).replace(pipe, kept)
+                raise whole_file.cannot_write(path, error) from error
 
 
 def _drop(rights: Rights, capabilities: int, deadline: float) -> None:
-    """Take on the user's ids for good, with the way to the cache; no capability that the process has not, and limits
-    of time and size. Raises OSError."""
+    """Take on the user's ids for good, with access to the cache; keep only capabilities that the process has, and limit
+    time and size. Raises OSError."""
     seconds = max(1, int(deadline - time.monotonic()) + 1)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
-    os.setgroups([*rights.groups, _WAY])
-    libc.prctl(_KEEP_CAPABILITIES, 1)
+    os.setgroups([*rights.groups, _CACHE_GROUP])
+    libc.prctl(8, 1)  # PR_SET_KEEPCAPS (linux/prctl.h): a change of the user leaves them, until they are set
     os.setresgid(rights.gid, rights.gid, rights.gid)
     os.setresuid(rights.uid, rights.uid, rights.uid)
     libc.limit_capabilities(capabilities & capabilities_of(os.getpid()))
-    libc.prctl(_NO_NEW_PRIVS, 1)
-    end_with_parent(signal.SIGKILL)  # which a change of ids has taken back
+    libc.prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
+    end_with_parent(signal.SIGKILL)  # which a change of ids has cancelled

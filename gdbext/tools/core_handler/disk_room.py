@@ -1,7 +1,7 @@
-"""The room for what is kept of crashes: so many of them, so many megabytes with the users' caches.
+"""The room for what is kept of crashes: a number of them, and megabytes including the users' caches.
 
-Whoever has the most of what there is too much of loses their oldest: nobody drives out what is others'. The files are
-their users', who may change times, and sizes without bytes: time, order and user of a crash are those of its name.
+The user with the most loses the oldest: no user drives out what is others'. The files belong to their users, who may
+change times, and sizes without bytes: time, order and user of a crash are taken from its name.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from gdbext.engine.numbers import integer
 
 SUFFIXES = ("txt", "json", "rec")
 CACHES = "cache"
-"""The folder of the users' caches, USER-UID each."""
+"""The folder of the users' caches, each named USER-UID."""
 STATE_SECONDS = 60
-"""Seconds for which ``.last-USER`` says anything."""
-_BLOCK = 512
-"""Bytes that st_blocks counts in (stat(2))."""
+"""Seconds for which ``.last-USER`` is valid."""
 _TIME = "%Y%m%d-%H%M%S"
 
 
 class KeptThing(NamedTuple):
-    """A crash, or a cache, which goes first: it can be made again. They are deleted in their order."""
+    """A crash or a cache. They are deleted in their order: caches first, which can be made again."""
 
     is_crash: bool
     is_newest: bool
@@ -39,39 +37,38 @@ class KeptThing(NamedTuple):
 
 
 def crash_stem(name: str, pid: int, uid: int, user: int) -> str:
-    """The name of a crash of now, which says whose it is where its files' owner does not."""
+    """The name of a crash of now, with the user if that is not its files' owner."""
     whose = f".{user}" if user != uid else ""
     return f"crash-{name}-{pid}{whose}-{time.strftime(_TIME)}"
 
 
 def make_room(folder: Path, newest: str, keep: int, size: int) -> None:
-    """Delete until there are so many crashes, so many caches, and so many bytes at most; the crash ``newest`` stays."""
-    _forget(folder)
-    kept = sorted([*_crashes(folder, newest), *_caches(folder / CACHES)])
-    while True:
-        crashes = [each for each in kept if each.is_crash]
-        caches = [each for each in kept if not each.is_crash]
-        some = next((each for each in (crashes, caches) if len(each) > max(keep, 1)), None)
-        if some is None and sum(each.size for each in kept) <= size:
-            return
-        held = Counter[int]()
-        for each in some or kept:
-            held[each.user] += 1 if some else each.size
-        victim = max(
-            (each for each in some or kept if not each.is_newest), key=lambda each: held[each.user], default=None
-        )
-        if not victim:
-            return
-        kept.remove(victim)
-        _delete(folder, victim)
-
-
-def _forget(folder: Path) -> None:
-    """Delete what says nothing any more of users who crashed; ``.places-`` is what earlier versions left."""
-    for file in [*folder.glob(".last-*"), *folder.glob(".places-*")]:
+    """Delete until there are at most ``keep`` crashes, as many caches, and ``size`` bytes; the crash ``newest``
+    stays."""
+    for file in [*folder.glob(".last-*"), *folder.glob(".places-*")]:  # the latter are left from earlier versions
         with contextlib.suppress(FileNotFoundError):
             if not 0 <= time.time() - file.stat().st_mtime < STATE_SECONDS:
                 file.unlink()
+    kept = sorted([*_crashes(folder, newest), *_caches(folder / CACHES)])
+    while True:
+        crashes = [thing for thing in kept if thing.is_crash]
+        caches = [thing for thing in kept if not thing.is_crash]
+        too_many = next((things for things in (crashes, caches) if len(things) > max(keep, 1)), None)
+        if too_many is None and sum(thing.size for thing in kept) <= size:
+            return
+        shares = Counter[int]()  # by user: the number if there are too many, else the bytes
+        for thing in too_many or kept:
+            shares[thing.user] += 1 if too_many else thing.size
+        candidates = [thing for thing in too_many or kept if not thing.is_newest]
+        victim = max(candidates, key=lambda thing: shares[thing.user], default=None)
+        if not victim:
+            return
+        kept.remove(victim)
+        if victim.is_crash:
+            for suffix in SUFFIXES:
+                (folder / f"{victim.name}.{suffix}").unlink(missing_ok=True)
+        else:
+            shutil.rmtree(folder / CACHES / victim.name, ignore_errors=True)
 
 
 def _crashes(folder: Path, newest: str) -> Iterator[KeptThing]:
@@ -79,30 +76,22 @@ def _crashes(folder: Path, newest: str) -> Iterator[KeptThing]:
     for file in folder.glob("crash-*"):
         with contextlib.suppress(FileNotFoundError):
             files.setdefault(file.stem, []).append(file.lstat())
-    for stem, found in files.items():
+    for stem, stats in files.items():
         before, *when = stem.rsplit("-", 2)
         user = before.rpartition("-")[2].partition(".")[2]
-        whose = integer(user) if user.isdecimal() else found[0].st_uid
-        size = sum(each.st_blocks for each in found) * _BLOCK
-        yield KeptThing(True, stem == newest, "-".join(when), stem, whose, size)
+        owner = integer(user) if user.isdecimal() else stats[0].st_uid
+        size = sum(stat.st_blocks for stat in stats) * 512  # stat(2)
+        yield KeptThing(True, stem == newest, "-".join(when), stem, owner, size)
 
 
 def _caches(folder: Path) -> Iterator[KeptThing]:
     for cache in folder.iterdir() if folder.exists() else ():
         blocks, latest = 0, 0.0
-        for place, _, names in os.walk(cache):
+        for path, _, names in os.walk(cache):
             for name in [".", *names]:
                 with contextlib.suppress(FileNotFoundError):
-                    found = os.lstat(f"{place}/{name}")
-                    blocks, latest = blocks + found.st_blocks, max(latest, found.st_mtime)
+                    stat = os.lstat(f"{path}/{name}")
+                    blocks, latest = blocks + stat.st_blocks, max(latest, stat.st_mtime)
         user = cache.name.partition("-")[0]
         when = time.strftime(_TIME, time.localtime(latest))
-        yield KeptThing(False, False, when, cache.name, integer(user) if user.isdecimal() else -1, blocks * _BLOCK)
-
-
-def _delete(folder: Path, thing: KeptThing) -> None:
-    if thing.is_crash:
-        for suffix in SUFFIXES:
-            (folder / f"{thing.name}.{suffix}").unlink(missing_ok=True)
-        return
-    shutil.rmtree(folder / CACHES / thing.name, ignore_errors=True)
+        yield KeptThing(False, False, when, cache.name, integer(user) if user.isdecimal() else -1, blocks * 512)

@@ -1,9 +1,4 @@
-"""``dispatch-frames``: Python functions and passes through the dispatcher in the debugger's own ``bt``.
-
-Whether the debugger's own stacks show more than native frames, as dispatch-frames reports it.
-
-``dispatch-frames`` as text.
-"""
+"""``dispatch-frames``: shows Python functions and passes through the dispatcher in the debugger's own ``bt``."""
 
 from __future__ import annotations
 
@@ -62,21 +57,17 @@ class FramesTool(Tool):
     mode = Mode.SETTING
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the argument of this tool."""
         parser.epilog = _EPILOG
-        parser.add_argument(
-            "state", choices=("on", "off"), metavar="on|off", help="with these frames, or native ones only"
-        )
+        state_help = "with these frames, or native ones only"
+        parser.add_argument("state", choices=("on", "off"), metavar="on|off", help=state_help)
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Show them or not. Raises UsageError where there is no debugger whose stacks could, TargetError where it is
-        too old."""
+        """Raises UsageError without a debugger that could show them, TargetError if it is too old."""
         shown = args.state == "on"
         host.show_frames(shown)
         return make_report(self, session, args, sections=(FramesSection(shown),))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
 
 

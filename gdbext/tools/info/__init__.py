@@ -1,7 +1,7 @@
-"""The tool dispatch-info: what was found of torch, Python, libc and layouts; settings; memory.
+"""The tools dispatch-info (torch, Python, libc, layouts; settings; memory) and measure (layouts from PyTorch's
+headers).
 
-The tool measure: the layout of an installed PyTorch from its own headers, before a look needs it. A look measures by
-itself where it can; this is for a container of its own, or for a machine without a compiler.
+An inspection measures by itself if it can; ``measure`` is for containers, and for machines without a compiler.
 """
 
 from __future__ import annotations
@@ -45,27 +45,26 @@ class InfoTool(Tool):
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the options of this tool."""
-        parser.add_argument(
-            "--settings",
-            action="store_true",
-            help="show PyTorch settings instead: determinism, precision, generators, threads, allocators, "
-            "torch.compile, and what each thread has set for itself",
+        settings_help = (
+            "show PyTorch settings instead: determinism, precision, generators, threads, allocators, "
+            "torch.compile, and what each thread has set for itself"
         )
-        parser.add_argument(
-            "--memory",
-            action="store_true",
-            help="show instead the memory of the tensors that Python knows: storages and bytes by dtype, the largest "
-            "by the name of a module's parameter, and the counts of CUDA's caching allocator",
+        parser.add_argument("--settings", action="store_true", help=settings_help)
+        memory_help = (
+            "show instead the memory of the tensors that Python knows: storages and bytes by dtype, the largest "
+            "by the name of a module's parameter, and the counts of CUDA's caching allocator"
         )
-        parser.add_argument(
-            "--reproduce", metavar="FILE", help="with --settings: write a Python script that applies the same settings"
-        )
+        parser.add_argument("--memory", action="store_true", help=memory_help)
+        script_help = "with --settings: write a Python script that applies the same settings"
+        parser.add_argument("--reproduce", metavar="FILE", help=script_help)
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Collect the facts; everything here is allowed to be unknown. Raises NotTorch for settings without torch."""
+        """Collect the facts; each may be unknown. Raises NotTorch for settings without torch."""
         if args.settings:
-            return self._settings(session, args)
+            session, settings = session.settled(lambda session: read_settings(session, args.reproduce))
+            if args.reproduce:
+                settings_view.write(args.reproduce, settings)
+            return make_report(self, session, args, sections=(settings,))
         if args.reproduce:
             raise UsageError("--reproduce goes with --settings", help="dispatch-info --settings --reproduce FILE")
         if args.memory:
@@ -74,14 +73,8 @@ class InfoTool(Tool):
         session, info = session.settled(read_target_info)
         return make_report(self, session, args, errors=dispatcher_errors(session), sections=(info,))
 
-    def _settings(self, session: Session, args: Namespace) -> Report:
-        session, section = session.settled(lambda each: read_settings(each, args.reproduce))
-        if args.reproduce:
-            settings_view.write(args.reproduce, section)
-        return make_report(self, session, args, sections=(section,))
-
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text: it has one section, of one of three kinds."""
+        """The lines of the one section of the report."""
         if report.find_section(held_memory.MemorySection):
             return held_memory.render(report, style)
         if report.find_section(SettingsSection):
@@ -107,12 +100,11 @@ class MeasureProgram(Program):
     summary = "Measure the structures of an installed PyTorch that is not known, from its headers."
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the folder of the installed package."""
         parser.epilog = _MEASURE_EPILOG
         parser.add_argument("torch", metavar="DIR", type=Path, help="the installed torch package")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
-        """Measure, and keep the layout where looks find it. Raises LayoutError, UsageError."""
+        """Measure, and store the layout for later inspections. Raises LayoutError, UsageError."""
         args = self.parse(argv)
         library = args.torch.resolve() / "lib" / store.TORCH_LIBRARY
         build_id = build_id_of_file(library) if library.is_file() else None
@@ -121,7 +113,5 @@ class MeasureProgram(Program):
         layout = measurement.measure_torch(str(library), build_id)
         path = store.path_of_measured(build_id)
         if args.json:
-            told = {"id": layout.id, "file": path}
-            return Outcome(0, shown_json(json.dumps(told)) + "\n")
-        lines = (f"Measured {layout.id}.", f"Looks at it will use {path}")
-        return Outcome(0, "".join(f"{line}\n" for line in lines))
+            return Outcome(0, shown_json(json.dumps({"id": layout.id, "file": path})) + "\n")
+        return Outcome(0, f"Measured {layout.id}.\nLooks at it will use {path}\n")

@@ -1,7 +1,5 @@
-"""Sums up the tensors that Python's garbage collector knows: storages and bytes, and the largest of them by name.
-
-``dispatch-info --memory`` as text: the sum, then by dtype, then the largest storages.
-"""
+"""``dispatch-info --memory``: the storages and bytes of tensors that Python's garbage collector knows, the largest by
+name."""
 
 from __future__ import annotations
 
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
 OBJECTS, TENSORS, MODULES = 250_000, 8_000, 2_000
 """Objects, tensors and modules that are read at most: half a second of work."""
-_SHOWN = 20
 
 
 class HeldMemory(NamedTuple):
@@ -69,32 +66,33 @@ class MemorySection(Section):
 
 
 def read_memory(session: Session) -> MemorySection:
-    """All of it. Raises NotTorch without torch or Python, LayoutError, PythonUnsupported."""
+    """Raises NotTorch without torch or Python, LayoutError, PythonUnsupported."""
     if not session.python or not session.has_torch:
         raise NotTorch("no PyTorch for Python is loaded in this process")
-    return _HeldMemory(session).section(objects_of(session.python, OBJECTS, _kind_of))
+    return _HeldMemory(session).section(objects_of(session.python, OBJECTS, _torch_class))
 
 
 class _HeldMemory:
-    """Collects it from one process."""
+    """Collects the tensors and modules of one process."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._tensors = TensorReporter(session)
         self._fields = self._tensors.fields
         self._storages: dict[int, tuple[int, int, str, str]] = {}
+        """Address → bytes, TensorImpl of one of its tensors, its dtype, device."""
         self._modules: list[PyRef] = []
         self._unread = 0
 
-    def section(self, known: Iterator[tuple[PyRef, str] | None]) -> MemorySection:
-        """Walks the objects that Python knows, then names the largest storages."""
+    def section(self, python_objects: Iterator[tuple[PyRef, str] | None]) -> MemorySection:
+        """``python_objects``: each object with its class by _torch_class(), None for one that cannot be read."""
         objects = tensors = 0
         truncated = []
-        for found in known:
+        for entry in python_objects:
             objects += 1
-            value, kind = found or (None, "")
-            if value is None:
+            if not entry:
                 continue
+            value, kind = entry
             if kind == TENSOR_CLASS:
                 if tensors == TENSORS:
                     truncated.append(f"tensors, truncated at {TENSORS}")
@@ -105,33 +103,31 @@ class _HeldMemory:
                 self._modules.append(value)
         if objects == OBJECTS:
             truncated.append(f"Python objects, truncated at {OBJECTS}")
-        cuda, unknown = self._cuda()
+        problems = [f"{counted(self._unread, 'tensor')} without a storage that can be read"] if self._unread else []
+        cuda: tuple[CudaMemory, ...] = ()
+        if self._session.modules.named(CUDA):
+            try:
+                cuda = CudaAllocator(self._session.memory, self._session.symbolizer, self._session.layout).devices()
+                if not cuda:
+                    problems.append("CUDA's caching allocator has no device: CUDA was not initialised")
+            except GdbextError as error:
+                problems.append(f"what CUDA's caching allocator holds: {error.what}")
+        sums: dict[tuple[str, str], tuple[int, int]] = {}  # (dtype, device) → (storages, bytes)
+        for size, _, dtype, device in self._storages.values():
+            number, total = sums.get((dtype, device), (0, 0))
+            sums[dtype, device] = number + 1, total + size
+        held = (HeldMemory(*key, *numbers) for key, numbers in sums.items())
         return MemorySection(
             objects=objects,
             tensors=tensors,
             storages=len(self._storages),
             bytes=sum(size for size, *_ in self._storages.values()),
-            held=self._held(),
+            held=tuple(sorted(held, key=lambda memory: -memory.bytes)),
             largest=tuple(self._largest()),
             truncated=tuple(truncated),
-            problems=(*self._problems(), *unknown),
+            problems=tuple(problems),
             cuda=cuda,
         )
-
-    def _problems(self) -> Iterator[str]:
-        if self._unread:
-            yield f"{counted(self._unread, 'tensor')} without a storage that can be read"
-
-    def _cuda(self) -> tuple[tuple[CudaMemory, ...], tuple[str, ...]]:
-        """The counts of CUDA's caching allocator, and what is unknown of it."""
-        session = self._session
-        if not session.modules.named(CUDA):
-            return (), ()
-        try:
-            found = CudaAllocator(session.memory, session.symbolizer, session.layout).devices()
-        except GdbextError as error:
-            return (), (f"what CUDA's caching allocator holds: {error.what}",)
-        return found, () if found else ("CUDA's caching allocator has no device: CUDA was not initialised",)
 
     def _add(self, value: PyRef) -> None:
         try:
@@ -145,40 +141,23 @@ class _HeldMemory:
         except GdbextError:
             self._unread += 1
 
-    def _held(self) -> tuple[HeldMemory, ...]:
-        sums: dict[tuple[str, str], list[int]] = {}
-        for size, _, dtype, device in self._storages.values():
-            entry = sums.setdefault((dtype, device), [0, 0])
-            entry[0] += 1
-            entry[1] += size
-        found = [HeldMemory(*key, *numbers) for key, numbers in sums.items()]
-        return tuple(sorted(found, key=lambda each: -each.bytes))
-
-    # --- the largest -----------------------------------------------------------------------------
-
     def _largest(self) -> Iterator[LargeStorage]:
-        chosen = heapq.nlargest(_SHOWN, self._storages.items(), key=lambda item: item[1][0])
-        names = self._names({self._object_of(tensor) for _, (_, tensor, _, _) in chosen})
+        """The 20 largest storages, named by the class of the module that has the tensor, and its name there."""
+        chosen = heapq.nlargest(20, self._storages.items(), key=lambda item: item[1][0])
+        python_object = self._session.python_object
+        objects = {tensor: python_object(self._fields.python_object(tensor)) for _, (_, tensor, _, _) in chosen}
+        wanted, names = set(objects.values()), dict[PyRef, str]()
+        for module in self._modules:
+            for table in (PARAMETERS, BUFFERS):
+                for key, value in module[table].items(1000):
+                    if value in wanted:
+                        names.setdefault(value, f"{module.type}.{key.str(200)}")
         for storage, (size, tensor, _, _) in chosen:
             short = self._session.tensors.read(tensor).short
-            name = names.get(self._object_of(tensor), "")
-            yield LargeStorage(storage, size, short, name)
-
-    def _object_of(self, tensor: int) -> PyRef:
-        return self._session.python_object(self._fields.python_object(tensor))
-
-    def _names(self, wanted: set[PyRef]) -> dict[PyRef, str]:
-        """Names of tensor objects: the class of the module that has it, and its name there."""
-        found: dict[PyRef, str] = {}
-        for module in self._modules:
-            for owned in (PARAMETERS, BUFFERS):
-                for key, value in module[owned].items(1000):
-                    if value in wanted:
-                        found.setdefault(value, f"{module.type}.{key.str(200)}")
-        return found
+            yield LargeStorage(storage, size, short, names.get(objects[tensor], ""))
 
 
-def _kind_of(kind: PyRef) -> str:
+def _torch_class(kind: PyRef) -> str:
     """TENSOR_CLASS, MODULE_CLASS or "" for a class, by its name and those of its bases. A class in Python has a bare
     tp_name, and its module among its attributes."""
     for name, base in kind.bases:
@@ -190,14 +169,12 @@ def _kind_of(kind: PyRef) -> str:
 def render(report: Report, style: Style) -> Iterator[str]:
     """A headline, two tables, and what is missing."""
     section = report.section(MemorySection)
-    tensors, storages = (
-        f"{counted(section.tensors, 'tensor')}",
-        f"{counted(section.storages, 'storage')}",
-    )
+    tensors, storages = counted(section.tensors, "tensor"), counted(section.storages, "storage")
     least = "at least " if section.truncated else ""
     yield style(f"{tensors} that Python knows hold {least}{byte_size(section.bytes)} in {storages}.", "bold")
-    for each in section.held:
-        yield f"  {byte_size(each.bytes):>10}  {each.storages:6}  {escape(each.dtype)} on {escape(each.device)}"
+    for memory in section.held:
+        where = f"{escape(memory.dtype)} on {escape(memory.device)}"
+        yield f"  {byte_size(memory.bytes):>10}  {memory.storages:6}  {where}"
     if section.largest:
         yield ""
         yield style("The largest", "bold")
@@ -217,7 +194,7 @@ def _cuda(memory: CudaMemory, style: Style) -> Iterator[str]:
     """The figures that people ask for first: bytes now and at most; the rest is in the JSON document."""
     yield style(f"CUDA device {memory.device}, as its caching allocator counts", "bold")
     for name in ("allocated", "requested", "active", "reserved", "inactive_split"):
-        now, most = (memory.statistics.get(f"{name}_bytes.all.{each}") for each in ("current", "peak"))
+        now, most = (memory.statistics.get(f"{name}_bytes.all.{which}") for which in ("current", "peak"))
         if now is not None and most is not None:
             yield f"  {byte_size(now):>10}  {name.replace('_', ' ')}, {byte_size(most)} at its peak"
     segments, ooms = (memory.statistics.get(name, 0) for name in ("segment.all.current", "num_ooms"))

@@ -1,12 +1,12 @@
-"""``dispatch-keyset``: a DispatchKeySet, decoded, or key names turned into bits; and ``dispatch-tls``: those of a
-thread, with the rest of the thread-local state that takes part in dispatch."""
+"""``dispatch-keyset``: a DispatchKeySet decoded, or key names turned into bits; ``dispatch-tls``: a thread's dispatch
+state."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.thread_report import ThreadReport
@@ -20,7 +20,7 @@ from gdbext.engine.vocabulary import ErrorReport, Section, or_unknown
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render import Style, escape
 from gdbext.torch.stack import DispatchKeySet
-from gdbext.torch.state.dispatch_state_reader import DispatchState, FunctorchLayer, PythonMode
+from gdbext.torch.state.dispatch_state_reader import DispatchState
 from gdbext.torch.values.key_names import KeyNames
 
 if TYPE_CHECKING:
@@ -51,23 +51,6 @@ class KeySetSection(Section):
     """The release whose keys these are, where there is no process."""
 
 
-def render(report: Report, style: Style) -> Iterator[str]:
-    """The set, its parts, and what a lookup with it takes."""
-    keyset = report.section(KeySetSection)
-    yield f"{style(keyset.text, 'bold')}  {keyset.bits:#x}"
-    yield f"functionalities   {', '.join(keyset.functionalities) or 'none'}"
-    yield f"backends          {', '.join(keyset.backends) or 'none'}"
-    if keyset.stray_bits is not None:
-        yield style(f"no DispatchKeySet: bits {keyset.stray_bits:#x} mean nothing in this build", "red")
-    else:
-        yield f"highest priority  {keyset.key}, table index {keyset.table_index}"
-    if keyset.torch:
-        yield f"as in PyTorch     {keyset.torch}"
-
-
-_POINTED = re.compile(rf"\*\s*{NUMBER}")
-
-
 class KeySetTool(Tool):
     """The command ``dispatch-keyset`` as a tool."""
 
@@ -76,32 +59,25 @@ class KeySetTool(Tool):
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments of this tool."""
-        parser.add_argument(
-            "value",
-            nargs="+",
-            metavar="VALUE|EXPR",
-            help="bits (0x1000018000), key names (Meta,AutogradMeta), a DispatchKeySet(...) as PyTorch prints it, "
+        value_help = (
+            "bits (0x1000018000), key names (Meta,AutogradMeta), a DispatchKeySet(...) as PyTorch prints it, "
             "a register of the selected thread ($NAME, *$NAME+8), memory (*0x7f...), "
-            "a tensor's key set (tensor:0x7f...)",
+            "a tensor's key set (tensor:0x7f...)"
         )
-
-        parser.add_argument(
-            "--torch",
-            metavar="VERSION",
-            help="without a process: use this release's keys (2.13; default: the newest known)",
-        )
+        parser.add_argument("value", nargs="+", metavar="VALUE|EXPR", help=value_help)
+        torch_help = "without a process: use this release's keys (2.13; default: the newest known)"
+        parser.add_argument("--torch", metavar="VERSION", help=torch_help)
 
     def run_alone(self, args: Namespace) -> Report:
         """Decode bits or names by a release's keys. Raises UsageError."""
         releases = {name: store.release(version) for name, version in store.index()["torch"].items()}
         wanted = store.release(args.torch) if args.torch else max(releases.values())
-        found = [name for name, release in releases.items() if wanted and release[: len(wanted)] == wanted]
-        if not found:
+        layouts = [name for name, release in releases.items() if wanted and release[: len(wanted)] == wanted]
+        if not layouts:
             known = sorted({release[:2] for release in releases.values()})
             names = ", ".join(".".join(map(str, release)) for release in known)
             raise UsageError(f"the keys of PyTorch {args.torch} are not known", help=f"--torch one of {names}")
-        layout = store.shipped(f"{store.DATA}/{max(found, key=lambda name: releases[name])}")
+        layout = store.shipped(f"{store.DATA}/{max(layouts, key=lambda name: releases[name])}")
         word = " ".join(args.value).strip()
         if word.startswith(("$", "*", "tensor:")):
             raise UsageError(f"{word} is in a process", help=f"scripts/dispatch -p PID dispatch-keyset '{word}'")
@@ -113,29 +89,34 @@ class KeySetTool(Tool):
         """Decode the value. Raises UsageError for what is not a keyset, NotTorch, LayoutError."""
         if args.torch:
             raise UsageError("--torch is for keysets without a process", why="the process has its own PyTorch")
-        session, section = session.settled(lambda each: _read(each, " ".join(args.value)))
+        word = " ".join(args.value).strip()
+
+        def read(session: Session) -> KeySetSection:
+            keys = session.dispatch_keys
+            if match := TENSOR.fullmatch(word):
+                bits = session.tensors.key_set(number(match.group(1)))
+            elif match := re.fullmatch(rf"\*\s*{NUMBER}", word):
+                bits = session.memory.u64(number(match.group(1)))
+            else:
+                register = register_value(session, word, "the value")
+                bits = keys.parse(word) if register is None else register
+            return _section(keys, bits)
+
+        session, section = session.settled(read)
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
-        return render(report, style)
-
-
-def _read(session: Session, text: str) -> KeySetSection:
-    keys = session.dispatch_keys
-    return _section(keys, _bits(session, keys, text))
-
-
-def _bits(session: Session, keys: KeyNames, text: str) -> int:
-    word = text.strip()
-    tensor = TENSOR.fullmatch(word)
-    if tensor:
-        return session.tensors.key_set(number(tensor.group(1)))
-    pointed = _POINTED.fullmatch(word)
-    if pointed:
-        return session.memory.u64(number(pointed.group(1)))
-    register = register_value(session, word, "the value")
-    return keys.parse(word) if register is None else register
+        """The set, its parts, and what a lookup with it takes."""
+        keyset = report.section(KeySetSection)
+        yield f"{style(keyset.text, 'bold')}  {keyset.bits:#x}"
+        yield f"functionalities   {', '.join(keyset.functionalities) or 'none'}"
+        yield f"backends          {', '.join(keyset.backends) or 'none'}"
+        if keyset.stray_bits is not None:
+            yield style(f"no DispatchKeySet: bits {keyset.stray_bits:#x} mean nothing in this build", "red")
+        else:
+            yield f"highest priority  {keyset.key}, table index {keyset.table_index}"
+        if keyset.torch:
+            yield f"as in PyTorch     {keyset.torch}"
 
 
 def _section(keys: KeyNames, bits: int) -> KeySetSection:
@@ -161,73 +142,54 @@ class ThreadStateTool(Tool):
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the options of this tool."""
         add_thread_choice(parser)
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """The state of the chosen threads. A thread that cannot be read costs that thread. Raises NotTorch,
+        """The state of the chosen threads. A thread that cannot be read costs only itself. Raises NotTorch,
         LayoutError."""
-        session, (threads, errors) = session.settled(lambda each: self._read(each, args))
+
+        def read(session: Session) -> tuple[list[ThreadReport], list[ErrorReport]]:
+            reader = session.dispatch_states
+            threads: list[ThreadReport] = []
+            errors: list[ErrorReport] = []
+            for thread in chosen_threads(session.target, args, self.name):
+                try:
+                    state = reader.read(session.memory.architecture.thread_pointer(thread.registers()))
+                except GdbextError as error:
+                    errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
+                    continue
+                errors.extend(ErrorReport(problem, f"thread {thread.tid}") for problem in state.problems)
+                threads.append(report_dispatch_state(session, thread, state))
+            return threads, errors
+
+        session, (threads, errors) = session.settled(read)
         return make_report(self, session, args, threads=threads, errors=errors)
 
-    def _read(self, session: Session, args: Namespace) -> tuple[list[ThreadReport], list[ErrorReport]]:
-        reader = session.dispatch_states
-        threads = []
-        errors: list[ErrorReport] = []
-        for thread in chosen_threads(session.target, args, self.name):
-            try:
-                state = reader.read(session.memory.architecture.thread_pointer(thread.registers()))
-            except GdbextError as error:
-                errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
-                continue
-            errors.extend(ErrorReport(problem, f"thread {thread.tid}") for problem in state.problems)
-            threads.append(report_dispatch_state(session, thread, state))
-        return threads, errors
-
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
-        return _states(report, style)
+        """All threads of the report, a blank line between them."""
+        for position, thread in enumerate(report.threads):
+            if position:
+                yield ""
+            number = f" {thread.number}" if thread.number is not None else ""
+            name = thread.python_name or thread.name
+            named = f' "{escape(name)}"' if name else ""
+            yield style(f"Thread{number}{named} (tid {thread.tid})", "bold")
+            if thread.tls:
+                yield from _state_lines(thread.tls)
+        if not report.threads:
+            yield "No thread to show."
 
 
-_Item = TypeVar("_Item")
+def _state_lines(tls: DispatchState) -> Iterator[str]:
+    def on_or_off(value: bool | None) -> str:
+        return "unknown" if value is None else "on" if value else "off"
 
+    def listed(items: Iterable[object] | None) -> str:
+        return "unknown" if items is None else escape(", ".join(map(str, items))) or "none"
 
-def _states(report: Report, style: Style) -> Iterator[str]:
-    """All threads of the report, a blank line between them."""
-    for position, thread in enumerate(report.threads):
-        if position:
-            yield ""
-        yield style(_headline(thread), "bold")
-        if thread.tls:
-            yield from _state(thread.tls)
-    if not report.threads:
-        yield "No thread to show."
-
-
-def _headline(thread: ThreadReport) -> str:
-    number = f" {thread.number}" if thread.number is not None else ""
-    name = thread.python_name or thread.name
-    named = f' "{escape(name)}"' if name else ""
-    return f"Thread{number}{named} (tid {thread.tid})"
-
-
-def _state(tls: DispatchState) -> Iterator[str]:
     yield f"  included  {_keys(tls.included_set)}"
     yield f"  excluded  {_keys(tls.excluded_set)}"
-    yield "  " + ", ".join(f"{name} {_on_or_off(value)}" for name, value in _flags(tls).items())
-    yield f"  autocast  {_autocast(tls)}"
-    yield f"  functorch  {_list(tls.functorch, _layer)}"
-    yield f"  Python modes  {_list(tls.python_modes, _mode)}"
-    yield f"  __torch_function__  {tls.torch_function or 'unknown'}; modes {_list(tls.torch_function_modes, str)}"
-    yield f"  autograd sequence number  {or_unknown(tls.sequence_number, 'unknown')}"
-
-
-def _keys(keyset: DispatchKeySet | None) -> str:
-    return f"({', '.join(keyset.keys)}) {keyset.bits:#x}" if keyset else "unknown"
-
-
-def _flags(tls: DispatchState) -> dict[str, bool | None]:
-    return {
+    flags = {
         "grad mode": tls.autograd.grad_mode,
         "inference mode": tls.autograd.inference_mode,
         "forward ad": tls.autograd.forward_ad,
@@ -235,28 +197,22 @@ def _flags(tls: DispatchState) -> dict[str, bool | None]:
         "view replay": tls.autograd.view_replay,
         "python dispatcher": tls.python_dispatcher,
     }
+    yield "  " + ", ".join(f"{name} {on_or_off(value)}" for name, value in flags.items())
+    autocast = "unknown"
+    if tls.autocast is not None:
+        enabled = {device: state.dtype for device, state in tls.autocast.items() if state.enabled}
+        autocast = ", ".join(f"{device} ({dtype or 'dtype unknown'})" for device, dtype in enabled.items())
+        if enabled:
+            autocast += f", nesting {tls.autocast_nesting}, cache {on_or_off(tls.autocast_cache)}"
+    yield f"  autocast  {autocast or 'off'}"
+    levels = tls.functorch
+    yield f"  functorch  {listed(levels and [f'{level.transform} (level {level.level})' for level in levels])}"
+    modes = tls.python_modes
+    names = modes and [f"{mode.name} [{mode.infra}]" if mode.infra else mode.name for mode in modes]
+    yield f"  Python modes  {listed(names)}"
+    yield f"  __torch_function__  {tls.torch_function or 'unknown'}; modes {listed(tls.torch_function_modes)}"
+    yield f"  autograd sequence number  {or_unknown(tls.sequence_number, 'unknown')}"
 
 
-def _on_or_off(value: bool | None) -> str:
-    return "unknown" if value is None else "on" if value else "off"
-
-
-def _list(items: Sequence[_Item] | None, name: Callable[[_Item], str]) -> str:
-    """``items`` None: they could not be read."""
-    return "unknown" if items is None else escape(", ".join(map(name, items))) or "none"
-
-
-def _layer(layer: FunctorchLayer) -> str:
-    return f"{layer.transform} (level {layer.level})"
-
-
-def _mode(mode: PythonMode) -> str:
-    return f"{mode.name} [{mode.infra}]" if mode.infra else mode.name
-
-
-def _autocast(tls: DispatchState) -> str:
-    if tls.autocast is None:
-        return "unknown"
-    on = [f"{device} ({one.dtype or 'dtype unknown'})" for device, one in tls.autocast.items() if one.enabled]
-    extra = f", nesting {tls.autocast_nesting}, cache {_on_or_off(tls.autocast_cache)}"
-    return (", ".join(on) + extra) if on else "off"
+def _keys(keyset: DispatchKeySet | None) -> str:
+    return f"({', '.join(keyset.keys)}) {keyset.bits:#x}" if keyset else "unknown"

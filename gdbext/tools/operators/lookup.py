@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
@@ -15,10 +17,8 @@ from gdbext.engine.vocabulary import Section, json_member
 from gdbext.errors import BadData, UsageError
 from gdbext.render import Style, escape, short_name
 from gdbext.torch.registry import Operator
-from gdbext.torch.registry.kernel import RegisteredKernel
 from gdbext.torch.stack import DispatchKeySet
-from gdbext.torch.stack.key_choice import ChosenKernel, ExpectedLookup, RedispatchPredictor, key_set
-from gdbext.torch.values.key_names import KeyNames
+from gdbext.torch.stack.key_choice import ChosenKernel, ExpectedLookup, key_set
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -36,17 +36,12 @@ class LookupTool(Tool):
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments of this tool."""
         parser.add_argument("op", metavar="OP[.OVERLOAD]", help="one operator: aten::mm, aten::add.Tensor")
-        parser.add_argument(
-            "keyset", nargs="*", metavar="KEYSET", help="key names (Meta,AutogradMeta) or bits (0x1000018000)"
-        )
+        keyset_help = "key names (Meta,AutogradMeta) or bits (0x1000018000)"
+        parser.add_argument("keyset", nargs="*", metavar="KEYSET", help=keyset_help)
         parser.add_argument("--thread", metavar="TID|N", help="apply this thread's included and excluded keys")
-        parser.add_argument(
-            "--args",
-            metavar="KEYS;KEYS",
-            help="the keys of each tensor argument, or tensor:0x7f... for one in memory; needs no KEYSET",
-        )
+        args_help = "the keys of each tensor argument, or tensor:0x7f... for one in memory; needs no KEYSET"
+        parser.add_argument("--args", metavar="KEYS;KEYS", help=args_help)
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Look up. Raises UsageError for an unknown or ambiguous operator or a malformed keyset."""
@@ -54,110 +49,45 @@ class LookupTool(Tool):
             raise UsageError("give either a keyset or --args", help="dispatch-lookup aten::mm Meta,AutogradMeta")
         if args.keyset and args.thread:
             raise UsageError("--thread goes with --args: a keyset is taken as it is")
-        session, section = session.settled(lambda each: _read(each, args))
+        session, section = session.settled(lambda session: _lookup(session, args))
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
-        return render(report, style)
-
-
-def _read(session: Session, args: Namespace) -> LookupSection:
-
-    operator = session.dispatcher.find_one(args.op)
-    if args.args:
-        keyset, call = _call(session, operator, args)
-    else:
-        keyset, call = session.dispatcher.keys.parse(" ".join(args.keyset)), None
-    _check(session, keyset)
-    return lookup_section(session.chains, operator, keyset, call)
-
-
-def _check(session: Session, keyset: int) -> None:
-    """Raises UsageError for a keyset that no lookup can be made with."""
-    try:
-        session.dispatcher.keys.table_index(keyset)
-    except BadData as error:
-        raise UsageError(error.what, help="check it with: dispatch-keyset") from None
-
-
-def _call(session: Session, operator: Operator, args: Namespace) -> tuple[int, CallKeys]:
-    """Lines on the keyset that a call with these tensors computes."""
-    arguments = [_argument(session, position, word) for position, word in enumerate(args.args.split(";"))]
-    if args.thread is None:
-        constant = session.layout.constant
-        initial = constant("keyset.default_included_set"), constant("keyset.default_excluded_set")
-        return call_keys(operator, arguments, None, *initial)
-    thread = find_thread(session.target, args.thread)
-    local = session.dispatch_states.keysets(session.memory.architecture.thread_pointer(thread.registers()))
-    return call_keys(operator, arguments, thread.tid, *local)
-
-
-def _argument(session: Session, position: int, word: str) -> ArgumentKeys:
-    """The argument in words: ``CPU,AutogradCPU``, ``tensor:0x7f…``, or nothing."""
-
-    keys, word = session.dispatcher.keys, word.strip()
-    tensor = TENSOR.fullmatch(word)
-    if tensor:
-        facts = session.tensors.read(number(tensor.group(1)))
-        return argument_keys(keys, position, facts.key_set, facts.short)
-    return argument_keys(keys, position, keys.parse(word)) if word else argument_keys(keys, position, 0, "no tensor")
-
-
-def render(report: Report, style: Style) -> Iterator[str]:
-    """The keyset and where it comes from, the kernel found, and the chain from there."""
-    lookup = report.section(LookupSection)
-    name = f"{lookup.op}.{lookup.overload}" if lookup.overload else lookup.op
-    if lookup.call:
-        yield from _call_text(lookup.call)
-    yield f"{style(escape(name), 'bold')} with {_keys(lookup.keyset)} {lookup.keyset.bits:#x}"
-    yield f"  key {lookup.key}, table index {lookup.table_index}"
-    if not lookup.consistent:
-        yield style("  the table entry is not what the registrations lead to: see dispatch-op", "red")
-    for depth, link in enumerate(lookup.chain):
-        yield from _link(depth, link, style, report.why)
-
-
-def _call_text(call: CallKeys) -> Iterator[str]:
-    for argument in call.arguments:
-        tensor = f"  {escape(argument.tensor)}" if argument.tensor else ""
-        yield f"  tensor argument {argument.argument}  contributes {_keys(argument.keyset)}{tensor}"
-    whose = f"thread {call.thread}" if call.thread else "a thread in its initial state"
-    yield f"  {whose} includes {_keys(call.included)}"
-    yield f"  {whose} excludes {_keys(call.excluded)}"
-    if call.fallthrough.bits:
-        yield f"  skipped, since they fall through: {_keys(call.fallthrough)}"
+        """The keyset and where it comes from, the kernel, and the chain from there."""
+        lookup = report.section(LookupSection)
+        name = f"{lookup.op}.{lookup.overload}" if lookup.overload else lookup.op
+        call = lookup.call
+        if call:
+            for argument in call.arguments:
+                tensor = f"  {escape(argument.tensor)}" if argument.tensor else ""
+                yield f"  tensor argument {argument.argument}  contributes {_keys(argument.keyset)}{tensor}"
+            whose = f"thread {call.thread}" if call.thread else "a thread in its initial state"
+            yield f"  {whose} includes {_keys(call.included)}"
+            yield f"  {whose} excludes {_keys(call.excluded)}"
+            if call.fallthrough.bits:
+                yield f"  skipped, since they fall through: {_keys(call.fallthrough)}"
+        yield f"{style(escape(name), 'bold')} with {_keys(lookup.keyset)} {lookup.keyset.bits:#x}"
+        yield f"  key {lookup.key}, table index {lookup.table_index}"
+        if not lookup.consistent:
+            yield style("  the table entry is not what the registrations lead to: see dispatch-op", "red")
+        for depth, link in enumerate(lookup.chain):
+            kernel, chosen = link.kernel.kernel, link.kernel
+            function, python = escape(short_name(kernel.function or "no kernel")), kernel.python
+            if python and python.file:
+                function += f" ({escape(python.file)}:{python.line})"
+            kinds = ("boxed", "unboxed", "sym_unboxed", "fallthrough")
+            abilities = " ".join(kind for kind in kinds if getattr(kernel, kind)) or "missing"
+            arrow = "  then " if depth else "  found"
+            yield f"{arrow} {style(link.key, 'bold')}: {function}  [{abilities}] ({chosen.path} {chosen.reason})"
+            if chosen.registered_at:
+                yield style(f"        {escape(chosen.registered_at)}", "dim")
+            yield f"        {escape(link.why)}"
+            if report.why and link.next_keyset:
+                yield f"        redispatches with {_keys(link.next_keyset)} {link.next_keyset.bits:#x}"
 
 
 def _keys(keyset: DispatchKeySet) -> str:
     return f"({', '.join(keyset.keys)})" if keyset.keys else f"(none, bits {keyset.bits:#x})"
-
-
-def _link(number: int, link: ExpectedLookup, style: Style, why: bool) -> Iterator[str]:
-    arrow = "  found" if number == 0 else "  then "
-    kernel = link.kernel
-    what = f"{_function(kernel.kernel)}  [{_abilities(kernel.kernel)}] ({kernel.path} {kernel.reason})"
-    yield f"{arrow} {style(link.key, 'bold')}: {what}"
-    if kernel.registered_at:
-        yield style(f"        {escape(kernel.registered_at)}", "dim")
-    yield f"        {escape(link.why)}"
-    if why and link.next_keyset:
-        yield f"        redispatches with {_keys(link.next_keyset)} {link.next_keyset.bits:#x}"
-
-
-def _function(kernel: RegisteredKernel) -> str:
-    name, python = escape(short_name(kernel.function or "no kernel")), kernel.python
-    return f"{name} ({escape(python.file)}:{python.line})" if python and python.file else name
-
-
-def _abilities(kernel: RegisteredKernel) -> str:
-    ways = {
-        "boxed": kernel.boxed,
-        "unboxed": kernel.unboxed,
-        "sym_unboxed": kernel.sym_unboxed,
-        "fallthrough": kernel.fallthrough,
-    }
-    return " ".join(way for way, exists in ways.items() if exists) or "missing"
 
 
 @dataclass(frozen=True)
@@ -205,13 +135,19 @@ class LookupSection(Section):
         return self.chain[0].kernel
 
 
-def lookup_section(
-    predictor: RedispatchPredictor, operator: Operator, keyset: int, call: CallKeys | None = None
-) -> LookupSection:
-    """The result of ``OperatorEntry::lookup`` for a keyset. Raises BadData (bits without meaning), MemoryFault."""
+def _lookup(session: Session, args: Namespace) -> LookupSection:
+    """Raises UsageError, BadData (bits without meaning), MemoryFault."""
+    operator, call = session.dispatcher.find_one(args.op), None
     keys = operator.dispatcher.keys
-    index = keys.table_index(keyset)
-    links = predictor.chain(operator, keyset)
+    if args.args:
+        keyset, call = _call_keyset(session, operator, args)
+    else:
+        keyset = keys.parse(" ".join(args.keyset))
+    try:
+        index = keys.table_index(keyset)
+    except BadData as error:
+        raise UsageError(error.what, help="check it with: dispatch-keyset") from None
+    links = session.chains.chain(operator, keyset)
     return LookupSection(
         op=operator.name,
         overload=operator.overload,
@@ -224,23 +160,30 @@ def lookup_section(
     )
 
 
-def call_keys(
-    operator: Operator, arguments: Sequence[ArgumentKeys], thread: int | None, included: int, excluded: int
-) -> tuple[int, CallKeys]:
-    """The keyset that a call computes, and from what: ``computeDispatchKeySet`` (ATen/core/dispatch/
+def _call_keyset(session: Session, operator: Operator, args: Namespace) -> tuple[int, CallKeys]:
+    """The keyset that a call with these tensors computes, and from what: ``computeDispatchKeySet`` (ATen/core/dispatch/
     DispatchKeyExtractor.h), ((arguments | included) - excluded) & the operator's mask."""
     keys = operator.dispatcher.keys
-    united = 0
-    for argument in arguments:
-        united |= argument.keyset.bits
-    local = keys.minus(united | included, excluded)
+    arguments = []
+    for position, word in enumerate(map(str.strip, args.args.split(";"))):  # keys, ``tensor:0x7f…``, or nothing
+        match = TENSOR.fullmatch(word)
+        if match:
+            facts = session.tensors.read(number(match.group(1)))
+            arguments.append(ArgumentKeys(position, facts.short, key_set(keys, facts.key_set)))
+        else:
+            bits = keys.parse(word) if word else 0
+            arguments.append(ArgumentKeys(position, None if word else "no tensor", key_set(keys, bits)))
+    tid = None
+    if args.thread is None:
+        constant = session.layout.constant
+        included, excluded = constant("keyset.default_included_set"), constant("keyset.default_excluded_set")
+    else:
+        thread = find_thread(session.target, args.thread)
+        pointer = session.memory.architecture.thread_pointer(thread.registers())
+        tid, (included, excluded) = thread.tid, session.dispatch_states.keysets(pointer)
+    united = reduce(or_, (argument.keyset.bits for argument in arguments), included)
+    local = keys.minus(united, excluded)
     mask = operator.extractor.mask(keys, local)
     skipped = keys.minus(local, mask) & ~keys.backend_mask
-    return local & mask, CallKeys(
-        tuple(arguments), thread, key_set(keys, included), key_set(keys, excluded), key_set(keys, skipped)
-    )
-
-
-def argument_keys(keys: KeyNames, position: int, bits: int, tensor: str = "") -> ArgumentKeys:
-    """The contribution of the tensor argument at a position."""
-    return ArgumentKeys(position, tensor or None, key_set(keys, bits))
+    parts = (key_set(keys, bits) for bits in (included, excluded, skipped))
+    return local & mask, CallKeys(tuple(arguments), tid, *parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report
@@ -15,7 +15,19 @@ from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.vocabulary import ErrorReport, counted
 from gdbext.errors import BadData, GdbextError, UsageError
 from gdbext.render import Style, escape
-from gdbext.tools.operators import operator_section
+from gdbext.tools.operators.operator_section import (
+    FEW,
+    OperatorReport,
+    OperatorSection,
+    SchemasSection,
+    TableChoice,
+    TableEntry,
+    declarations,
+    declared,
+    function_text,
+    grouped,
+    kernel_text,
+)
 from gdbext.torch.registry import Operator
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, OperatorRegistration
 from gdbext.torch.registry.kernel import KernelFunction, KernelName, RegisteredKernel
@@ -29,7 +41,7 @@ if TYPE_CHECKING:
 
 
 CONTRADICTIONS_SHOWN = 50
-"""Contradictions that are spelled out; a library torn out in the middle makes thousands."""
+"""Contradictions that are spelled out; a library that is torn in the middle makes thousands."""
 
 
 class OperatorReporter:
@@ -40,42 +52,74 @@ class OperatorReporter:
         self._kernels = tables.dispatcher.kernels
         self._keys = tables.dispatcher.keys
         self._key = key
-        self.findings = _registering(tables)
-        self.errors: list[ErrorReport] = _nameless(tables.dispatcher.nameless)
+        self.findings: list[Finding] = []
+        self.errors: list[ErrorReport] = []
         self._registered: dict[tuple[KernelFunction, KernelName], RegisteredKernel] = {}
+        tid = tables.dispatcher.registering_thread
+        if tid:
+            what = "it is registering, so lists and tables may be half updated"
+            evidence = ("c10::Dispatcher::Guard::mutex is locked",)
+            self.findings.append(Finding(NOTE, f"thread {tid} holds the dispatcher's lock: {what}", (tid,), evidence))
+        # One error for all operators without a readable name: any of them may be the one that was asked for.
+        nameless = tables.dispatcher.nameless
+        for address, error in list(nameless.items())[:1]:
+            others = f" and of {len(nameless) - 1} more" if len(nameless) > 1 else ""
+            self.errors.append(ErrorReport.of(error, f"name of the operator at {address:#x}{others}"))
 
-    def report_all(self, operators: Sequence[Operator]) -> tuple[operator_section.OperatorReport, ...]:
+    def report_all(self, operators: Sequence[Operator]) -> tuple[OperatorReport, ...]:
         """Every operator that can be read."""
-        found = []
+        reports = []
         for operator in operators:
             try:
-                found.append(self.report(operator))
+                reports.append(self.report(operator))
             except GdbextError as error:
                 self.errors.append(ErrorReport.of(error, f"operator at {operator.address:#x}"))
-        return tuple(found)
+        return tuple(reports)
 
-    def report(self, operator: Operator) -> operator_section.OperatorReport:
-        """One operator; with its bare table where its registrations cannot be read. Raises MemoryFault, BadData."""
+    def report(self, operator: Operator) -> OperatorReport:
+        """One operator; with its bare table if its registrations cannot be read. Raises MemoryFault, BadData."""
         schema, debug = self._schema(operator)
         registrations: tuple[OperatorRegistration, ...] | None = None
-        hidden = 0
+        hidden, key = 0, self._key
         try:
-            known = self._tables.registrations(operator)
-            computed = self._tables.table(operator, known)
+            all_registrations = self._tables.registrations(operator)
+            computed = self._tables.table(operator, all_registrations)
         except GdbextError as error:
             self.errors.append(ErrorReport.of(error, f"registrations of {operator.qualified}"))
-            self.findings.append(_unreadable(operator, error))
-            table = self._bare_table(operator)
+            kind = "do not hold together" if isinstance(error, BadData) else "cannot be read"
+            summary = f"{operator.qualified}: its registrations {kind}, so its table is shown as it stands"
+            self.findings.append(Finding(NOTE, summary, (), (error.what,)))
+            table = []
+            for slot, name in enumerate(slot.name for slot in self._keys.slots):
+                if key in (None, name):
+                    kernel = self._kernel(operator, operator.kernel(slot), name)._replace(aliases=())
+                    table.append(TableEntry(name, slot, TableChoice(kernel, None, None, None, None)))
         else:
-            self.findings.extend(_contradictions(operator, computed, len(self.findings)))
-            registrations = tuple(self._registration(operator, one) for one in known if self._concerns(one, computed))
-            hidden = len(known) - len(registrations)
-            key = self._key
+            self.findings.extend(_contradictions(operator, computed, CONTRADICTIONS_SHOWN - len(self.findings)))
+            # With a key: what is registered under it, or fills its entry.
+            sources = {key, *(entry.source for entry in computed if entry.key == key)}
+            registrations = tuple(
+                registration._replace(
+                    kernel=self._kernel(operator, registration.kernel.words, registration.key),
+                    inferred_schema=self._inferred_schema(operator, registration),
+                )
+                for registration in all_registrations
+                if key is None or registration.key in sources
+            )
+            hidden = len(all_registrations) - len(registrations)
             wanted = computed if key is None else [entry for entry in computed if key in (entry.key, entry.source)]
             table = self._table(operator, wanted)
-        return operator_section.OperatorReport(
-            operator.name, operator.overload, operator.address, schema, debug, registrations, table, hidden
+        return OperatorReport(
+            operator.name, operator.overload, operator.address, schema, debug, registrations, tuple(table), hidden
         )
+
+    def _inferred_schema(self, operator: Operator, registration: OperatorRegistration) -> str | None:
+        try:
+            return self._tables.inferred_schema(registration)
+        except GdbextError as error:
+            where = f"schema inferred for {registration.key} of {operator.qualified}"
+            self.errors.append(ErrorReport.of(error, where))
+            return None
 
     def _schema(self, operator: Operator) -> tuple[str | None, str | None]:
         """(the schema's text, where it was registered)."""
@@ -91,101 +135,40 @@ class OperatorReporter:
 
     # --- registrations ---------------------------------------------------------------------------
 
-    def _concerns(self, registration: OperatorRegistration, computed: Sequence[ComputedEntry]) -> bool:
-        """Registered under the wanted key, or the one that fills that key's entry."""
-        key = self._key
-        if key is None or registration.key == key:
-            return True
-        return any(entry.key == key and entry.source == registration.key for entry in computed)
-
-    def _registration(self, operator: Operator, one: OperatorRegistration) -> OperatorRegistration:
-        kernel = self._kernel(operator, one.kernel.words, one.key)
-        return one._replace(kernel=kernel, inferred_schema=self._inferred_schema(operator, one))
-
-    def _inferred_schema(self, operator: Operator, one: OperatorRegistration) -> str | None:
-        try:
-            return self._tables.inferred_schema(one)
-        except GdbextError as error:
-            self.errors.append(ErrorReport.of(error, f"schema inferred for {one.key} of {operator.qualified}"))
-            return None
-
     # --- the table -------------------------------------------------------------------------------
 
-    def _table(self, operator: Operator, computed: Sequence[ComputedEntry]) -> tuple[operator_section.TableEntry, ...]:
+    def _table(self, operator: Operator, computed: Sequence[ComputedEntry]) -> list[TableEntry]:
         """Entries of a dispatch table. A choice that entries have in common is made once."""
-        shared: dict[tuple[object, ...], operator_section.TableChoice] = {}
+        shared: dict[tuple[object, ...], TableChoice] = {}
         entries = []
         for entry in computed:
             same = entry[2:]  # all but the key and its slot
             choice = shared.get(same)
             if not choice:
-                choice = self._choice(operator, entry)
+                expected = None
+                if not entry.consistent:
+                    expected = self._kernel(operator, entry.expected, entry.key)._replace(aliases=())
+                kernel = self._kernel(operator, entry.kernel, entry.key)
+                debug, source = entry.debug or None, entry.source or None
+                choice = TableChoice(kernel, debug, entry.reason, entry.path, source, expected)
                 if entry.consistent and not choice.kernel.aliases:  # the key chooses among the names of folded code
                     shared[same] = choice
-            entries.append(operator_section.TableEntry(entry.key, entry.slot, choice))
-        return tuple(entries)
-
-    def _choice(self, operator: Operator, entry: ComputedEntry) -> operator_section.TableChoice:
-        expected = None
-        if not entry.consistent:
-            expected = self._kernel(operator, entry.expected, entry.key)._replace(aliases=())
-        return operator_section.TableChoice(
-            self._kernel(operator, entry.kernel, entry.key),
-            entry.debug or None,
-            entry.reason,
-            entry.path,
-            entry.source or None,
-            expected,
-        )
+            entries.append(TableEntry(entry.key, entry.slot, choice))
+        return entries
 
     def _kernel(self, operator: Operator, kernel: KernelFunction, key: str) -> RegisteredKernel:
         name = self._kernels.name(kernel, key, operator.name)
-        known = self._registered.get((kernel, name))
-        if not known:
-            known = self._registered[kernel, name] = self._kernels.registered(kernel, name)
-        return known
-
-    def _bare_table(self, operator: Operator) -> tuple[operator_section.TableEntry, ...]:
-        """The table as it stands in memory: how its entries were chosen is not known. Raises MemoryFault."""
-        entries = []
-        for slot, key in enumerate(each.name for each in self._keys.slots):
-            if self._key in (None, key):
-                kernel = self._kernel(operator, operator.kernel(slot), key)._replace(aliases=())
-                entries.append(
-                    operator_section.TableEntry(key, slot, operator_section.TableChoice(kernel, None, None, None, None))
-                )
-        return tuple(entries)
+        registered = self._registered.get((kernel, name))
+        if not registered:
+            registered = self._registered[kernel, name] = self._kernels.registered(kernel, name)
+        return registered
 
 
-def _nameless(lost: Mapping[int, GdbextError]) -> list[ErrorReport]:
-    """One error for all operators whose names cannot be read: any of them may be the one that was asked for."""
-    if not lost:
-        return []
-    address, error = next(iter(lost.items()))
-    others = f" and of {len(lost) - 1} more" if len(lost) > 1 else ""
-    return [ErrorReport.of(error, f"name of the operator at {address:#x}{others}")]
-
-
-def _registering(tables: DispatchTables) -> list[Finding]:
-    """Says that a thread is registering right now, so what follows may be half done."""
-    tid = tables.dispatcher.registering_thread
-    if not tid:
-        return []
-    summary = f"thread {tid} holds the dispatcher's lock: it is registering, so lists and tables may be half updated"
-    return [Finding(NOTE, summary, (tid,), ("c10::Dispatcher::Guard::mutex is locked",))]
-
-
-def _unreadable(operator: Operator, error: GdbextError) -> Finding:
-    kind = "do not hold together" if isinstance(error, BadData) else "cannot be read"
-    summary = f"{operator.qualified}: its registrations {kind}, so its table is shown as it stands"
-    return Finding(NOTE, summary, (), (error.what,))
-
-
-def _contradictions(operator: Operator, computed: Sequence[ComputedEntry], known: int) -> list[Finding]:
-    """A table entry that is not what the registrations lead to, each a finding of its own."""
-    broken = [entry for entry in computed if entry.kernel != entry.expected][: max(0, CONTRADICTIONS_SHOWN - known)]
+def _contradictions(operator: Operator, computed: Sequence[ComputedEntry], limit: int) -> list[Finding]:
+    """A finding for each table entry that is not what the registrations lead to, at most ``limit``."""
+    broken = [entry for entry in computed if entry.kernel != entry.expected][: max(0, limit)]
     name = operator.dispatcher.kernels.name
-    found = []
+    findings = []
     for entry in broken:
         holds = name(entry.kernel, entry.key, operator.name).function or "no kernel"
         wanted = name(entry.expected, entry.key, operator.name).function or "no kernel"
@@ -193,8 +176,8 @@ def _contradictions(operator: Operator, computed: Sequence[ComputedEntry], known
         step = f"step {entry.path} ({entry.reason}): {entry.debug}"
         evidence = (step, f"table {entry.kernel}", f"expected {entry.expected}")
         summary = f"{where} holds {holds}, its registrations lead to {wanted}"
-        found.append(Finding(NOTE, summary, (), evidence))
-    return found
+        findings.append(Finding(NOTE, summary, (), evidence))
+    return findings
 
 
 class OperatorTool(Tool):
@@ -205,30 +188,23 @@ class OperatorTool(Tool):
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments of this tool."""
-        parser.add_argument(
-            "op",
-            nargs="?",
-            metavar="OP[.OVERLOAD]|PATTERN",
-            help="mm: every operator with that base name; aten::mm, aten::mm.out: exact (aten::mm.default: the "
-            "overload without a name); '*mm*': a glob matched against base names",
+        op_help = (
+            "mm: every operator with that base name; aten::mm, aten::mm.out: exact (aten::mm.default: the "
+            "overload without a name); '*mm*': a glob matched against base names"
         )
+        parser.add_argument("op", nargs="?", metavar="OP[.OVERLOAD]|PATTERN", help=op_help)
         parser.add_argument("--all", action="store_true", help="show every operator")
         parser.add_argument("--key", metavar="KEY", help="show this key only (a runtime key or an alias key)")
-        parser.add_argument(
-            "--all-keys",
-            action="store_true",
-            help="show all registrations and all keys of the table (default: your own registrations, and the keys of "
-            "devices in use)",
+        keys_help = (
+            "show all registrations and all keys of the table (default: your own registrations, and the keys of "
+            "devices in use)"
         )
-        parser.add_argument(
-            "--torch",
-            metavar="VERSION",
-            help="without a process: the schemas that this release declares (2.13)",
-        )
+        parser.add_argument("--all-keys", action="store_true", help=keys_help)
+        torch_help = "without a process: the schemas that this release declares (2.13)"
+        parser.add_argument("--torch", metavar="VERSION", help=torch_help)
 
     def run_alone(self, args: Namespace) -> Report:
-        """Tell what a release of PyTorch declares. Raises UsageError, LayoutError."""
+        """The schemas that a release of PyTorch declares. Raises UsageError, LayoutError."""
         if not args.torch:
             what = "dispatch-op needs a process, a core or a recording, or a release: --torch 2.13"
             raise UsageError(what, help="-p PID, -c CORE or -r FILE")
@@ -237,22 +213,58 @@ class OperatorTool(Tool):
         _check_words(args)
         releases = declared_schemas()
         wanted = store.release(args.torch)[:2]
-        torch = next((each for each in releases if store.release(each)[:2] == wanted), None)
+        torch = next((release for release in releases if store.release(release)[:2] == wanted), None)
         if not torch:
             raise UsageError(f"the schemas of PyTorch {args.torch} are not known", help=f"one of {', '.join(releases)}")
-        return make_report_alone(self, args, (operator_section.declared(releases, torch, args.op),))
+        return make_report_alone(self, args, (declared(releases, torch, args.op),))
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Read the operators. One that cannot be read costs that one. Raises UsageError for an unknown name or key."""
+        """An operator that cannot be read costs only itself. Raises UsageError for an unknown name or key."""
         if args.torch:
             raise UsageError("--torch is for schemas without a process", why="the process has its own PyTorch")
         _check_words(args)
-        session, (reporter, section) = session.settled(lambda each: _read(each, args))
+
+        def read(session: Session) -> tuple[OperatorReporter, OperatorSection]:
+            dispatcher, key = session.dispatcher, args.key
+            if key is not None:
+                key = dispatcher.keys.own_name(key)
+                if key not in dispatcher.keys.alias_keys:
+                    dispatcher.keys.index_of_key(key)  # which raises for an unknown key
+            operators = dispatcher.operators() if args.all else dispatcher.find(args.op)
+            if not operators:
+                raise dispatcher.unknown(args.op)
+            reporter = OperatorReporter(session.tables, key)
+            libraries = {"libtorch_cuda.so": "CUDA", "libtorch_hip.so": "HIP", "libtorch_xpu.so": "XPU"}
+            in_use = [device for library, device in libraries.items() if session.modules.named(library)]
+            with no_garbage_collection():  # half a million table entries
+                reports = reporter.report_all(operators)
+                all_keys = args.all_keys or args.why or key is not None
+                return reporter, OperatorSection(reports, all_keys, ("CPU", "Meta", *in_use))
+
+        session, (reporter, section) = session.settled(read)
         return make_report(self, session, args, findings=reporter.findings, errors=reporter.errors, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
-        return render(report, style)
+        """Each operator, a blank line between them, then what contradicts itself."""
+        schemas = report.find_section(SchemasSection)
+        if schemas:
+            yield from declarations(schemas, style)
+            return
+        section = report.section(OperatorSection)
+        operators = section.operators
+        for position, operator in enumerate(operators):
+            if len(operators) > FEW:
+                yield escape(operator.schema or f"{operator.qualified} (no schema)")
+                continue
+            if position:
+                yield ""
+            yield from _operator_lines(operator, style, report.why, section)
+        if len(operators) > FEW:
+            yield f"{counted(len(operators), 'operator')}; name one to see its registrations and its table"
+        for finding in report.findings:
+            yield style(f"note: {escape(finding.summary)}", "yellow")
+            if report.why:
+                yield from (f"      {escape(evidence)}" for evidence in finding.evidence)
 
 
 def _check_words(args: Namespace) -> None:
@@ -260,122 +272,54 @@ def _check_words(args: Namespace) -> None:
         raise UsageError("name one operator or pattern, or give --all", help="dispatch-op aten::mm")
 
 
-def _read(session: Session, args: Namespace) -> tuple[OperatorReporter, operator_section.OperatorSection]:
-    dispatcher = session.dispatcher
-    if args.key is not None:
-        args.key = dispatcher.keys.own_name(args.key)
-        if args.key not in dispatcher.keys.alias_keys:
-            dispatcher.keys.index_of_key(args.key)  # which raises for what is none
-    operators = dispatcher.operators() if args.all else dispatcher.find(args.op)
-    if not operators:
-        raise dispatcher.unknown(args.op)
-    reporter = OperatorReporter(session.tables, args.key)
-    with no_garbage_collection():  # half a million table entries
-        return reporter, operator_section.OperatorSection(
-            reporter.report_all(operators), args.all_keys or args.why or args.key is not None, _devices(session)
-        )
-
-
-def render(report: Report, style: Style) -> Iterator[str]:
-    """Each operator, a blank line between them, then what contradicts itself."""
-    schemas = report.find_section(operator_section.SchemasSection)
-    if schemas:
-        yield from operator_section.declarations(schemas, style)
-        return
-    section = report.section(operator_section.OperatorSection)
-    operators = section.operators
-    full = len(operators) <= operator_section.FEW
-    for position, operator in enumerate(operators):
-        if position and full:
-            yield ""
-        if full:
-            yield from _operator(operator, style, report.why, section)
-        else:
-            yield escape(operator.schema or f"{operator.qualified} (no schema)")
-    if not full:
-        yield f"{counted(len(operators), 'operator')}; name one to see its registrations and its table"
-    for finding in report.findings:
-        yield style(f"note: {escape(finding.summary)}", "yellow")
-        if report.why:
-            yield from (f"      {escape(evidence)}" for evidence in finding.evidence)
-
-
-_DEVICE_LIBRARIES = {"libtorch_cuda.so": "CUDA", "libtorch_hip.so": "HIP", "libtorch_xpu.so": "XPU"}
-"""Libraries without which nothing is on such a device."""
-_USUAL_ALIASES = (
-    "Autograd",
-    "CompositeImplicitAutograd",
-    "CompositeExplicitAutograd",
-    "CompositeExplicitAutogradNonFunctional",
-)
-"""Alias keys that fill entries of every device (c10/core/DispatchKey.h)."""
-_OF_TORCH = ("/aten/src/ATen/", "/torch/csrc/", "/site-packages/torch/", "/dist-packages/torch/")
-"""Parts of the paths under which PyTorch's own registrations stand."""
-
-
-def _devices(session: Session) -> tuple[str, ...]:
-    """The devices whose libraries are loaded, and CPU and meta."""
-    loaded = (name for library, name in _DEVICE_LIBRARIES.items() if session.modules.named(library))
-    return ("CPU", "Meta", *loaded)
-
-
-def _operator(
-    operator: operator_section.OperatorReport, style: Style, why: bool, section: operator_section.OperatorSection
-) -> Iterator[str]:
-    all_keys = section.shows_all_keys
-    known = operator.registrations or ()
+def _operator_lines(operator: OperatorReport, style: Style, why: bool, section: OperatorSection) -> Iterator[str]:
+    all_keys, registrations = section.shows_all_keys, operator.registrations
+    # Keys that people ask for: of devices in use, and of registrations outside of PyTorch's own files.
+    torch_files = ("/aten/src/ATen/", "/torch/csrc/", "/site-packages/torch/", "/dist-packages/torch/")
     usual = {f"{prefix}{device}" for prefix in ("", "Autograd") for device in section.devices}
-    usual |= {each.key for each in known if _is_own(each)}
+    for registration in registrations or ():
+        if registration.debug and not any(part in registration.debug for part in torch_files):
+            usual.add(registration.key)
+    # Alias keys that fill entries of every device (c10/core/DispatchKey.h).
+    kinds = ("ImplicitAutograd", "ExplicitAutograd", "ExplicitAutogradNonFunctional")
+    usual_aliases = {"Autograd", *(f"Composite{kind}" for kind in kinds)}
     yield style(escape(operator.qualified), "bold") + (f"  OperatorDef at {operator.address:#x}" if why else "")
     yield f"  schema  {escape(operator.schema or '(none)')}"
     if operator.debug:
         yield f"          {escape(operator.debug)}"
-    if operator.registrations is None:
+    if registrations is None:
         yield style("  registrations cannot be read", "yellow")
     else:
         others = f", {operator.hidden:,} under other keys" if operator.hidden else ""
-        yield f"  {counted(len(operator.registrations), 'registration')}{others}"
-        told = [each for each in known if all_keys or each.key in usual or each.key in _USUAL_ALIASES]
-        for registration in told:
-            yield from _registration(registration, style)
-        if len(told) < len(operator.registrations):
-            yield style(f"    … and {len(operator.registrations) - len(told)} more of PyTorch's: --all-keys", "dim")
+        yield f"  {counted(len(registrations), 'registration')}{others}"
+        shown_keys = usual | usual_aliases
+        shown = [registration for registration in registrations if all_keys or registration.key in shown_keys]
+        for registration in shown:
+            qualifiers = (" [alias]" if registration.alias else "") + ("" if registration.active else " (overridden)")
+            line = f"    {registration.key}{qualifiers}: {kernel_text(registration.kernel)}"
+            yield line if registration.active else style(line, "dim")
+            yield style(f"        {escape(registration.debug)}", "dim")
+        if len(shown) < len(registrations):
+            yield style(f"    … and {len(registrations) - len(shown)} more of PyTorch's: --all-keys", "dim")
     yield "  dispatch table"
     hidden = 0
-    for keys, choice in operator_section.grouped(operator.table):
-        shown = keys if all_keys else _usual(keys, choice, usual)
-        hidden += len(keys) - len(shown)
-        if shown:
-            yield from _entries(shown, choice, style)
+    for keys, choice in grouped(operator.table):
+        # Contradictions are shown with all keys.
+        shown_of_choice = keys if all_keys or choice.expected else [key for key in keys if key in usual]
+        hidden += len(keys) - len(shown_of_choice)
+        if shown_of_choice:
+            yield from _entry_lines(shown_of_choice, choice, style)
     if hidden:
         yield style(f"    … and {counted(hidden, 'more key')}: --all-keys", "dim")
 
 
-def _is_own(registration: OperatorRegistration) -> bool:
-    """The registration does not stand in PyTorch's own files."""
-    return bool(registration.debug) and not any(part in registration.debug for part in _OF_TORCH)
-
-
-def _usual(keys: list[str], choice: operator_section.TableChoice, usual: Collection[str]) -> list[str]:
-    """Those keys of equal entries that people ask for; all of what contradicts itself."""
-    return keys if choice.expected else [key for key in keys if key in usual]
-
-
-def _registration(registration: OperatorRegistration, style: Style) -> Iterator[str]:
-    qualifiers = (" [alias]" if registration.alias else "") + ("" if registration.active else " (overridden)")
-    kernel = registration.kernel
-    line = f"    {registration.key}{qualifiers}: {operator_section.described(kernel)}"
-    yield line if registration.active else style(line, "dim")
-    yield style(f"        {escape(registration.debug)}", "dim")
-
-
-def _entries(keys: list[str], choice: operator_section.TableChoice, style: Style) -> Iterator[str]:
+def _entry_lines(keys: list[str], choice: TableChoice, style: Style) -> Iterator[str]:
     step = f"{choice.path} {choice.reason}" if choice.reason else "as it stands"
     if not choice.kernel.valid:
         yield style(f"    {', '.join(keys)}: missing ({step})", "dim")
         return
-    yield f"    {', '.join(keys)}: {operator_section.described(choice.kernel)} ({step})"
+    yield f"    {', '.join(keys)}: {kernel_text(choice.kernel)} ({step})"
     if choice.debug:
         yield style(f"        {escape(choice.debug)}", "dim")
     if choice.expected:
-        yield style(f"        the registrations lead to {operator_section.function(choice.expected)}", "red")
+        yield style(f"        the registrations lead to {function_text(choice.expected)}", "red")

@@ -1,5 +1,5 @@
-"""Operators as ``dispatch-op`` reports them: schema, registrations, computed dispatch table; and the schemas that
-releases of PyTorch declare, known without a process."""
+"""Operators as ``dispatch-op`` reports them: schema, registrations, dispatch table; or the schemas that a release
+declares."""
 
 from __future__ import annotations
 
@@ -104,43 +104,43 @@ class SchemasSection(Section):
 
 
 def declared(releases: Mapping[str, Sequence[str]], torch: str, pattern: str | None) -> SchemasSection:
-    """The schemas of the release ``torch``, of those ``releases`` that are known, that ``pattern`` means; of all
-    without one. Raises UsageError: none."""
+    """The schemas of the release ``torch`` whose names match ``pattern`` (None: all). ``releases``: the schemas of all
+    known releases, in their order. Raises UsageError if none matches."""
     names = [schema.partition("(")[0] for schema in releases[torch]]
     fits = matcher(pattern) if pattern is not None else None
     wanted = [schema for name, schema in zip(names, releases[torch]) if not fits or fits(name)]
     if not wanted:
         raise unknown_operator(pattern or "", names, release=torch)
-    known = {release: frozenset(schemas) for release, schemas in releases.items()}
-    return SchemasSection(torch, tuple(_declared(schema, torch, known) for schema in wanted))
-
-
-def _declared(schema: str, torch: str, known: Mapping[str, frozenset[str]]) -> DeclaredSchema:
-    order = list(known)
-    first = last = order.index(torch)
-    while first and schema in known[order[first - 1]]:
-        first -= 1
-    while last + 1 < len(order) and schema in known[order[last + 1]]:
-        last += 1
-    return DeclaredSchema(*split(schema.partition("(")[0]), schema, order[first], order[last])
+    order = list(releases)
+    schemas_of = {release: frozenset(schemas) for release, schemas in releases.items()}
+    operators = []
+    for schema in wanted:
+        first = last = order.index(torch)
+        while first and schema in schemas_of[order[first - 1]]:
+            first -= 1
+        while last + 1 < len(order) and schema in schemas_of[order[last + 1]]:
+            last += 1
+        operators.append(DeclaredSchema(*split(schema.partition("(")[0]), schema, order[first], order[last]))
+    return SchemasSection(torch, tuple(operators))
 
 
 FEW = 6
-"""Most operators that are shown in full; of more, one line each."""
+"""Operators that are shown in full, at most; of more, one line each."""
 
 
 def declarations(section: SchemasSection, style: Style) -> Iterator[str]:
-    """The schemas of a release; of a few also in which others they are the same."""
-    for each in section.operators:
-        yield escape(each.schema)
+    """The schemas of a release; if there are few, also in which other releases they are the same."""
+    for operator in section.operators:
+        yield escape(operator.schema)
         if len(section.operators) <= FEW:
-            equal = f"from {each.since} to {each.until}" if each.since != each.until else f"in {each.since} only"
+            since, until = operator.since, operator.until
+            equal = f"from {since} to {until}" if since != until else f"in {since} only"
             yield style(f"  the same {equal}", "dim")
     yield f"{counted(len(section.operators), 'schema')} of PyTorch {section.torch}; kernels are in a process: -p PID"
 
 
 def grouped(table: Sequence[TableEntry]) -> list[tuple[list[str], TableChoice]]:
-    """Entries that have kernel, reason and source in common, in order of the first, with their keys."""
+    """Entries that have kernel, reason and source in common, in the order of the first, with their keys."""
     groups: dict[object, tuple[list[str], TableChoice]] = {}
     for key, _slot, choice in table:
         kernel, contradicted = choice.kernel, bool(choice.expected)
@@ -149,8 +149,8 @@ def grouped(table: Sequence[TableEntry]) -> list[tuple[list[str], TableChoice]]:
     return list(groups.values())
 
 
-def function(kernel: RegisteredKernel) -> str:
-    """The kernel's function, with its place when it is a Python one."""
+def function_text(kernel: RegisteredKernel) -> str:
+    """The kernel's function, with file and line if it is a Python function."""
     name = escape(short_name(kernel.function or "no kernel"))
     python = kernel.python
     if not python:
@@ -159,16 +159,10 @@ def function(kernel: RegisteredKernel) -> str:
     return f"Python {name}{escape(place)}"
 
 
-def described(kernel: RegisteredKernel) -> str:
-    """The kernel's function and abilities: ``at::native::mm  [unboxed]``."""
-    return f"{function(kernel)}  [{abilities(kernel)}]"
-
-
-def abilities(kernel: RegisteredKernel) -> str:
-    """The kernel's abilities: ``boxed unboxed``, ``fallthrough``, ``missing``."""
-    if not kernel.valid:
-        return "missing"
-    if kernel.fallthrough:
-        return "fallthrough"
-    ways = {"boxed": kernel.boxed, "unboxed": kernel.unboxed, "unboxed with SymInts": kernel.sym_unboxed}
-    return " ".join(way for way, exists in ways.items() if exists)
+def kernel_text(kernel: RegisteredKernel) -> str:
+    """The kernel's function and abilities: ``at::native::mm  [unboxed]``, ``[fallthrough]``, ``[missing]``."""
+    calls = {"boxed": kernel.boxed, "unboxed": kernel.unboxed, "unboxed with SymInts": kernel.sym_unboxed}
+    abilities = " ".join(call for call, exists in calls.items() if exists)
+    if not kernel.valid or kernel.fallthrough:
+        abilities = "fallthrough" if kernel.valid else "missing"
+    return f"{function_text(kernel)}  [{abilities}]"

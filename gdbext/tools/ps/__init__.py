@@ -1,7 +1,7 @@
-"""``scripts/dispatch ps``: which process to look at. A line for each process of this machine that has PyTorch loaded.
+"""``scripts/dispatch ps``: lists the processes of this machine that have PyTorch loaded, to see which to examine.
 
-Everything is read from /proc, and nobody is stopped. Only processes large enough for PyTorch's libraries are asked for
-their memory maps, which is what takes long where there are thousands of others.
+Everything is read from /proc, and nothing is stopped. Only the memory maps of processes that are large enough for
+PyTorch's libraries are read, which is what takes long if there are thousands of others.
 """
 
 from __future__ import annotations
@@ -28,20 +28,16 @@ from gdbext.tools.program import Program
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from gdbext.tools.program import Dispatch
 
 _RUNS_TORCH = re.compile(rb"^\S+ r-x\S* .*/libtorch_cpu\.so", re.MULTILINE)
 """A mapping of its code (proc_pid_maps(5)): a debugger of such a process has only read the file."""
 _LEAST_SIZE = 200 << 20
-"""Bytes of address space that a process with libtorch_cpu.so maps at the least: the library itself has more."""
+"""Bytes of address space that a process with libtorch_cpu.so maps at least: the library itself has more."""
 _SIZE = 23 - 3
 """vsize of proc_pid_stat(5), counted from the state, its third field."""
-_WIDTH = 100
-"""Most letters of a program's command line that are shown; the rest is cut."""
-_COMMAND = 1 << 16
-"""Bytes of a command line that are read."""
 _HEAD = ("PID", "USER", "RANK", "THREADS", "IDLE", "MAIN", "PROGRAM")
 
 
@@ -68,47 +64,43 @@ class Listing(NamedTuple):
 
 
 def torch_processes(seconds: float = SECONDS) -> Listing:
-    """Look at all processes of this machine, for that long at most."""
+    """Examine the processes of this machine, for that long at most."""
     deadline, clocks = time.monotonic() + seconds, SchedulerClocks()
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
-    found: list[TorchProcess] = []
+    processes: list[TorchProcess] = []
     try:
         for number, pid in enumerate(pids):
             if time.monotonic() > deadline:
-                return Listing(tuple(found), len(pids) - number)
+                return Listing(tuple(processes), len(pids) - number)
             process = _process(pid, clocks) if pid != os.getpid() else None
-            found += [process] if process else []
+            processes += [process] if process else []
     finally:
         clocks.restore()
-    return Listing(tuple(found), 0)
+    return Listing(tuple(processes), 0)
 
 
 def _process(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
-    """The process; None where it has no PyTorch, has ended, or may not be read."""
+    """The process; None if it has no PyTorch, has exited, or may not be read."""
     try:
         fields = stat_fields(proc_files.read(f"/proc/{pid}/stat"))
         if len(fields) <= _SIZE or int(fields[_SIZE]) < _LEAST_SIZE:
             return None
         if not _RUNS_TORCH.search(read_file_of(pid, "maps")):
             return None
-        program = cut(command_text(read_file_of(pid, "cmdline", _COMMAND)), _WIDTH)
+        program = cut(command_text(read_file_of(pid, "cmdline", 1 << 16)), 100)
         rank = rank_of(parse_environ(read_file_of(pid, "environ", proc_files.WORDS)))
         tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib takes 10 ms to import
         user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
     except OSError:
         return None
-    idle, main_idle = _idle(pid, tids, clocks), clocks.since(f"/proc/{pid}/task/{pid}")
+    times = [clocks.since(f"/proc/{pid}/task/{tid}") for tid in tids]
+    known = [seconds for seconds in times if seconds is not None]
+    idle = min(known) if known and len(known) == len(times) else None
+    main_idle = clocks.since(f"/proc/{pid}/task/{pid}")
     return TorchProcess(pid, user, program, len(tids), rank[1] if rank else None, idle, main_idle)
 
 
-def _idle(pid: int, tids: Sequence[str], clocks: SchedulerClocks) -> float | None:
-    """Seconds since the thread that ran last did so; None where the kernel does not tell."""
-    found = [clocks.since(f"/proc/{pid}/task/{tid}") for tid in tids]
-    known = [each for each in found if each is not None]
-    return min(known) if known and len(known) == len(found) else None
-
-
-def standing(seconds: float) -> str:
+def idle_text(seconds: float) -> str:
     """The duration for which nothing ran: ``now``, ``40 s``, ``3 h``."""
     return "now" if seconds < 1 else duration(seconds)
 
@@ -121,7 +113,6 @@ class PsProgram(Program):
     summary = "List the processes of this machine that use PyTorch, and how long each has been idle."
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add nothing but the explanation of the columns."""
         parser.epilog = (
             "IDLE: how long ago any of its threads last ran (now: one is running), by the scheduler's clock;\n"
             "? where the kernel does not tell. MAIN: the same for its main thread. A process that hangs may still\n"
@@ -130,33 +121,24 @@ class PsProgram(Program):
         )
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
-        """Write a line for each process that was found. Raises UsageError."""
+        """Print a line for each process. Raises UsageError."""
         args = self.parse(argv)
         with MemoryLimit(MEMORY):
-            found, left = torch_processes()
+            processes, left = torch_processes()
         error = f"{left} processes were not looked at within {SECONDS:g} s\n" if left else ""
         if args.json:
-            return Outcome(0, shown_json(json.dumps(plain(found))) + "\n", error)
-        if not found:
+            return Outcome(0, shown_json(json.dumps(plain(processes))) + "\n", error)
+        if not processes:
             return Outcome(0, "No process that this user may read has PyTorch loaded.\n", error)
-        return Outcome(0, "".join(f"{escape(line)}\n" for line in _lines(found)), error)
-
-
-def _lines(processes: Sequence[TorchProcess]) -> Iterator[str]:
-    rows = [_HEAD, *(_row(each) for each in processes)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
-    for row in rows:
-        yield "  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[-1]]).rstrip()
-
-
-def _row(process: TorchProcess) -> tuple[str, ...]:
-    rank = or_unknown(process.rank, "-")
-    stands, main = ("?" if idle is None else standing(idle) for idle in (process.idle, process.main_idle))
-    return str(process.pid), _name(process.user), rank, str(process.threads), stands, main, process.program
-
-
-def _name(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)
+        rows = [_HEAD]
+        for process in processes:
+            try:
+                user = pwd.getpwuid(process.user).pw_name
+            except KeyError:
+                user = str(process.user)
+            rank = or_unknown(process.rank, "-")
+            idle, main = ("?" if time is None else idle_text(time) for time in (process.idle, process.main_idle))
+            rows.append((str(process.pid), user, rank, str(process.threads), idle, main, process.program))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+        lines = ("  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows)
+        return Outcome(0, "".join(f"{escape(line)}\n" for line in lines), error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, Union
 
 from gdbext.diagnosis.kinds import kind_of, rank_of
 from gdbext.engine.rank_sets import MOST_RANKS, RankRanges
@@ -22,7 +22,7 @@ from gdbext.tools.ranks.job_report import (
 )
 from gdbext.tools.ranks.matching import Edges, answering, cycle, deadlocked, edges, groups_of, matches, roots
 
-_Key = TypeVar("_Key", str, int)
+_Key = TypeVar("_Key", bound=Union[str, int])
 
 
 def judge(rows: RankReports, pid: int | None = None) -> JobReport:
@@ -265,7 +265,8 @@ class _Judge:
 
     def _waited_in(self, late: Sequence[int]) -> CollectiveMatch | None:
         """The operation in which others wait for these ranks."""
-        return next((each for each in self._collectives if set(late) & set(each.never_enqueued) and each.pending), None)
+        pending = (match for match in self._collectives if match.pending)
+        return next((match for match in pending if set(late) & set(match.never_enqueued)), None)
 
     def _store(self) -> Iterator[JobVerdict]:
         if self._at_store:

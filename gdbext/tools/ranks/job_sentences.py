@@ -107,7 +107,8 @@ def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Se
     reasons = "; ".join(f"{process.where}: {process.reason}" for process in unreached[:NAMED])
     text = f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} gone or out of reach"
     text += f" ({reasons})" if reasons else ""
-    match = next((each for each in collectives if each.pending and any(rank in ranks for rank in each.missing)), None)
+    pending = (match for match in collectives if match.pending)
+    match = next((match for match in pending if any(rank in ranks for rank in match.missing)), None)
     return f"{text}; {_wait(match.pending)} in {_operation(match)}." if match else f"{text}."
 
 

@@ -96,7 +96,7 @@ def answer(where: str, output: bytes, status: int) -> RankReports:
                 reports, unreached = read_rows(document, where)
                 host = where.rpartition("/")[2]  # pod/NAME
                 own = [report._replace(host=host) for report in reports]
-                silent = [each._replace(where=f"{where}: {each.where}") for each in unreached]
+                silent = [process._replace(where=f"{where}: {process.where}") for process in unreached]
                 merged = merge(merged, rows(own, silent))
             documents += 1
         except BadData as error:

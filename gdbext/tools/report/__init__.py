@@ -1,7 +1,7 @@
-"""The tool report: one bundle for a bug report, with what it has in it told before it is written.
+"""The tool report: writes one bundle for a bug report, and shows before what is in it.
 
-The verdict, the recording that it was made from, versions and known bugs. ``--scrub`` leaves out the recording and
-every text of the program, and keeps what a list of allowed fields names.
+It has the verdict, the recording that the verdict was made from, versions and known bugs. ``--scrub`` leaves out the
+recording and every text of the program: it keeps what a list of allowed fields names.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
     from gdbext.tools.program import Dispatch
 
-_HIDDEN = "(the program's)"
-"""The text in place of one that is left out."""
-_KEPT: Mapping[str, Any] = {
+_ALLOWED: Mapping[str, Any] = {
     "schema": True,
     "command": True,
     "target": {"kind": True, "architecture": True, "debugger": True, "torch": True, "python": True, "paused_ms": True},
@@ -63,7 +61,7 @@ _KEPT: Mapping[str, Any] = {
     "known": {"id": True, "url": True},
 }
 """The fields of a report that --scrub keeps; all others are left out."""
-_REMAINS = (
+_ALLOWED_TEXT = (
     "verdicts, states and waits by kind; names of operators and dispatch keys; functions, files and lines of libraries "
     "(extensions in C++ and all installed packages among them); thread ids; versions"
 )
@@ -83,7 +81,6 @@ class ReportProgram(Program):
     summary = "Write one bundle for a bug report: verdict, recording, versions, known bugs."
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add whose report it is, and what is left out."""
         parser.epilog = _EPILOG
         parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")
         parser.add_argument("-c", "--core", metavar="CORE", help="a core dump")
@@ -95,23 +92,36 @@ class ReportProgram(Program):
         parser.add_argument("--yes", action="store_true", help="write it without asking")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
-        """Look, show what would be in the bundle, and write it. Raises GdbextError."""
+        """Diagnose, show what would be in the bundle, and write it. Raises GdbextError."""
         args = self.parse(argv)
         path = args.output or f"gdbext-report-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz"
         folder = os.path.dirname(path) or "."  # noqa: PTH120
         with Workplace(folder) as place:
-            files = _looked(args, dispatch, place)
+            files = _collect(args, dispatch, place)
+        note = "it holds what the report shows"
         if args.scrub:
             files = {name: _scrubbed(data) for name, data in files.items() if name.endswith(".json")}
-        told = "".join(f"{line}\n" for line in _contents(files, args.scrub))
-        if not args.yes and sys.stdin.isatty() and not _agreed(told, path):
-            return Outcome(0, "nothing was written\n")
-        whole_file.write(path, _bundle(files), whole_file.PRIVATE)
-        return Outcome(0, f"{told}written: {escape(path)}\n")
+            note = f"left in it: {_ALLOWED_TEXT}"
+        elif "recording.rec" in files:
+            note = "recording.rec holds parts of the process's memory: strings, numbers of tensors, perhaps secrets"
+        lines = [f"{name:15} {len(data) / 1e3:8.1f} kB" for name, data in sorted(files.items())]
+        contents = "".join(f"{line}\n" for line in (*lines, note))
+        if not args.yes and sys.stdin.isatty():
+            write(2, f"{contents}write this to {escape(path)}? [y/N] ")
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                return Outcome(0, "nothing was written\n")
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            for name, data in files.items():
+                entry = tarfile.TarInfo(f"gdbext-report/{name}")
+                entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+                archive.addfile(entry, io.BytesIO(data))
+        whole_file.write(path, packed.getvalue(), whole_file.PRIVATE)
+        return Outcome(0, f"{contents}written: {escape(path)}\n")
 
 
-def _looked(args: Namespace, dispatch: Dispatch, place: Workplace) -> dict[str, bytes]:
-    """The files of the bundle, from one look. Raises UsageError, TargetError."""
+def _collect(args: Namespace, dispatch: Dispatch, place: Workplace) -> dict[str, bytes]:
+    """The files of the bundle, all from one recording. Raises UsageError, TargetError."""
     chosen = [
         [option, value if option == "-p" else os.path.abspath(value)]  # noqa: PTH100
         for option, value in (("-p", str(args.pid or "")), ("-c", args.core or ""), ("-r", args.recording or ""))
@@ -124,105 +134,71 @@ def _looked(args: Namespace, dispatch: Dispatch, place: Workplace) -> dict[str, 
     if source[0] != "-r":
         status = run_aside(dispatch, [*source, "--record", "recording.rec", "--json"], place, "first.json")
         if status != 0:
-            raise TargetError(_problem(place.data("first.json")), help=f"scripts/dispatch {' '.join(source)}")
+            try:
+                problem = json_report.parse(place.data("first.json"), "the report").problem
+            except GdbextError:
+                problem = "no report was made"
+            raise TargetError(problem, help=f"scripts/dispatch {' '.join(source)}")
         files["recording.rec"] = place.data("recording.rec")
         source = ["-r", "recording.rec"]
     else:
         files["recording.rec"] = read_file(source[1])
     for name, words in (
         ("verdict.json", ["--json", "dispatch-diagnose"]),
-        ("verdict.txt", ["dispatch-diagnose", "--why"]),
+        ("verdict.txt", ["dispatch-diagnose", "--why", "--html", "page.html"]),
         ("threads.json", ["--json", "all-threads", "--stacks"]),
         ("info.txt", ["dispatch-info"]),
     ):
-        more = ["--html", "page.html"] if name == "verdict.txt" else []
-        run_aside(dispatch, [*source, *words, *more], place, name)
+        run_aside(dispatch, [*source, *words], place, name)
         files[name] = place.data(name)
     files["page.html"] = place.data("page.html")
     return files
-
-
-def _problem(data: bytes) -> str:
-    try:
-        return json_report.parse(data, "the report").problem
-    except GdbextError:
-        return "no report was made"
-
-
-def _contents(files: Mapping[str, bytes], is_scrubbed: bool) -> list[str]:
-    """Lines for people about what the bundle holds."""
-    lines = [f"{name:15} {len(data) / 1e3:8.1f} kB" for name, data in sorted(files.items())]
-    if is_scrubbed:
-        return [*lines, f"left in it: {_REMAINS}"]
-    note = "recording.rec holds parts of the process's memory: strings, numbers of tensors, perhaps secrets"
-    return [*lines, note if "recording.rec" in files else "it holds what the report shows"]
-
-
-def _agreed(told: str, path: str) -> bool:
-    write(2, f"{told}write this to {escape(path)}? [y/N] ")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _bundle(files: Mapping[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(f"gdbext-report/{name}")
-            entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
-            archive.addfile(entry, io.BytesIO(data))
-    return packed.getvalue()
 
 
 # --- leaving out ---------------------------------------------------------------------------------
 
 
 def _scrubbed(data: bytes) -> bytes:
-    """A JSON report with the allowed fields alone. What is no report becomes an empty one."""
+    """A JSON report with the allowed fields alone; an empty one if it is no report."""
     try:
-        found = scrub(json.loads(data), _KEPT)
+        report = scrub(json.loads(data), _ALLOWED)
     except ValueError:
-        found = {}
-    return json.dumps(found, indent=1).encode()
+        report = {}
+    return json.dumps(report, indent=1).encode()
 
 
 def scrub(value: Any, allowed: Any) -> Any:
-    """The value without the members that are not allowed; a frame of the program's own says only its line."""
+    """The value without the members that are not allowed; a frame of the program's own has only its line."""
     if isinstance(value, list):
-        return [scrub(each, allowed) for each in value]
+        return [scrub(item, allowed) for item in value]
     if not isinstance(value, dict) or allowed is True:
         return value
-    kept = {name: scrub(value[name], allowed[name]) for name in allowed if name in value}
-    if "function" in kept:
-        _scrub_frame(kept)
-    return kept
+    members = {name: scrub(value[name], allowed[name]) for name in allowed if name in value}
+    if "function" in members:
+        _scrub_frame(members)
+    return members
 
 
 def _scrub_frame(frame: dict[str, Any]) -> None:
-    """Keep of libraries the function and the part of the path from the package on."""
-    if frame.get("kind") == "python":
-        file = _from_package(str(frame.get("file") or ""))
-        frame["file"] = file or _HIDDEN
-        frame["function"] = frame["function"] if file else _HIDDEN
+    """Keep of a library's frame the function, and the path from the package on; of the program's Python code
+    neither."""
+    if frame.get("kind") != "python":
+        if "file" in frame:
+            frame["file"] = ""
+        if "module" in frame:
+            frame["module"] = str(frame.get("module") or "").rpartition("/")[2]
         return
-    if "file" in frame:
-        frame["file"] = ""
-    if "module" in frame:
-        frame["module"] = str(frame.get("module") or "").rpartition("/")[2]
+    # A package or Python's own module, as far as the path and name can tell.
+    file = str(frame.get("file") or "")
+    match = _PLACE.fullmatch(file)
+    first = re.split(r"[/.>]", match["file"])[0] if match else ""
+    if match and (match["packages"] or first in getattr(sys, "stdlib_module_names", ())):
+        frame["file"] = file if file.startswith("<") else match["file"]
+    else:
+        frame["file"] = frame["function"] = "(the program's)"
 
 
 _PLACE = re.compile(
     r"(?:.*/lib(?:64)?/python3(?:\.\d+t?)?/|<frozen )(?P<packages>(?:site|dist)-packages/)?(?P<file>.*)", re.DOTALL
 )
 """The folder in which Python has its own modules and installed packages, or a module that is a part of its program."""
-
-
-def _from_package(file: str) -> str:
-    """The path from the package on; "" where the file belongs neither to an installed package nor to Python itself, as
-    far as its place and its name can tell."""
-    place = _PLACE.fullmatch(file)
-    if not place:
-        return ""
-    first = re.split(r"[/.>]", place["file"])[0]
-    if not place["packages"] and first not in getattr(sys, "stdlib_module_names", ()):
-        return ""
-    return file if file.startswith("<") else place["file"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import code
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import gdbext
@@ -15,7 +16,7 @@ from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import ArgumentParser
     from collections.abc import Sequence
 
     from gdbext.tools.program import Dispatch
@@ -32,7 +33,6 @@ class ShellProgram(Program):
     summary = "Open a Python prompt in which p is the process: p.threads, p.diagnose(), …"
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the options: what to open, and whether it stands still."""
         parser.epilog = _EPILOG
         parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")
         parser.add_argument("-c", "--core", metavar="FILE", help="a core dump")
@@ -47,19 +47,9 @@ class ShellProgram(Program):
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Open the prompt. Raises GdbextError."""
         args = self.parse(argv)
-        with _open(args) as process:
+        options = {"pid": args.pid, "core": args.core, "recording": args.recording, "sysroot": args.sysroot}
+        with gdbext.open(**options, stop=not args.no_stop, hold=args.hold) as process:
             return _run(process, f"p is {process!r}; {process.standstill_text}")
-
-
-def _open(args: Namespace) -> gdbext.Process:
-    return gdbext.open(
-        pid=args.pid,
-        core=args.core,
-        recording=args.recording,
-        sysroot=args.sysroot,
-        stop=not args.no_stop,
-        hold=args.hold,
-    )
 
 
 def _run(process: gdbext.Process, banner: str) -> Outcome:
@@ -67,8 +57,12 @@ def _run(process: gdbext.Process, banner: str) -> Outcome:
     if not sys.stdin.isatty():
         exec(compile(sys.stdin.read(), "<stdin>", "exec"), names)
         return Outcome(0)
+    # IPython runs files of its folder when it starts, which must be ours; with ``sudo -E`` it is the caller's.
+    folder = os.environ.get("IPYTHONDIR") or f"{os.environ.get('HOME', '')}/.ipython"
+    while folder != "/" and not os.path.lexists(folder):
+        folder = os.path.dirname(os.path.abspath(folder))  # noqa: PTH100, PTH120 - as everywhere with cache.is_ours
     try:
-        if not _is_ours_alone():
+        if not is_ours(folder):
             raise ImportError
         from IPython import start_ipython  # it may be missing
         from traitlets.config import Config
@@ -77,27 +71,17 @@ def _run(process: gdbext.Process, banner: str) -> Outcome:
         return Outcome(0)
     write(2, f"{banner}\n")
     config = Config()
-    config.InteractiveShellApp.ignore_cwd = True  # it would import what lies in the folder that we are in
+    config.InteractiveShellApp.ignore_cwd = True  # it would import modules of the current folder
     start_ipython(argv=["--no-banner"], user_ns=names, config=config)
     return Outcome(0)
 
 
-def _is_ours_alone() -> bool:
-    """IPython's folder, whose files it runs when it starts, is ours; with ``sudo -E`` it is the caller's."""
-    folder = os.environ.get("IPYTHONDIR") or f"{os.environ.get('HOME', '')}/.ipython"
-    while folder != "/" and not os.path.lexists(folder):
-        folder = os.path.dirname(os.path.abspath(folder))  # noqa: PTH100, PTH120 - as everywhere with cache.is_ours
-    return is_ours(folder)
-
-
 def _standard_prompt(names: dict[str, object], banner: str) -> None:
-    """Python's own, with completion where it has readline."""
-    try:
+    """Python's own, with completion if it has readline."""
+    with suppress(ImportError):
         import readline  # Python may be built without it
         import rlcompleter
-    except ImportError:
-        pass
-    else:
+
         readline.set_completer(rlcompleter.Completer(names).complete)
         readline.parse_and_bind("tab: complete")
     code.InteractiveConsole(names).interact(banner=shown(banner), exitmsg="")

@@ -70,7 +70,7 @@ class TensorSection(Section):
     page: str | None = None
     """The file that --html names."""
     whose: str = ""
-    """The frame whose variable it was statistics by: ``train.py:8 (step)``."""
+    """The frame whose variable it was found by: ``train.py:8 (step)``."""
     problems: tuple[str, ...] = ()
     name_: str = ""
     """The name that the user gave."""

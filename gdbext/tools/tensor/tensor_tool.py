@@ -130,11 +130,11 @@ class TensorTool(Tool):
 
 
 def _indices(words: str) -> tuple[int, ...]:
-    """Parse _indices such as ``3,0``. Raises ArgumentTypeError."""
+    """Parse indices such as ``3,0``. Raises ArgumentTypeError."""
     try:
         return tuple(integer(word) for word in words.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{words!r} is not a list of _indices such as 3,0") from None
+        raise argparse.ArgumentTypeError(f"{words!r} is not a list of indices such as 3,0") from None
 
 
 class _ProgressLine:

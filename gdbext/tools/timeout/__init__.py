@@ -1,4 +1,4 @@
-"""The tool timeout: run a command, explain it and all its children when it takes too long, and then end it.
+"""The tool timeout: runs a command, diagnoses it and all its children when it takes too long, and then kills them.
 
 Exit status and durations are those of timeout(1) of GNU coreutils.
 """
@@ -30,20 +30,13 @@ from gdbext.tools.program import Program
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Sequence
-    from types import FrameType
 
-    from gdbext.tools.family import FamilyEvidence
     from gdbext.tools.program import Dispatch
 
 TIMED_OUT, FAILED, NOT_INVOKED, NOT_FOUND = 124, 125, 126, 127
 """Exit statuses of timeout(1): the command took too long; we failed; it cannot be invoked; it was not found."""
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals that ask for the end of the command. It is explained first, save on Ctrl+C and Ctrl+\\."""
-_BY_KEY = (signal.SIGINT, signal.SIGQUIT)
-_SUBREAPER = 36
-"""The option PR_SET_CHILD_SUBREAPER (linux/prctl.h): orphans of the command become our children, and are found."""
-KILL_AFTER = 10.0
-"""Seconds between the signal that asks for the end and SIGKILL, where the user names none."""
 _EPILOG = """\
 DURATION is a number of seconds, or one with s, m, h or d behind it; 0 means no limit. When it is over, COMMAND and all
 of its descendants are diagnosed (each is stopped for some milliseconds), the verdicts are written to standard error,
@@ -61,7 +54,7 @@ Exit status, as of timeout(1): 124 when the time was over, 137 when SIGKILL was 
 
 
 class TimeoutOrder(NamedTuple):
-    """The command line, split. Times are in seconds; ``folder`` is "" where the user names none."""
+    """The command line, split. Times are in seconds; ``folder`` is "" if the user names none."""
 
     duration: float
     command: tuple[str, ...]
@@ -81,34 +74,24 @@ class TimeoutProgram(Program):
     summary = "Run a command; when it takes too long, diagnose it and its children, then kill it."
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add duration, signals and the folder; the command is split off before they are parsed."""
         parser.epilog = _EPILOG
         parser.add_argument("duration", metavar="DURATION", help="how long COMMAND may run: 600, 10m, 1.5h, 2d")
         parser.add_argument("command", metavar="[--] COMMAND …", nargs="*", help="the command with its arguments")
-        parser.add_argument(
-            "--kill-after",
-            "-k",
-            metavar="DURATION",
-            default="",
-            help="send SIGKILL if it still runs this long afterwards (default: 10)",
-        )
-        parser.add_argument(
-            "--signal", "-s", metavar="SIGNAL", default="TERM", help="the signal to send on timeout (default: TERM)"
-        )
-        parser.add_argument(
-            "--preserve-status", action="store_true", help="exit with COMMAND's status also when the time was over"
-        )
-        parser.add_argument(
-            "--foreground", action="store_true", help="COMMAND stays in the terminal's group, and may read from it"
-        )
+        kill_help = "send SIGKILL if it still runs this long afterwards (default: 10)"
+        parser.add_argument("--kill-after", "-k", metavar="DURATION", default="10", help=kill_help)
+        signal_help = "the signal to send on timeout (default: TERM)"
+        parser.add_argument("--signal", "-s", metavar="SIGNAL", default="TERM", help=signal_help)
+        status_help = "exit with COMMAND's status also when the time was over"
+        parser.add_argument("--preserve-status", action="store_true", help=status_help)
+        group_help = "COMMAND stays in the terminal's group, and may read from it"
+        parser.add_argument("--foreground", action="store_true", help=group_help)
         parser.add_argument("--verbose", "-v", action="store_true", help="no effect: what is done is always said")
         parser.add_argument("--save", metavar="DIR", default="", help="where verdicts and recordings are kept")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Run the command to its end."""
         try:
-            order = self.order(argv)
-            return Outcome(_TimedCommand(order, dispatch).run())
+            return Outcome(_TimedCommand(self.order(argv), dispatch).run())
         except _NotStarted as error:
             return Outcome(error.status, error=error.what)
         except GdbextError as error:
@@ -120,22 +103,20 @@ class TimeoutProgram(Program):
         args = self.parse(own)
         if not command:
             raise UsageError("there is no COMMAND", help="dispatch timeout DURATION -- COMMAND …")
-        kill_after = duration(args.kill_after, "--kill-after", is_endless=True) if args.kill_after else KILL_AFTER
+        name = args.signal.upper()
+        signals = signal.Signals.__members__
+        number = signals.get(name if name.startswith("SIG") else f"SIG{name}") or numbers.number(args.signal) or 0
+        kill_after = duration(args.kill_after or "10", "--kill-after", is_endless=True)
         limit = duration(args.duration, "DURATION", is_endless=True)
-        return TimeoutOrder(
-            limit,
-            tuple(command),
-            kill_after,
-            _signal(args.signal),
-            args.save,
-            args.json,
-            args.preserve_status,
-            args.foreground,
-        )
+        if number not in signal.valid_signals():
+            raise UsageError(f"there is no signal {args.signal!r}")
+        flags = (args.json, args.preserve_status, args.foreground)
+        return TimeoutOrder(limit, tuple(command), kill_after, int(number), args.save, *flags)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Our own words, and the command: what stands behind the duration that is no option of ours, or behind "--"."""
+    """(our own words, the command): the command begins behind "--", or at the first word after the duration that is no
+    option of ours."""
     at, has_duration = 0, False
     while at < len(words):
         word = words[at]
@@ -149,16 +130,6 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
             has_duration = True
         at += 1
     return words, []
-
-
-def _signal(text: str) -> int:
-    """The number of a signal by its name, with or without SIG, or by its number. Raises UsageError."""
-    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
-    found = signal.Signals.__members__.get(name)
-    wanted = int(found) if found is not None else numbers.number(text) or 0
-    if wanted not in set(signal.valid_signals()):
-        raise UsageError(f"there is no signal {text!r}")
-    return wanted
 
 
 class _NotStarted(TargetError):
@@ -176,38 +147,34 @@ class _TimedCommand:
         self._dispatch = dispatch
         if order.folder:
             Workplace(order.folder).close()
-        self._wakes, self._woken = os.pipe()
-        os.set_blocking(self._woken, False)
+        self._wakes, wakeup = os.pipe()
+        os.set_blocking(wakeup, False)
         self._received: list[int] = []
-        libc.prctl(_SUBREAPER, 1)
-        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        libc.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER (linux/prctl.h): orphans of the command become our children
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in _FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                signal.signal(number, self._receive)
+                signal.signal(number, lambda number, _: self._received.append(number))
         try:
             self._child = subprocess.Popen(order.command, start_new_session=not order.in_foreground)
         except OSError as error:
-            failed = _NotStarted(f"{order.command[0]} cannot be started: {error.strerror}")
-            failed.status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_INVOKED
-            raise failed from error
-
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        self._received.append(number)
+            failure = _NotStarted(f"{order.command[0]} cannot be started: {error.strerror}")
+            failure.status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_INVOKED
+            raise failure from error
 
     def run(self) -> int:
-        """Wait for its end, or end it; the exit status of timeout(1)."""
-        limit = self._order.duration or None
-        ended = self._wait(limit)
-        if ended is None:
+        """Wait for its end, or kill it; the exit status of timeout(1)."""
+        status = self._wait(self._order.duration or None)
+        if status is None:
             number = self._received[0] if self._received else None
-            if number not in _BY_KEY:
+            if number not in (signal.SIGINT, signal.SIGQUIT):
                 self._explain(number)
             return self._end(number)
-        return ended if ended >= 0 else 128 - ended
+        return status if status >= 0 else 128 - status
 
     def _wait(self, limit: float | None) -> int | None:
-        """The command's status; None where the time is over, or a signal asks for its end."""
+        """The command's status; None after ``limit`` seconds, or when a signal asks for its end."""
         deadline = None if limit is None else time.monotonic() + limit
         while True:
             status = self._child.poll()
@@ -221,6 +188,7 @@ class _TimedCommand:
                 os.read(self._wakes, 4096)
 
     def _explain(self, number: int | None) -> None:
+        """Diagnose the command and its descendants; ``number``: the signal that asks for the end, None for timeout."""
         pid = self._child.pid
         why = f"has run for {self._order.duration:g} s"
         if number is not None:
@@ -228,21 +196,32 @@ class _TimedCommand:
         try:
             folder = self._order.folder or tempfile.mkdtemp(prefix="gdbext-timeout-")
             orphans = set(descendants(os.getpid())) - {pid, *descendants(pid)}
-            found = look_at_family(pid, folder, "timeout", self._dispatch, more=orphans)
+            report = look_at_family(pid, folder, "timeout", self._dispatch, more=orphans)
         except GdbextError as error:
             self._tell({"event": "failed", "pid": pid, "text": error.what}, f"process {pid} {why}, and {error.what}")
             return
-        self._tell(_document(pid, found), f"process {pid} {why}\n{found.text}")
+        processes = [
+            {
+                "pid": look.pid,
+                "program": escape(look.program),
+                "verdict": {"kind": look.kind, "summary": look.summary},
+                "file": f"{report.path_prefix}-{look.pid}",
+                "problem": look.problem,
+            }
+            for look in report.looks
+        ]
+        document = {"event": "exceeded", "pid": pid, "processes": processes, "job": report.job}
+        self._tell(document, f"process {pid} {why}\n{report.text}")
 
     def _end(self, number: int | None) -> int:
-        """Ask for the end, then kill; nobody of the family is left behind."""
+        """Ask for the end, then kill all of the family; the exit status. ``number`` as of _explain()."""
         first = number or self._order.signal
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, first)
-        others = [each for each in descendants(os.getpid()) if each != self._child.pid]
+        others = [pid for pid in descendants(os.getpid()) if pid != self._child.pid]
         end_processes([self._child.pid, *others], self._order.kill_after, first)
         is_killed = self._child.wait() == -signal.SIGKILL
-        late = [each for each in descendants(os.getpid()) if is_alive(each)]
+        late = [pid for pid in descendants(os.getpid()) if is_alive(pid)]
         end_processes(late, 0.0, signal.SIGKILL)
         if number is None and not self._order.keeps_status:
             return 128 + signal.SIGKILL if is_killed else TIMED_OUT
@@ -253,17 +232,3 @@ class _TimedCommand:
         line = shown_json(json.dumps(document)) if self._order.json else f"dispatch timeout: {text.rstrip()}"
         with contextlib.suppress(OSError):
             print(shown(line), file=sys.stderr, flush=True)
-
-
-def _document(pid: int, found: FamilyEvidence) -> dict[str, object]:
-    looks = [
-        {
-            "pid": each.pid,
-            "program": escape(each.program),
-            "verdict": {"kind": each.kind, "summary": each.summary},
-            "file": f"{found.start}-{each.pid}",
-            "problem": each.problem,
-        }
-        for each in found.looks
-    ]
-    return {"event": "exceeded", "pid": pid, "processes": looks, "job": found.job}

@@ -1,4 +1,4 @@
-"""The tool watch: wait, stopping nobody, until a process makes no progress; then keep the evidence."""
+"""The tool watch: waits, stopping nothing, until a process makes no progress; then saves the evidence."""
 
 from __future__ import annotations
 
@@ -39,15 +39,10 @@ if TYPE_CHECKING:
     from gdbext.tools.watch.evidence import Evidence
 
 MAX_SECONDS = 86400.0
-_LOOKS = 12
-"""Looks in the time after which a process is said to hang."""
-_LONGEST = 15.0
 _SHORTEST = 5.0
-"""Seconds that a history has at the least: a look takes one."""
+"""Seconds that a history has at least: a look takes one."""
 _MOST = 8
-"""Processes of one program that are diagnosed: the ranks of a node."""
-_BY_CHILDREN = frozenset((WaitKind.CHILD_PROCESS.value,))
-"""Kinds of waits of a process whose children compute, as compilers do."""
+"""Processes of one program that are diagnosed, at most: the ranks of a node."""
 _EPILOG = """\
 Progress is a dispatch, 64 KB read or written, a child process that comes or goes, or 5 % of a processor used, by the
 process and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung
@@ -81,44 +76,28 @@ class WatchProgram(Program):
     summary = "Wait until a process stops making progress, then diagnose it and save the evidence."
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the options: what to watch, for how long, and what to keep."""
         parser.epilog = _EPILOG
         parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="the process; or start one: -- PROGRAM …")
-        parser.add_argument(
-            "--hung-after", type=float, default=300.0, metavar="S", help="seconds without progress (default 300)"
-        )
+        hung_help = "seconds without progress (default 300)"
+        parser.add_argument("--hung-after", type=float, default=300.0, metavar="S", help=hung_help)
         parser.add_argument("--save", metavar="DIR", help="keep the diagnosis and a recording in that folder")
         parser.add_argument("--core", action="store_true", help="with --save: also write a core dump (by gcore)")
-        parser.add_argument(
-            "--job", action="store_true", help="with --save: also write the report on all ranks of its job"
-        )
-        parser.add_argument(
-            "--trace",
-            type=float,
-            default=0.0,
-            metavar="S",
-            help="with --save: also write the last S seconds of a trace",
-        )
-        parser.add_argument(
-            "--history",
-            type=partial(duration, option="--history", is_endless=True),
-            default=0.0,
-            metavar="TIME",
-            help="with --save: also keep what the last minutes (10m) looked like",
-        )
+        job_help = "with --save: also write the report on all ranks of its job"
+        parser.add_argument("--job", action="store_true", help=job_help)
+        trace_help = "with --save: also write the last S seconds of a trace"
+        parser.add_argument("--trace", type=float, default=0.0, metavar="S", help=trace_help)
+        time = partial(duration, option="--history", is_endless=True)
+        history_help = "with --save: also keep what the last minutes (10m) looked like"
+        parser.add_argument("--history", type=time, default=0.0, metavar="TIME", help=history_help)
         parser.add_argument("--run", metavar="COMMAND", help="a shell command to run at each hang")
-        parser.add_argument(
-            "--metrics",
-            metavar="FILE.prom",
-            help="keep figures for Prometheus' node_exporter (textfile collector) in that file",
-        )
+        metrics_help = "keep figures for Prometheus' node_exporter (textfile collector) in that file"
+        parser.add_argument("--metrics", metavar="FILE.prom", help=metrics_help)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Watch until the process ends; ``dispatch`` makes the diagnosis. Raises GdbextError."""
         words = list(argv)
-        program = words[words.index("--") + 1 :] if "--" in words else []
-        own = words[: words.index("--")] if "--" in words else words
-        args = self.parse(own)
+        end = words.index("--") if "--" in words else len(words)
+        args, program = self.parse(words[:end]), words[end + 1 :]
         if (args.pid is None) == (not program):
             raise UsageError("say what to watch: -p PID, or -- PROGRAM", help="dispatch watch --help")
         return Outcome(Watch(args, program, dispatch).run())
@@ -141,23 +120,32 @@ class Watch:
         self._folder = EvidenceFolder(args.save, dispatch)
         self._commands: list[subprocess.Popen[bytes]] = []
         self._hangs, self._was_hung = 0, False
-        self._program = _started(program) if program else None
+        self._program: subprocess.Popen[bytes] | None = None
+        if program:
+            try:
+                self._program = subprocess.Popen(list(program))
+            except OSError as error:
+                raise TargetError(f"{program[0]} cannot be started: {error.strerror}") from error
         self.pid: int = self._program.pid if self._program else args.pid
         if not self._program:
             check_readable(self.pid)
         self._subjects: tuple[int, ...] = ()
         """The processes with PyTorch that are diagnosed, once there are any."""
         self._trace: TraceBuffer | None = None
-        self._make_trace = partial(TraceBuffer, seconds=args.trace, folder=args.save, dispatch=dispatch)
         self._history: History | None = None
         if args.trace or args.history:
             Workplace(args.save).close()
-        # What the program itself writes to standard output stays alone there.
+        # Standard output is left to the program.
         self._output = sys.stderr if program else sys.stdout
 
     def run(self) -> int:
         """Run until the process has ended, or Ctrl+C; the exit status."""
-        with signals_handled([signal.SIGINT], self._interrupted):
+
+        def interrupt(*_: object) -> None:
+            if not self._program:  # a program of ours gets Ctrl+C, too, and may take its time to end
+                raise KeyboardInterrupt
+
+        with signals_handled([signal.SIGINT], interrupt):
             try:
                 self._watch()
             except TargetGone:
@@ -166,67 +154,78 @@ class Watch:
                 self._tell("ended", "interrupted; the process goes on")
                 return 0
             finally:
-                for beside in (self._trace, self._history):
-                    if beside:
-                        beside.end()
-            return self._ended()
-
-    def _interrupted(self, *_: object) -> None:
-        """A program of ours gets Ctrl+C, too, and may take its time to end."""
-        if not self._program:
-            raise KeyboardInterrupt
+                for buffer in (self._trace, self._history):
+                    if buffer:
+                        buffer.end()
+            status = self._program.wait() if self._program else None
+            if status is None:
+                how = "the process has ended"
+            elif status < 0:
+                how = f"the program was killed by {signal.Signals(-status).name}"
+            else:
+                how = f"the program exited with status {status}"
+            self._tell("ended", how)
+            for command in self._commands:
+                command.wait()
+            return 0 if status is None else status if status >= 0 else 128 - status
 
     # --- watching --------------------------------------------------------------------------------
 
     def _watch(self) -> None:
+        """Raises TargetGone when the process ends."""
         after = self._args.hung_after
-        interval = min(after / _LOOKS, _LONGEST)
+        interval = min(after / 12, 15.0)
         progress = ProgressWatch(self.pid)
         moved = dispatched = time.monotonic()
-        hangs = tried = False
+        hangs = is_prepared = False
         dispatches = 0
         made = f"; the folder {self._args.save} was made" if self._folder.is_new else ""
         self._tell("watching", f"process {self.pid}; it hangs when it makes no progress for {after:g} s{made}")
         while True:
             self._sleep(interval)
-            if not tried and self._find_subjects():
-                tried = True
-                progress.pulse = _pulse(self._subjects[0]) if len(self._subjects) == 1 else None
-            if tried:
-                self._keep_trace()
+            if not is_prepared and self._find_subjects():
+                is_prepared = True
+                progress.activity_probe = _activity_probe(self._subjects[0]) if len(self._subjects) == 1 else None
+            if is_prepared and self._trace:
+                try:
+                    self._trace.keep()
+                except TargetError as error:
+                    self._tell("failed", error.what)
+                    self._trace = None
             if self._history and not hangs:
                 self._history.keep()
-            found = progress.look()
+            work = progress.since_last_look()
             now = time.monotonic()
-            dispatches += found.dispatches
-            moved = now if found.moves else moved
-            dispatched = now if found.moves and not found.computes_only else dispatched
+            dispatches += work.dispatches
+            moved = now if work.moves else moved
+            dispatched = now if work.moves and not work.computes_only else dispatched
             if hangs and dispatched == now:
                 hangs = False
                 self._tell("moves", "it goes on")
             if not hangs and now - moved > after:
                 hangs = self._hung(now - moved)
-            elif not hangs and found.computes_only and now - dispatched > after:
+            elif not hangs and work.computes_only and now - dispatched > after:
                 hangs = self._hung(now - dispatched, computes=True)
                 dispatched = dispatched if hangs else now
-            self._count(hangs, now - moved, dispatches if progress.pulse else None)
+            self._write_metrics(hangs, now - moved, dispatches if progress.activity_probe else None)
 
     def _find_subjects(self) -> bool:
-        """Find the processes with PyTorch; whether there are any. Raises TargetGone."""
+        """Find the processes with PyTorch, and start the trace and history; False if there is none. Raises
+        TargetGone."""
+        args = self._args
         self._subjects = with_torch(self.pid)
         if self._subjects and self._subjects != (self.pid,):
             many = len(self._subjects) > 1
             names = ", ".join(map(str, self._subjects[:_MOST]))
             self._tell("watching", f"process{'es' if many else ''} {names} of it use{'' if many else 's'} PyTorch")
-        if self._subjects and self._args.trace:
-            self._trace = self._make_trace(self._subjects[0])
-        if self._subjects and self._args.history:
-            args = self._args
+        if self._subjects and args.trace:
+            self._trace = TraceBuffer(self._subjects[0], args.trace, args.save, self._folder.dispatch)
+        if self._subjects and args.history:
             self._history = History(self._subjects[0], args.history, args.save, self._folder.dispatch)
         return bool(self._subjects)
 
-    def _count(self, hangs: bool, idle: float, dispatches: int | None) -> None:
-        """Write the metrics, where they are wanted."""
+    def _write_metrics(self, hangs: bool, idle: float, dispatches: int | None) -> None:
+        """Write the metrics if they are wanted; ``idle``: seconds without progress."""
         if not self._args.metrics:
             return
         self._hangs += hangs and not self._was_hung
@@ -241,55 +240,55 @@ class Watch:
             metrics.append(("dispatches_seen_total", "counter", "dispatches that short looks saw", dispatches))
         write_text(self._args.metrics, prometheus_text(metrics, self.pid))
 
-    def _keep_trace(self) -> None:
-        if self._trace:
-            try:
-                self._trace.keep()
-            except TargetError as error:
-                self._tell("failed", error.what)
-                self._trace = None
-
     def _sleep(self, seconds: float) -> None:
         """Raises TargetGone when a program of ours has ended."""
-        self._commands = [each for each in self._commands if each.poll() is None]
+        self._commands = [command for command in self._commands if command.poll() is None]
         if not self._program:
             time.sleep(seconds)
             return
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._program.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return
-        raise TargetGone.of(self.pid)
+            raise TargetGone.of(self.pid)
 
     def _hung(self, seconds: float, computes: bool = False) -> bool:
-        """Decide whether it is a hang: keeps the evidence then. ``computes``: it uses a processor, or its children
-        do."""
+        """Diagnose the processes; whether they hang, and the evidence is saved. ``computes``: the process or its
+        children use a CPU, so that it hangs only if the diagnosis finds something wrong."""
         with suppress(TargetGone):
-            self._subjects = with_torch(self.pid)  # those of before may have been replaced
-        found: list[tuple[int, Evidence]] = []
+            self._subjects = with_torch(self.pid)  # processes may have been replaced
+        taken: list[tuple[int, Evidence]] = []
         for pid in (self._subjects or (self.pid,))[:_MOST]:
             try:
-                found.append((pid, self._folder.take(pid)))
+                taken.append((pid, self._folder.take(pid)))
             except TargetError as error:
                 self._tell("failed", f"no progress for {seconds:.0f} s; process {pid} is not explained: {error.what}")
-        if computes and found and all(_is_healthy(evidence) for _, evidence in found):
-            for _, evidence in found:
+
+        def is_healthy(evidence: Evidence) -> bool:  # its children may compute, as compilers do
+            return kind_of(evidence.verdict["kind"]).is_healthy or evidence.waits == {WaitKind.CHILD_PROCESS.value}
+
+        if computes and taken and all(is_healthy(evidence) for _, evidence in taken):
+            for _, evidence in taken:
                 evidence.remove()
             return False
-        for number, (pid, evidence) in enumerate(found):
+        for number, (pid, evidence) in enumerate(taken):
             self._tell("hung", f"no progress for {seconds:.0f} s: {evidence.verdict['summary']}", evidence, pid)
             self._keep_more(evidence, pid, number == 0)
             if self._args.run and number == 0:
-                self._start(evidence, pid)
+                self._run_command(evidence, pid)
         return True
 
     def _keep_more(self, evidence: Evidence, pid: int, is_first: bool) -> None:
-        """Keep what takes long, after the diagnosis was told; what is of the whole job once."""
+        """Save what takes long, after the diagnosis was shown; what concerns the whole job only for the first
+        process."""
+
+        def take_history() -> Sequence[str]:
+            ending, lines = history.take(evidence.stem) if history else ("", [])
+            self._tell("history", "\n".join(["what its last minutes looked like:", *lines]))
+            return [ending]
+
         steps: list[Callable[[], Sequence[str]]] = []
-        history = self._history
+        history, trace = self._history, self._trace
         if history and is_first:
-            steps.append(lambda: self._take_history(history, evidence))
-        trace = self._trace
+            steps.append(take_history)
         if trace and is_first:
             steps.append(lambda: [trace.take(evidence.stem)])
         if self._args.job and is_first:
@@ -302,56 +301,34 @@ class Watch:
             except TargetError as error:
                 self._tell("failed", error.what)
 
-    def _take_history(self, history: History, evidence: Evidence) -> Sequence[str]:
-        """Keep the history and show what changed; its ending. Raises TargetError."""
-        ending, lines = history.take(evidence.stem)
-        self._tell("history", "\n".join(["what its last minutes looked like:", *lines]))
-        return [ending]
-
-    def _start(self, evidence: Evidence, pid: int) -> None:
+    def _run_command(self, evidence: Evidence, pid: int) -> None:
+        """Start --run's command."""
         names = {"GDBEXT_VERDICT": "kind", "GDBEXT_SUMMARY": "summary"}
         verdict = {name: environment_value(evidence.verdict[member]) for name, member in names.items()}
         paths = {"GDBEXT_FOLDER": evidence.folder, "GDBEXT_FILE": evidence.start}  # below what the user named
-        told: dict[str, str | bytes] = {**os.environ, **verdict, **paths, "GDBEXT_PID": str(pid)}
+        environment: dict[str, str | bytes] = {**os.environ, **verdict, **paths, "GDBEXT_PID": str(pid)}
         command = ["/bin/sh", "-c", self._args.run]
         try:
-            self._commands.append(subprocess.Popen(command, env=told, stdin=subprocess.DEVNULL))
+            self._commands.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
         except OSError as error:
             self._tell("failed", f"--run: the shell cannot be started: {error.strerror}")
 
     # --- telling ---------------------------------------------------------------------------------
 
-    def _ended(self) -> int:
-        status = self._program.wait() if self._program else None
-        if status is None:
-            how = "the process has ended"
-        elif status < 0:
-            how = f"the program was killed by {signal.Signals(-status).name}"
-        else:
-            how = f"the program exited with status {status}"
-        self._tell("ended", how)
-        for command in self._commands:
-            command.wait()
-        return 0 if status is None else status if status >= 0 else 128 - status
-
     def _tell(self, event: str, text: str, evidence: Evidence | None = None, pid: int | None = None) -> None:
+        """Print an event, with --json as an object; a hang with its evidence."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         if self._args.json:
-            told: dict[str, object] = {"event": event, "time": stamp, "pid": pid or self.pid, "text": text}
+            members: dict[str, object] = {"event": event, "time": stamp, "pid": pid or self.pid, "text": text}
             if evidence:
-                told |= {"verdict": evidence.verdict, "file": evidence.start}
-            line = shown_json(json.dumps(told))
+                members |= {"verdict": evidence.verdict, "file": evidence.start}
+            line = shown_json(json.dumps(members))
         else:
             words = text.partition(":")[0] if evidence else text
             line = f"{stamp} " + "\n".join(map(escape, words.split("\n")))
             if evidence:
                 line += f"\n{evidence.text}kept: {evidence.start}.{', .'.join(ENDINGS)}"
         print(shown(line), file=self._output, flush=True)
-
-
-def _is_healthy(evidence: Evidence) -> bool:
-    """It computes without dispatching, and nothing is wrong with that."""
-    return kind_of(evidence.verdict["kind"]).is_healthy or evidence.waits == _BY_CHILDREN
 
 
 def prometheus_text(metrics: Sequence[tuple[str, str, str, float]], pid: int) -> str:
@@ -363,15 +340,8 @@ def prometheus_text(metrics: Sequence[tuple[str, str, str, float]], pid: int) ->
     return "".join(f"{line}\n" for line in lines)
 
 
-def _started(program: Sequence[str]) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(list(program))
-    except OSError as error:
-        raise TargetError(f"{program[0]} cannot be started: {error.strerror}") from error
-
-
-def _pulse(pid: int) -> DispatchActivity | None:
-    """None where probes are not permitted."""
+def _activity_probe(pid: int) -> DispatchActivity | None:
+    """None if probes are not permitted."""
     try:
         target = RunningProcess(pid, may_be_traced=True)
         try:

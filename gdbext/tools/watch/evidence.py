@@ -1,7 +1,5 @@
-"""Keeps the evidence of a hang: the diagnosis as text and as JSON, the recording that it was made from; on request a
-core dump, and the report on the whole job.
-
-The last seconds of a trace, kept while a process is watched and written down when it hangs.
+"""Saves the evidence of a hang: diagnosis, recording, on request a core dump, the report on the job, the end of a
+trace.
 
 The trace is a process of its own (``dispatch-trace --last``), which reads the kernel's ring and drops what is too old.
 """
@@ -29,15 +27,15 @@ if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch
 
 _TIMEOUT = "120"
-"""Seconds for a diagnosis; the process goes on when they are over."""
+"""Seconds for a diagnosis; afterwards the process is resumed."""
 ENDINGS = ("txt", "json", "rec", "html")
-"""Endings of the files that are always there."""
-_JOB_ENDINGS = ("txt", "json", "html")
+"""Endings of the files that are always written."""
 
 
 class Evidence(NamedTuple):
     """``verdict``: "kind" and "summary" of the JSON report; ``folder`` has files whose names begin with ``stem``;
-    ``waits``: what the threads wait for that the verdict is about, by WaitKind's words."""
+    ``waits``: the WaitKinds of the threads that the verdict is about.
+    """
 
     folder: str
     stem: str
@@ -51,7 +49,7 @@ class Evidence(NamedTuple):
         return f"{self.folder}/{self.stem}"
 
     def remove(self) -> None:
-        """Take it away again: it was no hang."""
+        """Delete the files: it was no hang."""
         with contextlib.suppress(OSError):
             folder = whole_file.open_folder(self.folder)
             for ending in ENDINGS:
@@ -63,51 +61,48 @@ class Evidence(NamedTuple):
 class EvidenceFolder:
     """The folder of the evidence: the user's, else one in the folder for temporary files, made when it is needed.
 
-    The user's folder may belong to whoever runs the process: files are made in a private one beside them, and moved.
+    The user's folder may belong to another user, who runs the process: files are made in a private one beside them, and
+    moved.
     """
 
     def __init__(self, folder: str | None, dispatch: Dispatch) -> None:
-        """``dispatch`` is scripts/dispatch. Raises TargetError where nothing can be written there."""
+        """``dispatch`` is scripts/dispatch. Raises TargetError if nothing can be written there."""
         self._folder = folder
         self.dispatch = dispatch
-        self.is_new = folder is not None and not _is_there(folder)
+        self.is_new = False
         if folder is not None:
+            try:
+                os.close(whole_file.open_folder(folder))
+            except OSError:
+                self.is_new = True
             Workplace(folder).close()
 
     def take(self, pid: int) -> Evidence:
-        """Look at the process once, which stands still meanwhile, and keep what was seen. Raises TargetError."""
+        """Diagnose the process once, which is stopped meanwhile, and save the result. Raises TargetError."""
         if self._folder is None:
             self._folder = tempfile.mkdtemp(prefix="gdbext-watch-")
         stem = f"hang-{pid}-{time.strftime('%Y%m%d-%H%M%S')}"
         with Workplace(self._folder) as place:
-            looked = ["-p", str(pid), "--debugger", "none", "--timeout", _TIMEOUT, "--record", f"{stem}.rec"]
-            status = run_aside(self.dispatch, [*looked, "--json", "dispatch-diagnose"], place, f"{stem}.json")
-            verdict, waits, wrong = _verdict(place, f"{stem}.json")
+            options = ["-p", str(pid), "--debugger", "none", "--timeout", _TIMEOUT, "--record", f"{stem}.rec"]
+            status = run_aside(self.dispatch, [*options, "--json", "dispatch-diagnose"], place, f"{stem}.json")
+            verdict, waits, problem = _verdict(place, f"{stem}.json")
             if status != 0:
-                raise TargetError(f"no diagnosis was made: {wrong or 'it failed'}")
-            named = f"{os.path.abspath(self._folder)}/{stem}"  # noqa: PTH100 - a text for people
-            again = ["-r", f"{stem}.rec", "--named", f"{named}.rec", "dispatch-diagnose", "--html", f"{stem}.html"]
-            run_aside(self.dispatch, again, place, f"{stem}.txt")
+                raise TargetError(f"no diagnosis was made: {problem or 'it failed'}")
+            path = f"{os.path.abspath(self._folder)}/{stem}"  # noqa: PTH100 - a text for people
+            replay = ["-r", f"{stem}.rec", "--named", f"{path}.rec", "dispatch-diagnose", "--html", f"{stem}.html"]
+            run_aside(self.dispatch, replay, place, f"{stem}.txt")
             return Evidence(self._folder, stem, verdict, _publish(place, stem, ENDINGS), waits)
 
     def take_job(self, evidence: Evidence, pid: int) -> tuple[str, ...]:
-        """Look at all ranks of the process's job on this machine; the endings of the files. Raises TargetError."""
-        stem = f"{evidence.stem}.job"
+        """Examine all ranks of the process's job on this machine; the endings of the files. Raises TargetError."""
+        stem, endings = f"{evidence.stem}.job", ("txt", "json", "html")
         words = ["ranks", "-p", str(pid), "--timeout", _TIMEOUT, "--json", "--html", f"{stem}.html"]
         with Workplace(evidence.folder) as place:
             if run_aside(self.dispatch, words, place, f"{stem}.json") != 0:
                 raise TargetError("there is no report on the job: dispatch ranks failed")
             run_aside(self.dispatch, ["ranks", "--reports", f"{stem}.json"], place, f"{stem}.txt")
-            _publish(place, stem, _JOB_ENDINGS)
-        return tuple(f"job.{ending}" for ending in _JOB_ENDINGS)
-
-
-def _is_there(folder: str) -> bool:
-    try:
-        os.close(whole_file.open_folder(folder))
-    except OSError:
-        return False
-    return True
+            _publish(place, stem, endings)
+        return tuple(f"job.{ending}" for ending in endings)
 
 
 def _publish(place: Workplace, stem: str, endings: Sequence[str]) -> str:
@@ -122,7 +117,7 @@ def _publish(place: Workplace, stem: str, endings: Sequence[str]) -> str:
 
 
 def take_core(evidence: Evidence, pid: int) -> str:
-    """Have gdb's gcore write a core of the process, which stands still meanwhile; its ending. Raises TargetError."""
+    """Have gdb's gcore write a core of the process, which is stopped meanwhile; its ending. Raises TargetError."""
     program = find_program("gcore")
     if not program:
         raise TargetError("no core was written: gcore is not installed", help="install gdb, which has it")
@@ -140,23 +135,23 @@ def take_core(evidence: Evidence, pid: int) -> str:
 
 
 def _verdict(place: Workplace, name: str) -> tuple[dict[str, str], frozenset[str], str]:
-    """Kind and summary of a report's verdict, what its threads wait for, and what went wrong, "" if nothing did."""
-    nothing = {"kind": "", "summary": ""}
+    """(kind and summary of the verdict in the report ``name``, WaitKinds of the threads that it is about, what went
+    wrong or "")."""
+    unknown = {"kind": "", "summary": ""}
     try:
         report = json_report.parse(place.data(name), name)
     except (OSError, GdbextError):
-        return nothing, frozenset(), "it left no report"
+        return unknown, frozenset(), "it left no report"
     verdict = report.verdict
     if not verdict:
-        return nothing, frozenset(), report.problem
+        return unknown, frozenset(), report.problem
     about = [thread.wait for thread in report.threads if thread.tid in verdict.threads]
     waits = frozenset(wait.kind.value if wait else "" for wait in about)
     return {"kind": verdict.kind.value, "summary": verdict.summary}, waits, report.problem
 
 
-ENDING = "trace.html"
 _ATTEMPTS = 3
-"""Times that it is started anew: torch may be just about to be loaded, and a program may replace itself by another."""
+"""Times that it is started anew: torch may be about to be loaded, and a program may replace itself by another."""
 _ENDINGS = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 """Signals that end a trace, and the seconds that it has to write its page: the watch must not hang with it."""
 
@@ -165,7 +160,7 @@ class TraceBuffer:
     """A trace of process ``pid``; nothing is started before the first keep()."""
 
     def __init__(self, pid: int, seconds: float, folder: str, dispatch: Dispatch) -> None:
-        """``dispatch`` is scripts/dispatch. Raises TargetError where nothing can be written to ``folder``."""
+        """``dispatch`` is scripts/dispatch. Raises TargetError if nothing can be written to ``folder``."""
         self._place = Workplace(folder)
         self._page = f"trace-{pid}.html"
         self._report = f"trace-{pid}.json"
@@ -177,66 +172,57 @@ class TraceBuffer:
         self._left = _ATTEMPTS
 
     def keep(self) -> None:
-        """Let it run, if it does not. Raises TargetError: it cannot."""
+        """Start it if it does not run. Raises TargetError if it cannot run."""
+
+        def prepare() -> None:  # it ends when we end, and heeds SIGINT
+            end_with_parent(signal.SIGTERM)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
         if self._child and os.waitpid(self._child, os.WNOHANG)[0]:
             self._child = 0
             if not self._left:
-                raise TargetError(f"no trace is kept: {self._wrong()}")
+                raise TargetError(f"no trace is kept: {self._problem()}")
         if not self._child and self._left:
             self._left -= 1
-            self._child = start_aside(self._dispatch, self._words, self._place, self._report, _end_with_us)
+            self._child = start_aside(self._dispatch, self._words, self._place, self._report, prepare)
+
+    def _problem(self) -> str:
+        """The error in the trace's own report."""
+        try:
+            return json_report.parse(self._place.data(self._report), self._report).problem or "it ended"
+        except (OSError, GdbextError):
+            return "it had not begun"
 
     def take(self, stem: str) -> str:
-        """End it, and keep what it has as the file whose name begins with ``stem``; the ending of that. Raises
+        """End the trace, and save it in a file whose name begins with ``stem``; the ending of that. Raises
         TargetError."""
-        status = self._stop()
+        status = self._end()
         self._left = _ATTEMPTS
         try:
             if status:
-                raise TargetError(f"no trace was kept: {self._wrong()}")
-            self._place.publish(self._page, f"{stem}.{ENDING}")
+                raise TargetError(f"no trace was kept: {self._problem()}")
+            self._place.publish(self._page, f"{stem}.trace.html")
         except OSError as error:
             raise TargetError(f"no trace was kept: {error.strerror}") from error
-        return ENDING
+        return "trace.html"
 
     def end(self) -> None:
-        """Nobody wants it any more."""
-        self._stop()
+        """End the trace, and delete the temporary files."""
+        self._end()
         self._place.close()
 
-    def _stop(self) -> int:
-        """Its exit status; as if it had failed where it did not run."""
+    def _end(self) -> int:
+        """Its exit status; 1 if it did not run."""
         if not self._child:
             return 1
         child, self._child = self._child, 0
         for number, patience in _ENDINGS:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)
-            status = _ended(child, patience)
-            if status is not None:
-                return status
+            deadline = time.monotonic() + patience
+            while time.monotonic() < deadline:
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if pid:
+                    return os.waitstatus_to_exitcode(status)
+                time.sleep(0.005)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-    def _wrong(self) -> str:
-        """The error that the trace's own report tells."""
-        try:
-            return json_report.parse(self._place.data(self._report), self._report).problem or "it ended"
-        except (OSError, GdbextError):
-            return "it had not begun"
-
-
-def _end_with_us() -> None:
-    """End the trace's process when we end; it heeds SIGINT."""
-    end_with_parent(signal.SIGTERM)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _ended(child: int, patience: float) -> int | None:
-    """The exit status of a child that ends within so many seconds, None of one that does not."""
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    return None

@@ -1,10 +1,7 @@
-"""Does a process still get on? Asked every few seconds, of /proc and of one kernel probe; nobody is stopped.
-
-How much a process and its children have done: processor time and bytes, from /proc, without stopping anybody.
+"""Whether a process makes progress, by /proc and one kernel probe, and what its last minutes looked like; nothing is
+stopped.
 
 Fields: proc(5); stat's 14th to 17th, io's rchar and wchar (which need the right to trace), task/TID/children.
-
-And what the last minutes looked like: dispatches by operator and where the threads were, without stopping anybody.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ import signal
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report import json_report
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ProcessActivity(NamedTuple):
-    """Sums over the process and all its descendants. ``seconds`` of processor time, ended children included;
+    """Sums over the process and all its descendants. ``seconds`` of CPU time, including children that have exited;
     ``transferred`` bytes read and written, also through pipes and sockets."""
 
     seconds: float
@@ -47,34 +45,28 @@ class ProcessActivity(NamedTuple):
 
 def activity(pid: int) -> ProcessActivity:
     """The work that has been done so far. Raises TargetGone."""
-    ticks, transferred, count = _ticks(pid), _bytes(pid), 1
+    work = [_own_work(pid)]
     for child in descendants(pid):
-        try:
-            ticks += _ticks(child)
-            transferred += _bytes(child)
-            count += 1
-        except TargetGone:
-            continue
-    return ProcessActivity(ticks / os.sysconf("SC_CLK_TCK"), transferred, count)
+        with suppress(TargetGone):
+            work.append(_own_work(child))
+    ticks, transferred = map(sum, zip(*work))
+    return ProcessActivity(ticks / os.sysconf("SC_CLK_TCK"), transferred, len(work))
 
 
-def _ticks(pid: int) -> int:
+def _own_work(pid: int) -> tuple[int, int]:
+    """(clock ticks of CPU time, bytes read and written) of one process. Raises TargetGone."""
     fields = stat_fields(read_file(pid, "stat"))
     if len(fields) < 15 or fields[0] in ("Z", "X"):
         raise TargetGone.of(pid)
-    return sum(int(each) for each in fields[11:15])
-
-
-def _bytes(pid: int) -> int:
-    try:
+    transferred = 0
+    with suppress(NotPermitted):
         lines = read_file(pid, "io").splitlines()
-    except NotPermitted:
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith((b"rchar", b"wchar")))
+        transferred = sum(int(line.split()[1]) for line in lines if line.startswith((b"rchar", b"wchar")))
+    return sum(map(int, fields[11:15])), transferred
 
 
 def uses_torch(pid: int) -> bool:
-    """libtorch_cpu.so is mapped, and may be looked at: the kernel answers. Raises TargetGone."""
+    """libtorch_cpu.so is mapped, and the kernel lets us see that without blocking. Raises TargetGone."""
     try:
         return not is_suspect(pid) and b"/libtorch_cpu.so" in read_file_of(pid, "maps")
     except OSError as error:
@@ -84,75 +76,67 @@ def uses_torch(pid: int) -> bool:
 
 
 def with_torch(pid: int) -> tuple[int, ...]:
-    """The process where it uses PyTorch, else those of its descendants that do and whose parents do not: what a wrapper
-    (timeout, bash, torchrun) has started. Raises TargetGone: the process is gone."""
+    """The process if it uses PyTorch, else those of its descendants that do and whose parents do not: what a wrapper
+    (timeout, bash, torchrun) has started. Raises TargetGone if the process is gone."""
     if uses_torch(pid):
         return (pid,)
-    found: list[int] = []
-    inside: set[int] = set()
-    for each in descendants(pid):
-        if parent(each) in inside:
-            inside.add(each)
+    topmost: list[int] = []
+    below: set[int] = set()
+    for process in descendants(pid):
+        if parent(process) in below:
+            below.add(process)
             continue
-        try:
-            if uses_torch(each):
-                found.append(each)
-                inside.add(each)
-        except TargetGone:
-            continue
-    return tuple(found)
+        with suppress(TargetGone):
+            if uses_torch(process):
+                topmost.append(process)
+                below.add(process)
+    return tuple(topmost)
 
 
 BUSY = 0.05
-"""The share of a processor: threads that wait in a timed wait, as those for Python's GIL do, use less."""
+"""The share of a CPU: threads in timed waits, such as those for Python's GIL, use less."""
 TRANSFER = 1 << 16
 """Bytes between two looks that count as progress: a line of a log does not."""
-_WINDOW = 1.0
-"""Seconds for which a dispatch is waited for."""
 
 
 class ProcessProgress(NamedTuple):
-    """``moves``: it dispatches, reads or writes, or at least computes. ``computes_only``: it computes, but a probe saw
-    no dispatch."""
+    """``moves``: it dispatches, reads or writes, or at least computes. ``computes_only``: it computes, but the probe
+    saw no dispatch.
+    """
 
     moves: bool
     computes_only: bool = False
     dispatches: int = 0
-    """Dispatches that a short look at the probe saw; it is not asked where bytes have moved."""
+    """Dispatches that the probe saw in a second at most; it is not used if bytes have moved."""
 
 
 class ProgressWatch:
     """Watches the progress of one process."""
 
     def __init__(self, pid: int) -> None:
-        """Open the process. Raises TargetGone."""
+        """Raises TargetGone."""
         self._pid = pid
         self._before: ProcessActivity = activity(pid)
-        self._looked = time.monotonic()
-        self.pulse: DispatchActivity | None = None
+        self._time = time.monotonic()
+        self.activity_probe: DispatchActivity | None = None
 
-    def look(self) -> ProcessProgress:
-        """The work since the last look. Raises TargetGone."""
-        now, then = time.monotonic(), self._looked
+    def since_last_look(self) -> ProcessProgress:
+        """The work since the last call. Raises TargetGone."""
+        now, then = time.monotonic(), self._time
         current, before = activity(self._pid), self._before
-        self._before, self._looked = current, now
-        transferred = current.transferred - before.transferred
+        self._before, self._time = current, now
         computes = current.seconds - before.seconds > BUSY * (now - then)
-        if transferred > TRANSFER or current.processes != before.processes:
+        if current.transferred - before.transferred > TRANSFER or current.processes != before.processes:
             return ProcessProgress(True)
-        dispatches = self._dispatches(now - then)
+        dispatches = 0
+        if self.activity_probe:
+            try:
+                dispatches = self.activity_probe.seen(min(1.0, (now - then) / 2))
+            except (GdbextError, OSError):
+                self.activity_probe = None  # another user's probes, or the program was replaced: /proc must do
         if dispatches:
             return ProcessProgress(True, dispatches=dispatches)
-        return ProcessProgress(computes, computes and self.pulse is not None)
-
-    def _dispatches(self, interval: float) -> int:
-        if not self.pulse:
-            return 0
-        try:
-            return self.pulse.seen(min(_WINDOW, interval / 2))
-        except (GdbextError, OSError):
-            self.pulse = None  # another user's probes, or the program was replaced: what /proc says must do
-            return 0
+        return ProcessProgress(computes, computes and self.activity_probe is not None)
 
 
 # --- the last minutes ----------------------------------------------------------------------------
@@ -161,14 +145,10 @@ _USUAL_PERIOD = 30.0
 """Seconds between two looks of a history; less where fewer than _FEWEST looks would fit in."""
 _FEWEST, _MOST = 20, 240
 """Looks that a history has: the longer it is, the rarer they are."""
-_COUNTED = 1.0
-"""Seconds for which dispatches are counted at each look."""
 _THREADS, _FRAMES, _OPERATORS = 6, 4, 8
 """Threads, Python frames of each, and operators that are kept of a look."""
 _WIDTH = 200
-"""Most letters of a name, a place, or a line that says what changed."""
-_LARGEST = 32 << 20
-"""Bytes that a report of one look may have on the disk."""
+"""Characters of a name, a place, or a line that says what changed, at most."""
 _MAJOR, _MINOR = 0.2, 0.05
 """Shares of all dispatches: an operator with the first one in a look, and less than the second in the next, is a
 change."""
@@ -176,7 +156,7 @@ change."""
 
 class HistoryLook(NamedTuple):
     """One look: when (seconds since the epoch), calls of operators a second in all and of the most called ones, and the
-    threads that do anything, each with its state and its innermost places in the program's own files."""
+    threads that are not idle, each with its state and its innermost places in the program's own files."""
 
     time: float
     total: float | None
@@ -185,13 +165,35 @@ class HistoryLook(NamedTuple):
     threads: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     problem: str = ""
 
+    @property
+    def dispatches(self) -> str:
+        """``240 calls of operators a second: aten::mm 130, aten::relu 110``."""
+        if self.total is None:
+            return f"dispatches are not known: {self.problem}"
+        if not self.total:
+            return "nothing was dispatched"
+        most = ", ".join(f"{op} {rate:,.0f}" for op, rate in self.rates[:4])
+        return f"{self.total:,.0f} calls of operators a second: {most}"
+
+    @property
+    def current_place(self) -> str:
+        """The first thread's innermost place in the program's own files, else its state."""
+        if not self.threads:
+            return ""
+        _name, state, places = self.threads[0]
+        return places[0] if places else state
+
+    @property
+    def clock(self) -> str:
+        return time.strftime("%H:%M:%S", time.localtime(self.time))
+
 
 class History:
-    """Looks at process ``pid`` every half minute or so, by children of ours, and keeps those of the last ``span``
+    """Looks at process ``pid`` every half minute or so, by child processes, and keeps those of the last ``span``
     seconds: a few hundred short texts, and two files."""
 
     def __init__(self, pid: int, span: float, folder: str, dispatch: Dispatch) -> None:
-        """``dispatch`` is scripts/dispatch. Raises TargetError where nothing can be written to ``folder``."""
+        """``dispatch`` is scripts/dispatch. Raises TargetError if nothing can be written to ``folder``."""
         self._pid, self._span, self._dispatch = pid, span, dispatch
         self.period = max(span / _MOST, min(_USUAL_PERIOD, span / _FEWEST))
         self._looks: deque[HistoryLook] = deque(maxlen=_MOST + 1)
@@ -200,66 +202,59 @@ class History:
         self._began = self._due = 0.0
 
     def keep(self) -> None:
-        """Take in the look that has ended, and begin the next one when it is time; never waits."""
+        """Take in the look that has ended, and start the next one when it is time; never waits."""
         if self._children:
             self._children = [child for child in self._children if not os.waitpid(child, os.WNOHANG)[0]]
             if self._children:
                 return
-            self._looks.append(self._read())
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + self.period
-            self._began = time.time()
-            whom = ["-p", str(self._pid), "--json"]
-            top = ["dispatch-top", "--interval", f"{_COUNTED:g}", "--limit", "200"]
-            works = ([*whom, *top], "top.json"), ([*whom, "--no-stop", "all-threads"], "threads.json")
-            self._children = [start_aside(self._dispatch, words, self._place, name, _little) for words, name in works]
+            rates, problem = _rates(self._place.data("top.json"))
+            threads = _threads(self._place.data("threads.json"))
+            total, most = None if problem else sum(rates.values()), tuple(Counter(rates).most_common(_OPERATORS))
+            self._looks.append(HistoryLook(self._began, total, most, threads, problem))
+        if time.monotonic() < self._due:
+            return
+
+        def limit_files() -> None:  # a report has a few kilobytes
+            resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 20, 32 << 20))
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+        self._due = time.monotonic() + self.period
+        self._began = time.time()
+        target = ["-p", str(self._pid), "--json"]
+        top = [*target, "dispatch-top", "--interval", "1", "--limit", "200"]  # counts dispatches for a second
+        for words, name in ((top, "top.json"), ([*target, "--no-stop", "all-threads"], "threads.json")):
+            self._children.append(start_aside(self._dispatch, words, self._place, name, limit_files))
 
     def take(self, stem: str) -> tuple[str, list[str]]:
-        """Write it to the file whose name begins with ``stem``: the ending of that, and the lines that say what
-        changed. Raises TargetError."""
-        looks = [each for each in self._looks if each.time >= time.time() - self._span - self.period]
+        """Write the history to a file whose name begins with ``stem``: its ending, and the lines that say what changed.
+        Raises TargetError."""
+        looks = [look for look in self._looks if look.time >= time.time() - self._span - self.period]
         summary = list(_summary(looks))
         head = f"The last {duration(self._span)} of process {self._pid}, a look every {duration(self.period)}; nobody"
-        lines = [
-            f"{head} was stopped.",
-            "",
-            *summary,
-            "",
-            "each look:",
-            *(line for each in looks for line in _whole(each)),
-        ]
-        name = f"{stem}.history.txt"
+        lines = [f"{head} was stopped.", "", *summary, "", "each look:"]
+        for look in looks:
+            lines.append(f"{look.clock}  {look.dispatches}")
+            for name, state, places in look.threads:
+                lines += [f"    {name}, {state}", *(f"        {place}" for place in places)]
+        file = f"{stem}.history.txt"
         try:
-            self._place.write(name, "".join(f"{line}\n" for line in lines))
-            self._place.publish(name)
+            self._place.write(file, "".join(f"{line}\n" for line in lines))
+            self._place.publish(file)
         except OSError as error:
             raise TargetError(f"the history cannot be kept: {error.strerror}", help="name another --save") from error
         return "history.txt", summary
 
     def end(self) -> None:
-        """Nobody wants it any more."""
+        """Stop looking, and delete the temporary files."""
         end_processes(self._children, 5.0)
         for child in self._children:
             os.waitpid(child, 0)
         self._children = []
         self._place.close()
 
-    def _read(self) -> HistoryLook:
-        """Read the reports that the two children have left."""
-        rates, problem = _rates(self._place.data("top.json"))
-        threads = _threads(self._place.data("threads.json"))
-        total = None if problem else sum(rates.values())
-        return HistoryLook(self._began, total, tuple(Counter(rates).most_common(_OPERATORS)), threads, problem)
-
-
-def _little() -> None:
-    """Let a child write no large files."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
 
 def _rates(data: bytes) -> tuple[dict[str, float], str]:
-    """Calls a second by operator, and why they are not known."""
+    """(operator → calls a second, the reason if they are unknown) in a report of dispatch-top."""
     try:
         report = json_report.parse(data, "the report on its operators", TopSection)
     except GdbextError:
@@ -267,12 +262,12 @@ def _rates(data: bytes) -> tuple[dict[str, float], str]:
     top = report.find_section(TopSection)
     if not top:
         return {}, report.problem or "it left no report"
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for row in top.rows:
         op, event = row.subject.op, row.subject.event
         if op and event and event.startswith("call"):
-            found[op] = found.get(op, 0.0) + row.rate
-    return found, ""
+            rates[op] = rates.get(op, 0.0) + row.rate
+    return rates, ""
 
 
 def _threads(data: bytes) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
@@ -281,47 +276,31 @@ def _threads(data: bytes) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
         report = json_report.parse(data, "the report on its threads")
     except GdbextError:
         return ()
-    found: list[tuple[str, str, tuple[str, ...]]] = []
-    for thread in report.threads:
-        if thread.state is RunState.IDLE or len(found) == _THREADS:
-            continue
+    threads: list[tuple[str, str, tuple[str, ...]]] = []
+    for thread in [thread for thread in report.threads if thread.state is not RunState.IDLE][:_THREADS]:
         places = [cut(frame.place, _WIDTH) for frame in thread.python_frames if frame.file and frame.is_users]
-        kind = f", {thread.wait.kind.value}" if thread.wait else ""
-        name = thread.python_name or thread.name or "thread"
-        state = f"{thread.state.value}{kind}"
-        found.append((cut(f"{name} (tid {thread.tid})", _WIDTH), state, tuple(places[:_FRAMES])))
-    return tuple(found)
+        name = f"{thread.python_name or thread.name or 'thread'} (tid {thread.tid})"
+        state = thread.state.value + (f", {thread.wait.kind.value}" if thread.wait else "")
+        threads.append((cut(name, _WIDTH), state, tuple(places[:_FRAMES])))
+    return tuple(threads)
 
 
-def _is_alike(one: HistoryLook, other: HistoryLook) -> bool:
-    """The process did the same in both: it called the same operators, about as often; where none was called or counted,
-    its first thread stood in the same function."""
-    if one.total and other.total:
-        shares = [{op: rate / look.total for op, rate in look.rates if look.total} for look in (one, other)]
+def _is_alike(left: HistoryLook, right: HistoryLook) -> bool:
+    """The process did the same in both: it called the same operators, about as often; if none was called or counted,
+    its first thread was in the same function."""
+    if left.total and right.total:
+        shares = [{op: rate / look.total for op, rate in look.rates if look.total} for look in (left, right)]
         major = {op for share in shares for op, part in share.items() if part >= _MAJOR}
-        kept = all(share.get(op, 0) >= _MINOR for share in shares for op in major)
-        return kept and 0.5 <= one.total / other.total <= 2
-    return one.total == other.total and _function(one) == _function(other)
-
-
-def _function(look: HistoryLook) -> str:
-    place = _place(look)
-    return place.partition(":")[0] + place.rpartition("(")[2]
-
-
-def _place(look: HistoryLook) -> str:
-    """The first thread's innermost place in the program's own files, else its state."""
-    if not look.threads:
-        return ""
-    _name, state, places = look.threads[0]
-    return places[0] if places else state
+        is_same = all(share.get(op, 0) >= _MINOR for share in shares for op in major)
+        return is_same and 0.5 <= left.total / right.total <= 2
+    functions = {look.current_place.partition(":")[0] + look.current_place.rpartition("(")[2] for look in (left, right)}
+    return left.total == right.total and len(functions) == 1
 
 
 def _summary(looks: Sequence[HistoryLook]) -> Iterator[str]:
     """Two lines for each stretch of time in which the process did the same."""
     if not looks:
         yield "nothing was seen yet"
-        return
     stretches: list[list[HistoryLook]] = []
     for look in looks:
         if stretches and _is_alike(stretches[-1][-1], look):
@@ -329,34 +308,11 @@ def _summary(looks: Sequence[HistoryLook]) -> Iterator[str]:
         else:
             stretches.append([look])
     for stretch in stretches:
-        first, last = (_clock(stretch[at].time) for at in (0, -1))
-        yield (
-            f"{first} to {last}  {_dispatches(stretch[len(stretch) // 2])}"
-            if len(stretch) > 1
-            else (f"{first}              {_dispatches(stretch[0])}")
-        )
-        places = Counter(filter(None, map(_place, stretch))).most_common(2)
+        is_long = len(stretch) > 1
+        until = f" to {stretch[-1].clock}" if is_long else f"{'':12}"
+        yield f"{stretch[0].clock}{until}  {stretch[len(stretch) // 2].dispatches}"
+        places = Counter(look.current_place for look in stretch if look.current_place).most_common(2)
         if places:
-            often = (f" ({counted(times, 'time')})" if len(stretch) > 1 else "" for _, times in places)
-            named = ", ".join(f"{place}{times}" for (place, _), times in zip(places, often))
-            yield f"{'':22}{next(look.threads[0][0] for look in stretch if look.threads)}: {named}"
-
-
-def _dispatches(look: HistoryLook) -> str:
-    if look.total is None:
-        return f"dispatches are not known: {look.problem}"
-    if not look.total:
-        return "nothing was dispatched"
-    most = ", ".join(f"{op} {rate:,.0f}" for op, rate in look.rates[:4])
-    return f"{look.total:,.0f} calls of operators a second: {most}"
-
-
-def _whole(look: HistoryLook) -> Iterator[str]:
-    """All that is kept of a look."""
-    yield f"{_clock(look.time)}  {_dispatches(look)}"
-    for name, state, places in look.threads:
-        yield f"    {name}, {state}" + "".join(f"\n        {place}" for place in places)
-
-
-def _clock(moment: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(moment))
+            texts = (f"{place} ({counted(times, 'time')})" if is_long else place for place, times in places)
+            thread = next(look.threads[0][0] for look in stretch if look.threads)
+            yield f"{'':22}{thread}: {', '.join(texts)}"

@@ -60,7 +60,7 @@ class Libraries:
 
 
 def status(row: TorchSymbol, libraries: Libraries) -> SymbolStatus:
-    return info_report.status(row, cast(Symbolizer, libraries))
+    return info_report.symbol_status(row, cast(Symbolizer, libraries))
 
 
 def test_status_and_a_family_that_is_searched_for_only_without_its_examples() -> None:

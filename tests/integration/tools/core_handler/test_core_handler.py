@@ -174,7 +174,7 @@ def test_what_reads_has_no_right_that_the_process_has_not(process: subprocess.Po
         status = wait_until(lambda: limited_child(handler.pid), "a child that has dropped its rights")
         theirs = procfs.status(process.pid)
         for name in ("Uid", "Gid", "Groups", "CapPrm"):
-            own = [word for word in status[name].split() if (name, word) != ("Groups", str(core_handler._WAY))]
+            own = [word for word in status[name].split() if (name, word) != ("Groups", str(core_handler._CACHE_GROUP))]
             assert own == theirs[name].split(), name
         assert (status["CapEff"], status["CapInh"].strip("0")) == (status["CapPrm"], "")
     assert handler.returncode == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.tools.ps import TorchProcess, standing, torch_processes
+from gdbext.tools.ps import TorchProcess, idle_text, torch_processes
 from support.programs import harness
 from support.programs.harness import Start, wait_until
 
@@ -44,5 +44,5 @@ def test_a_rank_that_stands_beside_one_that_runs(inferior: Start) -> None:
 
 
 def test_durations() -> None:
-    texts = [standing(each) for each in (0.2, 40, 119, 700, 10_000, 400_000)]
+    texts = [idle_text(each) for each in (0.2, 40, 119, 700, 10_000, 400_000)]
     assert texts == ["now", "40 s", "119 s", "12 min", "2.8 h", "5 d"]

@@ -78,8 +78,8 @@ def test_what_the_recording_lacks_is_in_the_report(capfd: pytest.CaptureFixture[
 
 
 def test_what_is_said_of_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for row in table.TABLE:
-        monkeypatch.setattr(row, "recorded", ())  # nothing besides the command
+    plain = tuple(row._replace(recorded=()) for row in table.TABLE)  # nothing besides the command
+    monkeypatch.setattr(table, "TABLE", plain)
     for limit, completeness in ((recorder.MAX_MEMORY, ""), (1 << 16, "It is not complete: it keeps 192 MB of memory")):
         monkeypatch.setattr(recorder, "MAX_MEMORY", limit)
         command = RecordedCommand("all-threads", [], str(tmp_path / "hang.rec"))

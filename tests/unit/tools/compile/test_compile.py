@@ -13,7 +13,7 @@ from gdbext.engine.targets.system.peer import ChildProcess
 from gdbext.engine.targets.system.procfs import NO_PROCFS
 from gdbext.tools.compile import graph_breaks, resumptions
 from gdbext.tools.compile.compile_workers import compile_locks, compiling_processes
-from gdbext.tools.compile.compiled_frames import _above_lines, _graph, _innermost, graph_node, stage, states
+from gdbext.tools.compile.compiled_frames import _innermost, graph_node, module_comments, stage, states
 from gdbext.torch.compile import compile_section as section
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.compile_section import CompilingProcess, CompilingThread, FrameState, Resumption
@@ -114,10 +114,10 @@ def test_the_graph_and_the_nodes_of_lines() -> None:
     trace = '  File "a.py", line 3, in outer\n    inner()\n  File "b.py", line 7, in inner\n    x.sin()\n'
     assert _innermost(trace) == ("inner", "b.py", 7, True)
     assert _innermost("something else") is None
-    assert _graph(TEXTS) == "1_backward"
-    assert _graph(TEXTS[1:]) == ""
-    above = _above_lines(TEXTS)
-    assert [above.get(number, "") for number in (5, 7, 8, 10, 12)] == ["", NODES, NODES, NODES, ""]
+    comments = module_comments(TEXTS)
+    assert comments.graph == "1_backward"
+    assert module_comments(TEXTS[1:]).graph == ""
+    assert [comments.lines.get(number, "") for number in (5, 7, 8, 10, 12)] == ["", NODES, NODES, NODES, ""]
 
 
 LOCK = "/cache/locks/cab.lock"

@@ -32,7 +32,7 @@ def told(folder: Path, verdict: dict[str, str], command: str) -> bytes:
     watch = object.__new__(Watch)
     watch._args, watch._commands = Namespace(run=f"({command}) > '{folder}/told'"), []
     evidence = Evidence(str(folder), "hang-1-2", verdict, "", frozenset())
-    watch._start(evidence, 7)
+    watch._run_command(evidence, 7)
     (child,) = watch._commands
     assert child.wait() == 0
     return (folder / "told").read_bytes()
