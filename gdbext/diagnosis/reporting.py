@@ -38,12 +38,12 @@ _ORIGIN = "origin"
 
 def keep_origin(session: Session) -> None:
     """Have a recording keep its program and machine, for a page that is made from it."""
-    session.target.files.keep(_ORIGIN, lambda: "\n".join(_program_and_machine(session)))
+    session.target.origin.files.keep(_ORIGIN, lambda: "\n".join(_program_and_machine(session)))
 
 
 def _program_and_machine(session: Session) -> tuple[str, str]:
     """The process's program and machine; "" each if unknown."""
-    files = session.target.files
+    files = session.target.origin.files
     if not session.procfs:
         return "", ""
     if not files.are_here:
@@ -109,35 +109,35 @@ def report_target(session: Session) -> TargetReport:
     target, layout, version = session.target, session.layout_if_known, torch_version(session)
     found = LayoutReport(layout.id, layout.match) if layout else LayoutReport(None, "none")
     return TargetReport(
-        kind=target.kind,
+        kind=target.origin.kind,
         pid=target.pid,
         debugger=target.debugger,
         architecture=target.architecture.name,
         torch=TorchReport(version, found) if version is not None else None,
         python=PythonReport(session.python.version) if session.python.version else None,
-        paused_ms=None if target.paused_ms is None else round(target.paused_ms, 3),
-        moved=tuple(target.threads_that_ran()),
-        stops=target.stops,
-        cut_short=tuple(CutCall(tid, call) for tid, call in sorted(target.cut_short().items())),
-        recording=target.recorded,
+        paused_ms=None if target.moment.paused_ms is None else round(target.moment.paused_ms, 3),
+        moved=tuple(target.moment.threads_that_ran()),
+        stops=target.moment.stops,
+        cut_short=tuple(CutCall(tid, call) for tid, call in sorted(target.moment.cut_short().items())),
+        recording=target.origin.recorded,
     )
 
 
 def target_errors(target: Target) -> tuple[ErrorReport, ...]:
     """Errors on what the target lacks, whatever is asked of it: the end of a core; what a recording does not have."""
     again = "take a new one with: gcore PID; the disk may have been full, or ulimit -c too low"
-    damage = tuple(ErrorReport(what, "core", again) for what in target.damage())
-    if target.unreadable:
+    damage = tuple(ErrorReport(what, "core", again) for what in target.origin.damage())
+    if target.origin.unreadable:
         kernel = "what keeps it there has to end first; what Python and torch do in it cannot be told until then"
-        damage = (ErrorReport(f"the kernel lets nobody read {target.unreadable}", "process", kernel),)
-    lacks = target.missing_from_recording()
+        damage = (ErrorReport(f"the kernel lets nobody read {target.origin.unreadable}", "process", kernel),)
+    lacks = target.origin.missing_from_recording()
     again = "record the process again with this very command: a recording holds only what was read"
     return (*damage, ErrorReport(f"not in the recording: {lacks}", "recording", again)) if lacks else damage
 
 
 def core_errors(target: Target, threads: Sequence[ThreadReport]) -> tuple[ErrorReport, ...]:
     """Errors on what is unknown of the threads' waits because the target is a core; () for any other target."""
-    unknown = unknown_in_core(threads) if target.is_core else ()
+    unknown = unknown_in_core(threads) if target.origin.is_core else ()
     instead = (
         "look at the process itself while it lives (scripts/dispatch -p PID); --record FILE keeps all of this beside a "
         "core"
@@ -178,12 +178,12 @@ def make_report(
     leaves_process = ending is None or ending.kind.leaves_process
     unread = session.errors.reports() if leaves_process else ()  # of a process that has exited nothing is missed
     failed = () if not ending or not ending.error else (ErrorReport.of(ending.error, tool.name),)
-    if session.target.is_truncated and not args.why:
+    if session.target.origin.is_truncated and not args.why:
         errors = unread = ()  # each may be for what the core lacks
-    files = {frame.file for thread in threads for frame in thread.python_frames} if session.target.is_core else ()
+    files = {frame.file for thread in threads for frame in thread.python_frames} if session.target.origin.is_core else ()
     return Report(
         command=tool.name,
-        target=shown._replace(withheld_sources=sum(map(session.target.foreign.withholds, files))),
+        target=shown._replace(withheld_sources=sum(map(session.target.origin.foreign.withholds, files))),
         view=tool.view,
         threads=tuple(threads),
         verdict=verdict,
@@ -202,7 +202,7 @@ def make_report_alone(tool: Tool, args: Namespace, sections: Sequence[Section]) 
 
 def dispatcher_errors(session: Session) -> tuple[ErrorReport, ...]:
     """The reason why nothing is known of the dispatcher; () if it can be read."""
-    error = None if session.target.unreadable else session.dispatcher_error
+    error = None if session.target.origin.unreadable else session.dispatcher_error
     return (ErrorReport.of(error, "torch"),) if error else ()
 
 

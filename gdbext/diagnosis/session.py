@@ -136,9 +136,9 @@ class Session:
         them."""
         self.target = target
         self.memory = memory_of(target)
-        target.on_change(self.memory.forget)
+        target.moment.on_change(self.memory.forget)
         # Questions that a process that runs must be asked while it is stopped.
-        target.before_stops(lambda: prepare_walk(target, self.modules, self.symbolizer))
+        target.moment.before_stops(lambda: prepare_walk(target, self.modules, self.symbolizer))
         self.files = LoadedFiles(target, self.memory, files)
         self.modules = self.files.modules
         self.symbolizer = self.files.symbolizer
@@ -158,7 +158,7 @@ class Session:
     def retake(self, in_doubt: bool = False) -> Session | None:
         """A session of another inspection of the process, None if none is needed: nothing moved during this one.
         ``in_doubt``: what was read contradicts itself."""
-        if not self.target.retake(in_doubt):
+        if not self.target.moment.retake(in_doubt):
             return None
         later = Session(self.target, self.layout_if_known, self.files)
         later.extras = self.extras
@@ -197,7 +197,7 @@ class Session:
             self.symbolizer,
             self.modules,
             self.target.pid,
-            frozenset(thread.tid for thread in self.target.threads()),
+            frozenset(thread.tid for thread in self.target.memory.threads()),
             python=self.python_waits,
             procfs=self.procfs,
             add_ons=AddOns(self.errors),
@@ -208,9 +208,9 @@ class Session:
     @cached_property
     def procfs(self) -> ProcFs:
         """The kernel's knowledge of the process; NO_PROCFS for a core."""
-        if self.target.is_core:
+        if self.target.origin.is_core:
             return NO_PROCFS
-        return ProcFs(self.target.pid, self.target.files, self.memory.architecture.syscall_names)
+        return ProcFs(self.target.pid, self.target.origin.files, self.memory.architecture.syscall_names)
 
     # --- Python ----------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Session:
             try:
                 return PythonRuntime.detect(self.memory, self.modules, self.symbolizer)
             except GdbextError as error:
-                if attempt == tries or self.target.is_core:
+                if attempt == tries or self.target.origin.is_core:
                     self.errors.note(error, "python")
                     break
                 self.memory.forget()
@@ -261,7 +261,7 @@ class Session:
             from gdbext.torch.measure.measurement import measure_torch  # 15 ms, for unknown builds of PyTorch
 
             with lifted():  # it has limits of its own
-                return measure_torch(library, build_id, None if self.target.is_core else self.target.pid)
+                return measure_torch(library, build_id, None if self.target.origin.is_core else self.target.pid)
 
         find_dispatcher = partial(find_singleton, self.memory, self.symbolizer)
         layout = torch_layout(self.modules, self.memory, self.symbolizer, find_dispatcher, measure=measure)

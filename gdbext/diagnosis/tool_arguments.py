@@ -41,7 +41,7 @@ def register_value(session: Session, expression: str, instead: str) -> int | Non
     if not parts:
         return None
     star, name, sign, offset = parts.groups()
-    thread = session.target.selected_thread()
+    thread = session.target.memory.selected_thread()
     if not thread:
         raise UsageError("no thread is selected, so there are no registers", help=f"give {instead} itself")
     registers = thread.registers()
@@ -53,7 +53,7 @@ def register_value(session: Session, expression: str, instead: str) -> int | Non
 
 def find_thread(target: Target, word: str) -> TargetThread:
     """The thread with that number in the debugger, or that tid. Raises UsageError."""
-    threads = target.threads()
+    threads = target.memory.threads()
     known = ", ".join(str(thread.tid) for thread in threads[:8]) + (" …" if len(threads) > 8 else "")
     try:
         number = integer(word, 0)
@@ -116,10 +116,10 @@ def chosen_threads(target: Target, args: argparse.Namespace, command: str) -> li
     """The threads that ``add_thread_choice``'s arguments select. Raises UsageError."""
 
     if args.all:
-        return list(target.threads())
+        return list(target.memory.threads())
     if args.thread is not None:
         return [find_thread(target, args.thread)]
-    selected = target.selected_thread()
+    selected = target.memory.selected_thread()
     if not selected:
         raise UsageError("no thread is selected", help=f"choose one with: {command} --thread TID, or use --all")
     return [selected]

@@ -28,7 +28,7 @@ from gdbext.errors import GdbextError, MemoryFault
 from gdbext.live.operator_functions import OperatorFunctions, cached_functions
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS, STEP_CALLBACKS_NAME
 from gdbext.torch.registry.kernel import plain_name
-from gdbext.torch.stack.event_proof import KEYSET_BITS, walk_back
+from gdbext.torch.stack.inlined_events import KEYSET_BITS, walk_cfg_back
 from gdbext.torch.stack.lookup_sites import FoundLookup, LookupSites, SiteFinder
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
@@ -303,7 +303,7 @@ def _open_check(function: Function, finder: SiteFinder) -> IsOpen:
     def is_open(returns_to: int) -> bool:
         if returns_to not in inside:
             return True
-        passed = walk_back(code(), returns_to, finder.dispatch_step, finder.never_returns)
+        passed = walk_cfg_back(code(), returns_to, finder.dispatch_step, finder.never_returns)
         return not passed or "kernel" not in passed[0]
 
     return is_open

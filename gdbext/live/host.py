@@ -109,7 +109,7 @@ class Host(ToolHost):
 
     def run_control(self, session: Session) -> RunControl:
         """The object that runs the session's process. Raises TargetError (a core), UsageError (no debugger)."""
-        if session.target.is_core:
+        if session.target.origin.is_core:
             raise TargetError(
                 "a core dump cannot run: there is nothing to trace",
                 why="this command resumes the process and observes what it does",
@@ -160,7 +160,7 @@ class Host(ToolHost):
         if not self._guard().has_server:
             notes.append(f"a gdb that is killed (kill -9) while breakpoints are in the code may end the process; {why}")
         # The mapping of a process in which a thread got to a kernel probe (xol_add_vma, kernel/events/uprobes.c).
-        if is_native and any(mapping.path == "[uprobes]" for mapping in session.target.maps()):
+        if is_native and any(mapping.path == "[uprobes]" for mapping in session.target.memory.maps()):
             notes.append(
                 "kernel probes have been in this process, which runs past breakpoints at places that anybody probes "
                 "now, in any process; --engine probes sees them"

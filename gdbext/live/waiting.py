@@ -57,7 +57,7 @@ def torch_session(control: RunControl, session: Session) -> Session:
         session = control.session()
 
     def is_mapped() -> bool:
-        return any(mapping.path.endswith("/" + CPU) for mapping in control.session().target.maps())
+        return any(mapping.path.endswith("/" + CPU) for mapping in control.session().target.memory.maps())
 
     if not session.has_torch:
         session = _run_to(control, session, loader_state(session), is_mapped)

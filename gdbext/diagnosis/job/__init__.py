@@ -32,7 +32,7 @@ def is_rank(target: Target, process: ProcessSnapshot, threads: Iterable[ThreadRe
     tags = {tag for thread in process.threads for tag in thread.inner_tags}
     if any(isinstance(tag, PoolFunction) and tag.pool in BACKENDS for tag in tags):
         return True
-    return any(name in target.environ() for name in _LAUNCHED)
+    return any(name in target.origin.environ() for name in _LAUNCHED)
 
 
 def rank_of(environ: Mapping[str, str]) -> tuple[str, int] | None:

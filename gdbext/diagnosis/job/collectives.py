@@ -47,7 +47,7 @@ _WORLD = "0"
 
 def environment(session: Session) -> Mapping[str, str]:
     """The environment as the program has it now: Python's os.environ, else the one with which it was started."""
-    variables = dict(session.target.environ())
+    variables = dict(session.target.origin.environ())
     # Lib/os.py: os.environ is an _Environ, which keeps a dict of bytes.
     environ = session.python.globals_of("os")["environ"]["_data"]
     entries = environ.items(4_000)
@@ -59,7 +59,7 @@ def environment(session: Session) -> Mapping[str, str]:
         name = decoded(key)
         if name in _VARIABLES:
             variables[name] = decoded(value)
-    recorded = session.target.recorded is not None  # perhaps before this was read
+    recorded = session.target.origin.recorded is not None  # perhaps before this was read
     if entries.fault and not environ.is_absent and not recorded:
         session.errors.note(entries.fault, "os.environ")
     return variables
@@ -81,7 +81,7 @@ def _identity_by_environment(session: Session) -> tuple[JobRank, str | None]:
         size=first_number(environ, SIZE),
         local_rank=first_number(environ, _LOCAL_RANK),
         local_size=first_number(environ, _LOCAL_SIZE),
-        host=None if target.is_core else target.files.host() or None,
+        host=None if target.origin.is_core else target.origin.files.host() or None,
         job=next(iter(job_names(environ)), None),
         restart=first_number(environ, _RESTART),
     )

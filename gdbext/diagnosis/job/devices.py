@@ -164,9 +164,9 @@ def core_settings(environ: Mapping[str, str]) -> DeviceCore:
 def _trigger(core: DeviceCore, target: Target) -> str:
     """The command that writes into the pipe, which the driver has made by that name in the process's folder. The host
     name is the process's own, in its container, and so is its PID."""
-    if not core.user_triggered or target.is_core:
+    if not core.user_triggered or target.origin.is_core:
         return ""
-    own = target.pid if target.recorded else own_tid(target.pid, target.pid)
+    own = target.pid if target.origin.recorded else own_tid(target.pid, target.pid)
     name = core.pipe.replace("%h", "*").replace("%p", str(own)).replace("%t", "*")
     place = f"/proc/{target.pid}/root" if name.startswith("/") else f"/proc/{target.pid}/cwd/"
     return f"echo 1 | tee {place}{name}"
@@ -213,7 +213,7 @@ class DeviceSystemSection(Section):
 
 def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
     """Ask the driver and the kernel, within a time limit. A core or a recording has no answer."""
-    if target.recorded or not procfs:
+    if target.origin.recorded or not procfs:
         problem = "the driver is asked of a live process only"
         return DeviceSystemSection(NvidiaFacts("", (), (), (), (problem,)))
     return DeviceSystemSection(read_nvidia(procfs.open_files(target.pid)))
@@ -249,7 +249,7 @@ def name_devices(
         for thread in waiting
         for stream in reader.current(thread)
     )
-    core = core_settings(session.target.environ())
+    core = core_settings(session.target.origin.environ())
     core = core._replace(trigger=_trigger(core, session.target))
     memory: tuple[PendingMemory, ...] = ()
     if reader.devices:  # CUDA was initialized

@@ -51,7 +51,7 @@ def _version_reader(session: Session, threads: Sequence[ThreadFacts]) -> Callabl
         if not packages:
             paths = {file for thread in threads for file, _ in thread.python}
             known = {"torch": torch_version(session.modules) or None if session.has_torch else None}
-            packages.append(PackageVersions(session.modules, session.target.files, paths, known))
+            packages.append(PackageVersions(session.modules, session.target.origin.files, paths, known))
         return packages[0].version(package)
 
     return version
@@ -60,8 +60,8 @@ def _version_reader(session: Session, threads: Sequence[ThreadFacts]) -> Callabl
 def _variable(session: Session, name: str) -> tuple[bool, str] | None:
     """(is it set, its value) in the environment with which the process was started; None if unknown: a recording has
     not all, and hides the values of some."""
-    environ = session.target.environ()
-    if not environ or (name not in environ and session.target.recorded) or environ.get(name) == HIDDEN:
+    environ = session.target.origin.environ()
+    if not environ or (name not in environ and session.target.origin.recorded) or environ.get(name) == HIDDEN:
         return None
     return name in environ, environ.get(name, "")
 

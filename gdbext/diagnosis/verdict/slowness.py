@@ -148,13 +148,13 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
             if thread.wait and thread.state is RunState.WAITING
         )
     )
-    wants = not session.target.unreadable and (wants or session.procfs.machine.lacks_descriptors())
+    wants = not session.target.origin.unreadable and (wants or session.procfs.machine.lacks_descriptors())
     if not (wants or sleepers):
         return None
     # Those that run now have to be known, besides those that ran at the stop.
     found = surroundings(session.target, sorted(process.tids), session.procfs.machine) if wants else None
     if found and found.descriptors and found.descriptors.is_used_up:
-        kinds = descriptor_kinds(process.pid, session.target.files)
+        kinds = descriptor_kinds(process.pid, session.target.origin.files)
         found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
     return _explained(session, process, threads, MachineSection(found, sleepers))
 
@@ -178,14 +178,14 @@ def _explained(
     def compiling_since(tid: int) -> float | None:
         """Seconds by this machine's clock, None for a core; a recording keeps the time at which it was made."""
         began = compilation_began(process.python.stack(tid))
-        now = session.target.files.clock(CLOCK_REALTIME) if began is not None else None
+        now = session.target.origin.files.clock(CLOCK_REALTIME) if began is not None else None
         return now - began if now is not None and began is not None and now >= began else None
 
     inputs = SlownessInputs(
         process,
         threads,
         machine.found,
-        session.target.environ(),
+        session.target.origin.environ(),
         recompiled,
         session.procfs.machine.full_file_systems,
         lambda: list(_subnormal_shares(session, process, threads)),

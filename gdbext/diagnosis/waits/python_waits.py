@@ -29,7 +29,7 @@ from gdbext.engine.vocabulary import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gdbext.cpython.sync.debtors import Debtors
+    from gdbext.cpython.sync.waker_search import PossibleWakers
     from gdbext.cpython.sync.helper_threads import ThreadObject
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.python_wait import PythonWait
@@ -363,7 +363,7 @@ def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | No
 
 
 def _lost_debtor(
-    thread: ThreadSnapshot, debtors: Debtors, may_be_handled: bool, sets: str = "", absent: str = "thread"
+    thread: ThreadSnapshot, debtors: PossibleWakers, may_be_handled: bool, sets: str = "", absent: str = "thread"
 ) -> LostThread | None:
     """The exited threads and the functions that could end the wait, if no thread (no ``absent``) is in these.
     ``sets``: the variable that they should set; ``may_be_handled``: a signal handler may end the wait as well."""
@@ -454,7 +454,7 @@ def between_gil_waits(thread: ThreadSnapshot) -> Wait | None:
     level = thread.first(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR_TAKE_GIL - 2)
     if level is None:
         # The evaluation loop calls take_gil, which has no name in a stripped Python and calls only libc and vdso.
-        loop = thread.first(FunctionTag.EVALUATES, within=5)
+        loop = thread.first(FunctionTag.EVAL_FUNCTIONS, within=5)
         below_take_gil = {FunctionTag.CONDVAR, FunctionTag.MUTEX, FunctionTag.OFFERS_GIL}
         if not loop or FunctionTag.CONDVAR not in thread.inner_tags:
             return None

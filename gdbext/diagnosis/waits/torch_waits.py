@@ -258,7 +258,7 @@ def polling_wait(thread: ThreadSnapshot) -> Wait | None:
 
 def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
     """Python or an operator runs inside the function of frame ``level``: the wait is its own."""
-    inside = (FunctionTag.EVALUATES, FunctionTag.AUTOGRAD_EVALUATE)
+    inside = (FunctionTag.EVAL_FUNCTIONS, FunctionTag.AUTOGRAD_EVALUATE)
     if any(thread.inner_tags.get(tag, INNER) < level for tag in inside):
         return True
     return any(step.level < level for step in thread.dispatch)

@@ -266,7 +266,7 @@ def _code(saved: Sequence[int], hits: int, wanted: int, signal_number: int) -> b
 
 def _code_in_file(target: Target, address: int) -> tuple[str, int] | None:
     """The file that is mapped at an address, and the offset in it."""
-    for mapping in target.maps():
+    for mapping in target.memory.maps():
         if mapping.start <= address < mapping.end and mapping.path.startswith("/") and not mapping.deleted:
             return mapping.path, address - mapping.start + mapping.offset
     return None

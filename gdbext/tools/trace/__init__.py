@@ -204,7 +204,7 @@ def _thread_names(session: Session) -> Callable[[int], str]:
     def name(tid: int) -> str:
         target = session.target
         try:
-            threads = {thread.tid: thread.name for thread in target.threads()}
+            threads = {thread.tid: thread.name for thread in target.memory.threads()}
             names = target.thread_names() if isinstance(target, RunningProcess) else threads
         except GdbextError:  # the process has ended
             names = {}

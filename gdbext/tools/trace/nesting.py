@@ -152,7 +152,7 @@ class Nesting:
 
     def _is_current(self, lookup: LookupResult) -> bool:
         try:
-            return self._session.target.read(lookup.table_entry, len(lookup.table_bytes)) == lookup.table_bytes
+            return self._session.target.memory.read(lookup.table_entry, len(lookup.table_bytes)) == lookup.table_bytes
         except GdbextError:  # the process may have ended
             return True
 

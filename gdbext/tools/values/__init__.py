@@ -113,7 +113,7 @@ class ValuesTool(LiveTool):
             section = ValuesSection("off", 0, Ending(EndingKind.ASKED, "nothing is watched"))
         elif not args.op and args.mode not in SEEKS:
             raise UsageError("name the operators", help=f"dispatch-values {args.mode} mm")
-        elif args.mode in SEEKS and (session.target.is_core or host.name == "none"):
+        elif args.mode in SEEKS and (session.target.origin.is_core or host.name == "none"):
             # The operators on the stacks that have such numbers among their arguments.
             reporter = ArgumentReporter(session, statistics=True)
             notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), _what(args))

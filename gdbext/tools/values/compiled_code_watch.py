@@ -63,7 +63,7 @@ class CppLibrary:
     def _source(self) -> str:
         path = f"{self._path.removesuffix('.so')}.cpp"
         try:
-            return self._session.target.foreign.source(path, _SOURCE_LIMIT)[0].decode("utf-8", "replace")
+            return self._session.target.origin.foreign.source(path, _SOURCE_LIMIT)[0].decode("utf-8", "replace")
         except OSError:
             return ""
 
@@ -262,7 +262,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
         folder, headers = PurePosixPath(module.path).parent.parent / _SHIM_HEADERS, []
         for name in generated_kernels.HEADERS:
             with suppress(OSError):
-                header = self._session.target.foreign.read(str(folder / name), _HEADER_LIMIT)[0]
+                header = self._session.target.origin.foreign.read(str(folder / name), _HEADER_LIMIT)[0]
                 headers.append(header.decode("utf-8", "replace"))
         signatures = generated_kernels.shim_signatures(headers)
         for symbol in index.matching(generated_kernels.PREFIX.encode()):

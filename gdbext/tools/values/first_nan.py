@@ -125,7 +125,7 @@ def notes_on_stacks(
     "NaN" or the like."""
     matchers = [matcher(pattern) for pattern in patterns]
     is_inside = False
-    for thread in session.target.threads():
+    for thread in session.target.memory.threads():
         try:
             frames = [
                 frame
