@@ -176,11 +176,13 @@ def make_report(
     shown = target or report_target(session)
     threads = [thread.of_two_moments() if thread.tid in shown.moved else thread for thread in threads]
     leaves_process = ending is None or ending.kind.leaves_process
-    unread = session.errors.reports() if leaves_process else ()  # of a process that has exited nothing is missed
+    unread = session.errors.reports() if leaves_process else ()  # nothing is missing of an exited process
     failed = () if not ending or not ending.error else (ErrorReport.of(ending.error, tool.name),)
     if session.target.origin.is_truncated and not args.why:
         errors = unread = ()  # each may be for what the core lacks
-    files = {frame.file for thread in threads for frame in thread.python_frames} if session.target.origin.is_core else ()
+    files = (
+        {frame.file for thread in threads for frame in thread.python_frames} if session.target.origin.is_core else ()
+    )
     return Report(
         command=tool.name,
         target=shown._replace(withheld_sources=sum(map(session.target.origin.foreign.withholds, files))),

@@ -51,8 +51,13 @@ class HangingTests:
             stem = stem.strip("._") or "test"
             evidence = family.look_at_family(self._pid, self._place(), stem, launcher.main, tell=self._print)
             text = evidence.text
-            document = {"test": name, "summary": escape(evidence.summary), "text": text, "files": f"{evidence.start}-*"}
-            path = f"{evidence.start}.hang.json"
+            document = {
+                "test": name,
+                "summary": escape(evidence.summary),
+                "text": text,
+                "files": f"{evidence.path_prefix}-*",
+            }
+            path = f"{evidence.path_prefix}.hang.json"
             whole_file.write(path, json.dumps(document).encode(), whole_file.PRIVATE)  # as the plugin reads it
             file = path
         except (GdbextError, OSError) as error:

@@ -22,6 +22,7 @@ from gdbext.engine.process.code_reader import HALVES, WHOLE, import_stubs, impor
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.live.supervision import begun_by_child
+from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.engine.unwind.caller_check import IsOpen
 from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
 from gdbext.errors import GdbextError, MemoryFault
@@ -197,7 +198,7 @@ class AllCalls:
 
     def _lookups_of(self, function: Function) -> list[FoundLookup]:
         try:
-            return self.functions.finder.each(function)
+            return self.functions.finder.all_lookups(function)
         except MemoryFault:
             return []
 
@@ -249,7 +250,9 @@ class AllCalls:
     @property
     def may_use_children(self) -> bool:
         """A child of ours can work while we do: no debugger is in this process, and there is another CPU."""
-        return self._session.target.has_own_process and len(os.sched_getaffinity(0)) > 1
+        target = self._session.target
+        has_own_process = isinstance(target, RunningProcess) and not target.inside_debugger
+        return has_own_process and len(os.sched_getaffinity(0)) > 1
 
     def _calls_of_imports(self, module: Module, names: Collection[str], also: Collection[int] = ()) -> list[int]:
         """Addresses of the calls of these functions in one library, by its linkage table or (-fno-plt) through the

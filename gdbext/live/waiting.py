@@ -13,23 +13,39 @@ from collections.abc import Callable, Mapping, Sequence
 from gdbext.diagnosis.report import EndingKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.arch.architectures import by_name
-from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.targets.base_target import (
+    MemoryMapping,
+    Target,
+    TargetMemory,
+    TargetMoment,
+    TargetOrigin,
+    TargetThread,
+)
 from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError, MemoryFault, NotTorch, TargetGone
 from gdbext.live.host import HookSpec, RunControl
 from gdbext.torch.assumed_symbols import CPU, STEP_CALLBACKS
 
 
-class NoProcess(Target):
-    """A target without memory, threads or modules: the program was not started yet."""
+class NoProcess(Target, TargetMemory):
+    """A program that was not started yet: no memory, threads or modules."""
 
-    kind = "live"
     pid = 0
+    moment = TargetMoment()
 
     def __init__(self, debugger: str) -> None:
         """The program will be one of this machine. Raises ForeignArchitecture."""
         self.debugger = debugger
         self.architecture = by_name(os.uname().machine)
+        self._origin = TargetOrigin()
+
+    @property
+    def memory(self) -> TargetMemory:
+        return self
+
+    @property
+    def origin(self) -> TargetOrigin:
+        return self._origin
 
     def read(self, address: int, size: int) -> bytes:
         raise MemoryFault(address, size, "there is no process yet")

@@ -19,7 +19,7 @@ DECLARED = {
     "the parser": ["engine/numbers.py"],
     "numbers already": [
         *("cpython/", "diagnosis/verdict/slowness.py", "engine/arch/__init__.py"),
-        *("engine/formats/elf_core.py", "tools/autograd/autograd_graph.py", "tools/tensor/contents.py"),
+        *("tools/autograd/autograd_graph.py", "tools/tensor/contents.py"),
         *("tools/tensor/numpy_statistics.py", "tools/tensor/tensor_report.py", "tools/timeout/__init__.py"),
         *("tools/watch/__init__.py", "torch/values/value_text.py"),
     ],
@@ -33,7 +33,6 @@ DECLARED = {
     "descriptors of our own; names in /proc": ["engine/targets/core_sources.py", "engine/targets/host_files.py"],
     "numbers and words of the debugger's": ["hosts/gdb/", "hosts/lldb/"],
     "words that we wrote ourselves": [
-        "engine/arch/x86_64/conventions.py",
         *("hosts/hang_watcher.py", "hosts/pytest_plugin.py", "live/operator_functions.py", "tools/outcome.py"),
         *("torch/registry/operator_names.py", "torch/stack/kernel_match.py"),
     ],

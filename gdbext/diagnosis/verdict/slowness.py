@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import ClassVar
 
-    from gdbext.cpython.threads.garbage_collector import Collection
+    from gdbext.cpython.threads.garbage_collector import GcRun
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.system import control_groups as groups
@@ -120,7 +120,7 @@ class Slowness(NamedTuple):
 
     machine: MachineSection
     explanations: tuple[Explanation, ...]
-    collection: Collection | None = None
+    collection: GcRun | None = None
     """The run of Python's garbage collector that a thread is in."""
     collector: int | None = None
     """The tid of that thread."""
@@ -299,7 +299,7 @@ class SlownessInputs(NamedTuple):
     """The tensors of running operators, with the share of subnormal numbers in each."""
     set_num_threads: Callable[[], int | None] = lambda: None
     """The argument of torch.set_num_threads(), if it was called."""
-    collection: Callable[[], Collection | None] = lambda: None
+    collection: Callable[[], GcRun | None] = lambda: None
     """The run of Python's garbage collector."""
     compiling_since: Callable[[int], float | None] = lambda _: None
     """Seconds for which the thread with this id has compiled."""

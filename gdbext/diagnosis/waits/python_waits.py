@@ -6,7 +6,7 @@ the thread that has to act, follow from the Python frames and objects (cpython/s
 A thread that should act may be missing: it has exited, was left behind by a fork, or was never started. That is
 recorded if the objects name it: the helpers of a pool, the workers of an executor, the thread that Thread.start() waits
 for. Otherwise it is concluded: functions of the program could end the wait, no thread is in one of them, and threads
-have exited (cpython/sync/debtors.py).
+have exited (cpython/sync/waker_search.py).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from gdbext.engine.vocabulary import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gdbext.cpython.sync.waker_search import PossibleWakers
     from gdbext.cpython.sync.helper_threads import ThreadObject
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.python_wait import PythonWait
+    from gdbext.cpython.sync.waker_search import PossibleWakers
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 
 
@@ -245,7 +245,7 @@ def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, nam
     holder, reason = None, ""
     for tids, how in (
         (process.python.inside_with(futex.address), "is inside a with statement of this lock"),
-        (process.python.inside_try(futex.address, tid), "has this lock at hand in a try block that may release it"),
+        (process.python.likely_holders(futex.address, tid), "has this lock at hand in a try block that may release it"),
     ):
         # A thread that sleeps on the lock does not hold it; itself it holds it only if no other thread can.
         holders = set(tids) - {tid} - process.sleepers.get(futex.address, set()) or set(tids) & {tid}
@@ -307,8 +307,8 @@ def _concluded_loss(
 ) -> tuple[LostThread | None, tuple[int, ...]]:
     """The missing thread, and the threads that may end the wait."""
     process, python = thread.process, thread.process.python
-    debtors = python.debtors(thread.tid, python_wait)
-    if not debtors or (expects and not any(function.by_name for function in debtors.functions)):
+    wakers = python.possible_wakers(thread.tid, python_wait)
+    if not wakers or (expects and not any(function.is_proven for function in wakers.functions)):
         return None, expects  # those that have it at hand may do anything with it
 
     def waits_alike(tid: int) -> bool:
@@ -317,21 +317,21 @@ def _concluded_loss(
         other_wait = python.wait(tid, other.futex.address) if other and other.futex else None
         return other_wait is not None and other_wait.address == python_wait.address
 
-    candidates = [tid for ident in debtors.idents if (tid := python.tid_of_ident(ident)) is not None]
+    candidates = [tid for ident in wakers.idents if (tid := python.tid_of_ident(ident)) is not None]
     alive = tuple(tid for tid in candidates if not waits_alike(tid))
-    if alive or (debtors.takes_jobs and not debtors.ended):
+    if alive or (wakers.takes_jobs and not wakers.ended):
         return None, alive or expects
     handled = wait.detail.set_by_handlers or wait.kind.traits.handler_may_end_it
     absent = "other thread" if candidates else "thread"
-    lost = _lost_debtor(thread, debtors, may_be_handled=handled, absent=absent)
+    lost = _lost_waker(thread, wakers, may_be_handled=handled, absent=absent)
     if (lost and lost.threads) or (wait.detail.set_by_handlers and _may_be_set_by_handler(thread)):
         return lost, () if lost else expects
     # Threads that were to call a method which ends the wait, or the parent's threads that had the object at hand.
-    callers = python.lost_callers(python_wait)
+    callers = python.dead_threads_calling(python_wait)
     if callers:
         names = tuple(caller.name for caller in callers)
         return LostThread(names, loss_of(thread, callers), does="was to end this wait"), ()
-    users = python.lost_users(python_wait.address) if process.fork_evidence else ()
+    users = python.dead_threads_reaching(python_wait.address) if process.fork_evidence else ()
     users = [user for user in users if loss_of(thread, (user,)) is Loss.LEFT_BEHIND]
     if users:
         source = users[0].target.function
@@ -356,26 +356,26 @@ def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | No
     if _may_be_set_by_handler(thread):
         return None
     for name in flags:
-        debtors = thread.process.python.flag_debtors(thread.tid, name)
-        if debtors and debtors.functions and not debtors.idents and debtors.ended:
-            return _lost_debtor(thread, debtors, may_be_handled=False, sets=name)
+        wakers = thread.process.python.possible_setters(thread.tid, name)
+        if wakers and wakers.functions and not wakers.idents and wakers.ended:
+            return _lost_waker(thread, wakers, may_be_handled=False, sets=name)
     return None
 
 
-def _lost_debtor(
-    thread: ThreadSnapshot, debtors: PossibleWakers, may_be_handled: bool, sets: str = "", absent: str = "thread"
+def _lost_waker(
+    thread: ThreadSnapshot, wakers: PossibleWakers, may_be_handled: bool, sets: str = "", absent: str = "thread"
 ) -> LostThread | None:
     """The exited threads and the functions that could end the wait, if no thread (no ``absent``) is in these.
     ``sets``: the variable that they should set; ``may_be_handled``: a signal handler may end the wait as well."""
-    functions = debtors.functions
-    named = tuple(ended for ended in debtors.ended if ended.function)
-    ended = named or debtors.ended
+    functions = wakers.functions
+    named = tuple(ended for ended in wakers.ended if ended.function)
+    ended = named or wakers.ended
     if any(function.hands_on for function in functions):
         return None  # a thread that was given the object may act, in whatever function
     if not functions or (may_be_handled and not named and _may_be_set_by_handler(thread)):
         return None
     # The clause names functions that are proven to act on the very object, else that of a thread that has exited.
-    proven = [function for function in functions if function.by_name]
+    proven = [function for function in functions if function.is_proven]
     last_names = {thread_object.function.rpartition(".")[2] for thread_object in named}
     of_ended = [acting for acting in functions if acting.function.qualname.rpartition(".")[2] in last_names]
     places = []

@@ -148,7 +148,7 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
             if recorded:
                 outcome = recorded.run(open_target, color, host)
                 # A process that was recorded as it slept may have woken meanwhile, or a proof needs its registers.
-                if opened and isinstance(opened[0], SleepingProcess) and not opened[0].is_enough():
+                if opened and isinstance(opened[0], SleepingProcess) and not opened[0].is_consistent():
                     opened[0].close()
                     outcome = recorded.run(open_target, color, host)
             else:

@@ -22,7 +22,7 @@ from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
 from gdbext.hosts.gdb.gdb_printers import WORD
 from gdbext.hosts.gdb.gdb_target import execute, read_memory, stopped_target
-from gdbext.live.breakpoint_setter import Told, condition_text, holds
+from gdbext.live.breakpoint_setter import PythonCondition, condition_text, holds
 from gdbext.live.host import HookSpec
 from gdbext.tools.probes.thread_stopper import ProbeHooks
 
@@ -129,7 +129,7 @@ class GdbBreakpointSetter:
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
         def hit() -> bool:
-            assert isinstance(condition, Told)
+            assert isinstance(condition, PythonCondition)
             thread = SelectedThread()
             stops = condition.ask(thread)
             if stops:
@@ -137,7 +137,7 @@ class GdbBreakpointSetter:
             return stops
 
         with _refusals():
-            if isinstance(condition, Told):
+            if isinstance(condition, PythonCondition):
                 return self._keep(GdbCallback(f"*{address:#x}", hit), address)
             return self._keep(GdbStop(address, condition_text(condition), reached), address)
 

@@ -69,10 +69,10 @@ class AutogradTool(Tool):
             target = session.target
             chosen = find_thread(target, args.thread) if args.thread is not None else None
             reporter = AutogradReporter(session)
-            section = reporter.section([chosen] if chosen else target.threads())
+            section = reporter.section([chosen] if chosen else target.memory.threads())
             if not args.graph and not args.py:
                 return section, None
-            thread = chosen or target.selected_thread()
+            thread = chosen or target.memory.selected_thread()
             start = node_of_tensor(session, args.py, thread) if args.py else running_node(section)
             return section, graph_from(reporter.nodes, start)
 

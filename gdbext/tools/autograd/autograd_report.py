@@ -73,7 +73,7 @@ class AutogradReporter:
     def _tids(self) -> dict[int, int]:
         """RecordFunction's number → tid of each thread that has one."""
         tids: dict[int, int] = {}
-        for thread in self._session.target.threads():
+        for thread in self._session.target.memory.threads():
             number = self._field(partial(lambda thread: self._engine.thread_id(self._pointer(thread)), thread))
             if number:
                 tids[number] = thread.tid

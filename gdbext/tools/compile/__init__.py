@@ -72,7 +72,7 @@ def read_compilation(session: Session) -> CompileSection:
     counters, compilations, originals = reader.counters(), reader.compilations(), reader.original_codes()
     dynamo, inductor = reader.options(names.CONFIG), reader.inductor_options()
     threads = _Threads(session, CompiledFrames(originals, compilations, comments))
-    enabled, disabled_by = _enabled(session.target.environ(), dynamo.values, bool(counters))
+    enabled, disabled_by = _enabled(session.target.origin.environ(), dynamo.values, bool(counters))
     generated = session.generated_kernels.all
     operators: frozenset[str] = frozenset()  # base names
     if generated and not session.dispatcher_error:
@@ -117,7 +117,7 @@ def read_compilation(session: Session) -> CompileSection:
 
 def _nothing(session: Session, imported: bool, known: bool, problems: tuple[str, ...] = ()) -> CompileSection:
     """The section of a process in which there is nothing to read, or in an unknown release."""
-    enabled, disabled_by = _enabled(session.target.environ(), {}, False)
+    enabled, disabled_by = _enabled(session.target.origin.environ(), {}, False)
     processes = compiling_processes(session)
     section = CompileSection(imported, enabled, disabled_by, {}, (), (), (), (), (), (), (), (), processes, {})
     return replace(section, known=known, problems=problems)

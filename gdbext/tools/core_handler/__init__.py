@@ -249,7 +249,7 @@ class _Crash:
             path = f"{self._folder}/{self.stem}.{suffix}"
             try:
                 with whole_file.WholeFile(path, whole_file.PRIVATE) as file:
-                    os.fchown(file.descriptor, self._rights.uid, self._rights.gid)
+                    os.fchown(file.fd, self._rights.uid, self._rights.gid)
                     file.write(data)
             except OSError as error:
                 raise whole_file.cannot_write(path, error) from error

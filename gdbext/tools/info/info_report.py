@@ -33,7 +33,7 @@ class SymbolStatus(Enum):
     NOT_LOADED = "library not loaded"
     UNREADABLE = "library's symbols cannot be read"
     OTHER_RELEASE = "not of this release"
-    UNOPTIMISED_ONLY = "only in code that is compiled without optimisation"
+    UNOPTIMIZED_ONLY = "only in code that is compiled without optimization"
 
     @property
     def counts(self) -> bool:
@@ -90,8 +90,8 @@ def in_release(symbol: TorchSymbol, status: SymbolStatus, version: str) -> Symbo
 
 def symbol_status(symbol: TorchSymbol, symbolizer: Symbolizer) -> SymbolStatus:
     """Check whether one assumption holds, by the exact names, or by the beginnings of a family without examples."""
-    if symbol.unoptimised:
-        return SymbolStatus.UNOPTIMISED_ONLY
+    if symbol.unoptimized:
+        return SymbolStatus.UNOPTIMIZED_ONLY
     library = symbol.library or None
     module = symbolizer.modules.named(library) if library else None
     if library and not module:
@@ -189,7 +189,7 @@ def read_target_info(session: Session) -> TargetInfo:
     python, libc = session.python, session.modules.named("libc.so.6")
     states = sum(map(len, session.python_threads.states.values())) if python else 0
     return TargetInfo(
-        threads=len(session.target.threads()),
+        threads=len(session.target.memory.threads()),
         torch=_torch(session),
         python=PythonInfo(python.version, python.module.path, states) if python else None,
         libc=LibcInfo(libc.path, libc_version(libc)) if libc else None,
@@ -199,7 +199,7 @@ def read_target_info(session: Session) -> TargetInfo:
             for module in session.modules.modules
             if _is_listed(module)
         ),
-        environment=linux.shown(session.target.environ()),
+        environment=linux.shown(session.target.origin.environ()),
     )
 
 

@@ -129,7 +129,7 @@ def read_settings(session: Session, script: str | None = None) -> SettingsSectio
     except GdbextError:
         cpu_state = None
     settings = (*session.settings.read(), *reader.read())
-    variables = linux.public(session.target.environ())
+    variables = linux.public(session.target.origin.environ())
     return SettingsSection(settings, variables, script, cpu_state, session.target.pid)
 
 
@@ -162,7 +162,7 @@ class _Settings:
 
     def _main_pointer(self) -> int:
         """The control block of the main thread. Raises BadData."""
-        threads = self._session.target.threads()
+        threads = self._session.target.memory.threads()
         main = next((thread for thread in threads if thread.tid == self._session.target.pid), None)
         if not main:
             raise BadData("the main thread has ended")
@@ -224,7 +224,7 @@ class _Settings:
 
     def _threads(self) -> Iterator[Mapping[str, SettingValue]]:
         """What threads have set for themselves; threads without such settings are left out."""
-        threads = self._session.target.threads()
+        threads = self._session.target.memory.threads()
         names = self._session.python_threads.names
         for thread in threads[:THREADS]:
             changed = self._thread_settings.changed(thread)

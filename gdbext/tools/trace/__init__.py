@@ -180,7 +180,7 @@ class TraceTool(LiveTool):
         """The same for a process that a user's debugger holds, which lets it run meanwhile: the debugger inserts
         nothing into its code that would stay when it is killed."""
         tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
-        process = RunningProcess(session.target.pid, is_ours=True)
+        process = RunningProcess(session.target.pid, inside_debugger=True)
         try:
             beside = Session(process)
             with host.running(self.name):

@@ -122,7 +122,7 @@ class TraceOutput:
                     self._file.show()
             except OSError as error:
                 raise _cannot_write(path, error) from error
-            self._write = partial(_write_all, self._file.descriptor)
+            self._write = partial(_write_all, self._file.fd)
 
     def sink(self, now: Callable[[], float], pid: int) -> TraceSink:
         """The receiver that the trace is written by."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gdbext.diagnosis.threads.thread_reporting import UNDEFINED, tensor_text
 from gdbext.engine.terminal import shown_json
 from gdbext.engine.vocabulary import json_member
 from gdbext.errors import BadData, GdbextError
@@ -129,7 +128,7 @@ class LaunchValues(NamedTuple):
         if not value:
             return LaunchValue(name, "", type=kind)
         tensors = []
-        for number, address in enumerate(value.tensors if value.text != UNDEFINED else ()):
+        for number, address in enumerate(value.tensors if value.text != "undefined" else ()):
             if not address:
                 continue
             try:
@@ -138,14 +137,14 @@ class LaunchValues(NamedTuple):
                 continue
             statistics = self.reporter.statistics(address, SAMPLE_LIMIT) if self.statistics else None
             title = f"{name}.{number}" if value.text.startswith("[") else name
-            tensors.append(LaunchTensor(title, address, tensor_text(facts), facts.dtype, facts.sizes, statistics))
+            tensors.append(LaunchTensor(title, address, facts.short, facts.dtype, facts.sizes, statistics))
         return LaunchValue(name, value.text, tuple(tensors), kind)
 
     def tensor_text(self, address: int) -> str:
         """A tensor in short form. Raises BadData where there is none, MemoryFault."""
         if address & 7 or not address:
             raise BadData(f"there is no tensor at {address:#x}")
-        return tensor_text(self.reporter.facts(address))
+        return self.reporter.facts(address).short
 
 
 def arguments_of(values: Iterable[LaunchValue]) -> tuple[ArgumentReport, ...]:

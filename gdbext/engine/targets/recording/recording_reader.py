@@ -108,7 +108,13 @@ def is_number(value: Any, low: int = 0, high: int = WORD) -> bool:
 
 
 MAX_TID = (1 << 31) - 1
-_MAPPING = (is_number, is_number, is_number, is_text, is_text, lambda item: isinstance(item, bool), is_text, is_number)
+
+
+def is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_MAPPING = (is_number, is_number, is_number, is_text, is_text, is_flag, is_text, is_number)
 """The check of each item of a line of the memory map."""
 
 
