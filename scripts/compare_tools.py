@@ -37,7 +37,7 @@ class Scenario(NamedTuple):
 SCENARIOS = (
     Scenario("meta-mm", (), "A Python kernel for aten::mm on Meta never returns."),
     Scenario("gil-mutex", (), "One thread has the GIL and wants a mutex, another has the mutex and wants the GIL."),
-    Scenario("guard-entry", (), "One thread runs a static's initialiser and wants the GIL, another has it and waits."),
+    Scenario("guard-entry", (), "One thread runs a static's initializer and wants the GIL, another has it and waits."),
     Scenario("mutex-abba", (), "Two native mutexes in opposite order, inside operators."),
     Scenario("python-lock-abba", (), "Two threading.Lock in opposite order."),
     Scenario("fork-mutex", (), "A mutex held by another thread while the process forked."),

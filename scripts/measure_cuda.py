@@ -37,7 +37,7 @@ NAMES = (
     "host-function",
     "graph",
     "capture",
-    "uninitialised",
+    "uninitialized",
     "silent",
     "assertion",
     "core",

@@ -128,8 +128,10 @@ def target_errors(target: Target) -> tuple[ErrorReport, ...]:
     again = "take a new one with: gcore PID; the disk may have been full, or ulimit -c too low"
     damage = tuple(ErrorReport(what, "core", again) for what in target.origin.damage())
     if target.origin.unreadable:
-        kernel = "what keeps it there has to end first; what Python and torch do in it cannot be told until then"
-        damage = (ErrorReport(f"the kernel lets nobody read {target.origin.unreadable}", "process", kernel),)
+        kernel = "it must leave the kernel first; until then its Python and torch state cannot be read"
+        damage = (
+            ErrorReport(f"the kernel does not let any process read {target.origin.unreadable}", "process", kernel),
+        )
     lacks = target.origin.missing_from_recording()
     again = "record the process again with this very command: a recording holds only what was read"
     return (*damage, ErrorReport(f"not in the recording: {lacks}", "recording", again)) if lacks else damage

@@ -56,7 +56,7 @@ class Sampled:
     section: SamplesSection
 
     def with_calls(self, calls: int) -> Sampled:
-        """The same, given that so many calls of operators were counted meanwhile."""
+        """The same, given that so many operator calls were counted meanwhile."""
         judgement, threads, section = self.inspection.judgement, self.inspection.threads, self.section
         found = progress.with_calls(section.threads, threads, calls)
         summary = progress.summary(found, threads, section.count, section.seconds)

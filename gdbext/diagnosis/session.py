@@ -117,7 +117,7 @@ class Extras:
         return ()
 
     def call_count(self, session: Session) -> CallCounter | None:  # noqa: ARG002
-        """Counts the calls of operators from now on; None if that is not permitted or not wanted."""
+        """Counts the operator calls from now on; None if that is not permitted or not wanted."""
         return None
 
     def tensor_statistics(self, session: Session) -> Callable[[int], Statistics | None]:  # noqa: ARG002

@@ -51,7 +51,7 @@ class ToolHost(ABC):
         """Add gdbext's frames to the debugger's own stacks, or remove them. Raises UsageError if that is impossible."""
         raise UsageError(
             "there is no bt that could show more frames",
-            why="dispatch-frames is for the debugger that you work in",
+            why="dispatch-frames works only inside a debugger",
             help="source gdbext/init.py   in gdb; command script import gdbext/lldb_init.py in LLDB",
         )
 

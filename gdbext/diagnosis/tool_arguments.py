@@ -62,7 +62,7 @@ def find_thread(target: Target, word: str) -> TargetThread:
     for thread in threads:
         if number in (thread.number, thread.tid):
             return thread
-    raise UsageError(f"no thread {number} in the target", why="it may have ended", help=f"tids are {known}")
+    raise UsageError(f"no thread {number} in the target", why="it may have exited", help=f"tids are {known}")
 
 
 def running_thread(process: RunningProcess, word: str) -> int:

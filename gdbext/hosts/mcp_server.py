@@ -50,7 +50,7 @@ class McpProgram(Program):
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
-        parser.add_argument("--allow-attach", action="store_true", help="also look at running processes")
+        parser.add_argument("--allow-attach", action="store_true", help="also examine running processes")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Serve until standard input ends. Raises GdbextError."""
@@ -166,7 +166,7 @@ class McpTools:
         if not pid or self._may_attach:
             return ""
         return (
-            "This server may not look at running processes: start it with --allow-attach. "
+            "This server may not examine running processes: start it with --allow-attach. "
             f"Or record the process, and name the file: scripts/dispatch -p {pid} --record FILE"
         )
 

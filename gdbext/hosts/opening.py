@@ -30,8 +30,8 @@ class Standstill(Enum):
     """The choice whether a live process is stopped while it is examined."""
 
     BRIEF = "is not stopped where all of its threads sleep, else for some milliseconds"
-    ASLEEP = "is not stopped where all of its threads sleep, else stands still until it is closed"
-    HELD = "stands still until it is closed"
+    ASLEEP = "is not stopped where all of its threads sleep, else is stopped until it is closed"
+    HELD = "is stopped until it is closed"
     NONE = "is not stopped: what its running threads do is unknown"
 
 
@@ -118,6 +118,6 @@ def supervised(pid: int, look: Callable[[], Outcome], without_memory: Callable[[
         raise TargetError(
             f"process {pid} cannot be read: the kernel does not answer ({supervision.sleepers(pid)})",
             why="a thread of it sleeps in the kernel with the lock of its memory, or a file system does not answer",
-            help=as_root(f"cat /proc/{pid}/task/*/stack   shows where; look at the device or the file server"),
+            help=as_root(f"cat /proc/{pid}/task/*/stack   shows where; check the device or the file server"),
         )
-    return Outcome.decode(data) or Outcome(1, error="the look ended without a report")
+    return Outcome.decode(data) or Outcome(1, error="the examination ended without a report")

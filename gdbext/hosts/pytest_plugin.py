@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gdbext-threshold",
         type=float,
         metavar="SECONDS",
-        help="explain each test that runs longer, with its child processes and ranks; it goes on",
+        help="explain each test that runs longer, with its child processes and ranks; it continues",
     )
     group.addoption(
         "--gdbext-dir",

@@ -162,8 +162,8 @@ def catalogue(note: Note) -> tuple[KnownBug, ...]:
                 # the user or root must have written it, and no one else can change it
                 if not cache.is_ours(f"{folder}/{name}"):
                     raise AddOnError(
-                        f"{folder}/{name} is not used: others than you and root can change it",
-                        help="make it and the folders above it yours, writable by nobody else",
+                        f"{folder}/{name} is not used: users other than you and root can change it",
+                        help="make it and the folders above it yours, writable only by you",
                     )
                 for bug in read_entries(f"{folder}/{name}"):
                     entries.setdefault(bug.id, bug)
@@ -301,7 +301,7 @@ def _threads(value: object, where: str, key: str) -> tuple[ThreadPattern, ...]:
     for pattern in patterns:
         _check_words([pattern.role] if pattern.role else [], ROLES, f"{where}, {key}, role")
         if pattern == ThreadPattern():
-            raise BadData(f"{where}, {key}: a thread of which nothing is said is any thread")
+            raise BadData(f"{where}, {key}: a thread pattern without conditions matches any thread")
     return patterns
 
 

@@ -116,7 +116,7 @@ class ProcessTreeReport(NamedTuple):
             lines += ["the job:", *(f"  {line}" for line in self.job.rstrip().split("\n"))]
         if any(look.text for look in self.looks):
             files = f"{self.path_prefix}-PID.{', .'.join(ENDINGS)}"
-            lines.append(escape(f"kept: {files}; scripts/dispatch -r FILE.rec looks again"))
+            lines.append(escape(f"kept: {files}; scripts/dispatch -r FILE.rec examines it again"))
         return "".join(f"{line}\n" for line in lines)
 
 
@@ -236,13 +236,13 @@ def _look(pid: int, stem: str, place: Workplace, dispatch: Dispatch) -> int:
 
 def _read_look(place: Workplace, pid: int, program: str, json_name: str) -> ProcessLook:
     """The verdict in a report that was left in ``place``, with the text beside it if there is one."""
-    problem = "the look at it left no report"
+    problem = "examining it left no report"
     try:
         report = json_report.parse(place.data(json_name), json_name)
     except (OSError, GdbextError):
         return ProcessLook(pid, program, "", "", "", problem)
     if not report.verdict:
-        return ProcessLook(pid, program, "", "", "", report.problem or "the look at it left no verdict")
+        return ProcessLook(pid, program, "", "", "", report.problem or "examining it left no verdict")
     text = ""
     with contextlib.suppress(OSError):
         text = place.read(f"{json_name.removesuffix('.json')}.txt")

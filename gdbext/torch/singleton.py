@@ -44,6 +44,6 @@ def not_yet(detail: str) -> TargetError:
     """The error for a process whose dispatcher is not constructed yet."""
     return TargetError(
         f"the dispatcher does not exist yet: {detail}",
-        why="the process is still loading libtorch_cpu.so: its static initialisers have not run",
+        why="the process is still loading libtorch_cpu.so: its static initializers have not run",
         help="try again when torch is imported",
     )

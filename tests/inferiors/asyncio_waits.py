@@ -17,7 +17,7 @@ AWAITS = {
     "generator": "sleeps",
     "stream": "fd ",
     "socket": "fd ",
-    "process": "the end of process",
+    "process": "waits for process",
     "job": "which thread {worker} runs",
     "future": "the future",
     "wait": "the tasks ",

@@ -98,14 +98,14 @@ def gil_mutex():
 
 
 def guard_entry():
-    """The first call of an operator runs the initialiser of the handle's static."""
+    """The first call of an operator runs the initializer of the handle's static."""
     _, under_gil = operators()
     operator = torch.ops.gdbext_test.guarded.default
 
     def guarded():
         operator(x)
 
-    cycle_with_gil("initialiser", "static-init", guarded, under_gil.call_handle_with_gil, "gil_guard")
+    cycle_with_gil("initializer", "static-init", guarded, under_gil.call_handle_with_gil, "gil_guard")
 
 
 def mutex_abba():

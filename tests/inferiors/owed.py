@@ -148,7 +148,7 @@ def start_unborn():
         def _bootstrap(self):  # as one that fails for want of memory
             return
 
-    waits("blocked", "the thread unborn ended before it began to run")
+    waits("blocked", "the thread unborn exited before it started to run")
     Unborn(name="unborn", daemon=True).start()
 
 
@@ -228,7 +228,7 @@ def fork_listener():
     lines = queue.Queue(1)
     logging.handlers.QueueListener(lines, logging.NullHandler()).start()
     truth.go_on_in_child()
-    waits("missing-workers", "had it at hand in QueueListener._monitor (handlers.py:", "was started before the fork")
+    waits("missing-workers", "had a reference to it in QueueListener._monitor (handlers.py:", "was started before the fork")
     while True:
         lines.put("line")
 
@@ -332,10 +332,10 @@ def child_pipe():
             await asyncio.sleep(0.01)
         waits(
             "waiting-external",
-            f"process {child.pid}, which has ended (exit status 3)",
+            f"process {child.pid}, which has exited (exit status 3)",
             "is held by",
             "(sleep)",
-            never=["the end of process "],
+            never=["the exit of process "],
         )
         await ended
 
@@ -391,7 +391,7 @@ def error_nothing():
 
 def refused_before():
     """An error that the loop has kept from an earlier turn, while it sleeps outside of the handler."""
-    waits("idle", "sleeps again and again in the loop at", "which has caught OSError(28, 'No space left on device')")
+    waits("idle", "sleeps repeatedly in the loop at", "which has caught OSError(28, 'No space left on device')")
     kept = None
     for number in range(100_000):
         try:
@@ -427,7 +427,7 @@ def flag_shared():
     writer = context.Process(target=lambda: os.kill(os.getpid(), signal.SIGKILL))
     writer.start()
     os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)
-    waits("idle", "sleeps again and again", f"of its processes {writer.pid} (", "killed by SIGKILL) has ended")
+    waits("idle", "sleeps repeatedly", f"its child process {writer.pid} (", "killed by SIGKILL) has exited")
     while not flag.value:
         time.sleep(0.05)
 
@@ -461,7 +461,7 @@ def server_full():
         async with server:
             await server.serve_forever()
 
-    waits("starved", "it has 64 descriptors open, and may have 64")
+    waits("starved", "it has 64 fds open and is limited to 64")
     asyncio.run(main())
 
 

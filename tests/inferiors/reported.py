@@ -165,7 +165,7 @@ def unread_child():
     async def main():
         words = [sys.executable, "-c", "print('x' * 1_000_000)"]
         child = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
-        soon_ready("waiting-external", f"waits for the end of process {child.pid}", "waits to write")
+        soon_ready("waiting-external", f"waits for process {child.pid}", "waits to write")
         await child.wait()
 
     asyncio.run(main())
@@ -279,7 +279,7 @@ def never_done(_futures):
     """concurrent.futures.wait() of two, one of which hangs. https://github.com/python/cpython/issues/92001"""
     pool = ThreadPoolExecutor(2)
     jobs = [pool.submit(int), pool.submit(queue.Queue().get)]
-    soon_ready("blocked", "concurrent.futures.Future", "still to come from", "queue")
+    soon_ready("blocked", "concurrent.futures.Future", "expected from", "queue")
     wait_for_futures(jobs)
 
 

@@ -37,7 +37,7 @@ class AllThreads(Tool):
     """The command ``all-threads`` as a tool."""
 
     name = "all-threads"
-    summary = "Show what each thread does and waits for, who holds that, and deadlocks."
+    summary = "Show what each thread does, what it waits for, what holds that, and deadlocks."
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
@@ -49,7 +49,7 @@ class AllThreads(Tool):
             "--tasks", action="store_true", help="also show the tasks of asyncio's event loops, and what each awaits"
         )
         parser.add_argument(
-            "--dot", metavar="FILE", help="write the wait-for graph (and an SVG beside it where graphviz is there)"
+            "--dot", metavar="FILE", help="write the wait-for graph (and an SVG next to it if graphviz is installed)"
         )
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002

@@ -86,7 +86,7 @@ class Diagnose(Tool):
             help="also diagnose the child processes; each is stopped for a few milliseconds",
         )
 
-        parser.add_argument("--device", action="store_true", help="also ask NVIDIA's driver and the kernel's log")
+        parser.add_argument("--device", action="store_true", help="also query NVIDIA's driver and the kernel log")
         parser.add_argument(
             "--exit-code", action="store_true", help=f"exit {HANGS} if hung, {CRASHED} if crashed, else 0"
         )
@@ -347,7 +347,9 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
     # reading it may block, so a process of ours does that
     data = supervision.by_child(lambda: json.dumps(plain(_inspected_child(report))).encode(), supervision.STUCK_SECONDS)
     if not data:
-        return report._replace(summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
+        return report._replace(
+            summary=f"the kernel does not let any process read it ({supervision.sleepers(child.pid)})"
+        )
     return report._replace(**json.loads(data))
 
 

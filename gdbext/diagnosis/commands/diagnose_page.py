@@ -143,7 +143,7 @@ def drawing(threads: Sequence[ThreadReport]) -> Iterator[str]:
         return
     lanes = 1 + len(drawn)
     width, height = max(_WIDTH, _BOX + _LANE * lanes + 16), _STEP * len(rows)
-    yield "<h2>Who waits for whom</h2>"
+    yield "<h2>Wait-for graph</h2>"
     yield f'<svg class="waits" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="wait-for graph">'
     yield '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
     yield '<path d="M0 0 8 4 0 8z"/></marker></defs>'

@@ -53,7 +53,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
             shown = set(texts)
             texts += (each for each in dict.fromkeys(finding.evidence) if each not in shown)
         yield from _titled("Evidence", (f"  {text}" for text in texts), style)
-    yield from _titled("The device, as the host knows it", device_lines(report), style)
+    yield from _titled("The device, as seen from the host", device_lines(report), style)
     yield from _paths(involved, style, report)
     others = [finding for finding in report.findings if not verdict.covers(finding)]
     if others:

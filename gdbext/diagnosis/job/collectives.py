@@ -114,7 +114,7 @@ def read_collectives(session: Session) -> CollectivesSection:
     elif not layout.has_struct(ProcessGroupStruct.OF):
         error = GdbextError(
             f"layout {layout.id} does not have the structures of torch.distributed",
-            why="it was measured before they were, or the headers of this build lack them",
+            why="it was measured by an older gdbext, or the headers of this build lack them",
             help="measure it again: scripts/dispatch measure /path/to/site-packages/torch",
         )
         session.errors.note(error, "collectives")

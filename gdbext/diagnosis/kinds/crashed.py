@@ -37,7 +37,7 @@ class Crashed(VerdictKind):
                 inside = f" at work for {who(master)}"
             text = f"{thread.label} crashed{place(step)}{inside}: {crash.sentence}."
             step = step or (master.innermost if master else None)
-            endless = "Something calls itself without an end: look at what repeats in the stack above."
+            endless = "Unbounded recursion: see what repeats in the stack above."
             cures = (endless,) if crash.is_stack_overflow else ()
             yield Finding(self, text, (tid, master.tid) if master else (tid,), step=step, cures=cures)
 
@@ -79,7 +79,9 @@ class RunawayRecursion(VerdictKind):
         yield _advice_to_break(group or thread.dispatch[:1])
         step = thread.dispatch[0]
         if step.op is not None and step.keyset:
-            yield Suggestion("See where that keyset leads", f"dispatch-lookup {step.qualified} {step.keyset.bits:#x}")
+            yield Suggestion(
+                "See which kernel that keyset selects", f"dispatch-lookup {step.qualified} {step.keyset.bits:#x}"
+            )
 
 
 def _advice_to_break(group: Sequence[DispatchFrame]) -> str:
@@ -99,17 +101,17 @@ def _advice_to_break(group: Sequence[DispatchFrame]) -> str:
     )
     if any(step.key is not None and not step.key.startswith(above_backends) for step in group):
         return (
-            f"The kernel of a backend calls {called} anew and comes back to itself: there is no key below its own, so "
-            "let it call another operator, or the function that computes the result."
+            f"A backend kernel calls {called} again and so reenters itself: no key is below its own, so "
+            "call another operator, or the function that computes the result."
         )
     if any(step.kernel and " at " in step.kernel.function for step in group):
         return (
-            f"A Python kernel calls {called} anew and comes back to itself: let it call another operator, or go on "
+            f"A Python kernel calls {called} again and so reenters itself: call another operator, or redispatch "
             "below its own key: with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(KEY)), or "
             "op.redispatch(KEYS, …)."
         )
     return (
-        f"A kernel calls {called} anew, with the same arguments, and comes back to itself: let it call the function "
+        f"A kernel calls {called} again with the same arguments and so reenters itself: call the function "
         "that computes the result, or another operator; or exclude its key with c10::impl::ExcludeDispatchKeyGuard."
     )
 

@@ -31,7 +31,7 @@ class OrphanedLock(VerdictKind):
             if wait.gone_owner and not wait.being_released:
                 text = who_waits(thread, wait) + owner_clause(wait, graph.threads)
                 if not all(isinstance(owner, ParentsThread) for owner in wait.owners):
-                    text += " (forked while it was held, or its owner ended without unlocking)"
+                    text += " (forked while it was held, or the owner exited without unlocking)"
                 yield Finding(self, f"{text}.", (thread.tid,), wait.evidence, thread.innermost, wait=wait)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
@@ -77,7 +77,7 @@ def waits_for_lost(
             text = f"{who_waits(thread, wait)}{wait.detail.absence}"
             if waiters:
                 wants = listed([waiter.label for waiter in waiters])
-                text += f"; for this thread {wants} {'wait' if len(waiters) > 1 else 'waits'}"
+                text += f"; {wants} {'wait' if len(waiters) > 1 else 'waits'} for this thread"
             tids = (thread.tid, *(waiter.tid for waiter in waiters))
             yield Finding(kind, f"{text}.", tids, wait.evidence, thread.innermost, wait=wait)
 

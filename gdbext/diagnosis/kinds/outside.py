@@ -76,7 +76,7 @@ class WaitingExternal(VerdictKind):
         elif any(thread.loop and thread.loop.tasks for thread in involved):
             yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
         else:
-            yield "Look at who is at the other end: it should send, take what is sent, or open it."
+            yield "Check the process at the other end: it must write, read, or open it."
 
 
 class GilInDeviceCall(VerdictKind):
@@ -167,10 +167,7 @@ class KernelWait(VerdictKind):
             return
         yield from wait.detail.about_other_end(wait.kind) or ()
         if wait.kernel and wait.kernel.is_out_of_memory:
-            yield (
-                "Raise that group's memory.limit_in_bytes, or let the kernel kill one of it: echo 0 > "
-                "memory.oom_control."
-            )
+            yield ("Raise that cgroup's memory.limit_in_bytes, or enable its OOM killer: echo 0 > memory.oom_control.")
         elif wait.kind.traits.advice_in_kernel:
             yield wait.kind.traits.advice_in_kernel
         if wait.kernel and not wait.kernel.stack and os.geteuid() != 0:

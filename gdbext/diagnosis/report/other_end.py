@@ -9,39 +9,37 @@ from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind
 
 
 def _to_continue(pid: int) -> Suggestion:
-    return Suggestion(
-        "It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on", "", shell=f"kill -CONT {pid}"
-    )
+    return Suggestion("It is stopped (SIGSTOP, Ctrl+Z or a debugger); resume it", "", shell=f"kill -CONT {pid}")
 
 
 def _at_the_other_end(peer: Peer) -> Iterator[str | Suggestion]:
     for process in peer.processes[:1]:
-        yield Suggestion("Look at the process at the other end with the same command", "", process.pid)
+        yield Suggestion("Examine the process at the other end with the same command", "", process.pid)
         if process.writes_to_us:
-            yield "It waits until somebody reads what it writes: do so in another thread (subprocess: communicate())."
+            yield "It waits until its output is read: read it in another thread (subprocess: communicate())."
         if process.is_stopped:
             yield _to_continue(process.pid)
 
 
 def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
     if peer.state == "LISTEN":
-        shows = "It is a server's loop: somebody may connect. What its own tasks wait for"
+        shows = "It is a server's loop: a client may connect. What its own tasks wait for"
         yield Suggestion(shows, "all-threads --tasks")
         return
     if peer.is_queued:
-        yield "Accept that connection in another thread of this process: as long as it waits here nobody does."
+        yield "Accept that connection in another thread of this process: none does while this one waits."
         return
     yield from _at_the_other_end(peer)
     if not peer.processes:
-        yield f"Look at the peer{f' {peer.address}' if peer.address else ''}: the process there that should send."
-    yield "Give the socket a timeout: without one a peer that is silent, or gone, is waited for without end."
+        yield f"Check the peer{f' {peer.address}' if peer.address else ''}: the process there that should send."
+    yield "Give the socket a timeout: without one it waits forever for a dead peer."
 
 
 def _about_process(peer: Peer) -> Iterator[str | Suggestion]:
     for process in peer.processes[:1]:
-        yield Suggestion("Look at that process with the same command", "", process.pid)
+        yield Suggestion("Examine that process with the same command", "", process.pid)
         if process.writes_to_us:
-            yield "Read what it writes before you wait for its end (communicate())."
+            yield "Read its output before you wait for it to exit (communicate())."
 
 
 def _about_pipe(peer: Peer) -> Iterator[str | Suggestion]:
@@ -53,8 +51,8 @@ def _about_pipe(peer: Peer) -> Iterator[str | Suggestion]:
 def about_file_lock(peer: Peer) -> Iterator[str | Suggestion]:
     """Advice about a lock of a file."""
     for process in peer.processes[:1]:
-        yield Suggestion("Look at the process that holds the lock with the same command", "", process.pid)
-    yield "The lock is released when that process unlocks or closes the file, or ends."
+        yield Suggestion("Examine the process that holds the lock with the same command", "", process.pid)
+    yield "The lock is released when that process unlocks or closes the file, or exits."
 
 
 def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Iterator[str | Suggestion]:
@@ -68,11 +66,11 @@ def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Ite
 
     child = max(children, key=tells_most, default=None)
     if child:
-        yield Suggestion("Look at the child process with the same command", "", child.pid)
+        yield Suggestion("Examine the child process with the same command", "", child.pid)
     if not child or len(children) > 1:
         yield ALL_CHILDREN
     if waits_for_end and child and child.writes_to_us:
-        yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
+        yield "Read its output before you wait for it to exit (subprocess: communicate(); multiprocessing: get())."
     if child and child.is_stopped:
         yield _to_continue(child.pid)
 

@@ -181,7 +181,7 @@ class Progress(Enum):
     SAME_PLACE = "same-place"
     """It was at one place each time, but did something in between: it may have moved and come back."""
     SPINNING = "spinning"
-    """It used the processor without leaving one place."""
+    """It used the CPU without leaving one place."""
     STUCK = "stuck"
     """Nothing that is measured changed: it stands still."""
     NEW = "new"

@@ -170,7 +170,7 @@ class Wait(NamedTuple):
         return self.timed and self.kind.traits.timeout_ends_it
 
 
-_SHARED = ("Other processes share it: one that is killed while it has it (terminate()) never gives it back.",)
+_SHARED = ("Other processes share it: a process that is killed while holding it (terminate()) never releases it.",)
 
 
 class WaitEdge(NamedTuple):

@@ -181,7 +181,7 @@ class WaitDetail:
 NO_DETAIL = WaitDetail()
 
 
-_WITH_NCCL = "The device works or hangs: look at it (nvidia-smi)."
+_WITH_NCCL = "The device works or hangs: check nvidia-smi."
 """No CUDA_LAUNCH_BLOCKING=1, with which NCCL before 2.17.1 hangs (NVIDIA/nccl issue 774)."""
 
 
@@ -204,7 +204,7 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
     seconds = property(lambda self: self.below.seconds)
 
     def phrase(self, resource: Resource) -> str:
-        """``waits in #18 all_reduce (enqueued 18, completed 17)``."""
+        """``waits in collective #18 all_reduce (last enqueued 18, last completed 17)``."""
         return (self.collective.phrase if self.collective else self.below.phrase(resource)) + self.handling.clause
 
     def advice(self, kind: WaitKind) -> Advice | None:
@@ -273,8 +273,8 @@ class Prompt(OtherEnd):
     """The program has asked a question, and waits for a person to type."""
 
     about_question = (
-        "Nobody may see that question: give the answer beforehand (an argument, an option, a variable of the "
-        "environment), take breakpoint() out (PYTHONBREAKPOINT=0), or start the program on a terminal."
+        "The prompt may be invisible: answer it beforehand (an argument, an option, a variable of the "
+        "environment), remove breakpoint() (PYTHONBREAKPOINT=0), or start the program on a terminal."
     )
 
 
@@ -290,7 +290,7 @@ class Repeatable(WaitDetail):
     @property
     def timed_clause(self) -> str:
         line = self.repeated_at
-        return f" (timed; the loop at {line} begins it again)" if line else super().timed_clause
+        return f" (timed; the loop at {line} repeats it)" if line else super().timed_clause
 
 
 class _UnownedFields(NamedTuple):
@@ -417,17 +417,15 @@ class PolledFile(Polled):
 
     is_file = True
     advice = (
-        "Who should make or remove that file may be gone: a lock file that a killed process left behind stays.",
-        "See whether any process still works on it (fuser, lsof, ps); if none does, remove the file.",
+        "The process that creates or removes it may be gone; a killed process leaves its lock file behind.",
+        "Check whether any process still uses it (fuser, lsof, ps); if none does, remove the file.",
     )
 
 
 class PolledMeeting(Polled):
     """The thread polls whether the other machines of its job have joined."""
 
-    advice = (
-        "Start the other nodes with the same --rdzv-id and --rdzv-endpoint; see whether they reach that address.",
-    )
+    advice = ("Start the other nodes with the same --rdzv-id and --rdzv-endpoint; check that they reach that address.",)
 
 
 class _SleepFields(NamedTuple):
@@ -465,7 +463,7 @@ class Sleep(_SleepFields, WaitDetail):
         if self.polled:
             return f"{resource.awaited} in a loop that polls {self.polled.looks_for}{self.handling.clause}"
         caught = f", which has caught {self.caught.text}" if self.caught else ""
-        again = f"sleeps again and again in the loop at {self.repeated_at}{caught}{self.aside}"
+        again = f"sleeps repeatedly in the loop at {self.repeated_at}{caught}{self.aside}"
         return f"{again if self.repeated_at else resource.awaited}{self.handling.clause}"
 
     def leads_outside(self, kind: WaitKind) -> bool:
@@ -481,4 +479,4 @@ class Sleep(_SleepFields, WaitDetail):
         return _about_lock(self.peer) or super().advice_when_blocked(kind)
 
 
-_CONNECTS = ("See whether the other end runs, whether that is its address and port, and what is between (a firewall).",)
+_CONNECTS = ("Check that the other end runs, that this is its address and port, and what is between (a firewall).",)

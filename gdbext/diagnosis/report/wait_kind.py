@@ -19,8 +19,8 @@ class Relation(Enum):
     """How the owner of a resource relates to it."""
 
     HOLDS = "holds it, as a lock"
-    RUNS = "runs the initialiser that others wait for"
-    IS = "is what is waited for: a thread whose end others await"
+    RUNS = "runs the initializer that others wait for"
+    IS = "is waited for: other threads join it"
     OWES = "has yet to arrive, deliver or notify"
 
     @property
@@ -34,7 +34,7 @@ class Naming(Enum):
 
     AFTER_ADDRESS = "the mutex 0x7f00 (config_lock)"
     OF = "the GIL of interpreter 1"
-    GUARDED = "the initialisation of value (guard 0x7f00)"
+    GUARDED = "the initialization of value (guard 0x7f00)"
     IN_BRACKETS = "the device (cudaStreamSynchronize)"
     ALONE = "read on fd 5"
 
@@ -78,7 +78,7 @@ class WaitTraits(NamedTuple):
 
 
 _RELEASE_FIRST = "Do not wait for other threads while holding what they need: release it before the wait."
-_SERVES_PAGE = "Look at who serves the page: the file system's server, or the holder of the userfaultfd."
+_SERVES_PAGE = "Check what serves the page: the file system's server, or the holder of the userfaultfd."
 _NO_OWNER = "This lock records no owner: look for a thread that is inside the same library (all-threads --stacks)."
 
 
@@ -97,9 +97,8 @@ class WaitKind(Enum):
             "a stop-the-world pause",
             Relation.OWES,
             timeout_ends_it=False,
-            advice_in_deadlock="A thread waits in C code without letting go of its thread state: "
-            "release it around what "
-            "blocks (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
+            advice_in_deadlock="A thread blocks in C code without releasing its thread state: "
+            "release it around the blocking call (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
         ),
     )
     MUTEX = "mutex", WaitTraits("the mutex", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True)
@@ -114,7 +113,7 @@ class WaitKind(Enum):
             relation=Relation.OWES,
             advice_in_deadlock=_RELEASE_FIRST,
             advice_when_blocked="Look for the code that should notify it: the notification was lost or its thread has "
-            "ended.",
+            "exited.",
         ),
     )
     SEMAPHORE = "semaphore", WaitTraits("the semaphore", handler_may_end_it=True)
@@ -124,8 +123,7 @@ class WaitKind(Enum):
             "the Python lock",
             is_lock=True,
             may_be_lock=True,
-            advice_when_blocked="A threading.Lock does not record its owner; put a threading.RLock in its place, which "
-            "does.",
+            advice_when_blocked="A threading.Lock does not record its owner; a threading.RLock, used instead, does.",
         ),
     )
     OBJECT_LOCK = (
@@ -134,14 +132,14 @@ class WaitKind(Enum):
             "the lock of the object",
             is_lock=True,
             may_be_lock=True,
-            advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: let nothing in "
-            "there wait for another thread (a key's __eq__ or __hash__, a callback).",
+            advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: nothing in "
+            "there may wait for another thread (a key's __eq__ or __hash__, a callback).",
         ),
     )
     STATIC_INIT = (
         "static-init",
         WaitTraits(
-            "the initialisation of",
+            "the initialization of",
             Naming.GUARDED,
             unnamed="a static variable",
             relation=Relation.RUNS,
@@ -149,7 +147,7 @@ class WaitKind(Enum):
             is_native=True,
             may_be_lock=True,
             told_apart_by_address=True,
-            advice_in_deadlock="Run the initialiser once at import time, "
+            advice_in_deadlock="Run the initializer once at import time, "
             "before threads start (call the operator once), "
             "or keep Python out of it: a static's guard is a lock like any other.",
         ),
@@ -157,7 +155,7 @@ class WaitKind(Enum):
     ONCE = (
         "once",
         WaitTraits(
-            "a one-time initialisation", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True
+            "a one-time initialization", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True
         ),
     )
     LOADER_LOCK = "loader-lock", WaitTraits("the dynamic loader's lock", is_lock=True, is_native=True, may_be_lock=True)
@@ -172,7 +170,7 @@ class WaitKind(Enum):
         WaitTraits(
             "the end of",
             Naming.ALONE,
-            "waits for the end of {}",
+            "waits to join {}",
             "a thread",
             Relation.IS,
             advice_in_deadlock=_RELEASE_FIRST,
@@ -194,9 +192,8 @@ class WaitKind(Enum):
             relation=Relation.OWES,
             needs_thread=False,
             heading="waits for input or output",
-            advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
-            "writing.",
-            advice_in_kernel="Look at the device, or at the server of that file system: the kernel waits for its "
+            advice_when_blocked="Check the other end of the fd: the peer is stuck, or keeps it open without writing.",
+            advice_in_kernel="Check the device, or the server of that file system: the kernel waits for its "
             "answer (dmesg).",
         ),
     )
@@ -228,9 +225,7 @@ class WaitKind(Enum):
             is_outside=True,
             needs_thread=False,
             heading="waits for the device",
-            advice_when_outside=(
-                "The device works or hangs: look at it (nvidia-smi), and run with CUDA_LAUNCH_BLOCKING=1.",
-            ),
+            advice_when_outside=("The device works or hangs: check nvidia-smi; rerun with CUDA_LAUNCH_BLOCKING=1.",),
         ),
     )
     COLLECTIVE = (
@@ -243,7 +238,7 @@ class WaitKind(Enum):
             needs_thread=False,
             heading="waits for other ranks",
             advice_when_outside=(
-                "A rank has not come to this collective, or is in another one.",
+                "A rank has not reached this collective, or is in another one.",
                 "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",
             ),
         ),
@@ -265,18 +260,20 @@ class SelfWait(Enum):
     """Why a thread waits for what only itself could give; the value is a clause."""
 
     SIGNAL = "a signal handler interrupted the code that holds it"
-    FINALIZER = "a finaliser (__del__) interrupted the code that holds it"
+    FINALIZER = "a finalizer (__del__) interrupted the code that holds it"
     WEAKREF = "the callback of a weak reference interrupted the code that holds it"
     POOL = "it is the only worker of the pool that should run the job"
-    EVENT_LOOP = "only the event loop that it blocks could complete it"
-    SERVER = "it is connected to its own process, where only the event loop that it blocks could accept and answer"
+    EVENT_LOOP = "its event loop must complete it, and this wait blocks that loop"
+    SERVER = (
+        "it is connected to its own process, where only its event loop, which this wait blocks, could accept and answer"
+    )
 
     @property
     def advice(self) -> str:
         """How to write such code."""
         if self is SelfWait.EVENT_LOOP:
             return (
-                "Inside of an event loop await, and never block: await asyncio.wrap_future(future), or leave the "
+                "Never block inside an event loop: await asyncio.wrap_future(future), or move the "
                 "blocking call to loop.run_in_executor()."
             )
         if self is SelfWait.SERVER:
@@ -292,7 +289,7 @@ class SelfWait(Enum):
                 "write to signal.set_wakeup_fd(), or use queue.SimpleQueue."
             )
         return (
-            "Finalisers and weakref callbacks run at any moment, in any thread: they must take no lock. Use "
+            "Finalizers and weakref callbacks run at any moment, in any thread: they must take no lock. Use "
             "queue.SimpleQueue, which is reentrant, or leave the work to another thread."
         )
 
@@ -310,15 +307,14 @@ class Loss(Enum):
         "ended",
         "has ended",
         "have ended",
-        "Look for that thread's traceback in what the process has written, and let each end of it be heard: "
-        "try/finally around its loop, future.set_exception(), an item that says so in the queue.",
+        "Look for that thread's traceback in the process's output, and make its failure visible: "
+        "try/finally around its loop, future.set_exception(), or a sentinel in the queue.",
     )
     NEVER_BEGAN = (
         "never-began",
-        "ended before it began to run",
-        "ended before they began to run",
-        "Memory, or another limit, was short when the thread should begin: see what the process has "
-        "written, and end it.",
+        "exited before it started to run",
+        "exited before they started to run",
+        "The thread could not start (memory or another limit): check the process's output, then kill it.",
     )
     LEFT_BEHIND = (
         "left-behind",

@@ -173,8 +173,8 @@ def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequenc
         except GdbextError as error:
             session.errors.note(error, f"registrations of {step.op}")
         for_key = f" for {step.key}" if step.key else ""
-        text = f"{thread.label} is where the dispatcher finds no kernel{for_key} of {step.qualified}"
-        yield Finding(NOTE, f"{text}; there are kernels for {', '.join(keys) or 'no key'}.", (thread.tid,))
+        text = f"The dispatcher found no kernel of {step.qualified}{for_key} in {thread.label}"
+        yield Finding(NOTE, f"{text}; kernels exist for {', '.join(keys) or 'no key'}.", (thread.tid,))
 
 
 def uncaught_exception(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:

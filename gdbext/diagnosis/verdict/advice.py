@@ -50,7 +50,9 @@ def advice(
         shows = "Keep the evidence before you kill it"
         tracer = stop.tracer if stop else ""
         if tracer:  # no second tracer can attach
-            saves = next((text for name, text in _SAVES.items() if f"({name}" in tracer), "gcore {}, once it let go")
+            saves = next(
+                (text for name, text in _SAVES.items() if f"({name}" in tracer), "gcore {}, once it has detached"
+            )
             lines.append(f"{shows}, in process {tracer}: {saves.format(pid)}")
         elif not stop or not stop.group:  # a process in a frozen group cannot be stopped
             saves = _SAVES.get("" if called.source else debugger, "gcore {}")

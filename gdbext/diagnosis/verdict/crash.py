@@ -19,7 +19,7 @@ ABORTS = {
     FunctionTag.ASSERT: "an assertion of the program failed",
     FunctionTag.TERMINATE: "std::terminate was called (an uncaught C++ exception, or a running std::thread was "
     "destroyed)",
-    FunctionTag.OVERRUN: "the program wrote over the end of a buffer, and a check noticed it",
+    FunctionTag.OVERRUN: "a check found that the program wrote past the end of a buffer",
     FunctionTag.PYTHON_FATAL: "Python found a fatal error and aborted",
 }
 """The function that ended the program → what that means; the first one on a stack counts."""
@@ -103,7 +103,7 @@ def describe(tid: int, stop: SignalStop, maps: Sequence[MemoryMapping]) -> Crash
         text = ABORTS[aborted_by]
         if stop.thrown and aborted_by is FunctionTag.TERMINATE:
             message = next((line for line in map(str.strip, stop.thrown.message.splitlines()) if line), "")[:300]
-            text = f"std::terminate was called, because nobody caught the exception {stop.thrown.type}"
+            text = f"std::terminate was called for the uncaught exception {stop.thrown.type}"
             text += f": {message}" if message else ""
         return Crash(tid, name, None, CrashKind.ABORT, f"{name}: {text}")
     if name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE") and (code is None or (code > 0 and code != _SI_KERNEL)):
@@ -122,13 +122,13 @@ def _classify(stop: SignalStop, address: int | None, maps: Sequence[MemoryMappin
     if name == "SIGBUS":  # a page of a mapping that the file does not have (any more), or for which memory is lacking
         mapping = _mapping_at(address, maps) if address is not None else None
         if not mapping or not mapping.path.startswith("/"):
-            return CrashKind.BUS, "memory behind a file that has become shorter, or /dev/shm is full"
+            return CrashKind.BUS, "memory of a file that was truncated, or /dev/shm is full"
         if mapping.path.startswith("/dev/shm/"):
-            return CrashKind.BUS, f"memory of {mapping.path}: /dev/shm is full, or the file has become shorter"
-        return CrashKind.BUS, f"memory of the file {mapping.path}, which has become shorter"
+            return CrashKind.BUS, f"memory of {mapping.path}: /dev/shm is full, or the file was truncated"
+        return CrashKind.BUS, f"memory of the file {mapping.path}, which was truncated"
     others = {
         "SIGTRAP": "a breakpoint instruction in the program",
-        "SIGILL": "an instruction that this processor does not have, or a trap in the program",
+        "SIGILL": "an instruction that this CPU lacks, or a trap in the program",
         "SIGFPE": "an integer division by zero or overflow",
     }
     return CrashKind.OTHER, others.get(name, "a signal that ends the process")

@@ -41,7 +41,7 @@ class ChainEnd(Enum):
     MISSING = "the workers that would end the wait do not exist"
     HANDOVER = "the last thread is about to be woken"
     TIMED = "the last wait ends by itself"
-    UNKNOWN = "the last thread waits, and nobody is known to hold what it waits for"
+    UNKNOWN = "the last thread waits, and no holder of what it waits for is known"
     CYCLE = "the chain leads back into itself"
     ABSENT = "the owner could not be read"
 

@@ -25,7 +25,7 @@ _INNER = 7
 
 _TEXTS = {
     Progress.MOVED: "moved on",
-    Progress.SPINNING: "used the processor without leaving one place",
+    Progress.SPINNING: "used the CPU without leaving one place",
     Progress.SAME_PLACE: "seen at the same place each time (it may have moved in between)",
     Progress.STUCK: "made no progress",
     Progress.NEW: "appeared",
@@ -107,7 +107,7 @@ def with_calls(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport],
         return list(found)
     proven = len(callers) == 1 and not any(each.progress in may_have_called and each.tid in tids for each in found)
     became = Progress.MOVED if proven else Progress.SAME_PLACE
-    moved = ("calls of operators",) if proven else ()
+    moved = ("operator calls",) if proven else ()
     return [
         each._replace(progress=became, moved=(*each.moved, *moved), place="") if each.tid in callers else each
         for each in found
@@ -139,7 +139,7 @@ def goes_on(verdict: Verdict, calls: int, seconds: float) -> Verdict:
     """The verdict; an idle process in which operators are called is busy."""
     if not calls or verdict.kind is not IDLE:
         return verdict
-    text = f"Operators are called ({_rate(calls, seconds)} a second); in the last look no thread was inside of one."
+    text = f"Operators are called ({_rate(calls, seconds)} a second); in the last sample no thread was inside one."
     return Verdict.of(verdict.finding._replace(kind=BUSY, summary=text))
 
 
@@ -151,7 +151,7 @@ def dispatches(calls: int, seconds: float) -> Finding:
     """The dispatches that a probe counted between the samples."""
     text = "No operator was called meanwhile."
     if calls:
-        text = f"Dispatches go on: {_rate(calls, seconds)} calls of operators a second."
+        text = f"Dispatches continue: {_rate(calls, seconds)} operator calls a second."
     return Finding(NOTE, text, (), id="dispatches")
 
 
@@ -167,7 +167,7 @@ def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], sa
             tids = [tid for tid in tids if tid not in ready]
             if ready:
                 names = listed([reports[tid].label for tid in ready], 4)
-                parts.append(f"{names} {'was' if len(ready) == 1 else 'were'} ready to run, and had no turn")
+                parts.append(f"{names} {'was' if len(ready) == 1 else 'were'} ready to run but not scheduled")
         if tids:
             labels = [reports[tid].label if tid in reports else f"thread {tid}" for tid in tids]
             parts.append(f"{listed(labels, 4)} {text}")

@@ -187,13 +187,13 @@ def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held:
     if awaited.kind is Awaitable.PROCESS and awaited.pid is not None:
         if awaited.status is None:
             child = process.procfs.children().get(awaited.pid)
-            return f"waits for the end of process {child.label if child else awaited.pid}"
+            return f"waits for process {child.label if child else awaited.pid} to exit"
         # The process has exited: asyncio waits for those that still have its pipes.
         status = awaited.status
         ending = f"killed by {signal_name(-status)}" if status < 0 else f"exit status {status}"
         pipes = " and ".join(f"fd {fd}{_other_end(process, fd)}" for fd in awaited.pipes[:3])
-        exited = f"process {awaited.pid}, which has ended ({ending})"
-        return f"waits for the end of the pipes of {exited}{': ' if pipes else ''}{pipes}"
+        exited = f"process {awaited.pid}, which has exited ({ending})"
+        return f"waits for EOF on the pipes of {exited}{': ' if pipes else ''}{pipes}"
     if awaited.kind is Awaitable.DESCRIPTOR:
         return f"waits for fd {awaited.descriptor}{_other_end(process, awaited.descriptor)}"
     text = f"waits for {awaited.kind.value.format(f'{awaited.address:#x}', awaited.package)}"

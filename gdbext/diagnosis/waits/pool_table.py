@@ -93,7 +93,7 @@ class MissingWorkers(NamedTuple):
     def sentence(self) -> str:
         """``this process has no OpenMP worker threads: they do not survive fork``."""
         count = f"only {self.present}" if self.present else "no"
-        reason = "they do not survive fork" if self.forked else "why, is not known"
+        reason = "they do not survive fork" if self.forked else "the reason is not known"
         return f"this process has {count} {self.pool.workers or f'workers of the {self.pool.name}'}: {reason}"
 
 
@@ -175,7 +175,7 @@ RAYON = Pool(
     named=("polars-",),
     text=b"rayon-core-",
     workers="rayon worker threads",
-    advice_when_missing="Or set what forbids the library to use threads, before it is first used "
+    advice_when_missing="Or disable the library's threads before it is first used "
     "(TOKENIZERS_PARALLELISM=false); polars has no such thing: start its processes by 'spawn'.",
 )
 TOKIO = Pool(

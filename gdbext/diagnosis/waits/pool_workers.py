@@ -243,7 +243,7 @@ def _wait_of_master(thread: ThreadSnapshot, address: int) -> Wait:
     if workers and (total is None or len(workers) >= total - 1):
         return _wait_for_team_mates(thread, resource, workers)
     if total is None and thread.module_name(0).startswith(_GNU_OPENMP):
-        return Wait(resource, evidence=("it waits inside the OpenMP runtime, for what is not known",))
+        return Wait(resource, evidence=("it waits inside the OpenMP runtime for something unknown",))
     if len(process.tids) == 1:
         started = f"{'the only thread' if workers else 'no thread'} of this process"
     else:

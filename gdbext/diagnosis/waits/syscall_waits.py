@@ -221,7 +221,7 @@ def _vfork_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
     last = tuple(same_program[-1:])
     name = "".join(f" {child.label}{'' if child.state else f', {child.doing},'}" for child in last)
     text = f"child process{name} to execute a program or to end ({call.name})"
-    evidence = (f"blocked in {call.name}: the parent sleeps until the child needs its memory no more",)
+    evidence = (f"blocked in {call.name}: the parent sleeps until the child no longer needs its memory",)
     return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), evidence=evidence, detail=OtherEnd(children=last))
 
 
@@ -282,13 +282,17 @@ def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
 
 
 def _exited(endings: Mapping[int, str]) -> str:
-    """``; of its processes 7 (producer, exit status 1) has ended``; ``endings``: pid → name and exit status."""
+    """``; its child process 7 (producer, exit status 1) has exited``; ``endings``: pid → name and exit status."""
     texts = [f"{pid} ({ending.strip(', ')})" for pid, ending in sorted(endings.items())][:_SHOWN]
-    return f"; of its processes {', '.join(texts)} {'has' if len(texts) == 1 else 'have'} ended" if texts else ""
+    return (
+        f"; its child process{'es' if len(texts) > 1 else ''} {', '.join(texts)} {'has' if len(texts) == 1 else 'have'} exited"
+        if texts
+        else ""
+    )
 
 
 def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
-    """``; of its processes 7 (producer, exit status 1) has ended``: one of them may be the one that should have
+    """``; its child process 7 (producer, exit status 1) has exited``: one of them may be the one that should have
     written. ``only_failed``: of the reaped ones, as those of a pool whose work is done, only those that failed."""
     children = process.procfs.children().items()
     endings = {pid: f"{child.name}, {child.ending}" for pid, child in children if child.state is ProcessState.ENDED}
@@ -330,7 +334,7 @@ def _select_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
     timed = call.arguments[4] != 0
     if not fds and timed:
         return _sleeps(_timespec(process, call.arguments[4], 10**6 if call.name == "select" else 10**9))
-    return _descriptors_wait(process, call, sorted(fds), otherwise="descriptors that cannot be read", timed=timed)
+    return _descriptors_wait(process, call, sorted(fds), otherwise="fds that cannot be read", timed=timed)
 
 
 def _epoll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
@@ -408,14 +412,12 @@ def _awaited_page(thread: ThreadSnapshot, side: KernelSide) -> str:
     if side.is_out_of_memory:
         group = process.procfs.machine.group_out_of_memory()
         named = f" {group}" if group else ""
-        return (
-            f"memory of its control group{named}, which is at its limit, and whose OOM killer is off (oom_kill_disable)"
-        )
+        return f"memory of its cgroup{named}, which is at its limit and has its OOM killer disabled (oom_kill_disable)"
     if side.is_userfault:
         own = "anon_inode:[userfaultfd]" in process.procfs.open_files(process.pid)
-        whose = "this process has its descriptor open" if own else "another process has its descriptor"
-        return f"a page of memory that userfaultfd is to give ({whose})"
-    text = "a page of memory that does not come (page fault)"
+        whose = "this process has its fd open" if own else "another process has its fd"
+        return f"a page of memory that userfaultfd must provide ({whose})"
+    text = "a page of memory that does not arrive (page fault)"
     if not side.is_served and not side.is_uninterruptible:
         return text
     served = list(islice(_served_mappings(thread), 4))
@@ -440,9 +442,9 @@ def _holders(thread: ThreadSnapshot, side: KernelSide, file_system: FileSystem) 
     if "fanotify_handle_event" in (side.channel, *side.stack) and thread.process.procfs:
         watchers = thread.process.procfs.machine.file_watchers()
         who = listed(watchers) or "a process that is not seen here"
-        return watchers, f", until it is allowed by who watches files there (fanotify): {who}"
+        return watchers, f", until a fanotify listener allows it: {who}"
     if side.channel == "percpu_rwsem_wait":  # sb_start_write of fs/super.c
-        return (), ", to which nobody may write now, as while it is frozen (fsfreeze, a snapshot)"
+        return (), ", which does not accept writes now, as while it is frozen (fsfreeze, a snapshot)"
     return file_system.servers, ""
 
 

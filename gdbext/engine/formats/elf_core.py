@@ -242,7 +242,7 @@ def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> 
         if start.startswith(prefix):
             raise BadCore(
                 f"{path} is compressed with {name}",
-                why="systemd-coredump and many crash collectors compress cores; memory cannot be looked up in there",
+                why="systemd-coredump and many crash collectors compress cores; their memory cannot be read in place",
                 help=f"unpack it first: {command} {path}   (or, with systemd: coredumpctl dump PID -o core)",
             )
     identity = elf_header.identify(start)

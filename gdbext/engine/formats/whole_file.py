@@ -173,7 +173,7 @@ class WholeFile:
     def __init__(self, path: str, mode: int = PUBLIC) -> None:
         """``mode``: PUBLIC or PRIVATE. Raises OSError."""
         if os.environ.get(FORBIDDEN):
-            raise OSError(errno.ENOTSUP, "whoever asks here gets no files")
+            raise OSError(errno.ENOTSUP, "clients of this server get no files")
         self.path = path
         self._mode = mode
         self._hidden_name = ""
@@ -405,7 +405,7 @@ _REASONS = {
     errno.ENOENT: "the folder does not exist",
     errno.ENOTDIR: "what should be its folder is a file",
     errno.EISDIR: "there is a folder of that name",
-    errno.EACCES: "the folder belongs to somebody else, or is write-protected",
+    errno.EACCES: "the folder belongs to another user, or is write-protected",
     errno.EPERM: "the folder does not permit it",
     errno.ENOTSUP: "files are written by scripts/dispatch itself, not by its server for agents",
     errno.EROFS: "its disk is mounted read-only",

@@ -48,7 +48,7 @@ class Workplace:
                 continue
             if os.fstat(inside).st_uid != os.geteuid() or os.listdir(inside):  # noqa: PTH208
                 os.close(inside)  # exchanged, or on a disk that root has no rights on
-                raise OSError(errno.EPERM, "what is made there belongs to somebody else")
+                raise OSError(errno.EPERM, "files made there belong to another user")
             if whole_file.lock(inside):
                 return name, inside
             os.close(inside)
@@ -103,7 +103,7 @@ class Workplace:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 what = f"{error.strerror}: less than {_ROOM >> 20} MB are free in {self._shown}"
-                why = "the files of a look are written there first"
+                why = "the files of an examination are written there first"
                 raise TargetError(what, why=why, help="make room, or name another folder") from error
 
     def publish(self, name: str, final: str = "") -> None:

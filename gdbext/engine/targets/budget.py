@@ -70,8 +70,8 @@ def time_error(seconds: float, help: str = "") -> TargetError:
 
 def memory_error(help: str = "") -> TargetError:
     return TargetError(
-        "the look takes more memory than it may",
-        why="the process is very large, or its memory, a file or a document is damaged, or made to exhaust us",
+        "the examination exceeds its memory limit",
+        why="the process is very large, or its memory, a file or a document is damaged, or crafted to exhaust memory",
         help=help or "allow more with --memory-limit GB (default 1); the process was resumed",
     )
 

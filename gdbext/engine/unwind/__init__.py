@@ -153,7 +153,7 @@ class Unwinder:
             return "the return address is not known"
         if row and row.is_signal and trampolines is not None:
             if registers[sp] in trampolines:
-                return f"signal frames go round in a circle at {registers[sp]:#x}"
+                return f"signal frames form a cycle at {registers[sp]:#x}"
             trampolines.add(registers[sp])
         elif callers[sp] < registers[sp] + (0 if exact else self._least_growth):
             return f"the stack does not grow at {registers[pc]:#x} (damaged)"

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from gdbext.tools.program import Program
 
 USAGE = """\
-usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       look at a running process; it goes on afterwards
-       dispatch -c CORE [COMMAND [ARGUMENTS]]        look at a core dump
-       dispatch -r FILE [COMMAND [ARGUMENTS]]        look at a recording
+usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       examine a running process; it resumes afterwards
+       dispatch -c CORE [COMMAND [ARGUMENTS]]        examine a core dump
+       dispatch -r FILE [COMMAND [ARGUMENTS]]        examine a recording
        dispatch [EXE] PID|CORE|FILE.rec [COMMAND …]  the same, as gdb's users type it (EXE -c CORE, attach PID, too):
                                                      EXE is compared, never started
        dispatch [COMMAND [ARGUMENTS] --] PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C; without --
                                                      only if no other word may be a core, a process or a word of ours
        dispatch ps                                   list the processes that use PyTorch
        dispatch watch -p PID|-- PROGRAM …            wait until it hangs, then say why: dispatch watch --help
-       dispatch ranks SOURCE                         look at all ranks of a job: dispatch ranks --help
+       dispatch ranks SOURCE                         examine all ranks of a job: dispatch ranks --help
        dispatch timeout DURATION -- COMMAND …        run it; when it takes too long, diagnose it and kill it
        dispatch report -p PID                        write one bundle for a bug report
        dispatch shell SOURCE                         a Python prompt with the process: dispatch shell --help
@@ -57,7 +57,7 @@ options:
                        process must run or stop at breakpoints)
   --no-stop            do not stop the process: running threads are reported as unknown
   --measure-as-me      compile the headers of an unknown PyTorch with your rights, even if it is another user's
-  --timeout SECONDS    give up after that time (default 60) and let the process go on; with PROGRAM: report then
+  --timeout SECONDS    give up after that time (default 60) and resume the process; with PROGRAM: report then
   --memory-limit GB    give up when gdbext itself needs more memory than that (default 1)
   --json               one JSON document on standard output, also when it fails
   -q, --quiet          print errors only (and that EXE did not write the core)

@@ -170,7 +170,7 @@ def without_debugger(argv: Sequence[str]) -> list[str]:
     if not program:
         return list(argv)
     if name != "none":
-        why = f"{program.name} looks at its processes without a debugger, which is faster and stops them for less"
+        why = f"{program.name} examines its processes without a debugger, which is faster and stops them for less"
         raise UsageError(f"{program.name} takes no --debugger {name}", why=why, help="leave it out")
     return [*others, *argv[len(words) :]]
 
@@ -261,14 +261,14 @@ def _check_target(options: Options, has_dashes: bool) -> None:
         return
     if table.find(options.command).mode == "setting":
         raise UsageError(
-            f"{options.command} is for the debugger that you work in",
+            f"{options.command} works only inside a debugger",
             help="in gdb: source gdbext/init.py; in LLDB: command script import gdbext/lldb_init.py; then there",
         )
     chosen = [each for each in (options.pid, options.core, options.recording, options.program) if each]
     if not chosen and table.find(options.command).is_alone and not has_dashes:
         return
     if len(chosen) != 1:
-        what = "say what to look at" if not chosen else "only one of -p, -c, -r and -- PROGRAM can be looked at"
+        what = "say what to examine" if not chosen else "only one of -p, -c, -r and -- PROGRAM can be examined"
         if has_dashes and not options.program:
             what = "there is no PROGRAM after --"
         raise UsageError(what, help="-p PID, -c CORE, -r FILE or -- PROGRAM; see dispatch --help")
@@ -278,7 +278,7 @@ def _check_target(options: Options, has_dashes: bool) -> None:
         if table.find(options.command).resumes:
             raise UsageError(f"{options.command} stops the process at breakpoints", help="leave out --no-stop")
         if options.record:
-            raise UsageError("--record keeps one moment of a process that stands still", help="leave out --no-stop")
+            raise UsageError("--record keeps one moment of a stopped process", help="leave out --no-stop")
     if options.sysroot and not options.core:
         raise UsageError("--sysroot is for core dumps (-c): a live process shows its own files")
     if options.program and options.debugger == "none":

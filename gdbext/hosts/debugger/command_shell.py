@@ -142,7 +142,7 @@ class SessionCache:
             self._disconnect = None
 
 
-_OUTSIDE = "look from outside of the debugger, with more: scripts/dispatch -c CORE --timeout SECONDS --memory-limit GB"
+_OUTSIDE = "examine it from outside the debugger, with higher limits: scripts/dispatch -c CORE --timeout SECONDS --memory-limit GB"
 
 
 class Shell:

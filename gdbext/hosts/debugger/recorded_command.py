@@ -88,7 +88,7 @@ class RecordedCommand:
 
 def _summary(recording: Recording, path: str, size: int, seconds: float) -> str:
     """The file's contents, ``size`` in bytes, and the ``seconds`` that the process was stopped for them."""
-    longer = "" if recording.kind == "core" else f"; the process stood still {seconds:.2f} s longer for it"
+    longer = "" if recording.kind == "core" else f"; the process was stopped {seconds:.2f} s longer for it"
     files, answers = counted(len(recording.files), "library"), counted(len(recording.facts), "answer")
     parts = f"{byte_size(len(recording.memory))} of memory, parts of {files} and programs"
     return (

@@ -82,7 +82,7 @@ def refusal() -> TargetError | None:
         )
     if "full" in execute("info record"):  # "Active record target: record-full"
         return TargetError(
-            "gdb records each instruction (record full), which takes the process 100,000 times as long",
+            "gdb records each instruction (record full), which slows the process 100,000 times",
             help="record stop",
         )
     if _is_locked():

@@ -58,7 +58,7 @@ def pause_of(target: Target) -> Pause:
     """The function that lets the process run for some seconds. Raises UsageError if gdb would not resume all of it, or
     could not stop it again."""
     pid = target.pid  # not the target, which the next one replaces
-    alternative = f"look from outside: detach, then scripts/dispatch -p {pid} dispatch-diagnose --samples 5"
+    alternative = f"examine it from outside: detach, then scripts/dispatch -p {pid} dispatch-diagnose --samples 5"
 
     def look_again(seconds: float, watch: Watch) -> Target:
         run_for(seconds, watch)  # the process runs already

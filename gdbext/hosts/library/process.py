@@ -181,7 +181,7 @@ def open_process(
 ) -> Process:
     """Open what gdbext.open was asked for. Raises GdbextError."""
     if sum(source is not None for source in (pid, core, recording)) != 1:
-        raise UsageError("say what to look at", help="gdbext.open(pid=…), open(core=…) or open(recording=…)")
+        raise UsageError("say what to examine", help="gdbext.open(pid=…), open(core=…) or open(recording=…)")
     if (hold or not stop) and pid is None:
         raise UsageError("stop=False and hold=True are for a running process (pid=…)")
     if hold and not stop:

@@ -229,7 +229,7 @@ class LldbBreakpointSetter:
     def by_probes(self) -> BreakpointSetter:
         raise ProbesRefused(
             "dispatch-break has none in LLDB",
-            why="LLDB asks nobody whether a signal is to stop",
+            why="LLDB has no hook that decides whether a signal stops",
             help="use gdb, or --engine breakpoints",
         )
 

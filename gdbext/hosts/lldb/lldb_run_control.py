@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 def pause_of(selection: Selection, target: Target) -> Pause:
     """The function that lets the process run for some seconds."""
     pid = target.pid
-    alternative = f"look from outside: process detach, then scripts/dispatch -p {pid} dispatch-diagnose --samples 5"
+    alternative = (
+        f"examine it from outside: process detach, then scripts/dispatch -p {pid} dispatch-diagnose --samples 5"
+    )
 
     def look_again(seconds: float, watch: Watch) -> Target:
         run_for(seconds, watch)  # the process runs already

@@ -187,8 +187,8 @@ class Selection:
         hooks = run_command(self.debugger, "target stop-hook list").GetOutput() or ""
         if re.search(r"State: enabled\s+AutoContinue on", hooks):
             return TargetError(
-                "a stop hook of yours lets the process go on whenever it stops",
-                why="nobody could stop it again: the command would never end",
+                "a stop hook of yours resumes the process whenever it stops",
+                why="nothing could stop it again: the command would never end",
                 help="target stop-hook disable",
             )
         return None

@@ -46,7 +46,7 @@ WHERE:
 In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condition, commands work on them, and the
 process runs on when you say so. Without torch they are pending, and so are those for operators that are not registered
 yet. With --continue gdb takes no condition: use --key and --has. scripts/dispatch runs the process to the first stop
-(with --continue: until Ctrl+C, --timeout or its end), reports, and lets it go on; after 5 s without a stop it says what
+(with --continue: until Ctrl+C, --timeout or its end), reports, and resumes it; after 5 s without a stop it says what
 the process does instead. A condition costs 0.2 ms a hit.
 
 In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A condition is part of the callback, so
@@ -78,7 +78,7 @@ class BreakTool(LiveTool):
         add("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
         add("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
         add("--has", metavar="KEY", default="", help="only where the keyset holds this key")
-        add("--continue", dest="go_on", action="store_true", help="report each stop and go on")
+        add("--continue", dest="go_on", action="store_true", help="report each stop and continue")
         add("--engine", choices=ENGINES, help=engine)
         add("--list", action="store_true", help="show the breakpoints of dispatch-break")
         add("--delete", nargs="*", type=integer, metavar="N", help="delete these, or all")

@@ -78,7 +78,7 @@ class BreakSite:
 
 
 class OpenCalls:
-    """The calls of operators that have begun and not ended, by thread and the CFA of their frame."""
+    """The operator calls that have begun and not ended, by thread and the CFA of their frame."""
 
     def __init__(self) -> None:
         self._operators: dict[tuple[int, int], int] = {}

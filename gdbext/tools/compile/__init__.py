@@ -257,7 +257,7 @@ def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
     yield "Compiling now", now
     locks = []
     for lock in section.locks:
-        holders = f"held by {', '.join(map(str, lock.held_by))}" if lock.held_by else "held by nobody"
+        holders = f"held by {', '.join(map(str, lock.held_by))}" if lock.held_by else "not held"
         locks.append(f"{escape(lock.path)}: {holders}, open in {', '.join(map(str, lock.open_in))}")
     yield "Lock files of the cache", locks
     yield "In compiled code", list(_compiled_threads(section.frames))

@@ -54,7 +54,7 @@ _GRACE = 0.5
 _LARGEST = 32 << 20
 """Bytes of one file that the child may write, at most."""
 _EPILOG = """\
-For the kernel, not for people: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
+The kernel calls this command: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
 
   |PATH/scripts/dispatch core-handler %P %d
 
@@ -83,7 +83,7 @@ class CoreHandlerProgram(Program):
         parser.add_argument("--keep", type=integer, default=KEPT, metavar="N", help=keep_help)
         disk_help = f"megabytes for all of them (default {DISK_MB})"
         parser.add_argument("--disk", type=integer, default=DISK_MB, metavar="MB", help=disk_help)
-        seconds_help = f"let the process go after that time, whatever is known then (default {SECONDS:g})"
+        seconds_help = f"release the process after that time, whatever is known then (default {SECONDS:g})"
         parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=seconds_help)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
@@ -125,7 +125,7 @@ class _Places:
         if own is None or self._take_free(0, most) is None:
             self.__exit__()
             whose = f"{OF_ONE_USER} crashes of its user" if own is None else f"{most} crashes"
-            raise TargetError(f"{whose} are being looked at already")
+            raise TargetError(f"{whose} are already being examined")
 
     def _take_free(self, first: int, count: int) -> int | None:
         """Lock the first free byte of ``count`` from ``first``; its number among them, None if none is free."""
@@ -192,7 +192,7 @@ class _Crash:
                     with contextlib.suppress(ProcessLookupError):
                         kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                self._problem = "the look at it took too long, and was ended"
+                self._problem = "examining it took too long and was stopped"
                 return
             time.sleep(0.005)
 
@@ -228,7 +228,7 @@ class _Crash:
             if status == 0:
                 dispatch(["-r", recording, "dispatch-diagnose"])
         except Exception as error:
-            terminal.write(self._outputs["txt"], f"the look at it failed: {error!r}\n")
+            terminal.write(self._outputs["txt"], f"examining it failed: {error!r}\n")
         finally:
             os._exit(status)
 

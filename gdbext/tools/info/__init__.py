@@ -41,7 +41,7 @@ class InfoTool(Tool):
     """The command ``dispatch-info`` as a tool."""
 
     name = "dispatch-info"
-    summary = "Show what was found of torch, Python and layouts, and what could not be read."
+    summary = "Show the torch, Python and layouts that were found, and what could not be read."
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
@@ -88,7 +88,7 @@ DIR is the folder of the installed package, the one that holds include/ and lib/
   python3 -c 'import torch; print(torch.__path__[0])'
 
 It needs g++ and pyelftools, takes half a minute, and starts no PyTorch. The file is written into the folder that your
-own looks read, under the build-id of libtorch_cpu.so; it may be copied into that folder on another machine.
+own inspections read, under the build-id of libtorch_cpu.so; it may be copied into that folder on another machine.
 """
 
 
@@ -114,4 +114,4 @@ class MeasureProgram(Program):
         path = store.path_of_measured(build_id)
         if args.json:
             return Outcome(0, shown_json(json.dumps({"id": layout.id, "file": path})) + "\n")
-        return Outcome(0, f"Measured {layout.id}.\nLooks at it will use {path}\n")
+        return Outcome(0, f"Measured {layout.id}.\nExamining it will use {path}\n")

@@ -109,7 +109,7 @@ class _HeldMemory:
             try:
                 cuda = CudaAllocator(self._session.memory, self._session.symbolizer, self._session.layout).devices()
                 if not cuda:
-                    problems.append("CUDA's caching allocator has no device: CUDA was not initialised")
+                    problems.append("CUDA's caching allocator has no device: CUDA was not initialized")
             except GdbextError as error:
                 problems.append(f"what CUDA's caching allocator holds: {error.what}")
         sums: dict[tuple[str, str], tuple[int, int]] = {}  # (dtype, device) → (storages, bytes)

@@ -1,4 +1,4 @@
-"""``dispatch-top --latency``: measures how long the calls of operators take, and shows a histogram for each."""
+"""``dispatch-top --latency``: measures how long the operator calls take, and shows a histogram for each."""
 
 from __future__ import annotations
 

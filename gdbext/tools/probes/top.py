@@ -77,7 +77,7 @@ class TopTool(Tool):
     """The command ``dispatch-top`` as a tool."""
 
     name = "dispatch-top"
-    summary = "Count what a running process dispatches, stopping nothing."
+    summary = "Count what a running process dispatches, without stopping it."
     mode = Mode.RUNNING
 
     def arguments(self, parser: ArgumentParser) -> None:

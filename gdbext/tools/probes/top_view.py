@@ -58,7 +58,7 @@ def nothing_text(top: TopSection) -> str:
     others = [each for each in top.unseen_in if " in libtorch" not in each]
     if not others:
         return NOTHING
-    return f"No dispatch was seen. Not counted, for probes do not recognise them: {', '.join(others)}"
+    return f"No dispatch was seen. Not counted, because probes do not recognize them: {', '.join(others)}"
 
 
 def headline(top: TopSection) -> str:

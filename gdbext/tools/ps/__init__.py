@@ -125,7 +125,7 @@ class PsProgram(Program):
         args = self.parse(argv)
         with MemoryLimit(MEMORY):
             processes, left = torch_processes()
-        error = f"{left} processes were not looked at within {SECONDS:g} s\n" if left else ""
+        error = f"{left} processes were not examined within {SECONDS:g} s\n" if left else ""
         if args.json:
             return Outcome(0, shown_json(json.dumps(plain(processes))) + "\n", error)
         if not processes:

@@ -166,7 +166,7 @@ class _Worker:
         """Read the next piece of the answer; the result if it is whole, or the worker has failed."""
         piece = os.read(self.answers, 1 << 20)
         if not piece:
-            return self.give_up("the look at it ended without a report (status {status})")
+            return self.give_up("examining it ended without a report (status {status})")
         self._answer += piece
         if len(self._answer) < _NUMBER.size:
             return None

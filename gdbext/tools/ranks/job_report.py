@@ -193,7 +193,7 @@ _MATCH_WORDS = {
     MatchState.FULLY_MATCHED: "all ranks do the same",
     MatchState.COLLECTIVE_TYPE_MISMATCH: "the ranks call different operations",
     MatchState.SIZE_OR_SYNTAX_MISMATCH: "the ranks pass different sizes",
-    MatchState.COLLECTIVE_STATE_MISMATCH: "not all ranks have come",
+    MatchState.COLLECTIVE_STATE_MISMATCH: "not all ranks arrived",
     MatchState.COLLECTIVE_DTYPE_MISMATCH: "the ranks pass different types",
     MatchState.UNDECIDED: "no difference seen",
 }
@@ -237,11 +237,11 @@ class TreeNode(NamedTuple):
 
 
 _JOB_WORDS = {
-    JobVerdictKind.MISMATCHED_COLLECTIVE: "the ranks do not do the same",
+    JobVerdictKind.MISMATCHED_COLLECTIVE: "mismatched collectives",
     JobVerdictKind.DEAD_RANK: "{ranks} {is_or_are} gone",
-    JobVerdictKind.INSIDE_NCCL: "stuck inside of NCCL",
+    JobVerdictKind.INSIDE_NCCL: "stuck inside NCCL",
     JobVerdictKind.LATE_RANK: "{ranks} {is_or_are} late",
-    JobVerdictKind.STORE_WAIT: "not all ranks have come to the store",
+    JobVerdictKind.STORE_WAIT: "not all ranks reached the store",
     JobVerdictKind.ALL_BUSY: "at work",
     JobVerdictKind.ALL_IDLE: "no rank is late",
     JobVerdictKind.NO_REPORT: "no report",

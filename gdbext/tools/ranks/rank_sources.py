@@ -60,7 +60,7 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
             measure_for_process(pids[0], 2)
     progress = ProgressOfRanks(pids)
     reports, unreached = _partition(_examine(map(_process, pids), options))
-    endless = "its environment is longer than any program is started with, so that its job and rank are not known"
+    endless = "its environment is longer than any program is started with, so its job and rank are not known"
     unreached += [Unreached(f"pid {pid}", endless) for pid in rank_processes.endless_environments(known, pids)]
     if not is_settled(reports):
         for _ in range(6):  # 0.05 s is enough for a job that runs to leave a collective, but on a busy machine

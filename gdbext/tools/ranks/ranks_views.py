@@ -101,7 +101,7 @@ def _known_bugs(report: JobReport) -> Iterator[str]:
 def _odd(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
     if reports:
         yield ""
-        yield style("The odd ones", "bold")
+        yield style("Ranks that differ", "bold")
     for report in reports[:_ODD]:
         where = f" on {report.host}" if report.host and report.rank is not None else ""
         pid = f" (pid {report.pid}{where})" if report.rank is not None else ""
@@ -180,7 +180,7 @@ def _body(title: str, report: JobReport, origin: Origin) -> Iterator[str]:
     notes = [f"Note: {note}" for note in report.notes]
     silent = [f"Not reached: {process.where}: {process.reason}" for process in report.unreached]
     yield from (f'<p class="warning">{text(line)}</p>' for line in (*_known_bugs(report), *notes, *silent))
-    yield "<h2>The odd ones</h2>"
+    yield "<h2>Ranks that differ</h2>"
     for rank in report.odd:
         frames = "<br>".join(text(frame) for frame in rank.path)
         yield f"<details open><summary>{text(rank.label)}: {text(rank.summary)}</summary>"

@@ -128,7 +128,7 @@ def _collect(args: Namespace, dispatch: Dispatch, place: Workplace) -> dict[str,
         if value
     ]
     if len(chosen) != 1:
-        raise UsageError("say what the report is about: -p PID, -c CORE or -r FILE", help="dispatch report --help")
+        raise UsageError("name the subject of the report: -p PID, -c CORE or -r FILE", help="dispatch report --help")
     files: dict[str, bytes] = {}
     source = chosen[0]
     if source[0] != "-r":

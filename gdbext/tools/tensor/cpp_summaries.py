@@ -139,7 +139,7 @@ class TypeSummaries:
     def _tensor(self, value: CppObject) -> TypeSummary:
         address = value.number(self._memory, 0, 8)
         if not address:
-            raise BadData("there is no tensor: it was moved from, or is not initialised")
+            raise BadData("there is no tensor: it was moved from, or is not initialized")
         return self._tensor_at(address)
 
     def _tensor_at(self, address: int) -> TypeSummary:

@@ -105,17 +105,17 @@ class QuantizerReader:
         name = next((plain_class(name) for name in self._classes.of(quantizer)), "")
         scheme = _SCHEMES.get(name)
         if scheme is None:
-            raise BadData(f"the quantiser at {quantizer:#x} is a {name or 'class without a name'}")
+            raise BadData(f"the quantizer at {quantizer:#x} is a {name or 'class without a name'}")
         if scheme == "per_tensor_affine":
             whole = structures.PerTensorQuantizer(self._space, quantizer)
             return Quantization(scheme, (whole.scale_,), (whole.zero_point_,), None)
         channels = structures.PerChannelQuantizer(self._space, quantizer)
         axis = channels.axis_
         if not 0 <= axis < 64:
-            raise BadData(f"the quantiser at {quantizer:#x} has axis {axis}")
+            raise BadData(f"the quantizer at {quantizer:#x} has axis {axis}")
         scales, zeros = self._values(channels.scales_), self._values(channels.zero_points_)
         if not isinstance(scales, list) or not isinstance(zeros, list):
-            raise BadData(f"the quantiser at {quantizer:#x} has no list of scales and zero points")
+            raise BadData(f"the quantizer at {quantizer:#x} has no list of scales and zero points")
         return Quantization(scheme, tuple(scales), tuple(zeros), axis)
 
 

@@ -192,7 +192,7 @@ class _TimedCommand:
         pid = self._child.pid
         why = f"has run for {self._order.duration:g} s"
         if number is not None:
-            why = f"is to be ended by {signal.Signals(number).name}"
+            why = f"will be killed by {signal.Signals(number).name}"
         try:
             folder = self._order.folder or tempfile.mkdtemp(prefix="gdbext-timeout-")
             orphans = set(descendants(os.getpid())) - {pid, *descendants(pid)}

@@ -46,7 +46,7 @@ as TORCH_SHOW_DISPATCH_TRACE prints it in a debug build, one space of indentatio
 trace began.
 
 --engine probes (scripts/dispatch -p PID; the default where the kernel permits it, as root or with CAP_BPF and
-CAP_PERFMON, Linux 6.6 or later, without --all 5.15): nobody is stopped, a dispatch costs one or two microseconds,
+CAP_PERFMON, Linux 6.6 or later, without --all 5.15): no process is stopped, a dispatch costs one or two microseconds,
 redispatches of all operators and boxed ones are seen with --all, too. Which dispatches are inside of which is proven by
 unwinding copies of stacks. A dispatch is taken to end when its thread starts the next one outside it. Dispatches for
 which the buffer had no room are counted. --last S keeps the last seconds, and writes them down when it is interrupted,
@@ -57,7 +57,7 @@ process.
 
 --engine breakpoints (with --verbose, or where probes are not permitted): a gdb that is killed (kill -9) meanwhile
 most often ends the process, an LLDB does not. Ctrl+C ends the trace and takes all breakpoints away; the process is
-stopped then (scripts/dispatch lets it go on). A stop takes about 0.2 ms (0.4 ms when gdb has read torch's symbols;
+stopped then (scripts/dispatch resumes it). A stop takes about 0.2 ms (0.4 ms when gdb has read torch's symbols;
 through LLDB five times as much). There is one for each call and one for each redispatch of a named operator; all
 other operators run at full speed. --verbose has six or more for each dispatch, --output FILE.json or FILE.html four.
 --all stops once for each call of any operator: forward and backward of a small model take 64 times as long (118
@@ -88,7 +88,7 @@ class TraceTool(LiveTool):
         limit = f"end after N dispatches (default with --output: {MOST_IN_A_FILE:,})"
         last, hung = partial(seconds, option="--last"), partial(seconds, option="--hung-after")
         boxed = "also stop in Dispatcher::callBoxed, which slows all boxed calls"
-        engine = "kernel probes, which stop nobody (default if permitted), or breakpoints"
+        engine = "kernel probes, which stop no thread (default if permitted), or breakpoints"
         add("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
         add("--all", action="store_true", help="trace every call of every operator (slow, see above)")
         add("--verbose", action="store_true", help=steps)
@@ -97,7 +97,7 @@ class TraceTool(LiveTool):
         add("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
         add("--thread", metavar="TID|N", help="this thread only")
         add("--key", metavar="KEY", default="", help="probes: only dispatches to this key (CPU)")
-        add("--since", metavar="OP", default="", help="begin when this operator is entered")
+        add("--since", metavar="OP", default="", help="start when this operator is entered")
         add("--engine", choices=ENGINES, help=engine)
         add("--last", metavar="S", type=last, default=0.0, help="probes: write only the last S seconds, at the end")
         add("--hung-after", metavar="S", type=hung, default=0.0, help="probes: end after S seconds without a dispatch")

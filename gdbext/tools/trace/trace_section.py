@@ -51,7 +51,7 @@ class TraceSection(Section):
     """``output`` is the file that the trace went to; ``events`` are those of a document that has them all.
 
     ``hooks``: breakpoints or probes, by ``engine``; ``lost``: dispatches that found no room; ``unseen``: functions that
-    look operators up in a way that probes do not recognise.
+    look operators up in a way that probes do not recognize.
     """
 
     name: ClassVar[str] = "trace"
@@ -79,7 +79,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if trace.unseen:
         where = f" ({', '.join(trace.unseen_in)})" if trace.unseen_in else ""
         functions = counted(trace.unseen, "function")
-        yield f"  not seen: what {functions} dispatch, in a way that probes do not recognise{where}"
+        yield f"  not seen: what {functions} dispatch, in a way that probes do not recognize{where}"
     for note in trace.notes:
         yield f"  note: {escape(note)}"
     for thread in trace.open:

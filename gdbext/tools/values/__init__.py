@@ -47,7 +47,7 @@ Resumes the process, and shows what the named operators are called with and what
   names  only [ before_launch: KERNEL ] lines, at once: the last one before a crash names the kernel
   nan    the first operator whose result has a NaN while no argument had one: kernel, Python line, statistics, and the
          20 calls before it; without OP all operators are watched. inf: the same for infinities and NaNs, --above X for
-         numbers further from zero than X. --continue prints and goes on. On a core, or without gdb, the same question
+         numbers further from zero than X. --continue prints and continues. On a core, or without gdb, the same question
          is asked of the operators that are on the stacks.
   off    nothing is watched
 
@@ -56,7 +56,7 @@ Python line, or of the C++ function, that calls them: a tensor is shown where a 
 'aoti_torch_cpu_*' for the functions that AOTInductor's code calls. Kernels that are compiled later are also watched.
 
 The number in a file's name counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then
-(scripts/dispatch lets it go on).
+(scripts/dispatch resumes it).
 
 Operators that are not registered yet are watched once they are. One without functions of its own (torch.library,
 extensions) is seen at the places that all boxed calls share, as torch.ops makes them: those of other operators stop
@@ -97,7 +97,7 @@ class ValuesTool(LiveTool):
         add("--key", metavar="KEY", default="", help="only calls that are dispatched to this key")
         add("--kernel", metavar="PATTERN", default="", help="only kernels whose name contains this")
         add("--above", metavar="X", type=float, help=above)
-        add("--continue", action="store_true", dest="goes_on", help="nan: print each find and go on")
+        add("--continue", action="store_true", dest="goes_on", help="nan: print each find and continue")
         add("--limit", metavar="N", type=positive, default=0, help="end after N calls")
         add("--thread", metavar="TID|N", help="this thread only")
         add("--engine", choices=ENGINES, help=engine)

@@ -147,7 +147,7 @@ def test_memory_that_nobody_may_read(silent: SilentMount) -> None:
 def _others_answer_as_well(target: Inferior, silent: SilentMount) -> None:
     """A parent that looks at its children, the ranks of a job, a debugger that is attached all the same."""
     child = _examined(ChildProcess(target.pid, "python"), None)
-    assert "the kernel lets nobody read it" in child.summary
+    assert "the kernel does not let any process read it" in child.summary
     ranks = run([DISPATCH, "ranks", "-p", str(target.pid), "--json"]).document
     (report,) = ranks["reports"]
     assert report["kind"] == "kernel-wait", report

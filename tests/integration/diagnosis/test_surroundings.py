@@ -26,7 +26,7 @@ def group(controller: str, pid: int, **values: str) -> Iterator[Path]:
     try:
         folder.mkdir()
     except OSError as error:
-        pytest.skip(f"no control group of {controller} can be made here: {error}")
+        pytest.skip(f"no cgroup of {controller} can be made here: {error}")
     try:
         for name, value in values.items():
             file = folder / f"{controller}.{name}"

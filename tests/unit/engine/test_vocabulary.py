@@ -32,9 +32,9 @@ def test_certainties_are_ordered():
         (WaitKind.MUTEX, "", "waits for the mutex 0x7f00"),
         (WaitKind.GIL, "", "waits for the GIL"),
         (WaitKind.GIL, "interpreter 2", "waits for the GIL of interpreter 2"),
-        (WaitKind.STATIC_INIT, "", "waits for the initialisation of a static variable (guard 0x7f00)"),
-        (WaitKind.JOIN, "thread 12", "waits for the end of thread 12"),
-        (WaitKind.JOIN, "", "waits for the end of a thread"),
+        (WaitKind.STATIC_INIT, "", "waits for the initialization of a static variable (guard 0x7f00)"),
+        (WaitKind.JOIN, "thread 12", "waits to join thread 12"),
+        (WaitKind.JOIN, "", "waits to join a thread"),
         (WaitKind.SLEEP, "", "sleeps"),
         (WaitKind.SLEEP, "sleeps (2 s)", "sleeps (2 s)"),
         (WaitKind.IO, "read on fd 5", "waits in read on fd 5"),
@@ -54,7 +54,7 @@ def test_a_wait_with_another_resource_or_a_timeout():
 
 
 def test_missing_workers():
-    assert MissingWorkers(pools.OPENMP).sentence == "this process has no OpenMP worker threads: why, is not known"
+    assert MissingWorkers(pools.OPENMP).sentence == "this process has no OpenMP worker threads: the reason is not known"
     none = MissingWorkers(pools.OPENMP, forked=True)
     assert none.sentence == "this process has no OpenMP worker threads: they do not survive fork"
     assert "only 3 OpenMP" in MissingWorkers(pools.OPENMP, 3).sentence

@@ -129,4 +129,4 @@ def test_a_sites_own_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, di
     (named / "a.json").chmod(0o666)
     status, text, error = dispatch("known", str(report))
     assert text.startswith("Known: site#1, not this one")
-    assert "a.json is not used: others than you and root can change it" in error
+    assert "a.json is not used: users other than you and root can change it" in error

@@ -283,7 +283,7 @@ def state_after_detach(pid: int) -> str:
     try:
         left = len(foreign_breakpoints(pid))
     except PermissionError:
-        return f"process {pid} was let go; whether its code is whole could not be read"
+        return f"process {pid} was resumed; whether its code is intact could not be read"
     except OSError:
         return f"process {pid} has exited"
     if left:

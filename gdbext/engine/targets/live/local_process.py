@@ -31,7 +31,7 @@ def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
             os.readlink(f"/proc/{alive_in(pid)}/exe")  # noqa: PTH115 - pathlib is slow to import
         except OSError:
             raise TargetGone.of(pid) from None
-        what = f"process {pid} executed another program while it was looked at"
+        what = f"process {pid} executed another program while it was examined"
         raise TargetGone(what, why="", help="look again")
     if len(data) < size:
         raise MemoryFault(address, size, f"only {len(data)} bytes are readable")

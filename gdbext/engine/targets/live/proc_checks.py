@@ -126,16 +126,16 @@ def check_exists(pid: int) -> None:
     if pid == os.getpid():
         raise TargetError(
             f"{pid} is this very process",
-            why="a process cannot stop itself to be looked at",
-            help="look at it from another process",
+            why="a process cannot stop itself to be examined",
+            help="examine it from another process",
         )
     # A main thread that called pthread_exit is a zombie while its process lives on.
     if fields.get("State", "")[:1] in ("Z", "X") and not living_threads(pid):
         parent = fields.get("PPid", "?")
         raise TargetError(
-            f"process {pid} ({fields.get('Name', '?')}) is a zombie: it has ended and nothing of it is left to read",
+            f"process {pid} ({fields.get('Name', '?')}) is a zombie: it has exited and nothing of it is left to read",
             why=f"its parent, process {parent}, has not collected its exit status yet",
-            help=f"look at the parent instead (-p {parent}), or at a core dump of {pid} if one was written",
+            help=f"examine the parent instead (-p {parent}), or at a core dump of {pid} if one was written",
         )
 
 
@@ -181,7 +181,7 @@ def check_not_traced(pid: int, tid: int) -> None:
         raise NotPermitted(
             f"process {pid} is already being traced by process {other} ({name})",
             why="only one debugger can be attached at a time",
-            help=f"detach there or end it (kill {other}); if it is gdb, run: source gdbext/init.py   in it",
+            help=f"detach there or kill it (kill {other}); if it is gdb, run: source gdbext/init.py   in it",
         )
 
 
@@ -210,12 +210,12 @@ def refusal(pid: int) -> NotPermitted:
         scope = 0
     is_final = scope == 3  # no process may attach until the next boot (admin-guide/LSM/Yama.rst)
     if scope > 0:
-        meaning = {1: "only a parent may attach", 2: "only root may attach", 3: "nobody may attach"}
+        meaning = {1: "only a parent may attach", 2: "only root may attach", 3: "no process may attach"}
         reasons.append(f"{PTRACE_SCOPE} is {scope}: {meaning.get(scope, 'restricted')}")
         if is_final:
             remedies = ["only a reboot changes that"]
         elif not remedies and not as_root:
-            lower = ", or let all your processes be looked at: sudo sysctl kernel.yama.ptrace_scope=0"
+            lower = ", or allow all your processes to be examined: sudo sysctl kernel.yama.ptrace_scope=0"
             remedies.append(f"sudo scripts/dispatch -p {pid}{lower if scope == 1 else ''}")
     if not has_ptrace_capability():
         reasons.append("this process has no CAP_SYS_PTRACE")
@@ -225,7 +225,7 @@ def refusal(pid: int) -> NotPermitted:
                 "capabilities: add: [SYS_PTRACE]), or run it on the host"
             )
     return NotPermitted(
-        f"not permitted to look at process {pid}",
+        f"not permitted to examine process {pid}",
         why="; ".join(reasons) or "a security module, a user namespace or PR_SET_DUMPABLE forbids it",
         help="; ".join(remedies) or "run it on the host, outside of the container or sandbox",
     )

@@ -64,8 +64,8 @@ class ProcThread(TargetThread):
             if self._kernel_state == "R":
                 raise TargetError(
                     what,
-                    why=f"it is ready to run, and no processor was free for it within {STOP_SECONDS:g} s",
-                    help="see what uses the processors (top), its niceness and its quota; then look again",
+                    why=f"it is ready to run, and no CPU was free for it within {STOP_SECONDS:g} s",
+                    help="see what uses the CPUs (top), its niceness and its quota; then try again",
                 )
             raise TargetError(
                 what,
@@ -137,7 +137,7 @@ class ProcTarget(LocalProcess):
 
     def read(self, address: int, size: int) -> bytes:
         if self._memory < 0:
-            raise TargetError(f"process {self.pid} has been let go already")
+            raise TargetError(f"process {self.pid} was already detached")
         return read_memory(self._memory, self.pid, address, size)
 
     def threads(self) -> Sequence[TargetThread]:

@@ -120,7 +120,7 @@ def _register_set(tid: int, kind: int, size: int) -> bytes:
         _request(PTRACE_GETREGSET, tid, kind, ctypes.byref(vector))
     except OSError as error:
         if error.errno == errno.ESRCH:
-            raise TargetGone(f"thread {tid} ended while it was looked at") from error
+            raise TargetGone(f"thread {tid} exited while it was examined") from error
         raise TargetError(f"cannot read the registers of thread {tid}: {error.strerror}") from error
     return buffer.raw[: vector.length]
 

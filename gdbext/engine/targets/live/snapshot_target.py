@@ -144,7 +144,7 @@ class SnapshotTarget(LocalProcess):
         if copied:
             return copied
         if self._memory < 0:
-            raise TargetError(f"process {self.pid} has been let go already")
+            raise TargetError(f"process {self.pid} was already detached")
         data = read_memory(self._memory, self.pid, address, size)
         if self._pages_at_stop is not None:
             if not (address | size) % linux.PAGE_SIZE:

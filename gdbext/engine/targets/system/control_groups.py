@@ -61,7 +61,7 @@ class Allowance(NamedTuple):
     source: str
     """The file that has the numbers."""
     refused: int | None = None
-    """Times that more was refused since the group was made; None if that is not counted."""
+    """Times that more was refused since the cgroup was created; None if that is not counted."""
     kinds: Mapping[str, int] | None = None
     """Of fds: how many of them are sockets, pipes, and so on."""
 

@@ -108,7 +108,7 @@ class Peers:
         if pid is None:
             return None
         process = self._process(pid)
-        return Peer(PeerKind.PROCESS, f"the end of process {process.label}", (process,))
+        return Peer(PeerKind.PROCESS, f"the exit of process {process.label}", (process,))
 
     def watched(self, fd: int) -> list[int]:
         """At most 64 of the fds in an epoll set (/proc/PID/fdinfo/FD, proc_pid_fdinfo(5))."""
@@ -197,7 +197,7 @@ class Peers:
         words = self._files.strings(f"holders of {link}", read)
         held = self._held(PeerKind.FILE, [pid for word in words if (pid := number(word)) is not None])
         whose = f", which {listed(held.processes, _MAX_SHOWN)} should" if held.processes else ""
-        text = f"which takes no output now: it was stopped (Ctrl+S), or nobody reads its other side{whose}"
+        text = f"which accepts no output: it was stopped (Ctrl+S), or no process reads the other side{whose}"
         return held._replace(text=text)
 
     def connecting_to(self, name: str) -> Peer | None:

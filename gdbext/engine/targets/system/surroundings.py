@@ -202,7 +202,7 @@ def understood(pid: int, first: Texts, later: Texts, seconds: float | None) -> S
     parent, _, parents_cpus = first.get("parent", "").partition("\t")
     unread = [] if f"{folder}/status" in first else [f"{folder}/status cannot be read"]
     unread += [
-        f"no control group of {controller} is mounted here, or it is outside of our container"
+        f"no cgroup of {controller} is mounted here, or it is outside of our container"
         for controller in groups.GROUP_FILES
         if not first.get(f"groups {controller}")
     ]
@@ -237,9 +237,9 @@ def _evidence(found: Surroundings, folder: str, status: Mapping[str, str], is_in
         yield f"{folder}/status: Cpus_allowed_list {status.get('Cpus_allowed_list', '')}; {found.online} are online"
     quota = found.quota
     if quota:
-        when = "between two readings" if quota.seconds is not None else "since the group was made"
+        when = "between two readings" if quota.seconds is not None else "since the cgroup was created"
         yield (
-            f"{quota.group}: {quota.processors:g} processors for each {quota.period_ms:g} ms; "
+            f"{quota.group}: {quota.processors:g} CPUs for each {quota.period_ms:g} ms; "
             f"{quota.throttled} of {quota.periods} periods throttled {when}"
         )
     if found.memory:

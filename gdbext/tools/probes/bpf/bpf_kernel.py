@@ -74,7 +74,7 @@ def refusal(what: str, error: OSError, here: Circumstances | None = None) -> Pro
     if error.errno in (errno.EPERM, errno.EACCES):
         why, help_ = _permission(here)
     elif error.errno == errno.ESRCH:
-        why, help_ = "the process has ended meanwhile", "look at one that still runs: pgrep -af python"
+        why, help_ = "the process has exited meanwhile", "look at one that still runs: pgrep -af python"
     elif error.errno == errno.ENOSYS:
         why = "this kernel was built without BPF (CONFIG_BPF_SYSCALL)"
     elif here.release_numbers < _FIRST:

@@ -118,10 +118,9 @@ class ProbeKeeper:
                     self._child = start_survivor(keep, "gdbext-probes")  # at most 15 characters (TASK_COMM_LEN)
                 except OSError as error:
                     raise ProbesRefused(
-                        f"no process can be started that places the probes: {error.strerror}",
-                        why="there are too many processes (ulimit -u; pids.max of the control group), or too little "
-                        "memory",
-                        help="end others, or trace by breakpoints: dispatch-trace OP --engine breakpoints",
+                        f"no process can be started to place the probes: {error.strerror}",
+                        why="there are too many processes (ulimit -u; pids.max of the cgroup), or too little memory",
+                        help="kill others, or trace by breakpoints: dispatch-trace OP --engine breakpoints",
                     ) from error
             self._receive([*places])
         except BaseException:
@@ -145,8 +144,8 @@ class ProbeKeeper:
             self._links += descriptors
             if not data:
                 raise ProbesRefused(
-                    f"the process that places the probes, {self._child}, has ended",
-                    why="somebody killed it, or the kernel did, short of memory",
+                    f"the process that places the probes, {self._child}, has exited",
+                    why="it was killed, or the kernel killed it for lack of memory",
                     help="try it again",
                 )
             number, error = _MESSAGE.unpack(data)

@@ -70,7 +70,7 @@ def test_another_program_is_executed_meanwhile() -> None:
         target.close()
         harness.wait_until(lambda: calls(process.pid, "sleep", RESTART_SYSCALL), "it has started, and sleeps")
         again = running.execute("dispatch-diagnose", ["--json"], lambda: Session(brief_stop(process.pid)))
-        assert json.loads(again.output)["verdict"]["kind"] == "idle", "what it is now can be looked at"
+        assert json.loads(again.output)["verdict"]["kind"] == "idle", "what it is now can be examined"
 
 
 RESTART_SYSCALL = 219

@@ -89,7 +89,7 @@ def test_an_older_python_looks_for_a_newer_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["dispatch-bt"], "say what to look at"),
+        (["dispatch-bt"], "say what to examine"),
         (["-p", "1", "-c", "x", "dispatch-bt"], "only one of"),
         (["dispatch-bt", "--"], "no PROGRAM"),
         (["-p", "-5"], "is not a process id"),
@@ -268,7 +268,7 @@ def test_a_stopped_process_stays_stopped(program: Path) -> None:
         assert look(plain, "--all").status == 0
         wait_until(lambda: set(plain.states()) == {"T"}, "it is stopped again")
         os.kill(plain.pid, signal.SIGCONT)
-        wait_until(plain.is_untouched, "it goes on")
+        wait_until(plain.is_untouched, "it continues")
 
 
 def test_output_that_nobody_reads(plain: Plain) -> None:

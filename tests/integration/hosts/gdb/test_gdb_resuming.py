@@ -296,7 +296,7 @@ def test_the_process_is_killed_while_gdb_holds_it(strange: Inferior) -> None:
     """What was read at this stop stays known; whatever was not says that the process has ended."""
     kill = f"shell kill -9 {strange.pid}; until grep -q State:.Z /proc/{strange.pid}/status; do :; done"
     outcome = gdb(SOURCE, "dispatch-bt", kill, "dispatch-bt", "dispatch-info", options=NO_SYMBOLS, pid=strange.pid)
-    assert re.search(r"process \d+ has ended", outcome.stderr), outcome
+    assert re.search(r"process \d+ has exited", outcome.stderr), outcome
 
 
 def test_control_c_in_a_users_gdb(inferior: Start) -> None:

@@ -205,7 +205,7 @@ def test_only_so_many_crashes_are_looked_at_at_once(
     with (folder / ".places").open("wb") as places:
         for span in held:
             fcntl.lockf(places, fcntl.LOCK_EX, *span)
-        assert f"{limit} are being looked at already" in handle(process.pid, folder, head=b"").stderr
+        assert f"{limit} are already being examined" in handle(process.pid, folder, head=b"").stderr
         assert list(folder.glob("crash-*")) == []
         fcntl.lockf(places, fcntl.LOCK_UN, *freed)
         assert "looked at already" not in handle(process.pid, folder, head=b"").stderr

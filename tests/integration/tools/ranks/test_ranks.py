@@ -94,7 +94,7 @@ def test_nobody_is_late_in_a_job_that_runs_and_none_gives_up() -> None:
         pids = running.truth["pids"]["moving"]
         reports = [ranks("-p", pids[0]) for _ in range(3)]
         before = steps(running)
-        harness.wait_until(lambda: all(now > then + 10 for now, then in zip(steps(running), before)), "it goes on")
+        harness.wait_until(lambda: all(now > then + 10 for now, then in zip(steps(running), before)), "it continues")
         assert all(map(procfs.alive, pids))
     assert {report["verdict"]["kind"] for report in reports} <= {"all-busy", "all-idle"}, reports
     assert [len(report["reports"]) for report in reports] == [2] * 3
@@ -126,7 +126,7 @@ def test_a_process_with_an_endless_environment_costs_nobody_else_the_report(job:
     if user is not None and os.getuid() != 0:
         pytest.skip("only root starts a process of another user")
     pids = job.truth["pids"]["late_sleep"]
-    why = "its environment is longer than any program is started with, so that its job and rank are not known"
+    why = "its environment is longer than any program is started with, so its job and rank are not known"
     with endless(user=user) as stranger:
         for words in (("-p", pids[0]), ("--node",)):
             document = ranks(*words)

@@ -75,7 +75,7 @@ def test_a_family_is_explained_and_ended(tmp_path: Path, is_signal: bool) -> Non
     wait_until(lambda: not any(map(procfs.alive, family)), "all of them have gone")
     if is_signal:
         assert ours.returncode == 3
-        assert "is to be ended by SIGTERM" in stderr
+        assert "will be killed by SIGTERM" in stderr
         assert "seems to hold itself" in stderr
         return
     told = json.loads(stderr)

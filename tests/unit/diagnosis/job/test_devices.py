@@ -105,7 +105,7 @@ BLOCKS_UNKNOWN = "the caching allocator: which events 1 freed blocks of cuda:0 w
         (cuda_state, "_GRAPH_PLACES", ((40, 64),), "replayed", "replays: there is no CUDA graph at 0x"),
         (CudaStreams, "current", current_stream(35, 0), "current_streams", "stream 0x23 of cuda:0 cannot be at 0x0"),
         (CudaStreams, "current", current_stream(-FAR, FAR), "current_streams", FAR_PROBLEM),
-        (cuda_state._Pending, "read", lambda _: SENSELESS, "memory", "allocator: its counts of failures make no sense"),
+        (cuda_state._Pending, "read", lambda _: SENSELESS, "memory", "allocator: its failure counts are implausible"),
         (cuda_state, "_BLOCK_SHIFTS", (16, 24), "memory", PLACES_UNKNOWN),
         (cuda_state, "_CUDA_DEVICE", 2, "memory", BLOCKS_UNKNOWN),
         (cuda_state, "_BLOCK_COUNT", 64, "memory", BLOCKS_UNKNOWN),
@@ -166,7 +166,7 @@ def test_what_the_allocator_and_threads_that_launch_have_in_hand(hung: Replay) -
     assert hung.tid("waiter") not in current  # in no call of CUDA
     streams = CudaStreams(hung.session.symbolizer, ThreadVariables(hung.session.memory, hung.session.symbolizer))
     assert streams._stream(-(1 << 63), 0).handle == 1 << 63, "a stream from elsewhere is an address"
-    text = hung.text("dispatch-diagnose").partition("The device, as the host knows it\n")[2]
+    text = hung.text("dispatch-diagnose").partition("The device, as seen from the host\n")[2]
     assert "\ncuda:0: 1 freed block (24.0 MiB) of the allocator waits for events of stream 3" in text
 
 
@@ -205,7 +205,7 @@ def test_the_systems_words_in_the_report(hung: Replay) -> None:
         "NVML's device 0 (made up, /dev/nvidia3): busy 100 % of the time, 118 of 700 W, 1980 MHz (memory 2619), "
         "30.0 GiB of 80.0 GiB used, 2 uncorrected ECC errors, a kernel that spins, as a collective does that waits for "
         "others (inferred from busy time and power)",
-        "NVML's device 1 (made up, /dev/nvidia4): MIG is on: what its parts do is not told, 1980 MHz (memory 2619), "
+        "NVML's device 1 (made up, /dev/nvidia4): MIG is on: its instances are not examined, 1980 MHz (memory 2619), "
         "30.0 GiB of 80.0 GiB used, 2 uncorrected ECC errors",
         "kernel log: NVRM: Xid 79",
         "the process has no file of an NVIDIA device open",

@@ -92,7 +92,7 @@ def test_who_is_at_the_other_end(waits, part, lacks):
         ("-p 1", {"debugger": "gdb"}, ": gcore 1"),
         ("-p 1", {"debugger": "lldb"}, ": gcore 1"),
         ("-p 1", {"stop": ProcessStop(tracer="7 (gdb)")}, ", in process 7 (gdb): generate-core-file core.1"),
-        ("-p 1", {"stop": ProcessStop(tracer="7 (strace)")}, ", in process 7 (strace): gcore 1, once it let go"),
+        ("-p 1", {"stop": ProcessStop(tracer="7 (strace)")}, ", in process 7 (strace): gcore 1, once it has detached"),
         ("-p 1", {"stop": ProcessStop(group="/a")}, None),
         ("-p 1", {"stop": ProcessStop("SIGSTOP")}, ": gcore 1"),
     ],
@@ -140,7 +140,7 @@ def test_the_child_that_writes_to_its_parent_is_named_and_a_stopped_process_let_
     assert "communicate()" in text
     assert "communicate()" not in children(WRITER._replace(waits_for_us=PipeWait("pipe:[7]", writes=False)))
     text = told(thread(1, wait("sleep", timed=True)), stop=ProcessStop("SIGTSTP"))
-    assert "once it goes on" in text
+    assert "after it resumes" in text
     assert "CHILD" not in text
 
 
@@ -156,7 +156,7 @@ def test_missing_workers_name_the_way_out_of_their_pool(pool, has_number):
         ("condvar", ["aten::mm"], "notify"),
         ("python-lock", ["aten::mm"], "RLock"),
         ("io", ["aten::mm"], "other end"),
-        ("io", [], "who is at the other end"),
+        ("io", [], "the process at the other end"),
         *((kind, ["aten::mm"], "same library") for kind in ("libc-lock", "futex")),
         ("collective", [], "TORCH_DISTRIBUTED_DEBUG"),
         ("device", [], "nvidia-smi"),
@@ -171,7 +171,7 @@ def test_children_of_a_recording_are_not_looked_for_on_this_machine(replay, monk
     """Some process of today's may have the number of one of then, and be a rank."""
     monkeypatch.setattr(local_process, "read_file", lambda *_: b"RANK=0\0WORLD_SIZE=2\0")
     hung = replay("asyncio-waits-3.10")
-    assert "Look at the child process" in hung.diagnosis["verdict"]["advice"][0]
+    assert "Examine the child process" in hung.diagnosis["verdict"]["advice"][0]
 
 
 def unknown(*waits):

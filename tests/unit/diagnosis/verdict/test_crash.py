@@ -57,7 +57,7 @@ def test_what_ended_the_program_and_what_nobody_caught():
     assert "std::terminate" in describe(1, stop(ABORT, aborted_by=FunctionTag.TERMINATE), MAPS).sentence
     thrown = CxxException("c10::Error", "\nexpected 32, got 31\nframe #0: …")
     crash = describe(1, stop(ABORT, aborted_by=FunctionTag.TERMINATE, thrown=thrown), MAPS)
-    assert crash.sentence.endswith("because nobody caught the exception c10::Error: expected 32, got 31")
+    assert crash.sentence.endswith("for the uncaught exception c10::Error: expected 32, got 31")
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_fatal_signals(name, code, at_trap, fatal):
 
 def test_a_page_that_its_file_lacks():
     for path, expected in {
-        "/data/weights.bin": "memory of the file /data/weights.bin, which has become shorter",
-        "/dev/shm/torch_12_34": "memory of /dev/shm/torch_12_34: /dev/shm is full, or the file has become shorter",
-        "": "memory behind a file that has become shorter, or /dev/shm is full",
+        "/data/weights.bin": "memory of the file /data/weights.bin, which was truncated",
+        "/dev/shm/torch_12_34": "memory of /dev/shm/torch_12_34: /dev/shm is full, or the file was truncated",
+        "": "memory of a file that was truncated, or /dev/shm is full",
     }.items():
         maps = (MemoryMapping(0x800000, 0x900000, 0, path, "rw-s"),)
         assert expected in describe(1, stop(Signal(7, "SIGBUS", 2, 0x880000)), maps).sentence

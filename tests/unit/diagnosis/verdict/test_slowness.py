@@ -124,7 +124,7 @@ def test_many_that_wait_for_the_gil_and_a_lock_that_is_on_its_way():
     around = NOTHING._replace(threads=tuple(Turns(tid, "S", 1, 30, None, "") for tid in range(2, 5)))
     found = next(each for each in explanations(facts(around, BUSY, *waiting)) if each.kind.value == "lock-convoy")
     assert "5 threads wait" in found.summary
-    assert found.for_ == ("3 of them ran for a moment during the look: it goes from hand to hand",)
+    assert found.for_ == ("3 of them ran for a moment during the examination: it changes hands",)
     assert not found.against
 
 

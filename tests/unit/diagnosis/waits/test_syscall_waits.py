@@ -128,4 +128,4 @@ def test_who_has_failed_does_not_connect(ending, told):
     procfs.of = lambda link, _: listens if link else None
     accepts = Process().thread(1, [("libc.so.6", "accept4")], call=288, args=(3,))
     name = wait_of(accepts, procfs=procfs).resource.name
-    assert ("; of its processes 7 (worker, exit status 1) has ended" in name) is told, name
+    assert ("; its child process 7 (worker, exit status 1) has exited" in name) is told, name

@@ -40,7 +40,7 @@ sys.exit(launcher.main(["-r", {str(RECORDING)!r}, "--json", *sys.argv[1:]]))
     ("body", "words", "said", "help_"),
     [
         # memory that is claimed, and not touched
-        ("return [bytes(1 << 24) for _ in range(1000)]", (), "takes more memory than it may", "--memory-limit GB"),
+        ("return [bytes(1 << 24) for _ in range(1000)]", (), "exceeds its memory limit", "--memory-limit GB"),
         ("while True: pass", ("--timeout", "0.5"), "no report within 0.5 s", "--timeout SECONDS"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_process_that_has_ended_before_a_debugger_would_stop_it(monkeypatch: p
 
     monkeypatch.setattr(proc_checks, "thread_stats", gone)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        with pytest.raises(TargetGone, match="has ended"):
+        with pytest.raises(TargetGone, match="has exited"):
             supervision.check_can_stop(process.pid)
         process.kill()
 

@@ -57,7 +57,7 @@ def test_those_that_are_there_are_stopped(target: ProcTarget) -> None:
 
 def test_all_end_before_they_are_stopped(target: ProcTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptrace, "poll", lambda _: ptrace.PtraceStop(True, 0))
-    with pytest.raises(TargetGone, match=r"^process 7 has ended; "):
+    with pytest.raises(TargetGone, match=r"^process 7 has exited; "):
         target._stop_all()
 
 
@@ -133,7 +133,7 @@ def test_it_is_said_to_be_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         wait_until(lambda: procfs.state(pid, pid) == "Z", "the child has ended")
         monkeypatch.setattr(proc_checks, "check_exists", lambda _: None)  # asked just before its state changes
-        with pytest.raises(TargetGone, match=f"^process {pid} has ended; "):
+        with pytest.raises(TargetGone, match=f"^process {pid} has exited; "):
             proc_checks.check_architecture(pid)
     finally:
         os.waitpid(pid, 0)
@@ -149,9 +149,9 @@ def test_one_wording_wherever_it_is_noticed() -> None:
         with pytest.raises(TargetGone) as caught:
             look(pid)
         said.add(error_text(caught.value))
-    assert said == {f"process {pid} has ended; take a core of the next one (gcore PID)"}
+    assert said == {f"process {pid} has exited; take a core of the next one (gcore PID)"}
     error = refusal("no probe", OSError(errno.ESRCH, "No such process"), Circumstances("6.18.0", 0, False, False))
-    assert error.why == "the process has ended meanwhile"
+    assert error.why == "the process has exited meanwhile"
 
 
 def unstopped_threads(pid: int) -> None:
@@ -169,7 +169,7 @@ def test_another_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_tid(1 << 22, 1 << 22) == 1 << 22, "it has ended"
 
 
-@pytest.mark.parametrize(("lives", "said"), [(True, "executed another program"), (False, "has ended;")])
+@pytest.mark.parametrize(("lives", "said"), [(True, "executed another program"), (False, "has exited;")])
 def test_memory_that_has_no_user_any_more(monkeypatch: pytest.MonkeyPatch, lives: bool, said: str) -> None:
     """A descriptor of /proc/PID/mem keeps the memory from before execve(2), which is empty then."""
     pid = os.getpid() if lives else 1 << 30

@@ -160,7 +160,7 @@ def test_signal_trampoline_without_cfi() -> None:
         assert frames[1].registers == {**saved, "rsp": TOP + 0x400, "rip": 0x1234}
     frames, stopped = walk(process(code, {40 + 120: (TOP, CODE)}), {"rip": CODE, "rsp": TOP})
     assert len(frames) == 2
-    assert "circle" in stopped
+    assert "cycle" in stopped
 
 
 def test_a_register_that_is_needed_and_not_known() -> None:

@@ -171,7 +171,7 @@ def test_importing_it_imports_nothing() -> None:
     ("limits", "said", "named"),
     [
         ({"timeout": 5}, "no report within 5 s", "timeout"),
-        ({"memory_limit": 0.05}, "more memory than it may", "memory_limit"),
+        ({"memory_limit": 0.05}, "exceeds its memory limit", "memory_limit"),
     ],
 )
 def test_a_call_that_takes_too_much_ends(limits: Any, said: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def test_a_pipe_in_place_of_the_library_never_gets_to_the_kernel(tmp_path: Path,
 
 def test_a_refusal_or_the_end_of_the_process_is_said_and_nothing_is_left(pipe: tuple[int, int]) -> None:
     read, write = pipe
-    with pytest.raises(ProbesRefused, match="has ended"):
+    with pytest.raises(ProbesRefused, match="has exited"):
         keeper(Kernel(write, wait=lambda: os.kill(os.getpid(), signal.SIGKILL)))
     with pytest.raises(ProbesRefused, match=f"in {FILES[1]}: Operation not supported"):
         keeper(Kernel(write, refuses=FILES[1]))

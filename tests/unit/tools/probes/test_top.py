@@ -66,7 +66,7 @@ def test_functions_that_cannot_be_counted_are_named_where_they_are_the_programs_
 
     assert nothing_seen("2 in libtorch_cpu.so") == top_view.NOTHING
     text = nothing_seen("1 in libtorch_cpu.so", "1 in ops.so: mine::f")
-    assert text.endswith("recognise them: 1 in ops.so: mine::f")
+    assert text.endswith("recognize them: 1 in ops.so: mine::f")
 
 
 @pytest.mark.parametrize(

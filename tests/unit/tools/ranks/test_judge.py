@@ -42,7 +42,7 @@ JOBS = {
     "dead": ("dead-rank", (1,), "zombie"),
     "store-wait": ("store-wait", (), ""),
     "crossed-stages": (MISMATCH, (0, 1), ""),
-    "forgotten-send": (MISMATCH, (2,), "which waits in recv itself; for whom is not recorded"),
+    "forgotten-send": (MISMATCH, (2,), "which waits in recv itself; for which rank is not recorded"),
     "monitored": (LATE, (1,), "wait for rank 1 of 3 in monitored_barrier; rank 1: No thread is in the"),
     "save-on-one": (MISMATCH, (0,), "ranks 1-2 issued barrier; rank 0 issued all_gather"),
     "no-pickle": (LATE, (0,), "never enqueued #4 broadcast int64[1]"),
@@ -86,7 +86,7 @@ def test_two_threads_of_a_rank_in_one_group_are_named() -> None:
     wait = IN_FIRST._replace(group="default_pg", also_in="saver (tid 7)")
     text = verdict(rank(0, wait, PENDING), rank(1), rank(2, wait._replace(also_in=""), PENDING)).verdict.summary
     names = "In rank 0, the main thread and saver (tid 7) use group default_pg at the same time"
-    assert text.endswith(f"{names}: in which order is left to chance.")
+    assert text.endswith(f"{names}: their order is nondeterministic.")
 
 
 def waiting(kind: WaitKind, name: str = "") -> Wait:
@@ -275,7 +275,7 @@ def test_calls_of_ranks_that_answer_are_no_ring() -> None:
     ring = verdict(call(0), call(1, "to_here")).verdict
     assert ring.kind.value == "mismatched-collective"
     ends = "rank 0 waits in rpc_sync to rank 1; rank 1 waits in to_here"
-    assert f"in calls, and nobody is left to answer: {ends}" in ring.summary
+    assert f"in calls, and no rank is left to answer: {ends}" in ring.summary
     serving = "a call of another rank runs work (train.py:7) in thread 77, waits: condvar"
     late = verdict(call(0, "rpc_async"), call(1, answers=True, serving=serving)).verdict
     assert (late.kind.value, late.ranks) == ("late-rank", (1,))

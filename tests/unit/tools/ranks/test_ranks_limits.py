@@ -182,7 +182,7 @@ def test_processes_of_another_user_are_left_out_and_said() -> None:
 
 @pytest.mark.parametrize("program", [RanksProgram, WatchProgram])
 @pytest.mark.parametrize(
-    ("error", "said"), [(MemoryError(), "takes more memory than it may"), (RuntimeError("x"), "internal error: Run")]
+    ("error", "said"), [(MemoryError(), "exceeds its memory limit"), (RuntimeError("x"), "internal error: Run")]
 )
 def test_ranks_and_watch_stand_behind_the_boundary(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], program: Any, error: Exception, said: str

@@ -89,7 +89,7 @@ def test_its_report_stands_beside_ours_and_ok_is_no_proof() -> None:
 
 @pytest.mark.parametrize(
     ("greeting", "problem"),
-    [(b"HTTP/1.1 400 Bad Request\n", "what listens there is no RAS of NCCL"), (None, "timed out"), (b"", "timed out")],
+    [(b"HTTP/1.1 400 Bad Request\n", "what listens there is not NCCL's RAS"), (None, "timed out"), (b"", "timed out")],
 )
 def test_a_server_that_says_something_else_or_nothing(greeting: bytes | None, problem: str) -> None:
     with server(None, greeting) as (address, _):
@@ -125,7 +125,7 @@ def test_a_process_of_another_user_does_not_speak_for_the_job(host: str) -> None
 def test_nobody_listens_or_the_answer_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "_RAS_BYTES", 1000)
     with server("x" * 200_000) as (address, _):
-        assert ask_ras(address, OURS).problem == "it did not come to an end in time"
+        assert ask_ras(address, OURS).problem == "it did not finish in time"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     assert "refused" in ask_ras(address, OURS).problem

@@ -304,7 +304,7 @@ def test_keysets_and_an_operator_with_its_parts(hung: Replay, summaries: TypeSum
 
 
 @pytest.mark.parametrize("pattern", [b"\x5a", b"\xff", b"\x01", b"\x00"])
-def test_what_nobody_initialised_is_survived(summaries: TypeSummaries, pattern: bytes) -> None:
+def test_what_nobody_initialized_is_survived(summaries: TypeSummaries, pattern: bytes) -> None:
     for kind in KINDS:
         found = summary(summaries, kind, 0, 256 * pattern)
         assert len(found.children) <= 400

@@ -35,8 +35,8 @@ def test_what_is_alike_is_one_line() -> None:
     first = (look(0, mm=100, relu=90), look(30, "data.py:9 (load)", mm=130, relu=110), look(60, mm=90, relu=100))
     found = stretches(*first, look(90, sort=200), look(120, sort=190, mm=1), look(150), look(180))
     assert found == [
-        "240 calls of operators a second: aten::mm 130, aten::relu 110",
-        "191 calls of operators a second: aten::sort 190, aten::mm 1",
+        "240 operator calls a second: aten::mm 130, aten::relu 110",
+        "191 operator calls a second: aten::sort 190, aten::mm 1",
         "nothing was dispatched",
     ]
     assert len(stretches(look(0, mm=100), look(30, mm=30))) == 2

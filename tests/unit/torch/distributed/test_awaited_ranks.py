@@ -1,4 +1,4 @@
-"""The tables of gloo's pairs in a fake memory: who is at the other end of a transfer."""
+"""The tables of gloo's pairs in a fake memory: the process at the other end of a transfer."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_what_the_process_recorded(replay: type[Replay], name: str) -> None:
     assert [each["seq"] for each in group["pending"]] == pending == [4, 5]
     verdict = rank.diagnosis["verdict"]
     assert verdict["kind"] == "waiting-external"
-    assert "waits for the device, which has not completed #4 all_reduce" in verdict["summary"]
+    assert "waits for the device, which has not completed collective #4 all_reduce" in verdict["summary"]
 
 
 def test_a_damaged_registry_costs_no_other_recorder(replay: type[Replay], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ INITIALISES = [("libc.so.6", "pause"), ("app.so", "_Z4workv")]
         ([GUARD], None, UNKNOWN),  # it waits, too
     ],
 )
-def test_a_static_is_initialised_by_the_only_thread_inside_its_function(others, owner, certainty):
+def test_a_static_is_initialized_by_the_only_thread_inside_its_function(others, owner, certainty):
     process = Process({DATA: struct.pack("<II", 0x10100, 0)}).thread(1, GUARD, args=(DATA, 0, 0x10100))
     for tid, frames in enumerate(others, 2):
         process.thread(tid, frames, args=(DATA, 0, 0x10100))
@@ -193,4 +193,6 @@ def test_a_semaphore_that_nobody_else_has_names_the_children_that_have_ended():
     alone = Outside(ChildProcess(7, "server", ProcessState.ENDED, ending="exit status 1"))
     alone.sharers = lambda _: ()
     name = wait_of(process, procfs=alone).resource.name
-    assert name.endswith("no other process that has it is alive; of its processes 7 (server, exit status 1) has ended")
+    assert name.endswith(
+        "no other process that has it is alive; its child process 7 (server, exit status 1) has exited"
+    )

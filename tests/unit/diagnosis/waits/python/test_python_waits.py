@@ -84,7 +84,7 @@ def test_the_end_of_the_interpreter_waits_for_threads_that_are_no_daemons():
     process = waiter(2, 3)
     wait = wait_of(process, python=Python(wait=python_wait("shutdown", awaited=(1, 2, 3))))
     assert [owner.tid for owner in wait.owners] == [2, 3]
-    assert wait.resource.name.startswith("all threads that are not daemons")
+    assert wait.resource.name.startswith("all non-daemon threads")
     assert wait_of(process, python=Python(wait=python_wait("shutdown", awaited=(1,)))).owner is None
 
 
