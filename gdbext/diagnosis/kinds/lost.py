@@ -37,10 +37,10 @@ class OrphanedLock(VerdictKind):
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         yield _WITHOUT_FORK
         if finding.wait and finding.wait.kind is WaitKind.PYTHON_LOCK:
-            yield "Where the code is yours: os.register_at_fork(after_in_child=…) gives the child a new lock."
+            yield "In your own code: os.register_at_fork(after_in_child=…) gives the child a new lock."
         else:
             yield (
-                "Where the code is yours: pthread_atfork handlers that take the lock before fork and release it after."
+                "In your own code: pthread_atfork handlers that take the lock before fork and release it after."
             )
 
 
@@ -61,7 +61,7 @@ class WorkersMissing(VerdictKind):
         yield from waits_for_lost(self, (Loss.LEFT_BEHIND,), seen, graph)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
-        yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
+        yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork()."
         if finding.wait:
             yield from finding.wait.detail.advice_on_absence
 

@@ -181,7 +181,7 @@ class WaitDetail:
 NO_DETAIL = WaitDetail()
 
 
-_WITH_NCCL = "The device works or hangs: check nvidia-smi."
+_WITH_NCCL = "Check the device with nvidia-smi."
 """No CUDA_LAUNCH_BLOCKING=1, with which NCCL before 2.17.1 hangs (NVIDIA/nccl issue 774)."""
 
 

@@ -225,7 +225,7 @@ class WaitKind(Enum):
             is_outside=True,
             needs_thread=False,
             heading="waits for the device",
-            advice_when_outside=("The device works or hangs: check nvidia-smi; rerun with CUDA_LAUNCH_BLOCKING=1.",),
+            advice_when_outside=("Check the device with nvidia-smi; rerun with CUDA_LAUNCH_BLOCKING=1.",),
         ),
     )
     COLLECTIVE = (

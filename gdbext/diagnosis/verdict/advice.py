@@ -35,7 +35,7 @@ def advice(
         lines.insert(0, of_ranks(pid, called))  # one rank never shows why the others do not come
     inside = [thread for thread in involved if thread.dispatch]
     if finding.step and finding.step.op is not None and inside:
-        lines.append(Suggestion("The whole path through the dispatcher", f"dispatch-bt --thread {inside[0].tid}"))
+        lines.append(Suggestion("The full path through the dispatcher", f"dispatch-bt --thread {inside[0].tid}"))
     backward = next((thread for thread in involved if thread.backward), None)
     if backward:  # a node is explained by the forward pass that made it
         shows = "The node that runs in backward, and its forward line"
