@@ -61,7 +61,7 @@ class WorkersMissing(VerdictKind):
         yield from waits_for_lost(self, (Loss.LEFT_BEHIND,), seen, graph)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
-        yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork()."
+        yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
         if finding.wait:
             yield from finding.wait.detail.advice_on_absence
 
