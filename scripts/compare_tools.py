@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ sys.path[:0] = [str(ROOT / "tests")]
 from support.programs import harness  # noqa: E402 - the tests' folder is on the path from here on
 
 LINES, WIDTH = 16, 150
+ROUNDS = 7
+"""Times that each tool runs on a scenario, in turn with the others; gdb, the slowest by far, runs once."""
 TIMEOUT = 120
 _HOMES = "|".join(re.escape(str(folder)) for folder in (ROOT, Path.home(), Path(sys.prefix), Path(sys.base_prefix)))
 MACHINE_PATH = re.compile(rf"(?:{_HOMES})/(?:[^\s:,()\"']*/)?")
@@ -105,13 +108,23 @@ def neutral(text: str) -> str:
 def row_of(scenario: Scenario, show: bool) -> str:
     """Run all tools on the scenario: its row of the table. ``show`` prints what they said."""
     with harness.started(scenario.name, *scenario.args) as inferior:
-        results = [(tool, *run(tool)) for tool in tools(inferior.pid)]
-    verdict = results[0][2][0] if results[0][2] else ""
+        ours, *others = tools(inferior.pid)
+        outputs = {tool.title: run(tool)[1] for tool in (ours, *others)}  # this also fills the caches
+        seconds: dict[str, list[float]] = {tool.title: [] for tool in (ours, *others)}
+        for number in range(ROUNDS):
+            for tool in (ours, *others):
+                if number == 0 or not tool.keep:
+                    seconds[tool.title].append(run(tool)[0])
+    lines = outputs[ours.title]
     if show:
-        for tool, seconds, lines in results:
-            print(neutral("\n".join([f"\n{tool.title} ({seconds:.2f} s)", *shortened(lines)])))
-    times = " | ".join(f"{seconds:.2f} s, {len(lines)} lines" for _, seconds, lines in results)
-    return f"| {scenario.name} | {scenario.what} | {verdict.split(':')[0]} | {times} |"
+        for title, output in outputs.items():
+            print(neutral("\n".join([f"\n{title} ({statistics.median(seconds[title]):.2f} s)", *shortened(output)])))
+    cells = [f"{statistics.median(seconds[ours.title]):.2f} s, {len(lines)} lines"]
+    for tool in others:
+        ratio = statistics.median(theirs / own for theirs, own in zip(seconds[tool.title], seconds[ours.title]))
+        cells.append(f"{ratio:.1f}, {len(outputs[tool.title])} lines")
+    verdict = lines[0].split(":")[0] if lines else ""
+    return f"| {scenario.name} | {scenario.what} | {verdict} | {' | '.join(cells)} |"
 
 
 def main(words: list[str]) -> None:
@@ -131,14 +144,15 @@ def main(words: list[str]) -> None:
     page = [
         "# Side by side",
         "",
-        "How long each tool takes for the same live process, and how many lines it prints; made by",
-        "`scripts/compare_tools.py`, which shows the outputs themselves with `--show`. Wall clock times, one run each,",
-        "two shared cores. Of these tools only `dispatch-diagnose` gives a verdict, in its first line; the others",
-        "print the stacks of all threads.",
+        "How long each tool takes for the same live process, and how many lines it prints. `scripts/compare_tools.py`",
+        f"makes the table; with `--show` it prints the outputs, too. `scripts/dispatch -p PID`: median of {ROUNDS} runs,",
+        "wall clock, two cores. The others: median of the ratios to it, run in turn on the same process (gdb: one run),",
+        "so 2.0 is twice as long. Only `scripts/dispatch` prints a verdict, in its first line; the others print the",
+        "stacks of all threads.",
         "",
         f"Tools: {'; '.join(versions)}.",
         "",
-        "| scenario | what happens | our verdict | dispatch-diagnose | gdb | py-spy | pystack |",
+        "| scenario | what happens | our verdict | scripts/dispatch | gdb: thread apply all bt | py-spy dump --native | pystack remote --native |",
         "|---|---|---|---|---|---|---|",
         *rows,
     ]
