@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind import NativeStack
     from gdbext.torch.stack import DispatchFrame
-    from gdbext.torch.stack.known_fallbacks import RecoveredCall
+    from gdbext.torch.stack.dispatch_calls import RecoveredCall
     from gdbext.torch.state.dispatch_state_reader import DispatchState
 
 

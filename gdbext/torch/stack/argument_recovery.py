@@ -18,9 +18,8 @@ from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, STABLE_HANDLES, STABLE_KERNEL
 from gdbext.torch.registry.schema import hidden_result, schema_results, schema_types
 from gdbext.torch.stack.call_arguments import CallSites, KeptArguments
-from gdbext.torch.stack.dispatch_calls import DispatchCall, frames_with_types
+from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall, frames_with_types
 from gdbext.torch.stack.kernel_match import BETWEEN, entered_unboxed, functor_words, registered_signature
-from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.roles import KernelSignature, operator_method, parameters
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_objects import has_destructor, used_bytes

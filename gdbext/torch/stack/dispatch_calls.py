@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.assumed_symbols import BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, KERNEL_FUNCTION
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.kernel_match import BETWEEN, is_machinery
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.unwind import NativeStack
+    from gdbext.torch.registry import Operator
     from gdbext.torch.registry.dispatch_table import RegisteredKernels
+    from gdbext.torch.registry.kernel import KernelFunction
     from gdbext.torch.stack.call_arguments import CallSites
     from gdbext.torch.stack.roles import DispatcherLinks
 
@@ -83,6 +86,29 @@ class DispatchCall:
         are one pass, if ``OperatorHandle::callBoxed`` has a name and ``Dispatcher::callBoxed`` has none (-Os,
         stripped)."""
         return self.elided and inner.is_inlined and self.kernel == inner.header[0] and self.event == event
+
+
+class RecoveredCall:
+    """The facts that are proven of a dispatch call. ``confidence`` is that of the keyset."""
+
+    def __init__(self, operator: Operator | None = None) -> None:
+        self.operator = operator
+        self.keyset: int | None = None
+        self.index: int | None = None
+        self.kernel: KernelFunction | None = None
+        self.entry = 0
+        """The one of the kernel's functions that runs; 0 if none does yet."""
+        self.confidence = Certainty.UNKNOWN
+        self.evidence: list[str] = []
+
+    def accept(
+        self, keyset: int | None, index: int, kernel: KernelFunction, confidence: Certainty, entry: int = 0
+    ) -> None:
+        """Set the keyset and the table entry that it leads to."""
+        self.keyset, self.index, self.kernel, self.entry = keyset, index, kernel, entry
+        self.confidence = confidence
+        words = f"boxed {kernel.boxed:#x}, unboxed {kernel.unboxed:#x}, functor {kernel.functor:#x}"
+        self.evidence.append(f"table index {index}: {words}")
 
 
 def group(

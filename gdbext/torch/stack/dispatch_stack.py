@@ -16,10 +16,9 @@ from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables
 from gdbext.torch.registry.kernel import KernelFunction, is_wrapper, kernel_target, plain_name
 from gdbext.torch.stack import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.dispatch_calls import DispatchCall, FrameRoles, group
+from gdbext.torch.stack.dispatch_calls import DispatchCall, FrameRoles, RecoveredCall, group
 from gdbext.torch.stack.inlined_events import InlinedDispatchEvents
 from gdbext.torch.stack.key_choice import PendingRedispatch, Steps
-from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.recovery import CallRecovery
 from gdbext.torch.stack.roles import DispatcherLinks, Role, UnreadFrames, engine_calls, static_handle, stretches
 from gdbext.torch.values.key_names import PRIVATE_USE

@@ -21,7 +21,7 @@ from gdbext.torch.assumed_symbols import (
 )
 from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
-from gdbext.torch.stack.known_fallbacks import is_python_dispatcher
+from gdbext.torch.stack.roles import is_python_dispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -18,8 +18,7 @@ from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_K
 from gdbext.torch.registry.kernel import KernelFacts
 from gdbext.torch.stack import Argument, DispatchFrame, DispatchKeySet
 from gdbext.torch.stack.call_arguments import follow_stub
-from gdbext.torch.stack.dispatch_calls import DispatchCall
-from gdbext.torch.stack.known_fallbacks import RecoveredCall
+from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall
 from gdbext.torch.stack.roles import PLAIN, Role, classify
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
@@ -172,6 +173,18 @@ def _by_mangled_name(name: str) -> FunctionRole | None:
         events = (event for method, event in _METHODS.items() if f"E{method}E" in name)
         return next((FunctionRole(Role.HANDLE, event, "", name) for event in events), None)
     return FunctionRole(Role.ENTERING, "", "", name) if _CREATE_HANDLE.match(name) else None
+
+
+def is_python_dispatcher(stack: NativeStack, level: int) -> bool:
+    """The frame's function asks the Python dispatcher which kernel is meant."""
+    function = stack.function(level)
+    return bool(function and _asks_python_dispatcher(function.names))
+
+
+@lru_cache(maxsize=1024)
+def _asks_python_dispatcher(names: tuple[str, ...]) -> bool:
+    """Cached: it is asked of the same few functions at each of thousands of levels of a recursion."""
+    return any(assumed_symbols.PYTHON_DISPATCHERS_CALL in demangle(name) for name in names)
 
 
 def engine_calls(stack: NativeStack) -> list[int]:

@@ -13,9 +13,8 @@ from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.schema import SchemaText
 from gdbext.torch.stack.argument_recovery import returns_from_stable
-from gdbext.torch.stack.dispatch_calls import DispatchCall
+from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
-from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.recovery import CallRecovery
 from gdbext.torch.values.key_names import KeyNames
 
@@ -65,7 +64,7 @@ def empty(
     call = DispatchCall(list(range(3, 3 + len(places))), kernel=2)
     made = recovery([RESULT, FUNCTOR, 0, SELF], places)
     given = made._limits(operator, None if outer is None else caller(operator, outer, 1), **more)
-    made._exact(SimpleNamespace(), call, 3, result, operator, given)
+    made._accept_passed_keyset(SimpleNamespace(), call, 3, result, operator, given)
     return result
 
 
