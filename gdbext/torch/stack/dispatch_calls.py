@@ -20,7 +20,7 @@ from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.assumed_symbols import BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, KERNEL_FUNCTION
 from gdbext.torch.stack.call_arguments import follow_stub
-from gdbext.torch.stack.kernel_match import BETWEEN, is_machinery
+from gdbext.torch.stack.kernel_match import BETWEEN, is_wrapping
 from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, parameters, role_of_entry
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def frames_with_types(stack: NativeStack, call: DispatchCall, count: int) -> Ite
         function = stack.function(level)
         if not function:
             return
-        if not is_machinery(function.name):
+        if not is_wrapping(function.name):
             frame = _typed_frame(level, function.name, count)
             if frame and frame.before in ((), ("keyset",)):
                 yield frame

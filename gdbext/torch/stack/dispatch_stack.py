@@ -106,7 +106,7 @@ class DispatchStackReader:
         if not stack.function(level + 1):
             return bool(self._events.layers(stack, level + 1))
         role = self._roles.of(stack, level + 1).role
-        return role.opens or role.is_layer or self._events.looks_up(stack, level + 1)
+        return role.opens or role.is_layer or self._events.may_look_up(stack, level + 1)
 
     def _may_be_unread(self, stack: NativeStack, level: int) -> bool:
         """Code without a name, of a library that can have kernels, that is no known kernel and may be called as one."""

@@ -30,7 +30,7 @@ from gdbext.errors import GdbextError, MemoryFault
 from gdbext.torch import assumed_symbols
 from gdbext.torch.registry.dispatch_table import RegisteredKernels
 from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall
-from gdbext.torch.stack.kernel_match import KernelMatcher, in_lookup
+from gdbext.torch.stack.kernel_match import KernelMatcher
 from gdbext.torch.stack.roles import Role, is_python_dispatcher, static_handle, static_handles
 
 if TYPE_CHECKING:
@@ -555,12 +555,23 @@ class CallRecovery:
         """Arguments of the call that frame ``level`` made that are where its keyset must be: (position, value, table
         index and kernel to which the value leads)."""
         values = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
-        if call.elided and level == call.header[0]:
-            by_position = self._matcher.in_redispatch(stack, level, values[0])
-        elif call.detail is Role.LOOKUP and level == call.header[-1]:
-            by_position = in_lookup
-        else:
-            by_position = self._matcher.in_unboxed_call(stack, level, call.kernel, values[0])
+        first = values[0]
+
+        def is_at_keyset(position: int, kernel: KernelFunction) -> bool:
+            if call.elided and level == call.header[0]:
+                # at::_ops::NAME::redispatch(keyset, …); behind a result pointer, which leads to the stack above, if any
+                sp = stack.frames[level].sp
+                uses_sret = first is not None and sp <= first < sp + (1 << 26)  # 64 MiB: no stack is larger
+                return first is not None and position == int(uses_sret)
+            if call.detail is Role.LOOKUP and level == call.header[-1]:
+                return position == 1  # OperatorEntry::lookup(this, keyset)
+            if call.kernel != level - 1 or not self._sites.site(stack, level).through_pointer:
+                return False
+            # an unboxed kernel is called as (functor, keyset, …), or as (result, functor, keyset, …) if the result is
+            # returned through memory: the second argument is the keyset or the functor, never anything else
+            has_unboxed = kernel.unboxed or kernel.sym_unboxed
+            return bool(has_unboxed) and (position == 1 or (position == 2 and first not in (None, kernel.functor)))
+
         for position, value in enumerate(values):
             if value is None or not self._dispatcher.keys.can_be_keyset(value):
                 continue
@@ -573,7 +584,7 @@ class CallRecovery:
                 before in (operator.address, kernel.functor)
                 or (not before & 7 and self._memory.try_u64(before) == operator.address)
             )
-            if is_behind or by_position(position, kernel):
+            if is_behind or is_at_keyset(position, kernel):
                 yield position, value, index, kernel
 
     def _is_empty_twice(self, stack: NativeStack, call: DispatchCall, operator: Operator) -> bool:

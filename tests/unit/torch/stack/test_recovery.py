@@ -127,7 +127,6 @@ def recover(operator: Operator, words: list[int], outer: int | None = None) -> R
         words=lambda *_: [(f"stack word {number}", word) for number, word in enumerate(words)],
         matches_frame=lambda _stack, _level, kernel: kernel == KERNEL,
         entry_of_frame=lambda _stack, _level, kernel: kernel.unboxed,
-        in_unboxed_call=lambda *_: lambda *_: False,
         indices=lambda *_: [index for index, kernel in enumerate(operator.table) if kernel == KERNEL],
     )
     result: Any = RecoveredCall(operator)  # type: ignore[arg-type]
