@@ -24,7 +24,7 @@ from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.stack import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
 from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.key_choice import KeySetExplanation
+from gdbext.torch.stack.key_choice import with_key_choice
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
 
@@ -106,8 +106,11 @@ def report_stack(session: Session, thread: TargetThread, native: bool, explained
     shown = shown_steps(snapshot.dispatch)
     with_arguments = ArgumentReporter(session).at(snapshot.stack, shown)
     steps = [step for step, *_ in session.dispatch_stacks.calls(snapshot.stack)]
-    explanation = KeySetExplanation(session.tensors, session.dispatcher.keys)
-    return report_thread(snapshot, frames=frames, dispatch=explanation.explained(steps, with_arguments, shown))
+    tensors, keys = session.tensors, session.dispatcher.keys
+    for position, described in enumerate(with_arguments):
+        if position in shown:
+            steps[position] = with_key_choice(steps[position], described.arguments, tensors, keys)
+    return report_thread(snapshot, frames=frames, dispatch=tuple(steps))
 
 
 def report_dispatch_state(session: Session, thread: TargetThread, state: DispatchState) -> ThreadReport:

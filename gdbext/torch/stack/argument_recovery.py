@@ -76,10 +76,10 @@ class _InspectedCall(NamedTuple):
     stack: NativeStack
     call: DispatchCall
     recovered: RecoveredCall
-    count: int
+    num_arguments: int
     """Number of the operator's arguments."""
     kinds: tuple[str, ...] | None
-    """Their C++ types by the operator's own functions; None if these do not say them."""
+    """C++ types of the arguments by the operator's own functions; None if these do not say them."""
     hidden: bool | None
     """The result goes through a hidden pointer; None if that is unknown."""
 
@@ -169,7 +169,7 @@ class ArgumentRecovery:
             is_boxed = (inner and inner.start == kernel.boxed) or not (kernel.unboxed or kernel.sym_unboxed)
             if address is None or address & 7 or not is_boxed:
                 continue
-            boxed_values = self._boxed_values(address, inspected.count)
+            boxed_values = self._boxed_values(address, inspected.num_arguments)
             for number, value in boxed_values:
                 yield number, Sighting(value, Certainty.EXACT, "the boxed stack", True)
             if boxed_values:
@@ -225,7 +225,7 @@ class ArgumentRecovery:
             entered = entered_unboxed(operator, kernel, function.start, function.names)
         elif kernel.unboxed and function.start == kernel.unboxed and inspected.hidden is not None:
             entered = KernelSignature(inspected.kinds, inspected.hidden)
-        if not entered or len(entered.parameters) != inspected.count:
+        if not entered or len(entered.parameters) != inspected.num_arguments:
             return
         signature = self._signature(entered.parameters, entered.hidden, ["functor", "keyset"])
         if signature:
@@ -246,7 +246,7 @@ class ArgumentRecovery:
         if level is None or not function or function.start not in functor_words(self._memory, kernel.functor):
             return
         registered = registered_signature(operator, symbolic=not kernel.unboxed)
-        if not registered or len(registered.parameters) != inspected.count:
+        if not registered or len(registered.parameters) != inspected.num_arguments:
             return
         keyed = self._signature(registered.parameters, registered.hidden, ["keyset"])
         plain = self._signature(registered.parameters, registered.hidden, [])
@@ -262,7 +262,7 @@ class ArgumentRecovery:
         stack, call = inspected.stack, inspected.call
         if inspected.hidden is None:
             return
-        for frame in frames_with_types(stack, call, inspected.count):
+        for frame in frames_with_types(stack, call, inspected.num_arguments):
             signature = self._signature(frame.kinds, inspected.hidden, frame.before)
             outer = frame.level + 1
             if not signature:

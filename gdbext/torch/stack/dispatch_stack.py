@@ -12,7 +12,7 @@ from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import STATIC_HANDLE
 from gdbext.torch.registry import Operator
-from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables
+from gdbext.torch.registry.dispatch_table import DispatchTables
 from gdbext.torch.registry.kernel import KernelFunction, is_wrapper, kernel_target, plain_name
 from gdbext.torch.stack import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.torch.stack.call_arguments import CallSites
@@ -53,7 +53,7 @@ class DispatchStackReader:
         self.roles = self._roles.all
         self._kernels: dict[tuple[int, KernelFunction, int, str], Kernel] = {}
         """Kernels by the operator's address, the table's kernel, its function that runs, and the key."""
-        self._calls_of: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
+        self._calls_by_path: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
         """Calls by a stack's path and the levels of its signal frames."""
         self._engine_calls: dict[tuple[int, ...], list[int]] = {}
         """Levels of the engine's calls, by a stack's path."""
@@ -119,6 +119,7 @@ class DispatchStackReader:
         return not is_entry and self.sites.ends_in_pointer(stack, level + 1) is not False
 
     def _recover_steps(self, stack: NativeStack) -> Steps:
+        """The steps of a stack; calls that only seemed to be dispatches are left out, or noted as unproven."""
         calls = self._calls(stack)
         steps: Steps = []
         unproven = self._unproven.setdefault(stack.path, set())
@@ -140,10 +141,10 @@ class DispatchStackReader:
     def _calls(self, stack: NativeStack) -> list[DispatchCall]:
         """The dispatch calls of a stack, innermost first."""
         signals = frozenset([frame.level for frame in stack.frames if frame.is_signal])
-        calls = self._calls_of.get((stack.path, signals))
+        calls = self._calls_by_path.get((stack.path, signals))
         if calls is None:
             roles = self._roles.all(stack)
-            calls = self._calls_of[stack.path, signals] = group(
+            calls = self._calls_by_path[stack.path, signals] = group(
                 roles,
                 signals,
                 lambda level: self.sites.ends_in_pointer(stack, level),
@@ -153,7 +154,7 @@ class DispatchStackReader:
         return calls
 
     def _recover(self, stack: NativeStack, calls: list[DispatchCall]) -> list[RecoveredCall]:
-        """What is known of each dispatch call; the outermost one is recovered first."""
+        """The facts that are proven of each dispatch call; the outermost one is recovered first."""
         results: list[RecoveredCall] = []
         outer: Operator | None = None
         enclosing: RecoveredCall | None = None
@@ -170,6 +171,7 @@ class DispatchStackReader:
         return results
 
     def _step(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, innermost: bool) -> DispatchFrame:
+        """The report of one dispatch call."""
         operator, overload = self._operator_name(call, recovered)
         keyset = key = never_entered = None
         backend = ""
@@ -177,7 +179,7 @@ class DispatchStackReader:
             keys, bits = self._dispatcher.keys, recovered.keyset
             if bits is not None:
                 if bits not in self._keysets:
-                    self._keysets[bits] = DispatchKeySet(bits, keys.decode(bits))
+                    self._keysets[bits] = DispatchKeySet.of_bits(bits, keys)
                     is_private = any(name.endswith(PRIVATE_USE) for name in self._keysets[bits].keys)
                     self._backends[bits] = keys.backend if is_private else ""
                 keyset, backend = self._keysets[bits], self._backends[bits]
@@ -214,7 +216,7 @@ class DispatchStackReader:
         return (f"aten::{struct}" if struct and "_" not in struct.strip("_") else None), ""
 
     def _kernel(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, key: str) -> Kernel | None:
-        """The kernel by its table entry; as its frame names it, if no entry could be found for it."""
+        """The kernel by its table entry, else as its frame names it; None if neither tells it."""
         kernel, operator = recovered.kernel, recovered.operator
         if not kernel or not operator or not self._dispatcher:
             function = stack.function(call.kernel) if call.kernel is not None else None
@@ -227,22 +229,19 @@ class DispatchStackReader:
         cache_key = (operator.address, kernel, recovered.entry, key)
         if cache_key not in self._kernels:
             name = self._dispatcher.kernels.name(kernel, key, operator.qualified, recovered.entry)
-            proven = self._proven_entry(operator, recovered.index) if recovered.index is not None else None
+            proven = None  # the entry, if it agrees with the registrations
+            try:
+                if self._tables and recovered.index is not None:
+                    entry = self._tables.entry(operator, recovered.index)
+                    proven = entry if entry.consistent else None
+            except GdbextError as error:
+                self._note(error, f"registrations of {operator.qualified}")
             fallthrough = self._dispatcher.kernels.fallthrough(kernel)
             self._kernels[cache_key] = Kernel.of_table(kernel, name.text, fallthrough, proven)
         return self._kernels[cache_key]
 
-    def _proven_entry(self, operator: Operator, index: int) -> ComputedEntry | None:
-        """The entry at a table index, None if it does not agree with the registrations."""
-        assert self._tables
-        try:
-            entry = self._tables.entry(operator, index)
-        except GdbextError as error:
-            self._note(error, f"registrations of {operator.qualified}")
-            return None
-        return entry if entry.consistent else None
-
     def _event(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> DispatchEvent | None:
+        """The event by the opening function's name, else by the code; None if neither proves one."""
         if call.event:
             return DispatchEvent(call.event)
         if call.kernel is None:  # the function asks for callbacks in all its dispatches, or in none
@@ -253,6 +252,7 @@ class DispatchStackReader:
         return self._events.event(stack, call, kernel, boxed_entry or bool(kernel and not kernel.unboxed))
 
     def _stage(self, stack: NativeStack, call: DispatchCall, innermost: bool) -> DispatchStage:
+        """The stage that a call has reached, by its frames and the code of functions without names."""
         if call.kernel is not None:
             return DispatchStage.IN_KERNEL
         if call.detail is Role.ENTERING:

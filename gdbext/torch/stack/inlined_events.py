@@ -246,8 +246,8 @@ class InlinedDispatchEvents:
         return None if not reach or reach.tests_unboxed is None else not reach.tests_unboxed
 
     def is_call(self, stack: NativeStack, call: DispatchCall) -> bool | None:
-        """``Dispatcher::call`` or ``callBoxed``, by the code of the frame that looks the kernel up; False: a redispatch,
-        None: unknown."""
+        """``Dispatcher::call`` or ``callBoxed``, by the code of the frame that looks the kernel up; False for a
+        redispatch, None if it is unknown."""
         level = call.header[0]
         if self.is_for_key(stack, call):
             return True
