@@ -206,6 +206,7 @@ class Dispatcher:
 
     @cached_property
     def schemas(self) -> SchemaReader:
+        """The reader of schemas; it is made when it is first needed. Raises LayoutError."""
         return SchemaReader(self.memory, self.layout, self.strings, self.symbolizer)
 
     @cached_property
@@ -265,7 +266,7 @@ class Dispatcher:
                     name = self.strings.parse(entry.raw, 0, entry.address)
                     overload = self.strings.parse(entry.raw, size, entry.address + size)
                 except MemoryFault:
-                    name, overload = self.read_name(address)  # its operator has a second copy
+                    name, overload = self.read_name(address)  # its OperatorEntry has a second copy
                 names[f"{name}.{overload}" if overload else name] = address
             except MemoryFault as error:
                 self.nameless[address] = error
@@ -279,10 +280,8 @@ class Dispatcher:
         return [self._operator(self.names[name]) for name in sorted(self.names)]
 
     def find(self, pattern: str) -> list[Operator]:
-        """Operators that match a user's word, sorted by name; [] if none does.
-
-        A qualified name means just that operator; see ``operator_names.matcher`` for the other forms.
-        """
+        """Operators that match a user's word, sorted by name; [] if none does. A qualified name means just that
+        operator; see ``operator_names.matcher`` for the other forms."""
         if pattern in self.names:
             return [self._operator(self.names[pattern])]
         matches = matcher(pattern)
@@ -323,10 +322,6 @@ class Dispatcher:
     def table_entry(self, address: int, index: int) -> int:
         """Address of the entry of ``dispatchTable_`` at a table index."""
         return address + self._table_at + index * self.kernels.size
-
-    def kernels_map(self, address: int) -> int:
-        """Address of the entry's ``kernels_`` map."""
-        return OperatorEntry(self.space, address).place(OperatorEntry.kernels_)
 
     def schema_of(self, address: int) -> int:
         """Address of the entry's FunctionSchema, if it has one."""
