@@ -30,8 +30,7 @@ from gdbext.tools.values.launch import AFTER, KernelLaunch
 from gdbext.tools.values.value_watch import CallWatch
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.compile import generated_kernels
-from gdbext.torch.values.cpp_objects import FLOATS
-from gdbext.torch.values.cpp_values import Value, floating
+from gdbext.torch.values.cpp_values import FLOATS, Value, floating
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

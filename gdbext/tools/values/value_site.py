@@ -13,8 +13,7 @@ from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.kernel_match import entered_unboxed
 from gdbext.torch.stack.roles import operator_method, parameters
-from gdbext.torch.values.cpp_objects import used_bytes
-from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots
+from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots, used_bytes
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

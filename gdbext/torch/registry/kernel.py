@@ -352,7 +352,7 @@ def template_arguments(text: str, start: int) -> list[str]:
 
 
 def _function_name(argument: str) -> str:
-    """The function that a template argument names: ``ns::f<1>`` of ``&(void ns::f<1>(int))``, ``ns::f`` of ``&ns::f``."""
+    """The function of a template argument: ``ns::f<1>`` of ``&(void ns::f<1>(int))``, ``ns::f`` of ``&ns::f``."""
     name = argument.lstrip("&").strip()
     if name.startswith("(") and name.endswith(")") and not name.startswith("(anonymous namespace)"):
         name = plain_name(name[1:-1])

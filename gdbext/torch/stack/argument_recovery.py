@@ -22,8 +22,7 @@ from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall, frame
 from gdbext.torch.stack.kernel_match import BETWEEN, entered_unboxed, functor_words, registered_signature
 from gdbext.torch.stack.roles import KernelSignature, operator_method, parameters
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.cpp_objects import has_destructor, used_bytes
-from gdbext.torch.values.cpp_values import LIST_LIMIT, Value, joined
+from gdbext.torch.values.cpp_values import LIST_LIMIT, Value, has_destructor, joined, used_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

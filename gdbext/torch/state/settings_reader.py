@@ -29,7 +29,7 @@ from gdbext.torch.state.setting_sources import (
     StaticOwner,
 )
 from gdbext.torch.state.setting_structures import Context, PrecisionEntry
-from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
+from gdbext.torch.values.containers import hash_entries, string_reader, tree_nodes, vector_span
 from gdbext.torch.values.value_structures import ThreadPool
 from gdbext.torch.values.value_text import python_name
 
@@ -82,7 +82,7 @@ def own_precisions(memory: Memory, layout: Layout, context: int) -> dict[tuple[s
     names = [{value: name.lower() for name, value in enum.items()} for enum in enums]
     fields = [member.field(layout) for member in PrecisionEntry.members()]
     size = PrecisionEntry.shape(layout).size
-    entries = hash_entries(memory, table, hash_table(layout), -(-size // 8), _LIMIT)
+    entries = hash_entries(memory, layout, table, -(-size // 8), _LIMIT)
     found = {}
     for words in entries:
         raw = b"".join(word.to_bytes(8, "little") for word in words)

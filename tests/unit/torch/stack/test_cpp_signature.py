@@ -10,7 +10,7 @@ from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.stack import roles as module
 from gdbext.torch.stack.kernel_match import entered_unboxed, registered_signature
 from gdbext.torch.stack.roles import KernelSignature, kernel_signature, operator_method, parameters, static_handle
-from gdbext.torch.values.cpp_objects import passing_of
+from gdbext.torch.values.cpp_values import passing_of
 
 VIEW = "std::optional<std::basic_string_view<char, std::char_traits<char> > >"
 
