@@ -302,7 +302,7 @@ class SchemaReader:
         return optional + shape.value if self._memory.u8(optional + shape.engaged) else None
 
     def _default(self, value: int, whole: int, inner: int) -> str:
-        """The default, an IValue at ``value``, of an argument of type ``whole``; ``inner``: the type without an optional."""
+        """The default, an IValue at ``value``, of an argument of type ``whole``; ``inner``: that type, not optional."""
         if self._types.kind(inner) == "StringType" and self._values.tag(value) == "String":
             return quoted(self._values.text(value))
         if self._types.kind(whole) == "ListType" and self._types.kind(self._types.element(whole)) == "IntType":
