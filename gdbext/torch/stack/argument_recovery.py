@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry.schema import SchemaText
     from gdbext.torch.values.cpp_values import CppValues
 
 _MOVABLE = "the copy that was passed, as it is now"
@@ -75,6 +74,7 @@ class _InspectedCall(NamedTuple):
     stack: NativeStack
     call: DispatchCall
     recovered: RecoveredCall
+    schema: str
     num_arguments: int
     """Number of the operator's arguments."""
     kinds: tuple[str, ...] | None
@@ -97,7 +97,6 @@ class ArgumentRecovery:
         self._sites = sites
         self._code = code
         self._values = values
-        self._stable = StableArguments(memory, values, sites)
         self._parameters: dict[str, tuple[str, ...] | None] = {}
         """C++ types of the arguments, by an operator's struct."""
 
@@ -117,14 +116,15 @@ class ArgumentRecovery:
         kinds = self._parameters[operator.struct]
         if kinds is not None and len(kinds) != len(wanted):
             kinds = None
-        inspected = _InspectedCall(stack, call, recovered, len(wanted), kinds, hidden_result(schema.text))
+        hidden = hidden_result(schema.text)
+        inspected = _InspectedCall(stack, call, recovered, schema.text, len(wanted), kinds, hidden)
         sightings: list[list[Sighting]] = [[] for _ in wanted]
         sources = chain(
             self._on_boxed_stack(inspected),
             self._at_opener(inspected),
             self._at_unboxed_entry(inspected),
             self._at_body(inspected),
-            self._stable.find(stack, call, schema),
+            self._in_stable_values(inspected, [kind for kind, _ in wanted]),
             self._at_typed_frames(inspected) if kinds is None else (),
         )
         for number, sighting in sources:
@@ -353,76 +353,23 @@ class ArgumentRecovery:
             certainty = Certainty.VERIFIED if value.proven else Certainty.INFERRED
             yield number, Sighting(value, Certainty.EXACT if all(exact for _, exact in read) else certainty, place)
 
+    def _in_stable_values(self, inspected: _InspectedCall, kinds: Sequence[str]) -> Iterator[tuple[int, Sighting]]:
+        """The arguments, of schema types ``kinds``, of an operator with the stable ABI (torch/csrc/shim_common.cpp,
+        torch/csrc/stable, 2.9 to 2.13). Raises MemoryFault, BadData.
 
-def _judged(name: str, kind: str, sightings: Sequence[Sighting]) -> FoundArgument:
-    """The argument by all places together: the most certain value; unknown if equally certain ones differ."""
-    if not sightings:
-        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
-    best = max(sighting.certainty for sighting in sightings)
-    strongest = [sighting for sighting in sightings if sighting.certainty == best]
-    if len({sighting.value for sighting in strongest}) > 1:
-        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "places that contradict each other")
-    first = strongest[0]
-    agreeing = [sighting for sighting in sightings if sighting.value == first.value]
-    if best is Certainty.INFERRED and len(agreeing) > 1 and first.place != _MOVABLE:
-        best = Certainty.VERIFIED
-    return FoundArgument(name, kind, first.value, best, first.place, first.boxed)
-
-
-_WORD_TYPES = {"Tensor": "at::Tensor const&", "int": "long", "float": "double", "bool": "bool"}
-"""Schema types whose StableIValue lasts as long as the call, and what its word is: a tensor's handle is a pointer to an
-``at::Tensor`` (torch/csrc/stable/stableivalue_conversions.h). Optionals and lists are freed when they are read; an
-optional without a value is a zero."""
-_SHAPES = {
-    "Tensor": (16, 8),
-    "str": (32, 8),
-    **dict.fromkeys(("int", "SymInt", "float"), (8, 8)),
-    **dict.fromkeys(("bool", "ScalarType", "Layout", "MemoryFormat"), (1, 1)),
-}
-"""Bytes and alignment of what the wrapper makes of a StableIValue: a tensor is a shared pointer of its handle."""
-_STORED_TYPES = {
-    "str": "std::__cxx11::basic_string<",
-    "int": "long",
-    "SymInt": "long",
-    "float": "double",
-    "bool": "bool",
-    "ScalarType": "c10::ScalarType",
-    "Layout": "c10::Layout",
-    "MemoryFormat": "c10::MemoryFormat",
-}
-"""C++ types of the tuple's elements, by schema type."""
-
-
-def returns_from_stable(stack: NativeStack, kernel_level: int) -> bool:
-    """The extension's wrapper, which frame ``kernel_level`` called, may be writing its results, or have written them:
-    it runs itself, or makes or deletes what only has a handle."""
-    inner = stack.function(kernel_level - 2) if kernel_level >= 2 else None
-    return kernel_level < 2 or bool(inner and any(name.startswith(STABLE_HANDLES) for name in inner.names))
-
-
-class StableArguments:
-    """The arguments of operators with the stable ABI (torch/csrc/shim_common.cpp, torch/csrc/stable, 2.9 to 2.13).
-
-    The kernel makes an array of StableIValues and calls ``fn(StableIValue*, num_args, num_outputs)``. The extension's
-    wrapper makes a ``std::tuple`` of them, in its frame while its own kernel runs (``boxer_impl`` of library.h).
-    """
-
-    def __init__(self, memory: Memory, values: CppValues, sites: CallSites) -> None:
-        self._memory = memory
-        self._values = values
-        self._sites = sites
-
-    def find(self, stack: NativeStack, call: DispatchCall, schema: SchemaText) -> Iterator[tuple[int, Sighting]]:
-        """The arguments by number. Results are written over the first words. Raises MemoryFault, BadData."""
+        The kernel makes an array of StableIValues and calls ``fn(StableIValue*, num_args, num_outputs)``. The
+        extension's wrapper makes a ``std::tuple`` of them, in its frame while its own kernel runs (``boxer_impl`` of
+        library.h). Results are written over the first words.
+        """
+        stack, call = inspected.stack, inspected.call
         function = stack.function(call.kernel) if call.kernel else None
         if call.kernel is None or not function or STABLE_KERNEL not in function.name:
             return
-        kinds = [kind for kind, _ in schema_types(schema.text)]
         array, count = self._sites.arguments(stack, call.kernel, 2)
         if array is None or count != len(kinds):
             return
         words = self._memory.words(array, count)
-        overwritten = len(schema_results(schema.text)) if returns_from_stable(stack, call.kernel) else 0
+        overwritten = len(schema_results(inspected.schema)) if returns_from_stable(stack, call.kernel) else 0
         for number, (kind, word) in enumerate(zip(kinds, words)):
             if number < overwritten:
                 continue
@@ -482,6 +429,52 @@ class StableArguments:
             return joined([self._values.read(_WORD_TYPES[element], [handle]) for handle in handles], count)
         except (GdbextError, KeyError):
             return None
+
+
+def _judged(name: str, kind: str, sightings: Sequence[Sighting]) -> FoundArgument:
+    """The argument by all places together: the most certain value; unknown if equally certain ones differ."""
+    if not sightings:
+        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
+    best = max(sighting.certainty for sighting in sightings)
+    strongest = [sighting for sighting in sightings if sighting.certainty == best]
+    if len({sighting.value for sighting in strongest}) > 1:
+        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "places that contradict each other")
+    first = strongest[0]
+    agreeing = [sighting for sighting in sightings if sighting.value == first.value]
+    if best is Certainty.INFERRED and len(agreeing) > 1 and first.place != _MOVABLE:
+        best = Certainty.VERIFIED
+    return FoundArgument(name, kind, first.value, best, first.place, first.boxed)
+
+
+_WORD_TYPES = {"Tensor": "at::Tensor const&", "int": "long", "float": "double", "bool": "bool"}
+"""Schema types whose StableIValue lasts as long as the call, and what its word is: a tensor's handle is a pointer to an
+``at::Tensor`` (torch/csrc/stable/stableivalue_conversions.h). Optionals and lists are freed when they are read; an
+optional without a value is a zero."""
+_SHAPES = {
+    "Tensor": (16, 8),
+    "str": (32, 8),
+    **dict.fromkeys(("int", "SymInt", "float"), (8, 8)),
+    **dict.fromkeys(("bool", "ScalarType", "Layout", "MemoryFormat"), (1, 1)),
+}
+"""Bytes and alignment of what the wrapper makes of a StableIValue: a tensor is a shared pointer of its handle."""
+_STORED_TYPES = {
+    "str": "std::__cxx11::basic_string<",
+    "int": "long",
+    "SymInt": "long",
+    "float": "double",
+    "bool": "bool",
+    "ScalarType": "c10::ScalarType",
+    "Layout": "c10::Layout",
+    "MemoryFormat": "c10::MemoryFormat",
+}
+"""C++ types of the tuple's elements, by schema type."""
+
+
+def returns_from_stable(stack: NativeStack, kernel_level: int) -> bool:
+    """The extension's wrapper, which frame ``kernel_level`` called, may be writing its results, or have written them:
+    it runs itself, or makes or deletes what only has a handle."""
+    inner = stack.function(kernel_level - 2) if kernel_level >= 2 else None
+    return kernel_level < 2 or bool(inner and any(name.startswith(STABLE_HANDLES) for name in inner.names))
 
 
 def _may_be_element(kind: str, word: int, raw: bytes, address: int) -> bool:

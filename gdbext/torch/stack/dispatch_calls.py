@@ -14,7 +14,6 @@ operator's arguments last (ATen/core/dispatch/Dispatcher.h, boxing/KernelFunctio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     """Level of the frame that calls a kernel → the frames of that dispatch, the one that looks the kernel up first."""
 
 
-@dataclass(eq=False)
 class DispatchCall:
     """One dispatch call; frames are named by their levels, counted from the innermost frame.
 
@@ -51,28 +49,38 @@ class DispatchCall:
     entered. ``detail`` is LOOKUP or ENTERING if the innermost header frame is one.
     """
 
-    header: list[int]
-    event: str = ""
-    """A DispatchEvent's value; "" if the call has no opening function that tells it."""
-    is_inlined: bool = False
-    """The opening frame is other code, into which the dispatcher was inlined."""
-    needs_proof: bool = False
-    """Only a call through a pointer indicates a dispatch: it counts if an operator is proven, else it is none."""
-    elided: bool = False
-    """The opening function left by a tail call; ``header`` starts with the frame that called it."""
-    operator_struct: str = ""
-    """As in ``FunctionRole``, of the opening function; so is ``mangled``."""
-    mangled: str = ""
-    kernel: int | None = None
-    detail: Role = Role.PLAIN
-    helpers: list[int] = field(default_factory=list)
-    """Frames below the header that are not the kernel: memory, locks, callbacks."""
-    level: int = -1
-    """The frame that contains the dispatcher's own code (default: the first of ``header``)."""
-
-    def __post_init__(self) -> None:
-        if self.level < 0:
-            self.level = self.header[0]
+    def __init__(
+        self,
+        header: list[int],
+        event: str = "",
+        is_inlined: bool = False,
+        needs_proof: bool = False,
+        elided: bool = False,
+        operator_struct: str = "",
+        mangled: str = "",
+        kernel: int | None = None,
+        detail: Role = Role.PLAIN,
+        helpers: Sequence[int] = (),
+        level: int | None = None,
+    ) -> None:
+        self.header = header
+        self.event = event
+        """A DispatchEvent's value; "" if the call has no opening function that tells it."""
+        self.is_inlined = is_inlined
+        """The opening frame is other code, into which the dispatcher was inlined."""
+        self.needs_proof = needs_proof
+        """Only a call through a pointer indicates a dispatch: it counts if an operator is proven, else it is none."""
+        self.elided = elided
+        """The opening function left by a tail call; ``header`` starts with the frame that called it."""
+        self.operator_struct = operator_struct
+        """As in ``FunctionRole``, of the opening function; so is ``mangled``."""
+        self.mangled = mangled
+        self.kernel = kernel
+        self.detail = detail
+        self.helpers = list(helpers)
+        """Frames below the header that are not the kernel: memory, locks, callbacks."""
+        self.level = header[0] if level is None else level
+        """The frame that contains the dispatcher's own code."""
 
     def left_for(self, inner: DispatchCall, event: str) -> bool:
         """The opener left by a tail call for the function into which ``inner`` is inlined, with that ``event``: they
@@ -81,19 +89,19 @@ class DispatchCall:
         return self.elided and inner.is_inlined and self.kernel == inner.header[0] and self.event == event
 
 
-@dataclass(eq=False)
 class RecoveredCall:
     """The facts that are proven of a dispatch call. ``confidence`` is that of the keyset."""
 
-    operator: Operator | None = None
-    keyset: int | None = None
-    index: int | None = None
-    """The keyset's table index."""
-    kernel: KernelFunction | None = None
-    entry: int = 0
-    """The one of the kernel's functions that runs; 0 if none does yet."""
-    confidence: Certainty = Certainty.UNKNOWN
-    evidence: list[str] = field(default_factory=list)
+    def __init__(self, operator: Operator | None = None) -> None:
+        self.operator = operator
+        self.keyset: int | None = None
+        self.index: int | None = None
+        """The keyset's table index."""
+        self.kernel: KernelFunction | None = None
+        self.entry = 0
+        """The one of the kernel's functions that runs; 0 if none does yet."""
+        self.confidence = Certainty.UNKNOWN
+        self.evidence: list[str] = []
 
     def accept(
         self, keyset: int | None, index: int, kernel: KernelFunction, confidence: Certainty, entry: int = 0
