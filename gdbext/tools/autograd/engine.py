@@ -71,7 +71,7 @@ class EngineReader:
         if name not in self._unnamed:
             self._unnamed[name] = self._find_unnamed(access)
         module, symbol = self._unnamed[name]
-        return int.from_bytes(self._variables.of(thread_pointer).read_local(module, symbol, 8), "little")
+        return int.from_bytes(self._variables.of(thread_pointer).read_symbol(module, symbol, 8), "little")
 
     def _find_unnamed(self, access: TorchSymbol) -> tuple[Module, Symbol]:
         """Raises BadData, MemoryFault."""
