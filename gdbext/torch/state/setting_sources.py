@@ -27,7 +27,7 @@ NOT_SHOWN = "(not shown)"
 
 
 class Setting(NamedTuple):
-    """``value`` is None where it is not known, and ``unknown`` says why then. ``default`` is PyTorch's own, None where
+    """One setting. ``value`` is None if it is not known; ``unknown`` says why. ``default`` is PyTorch's own, None if
     there is none or it depends on the machine."""
 
     name: str
@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class SettingsSection(Section):
-    """``script`` is the file with Python that sets them again, where one was asked for."""
+    """All settings. ``script`` is the file with Python that sets them again, if one was asked for."""
 
     name: ClassVar[str] = "settings"
     only_member: ClassVar[str] = "values"
@@ -70,7 +70,7 @@ class Kind(Enum):
 
     FLAG = "a bool"
     NUMBER = "an unsigned number"
-    THREADS = "a number of threads, negative as long as nobody has set it"
+    THREADS = "a number of threads, negative until it is set"
     DTYPE = "a c10::ScalarType"
     NAME = "an enumerator, as Python writes it: in small letters"
 
@@ -98,11 +98,10 @@ GENERATOR = StaticOwner("_ZZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_
 
 
 class SettingSource(NamedTuple):
-    """One setting. ``symbol`` is the accessor of a member of ``owner``, or, without one, a variable in ``library``.
+    """One setting. ``symbol`` is the accessor of a member of ``owner``, or, without one, a variable in ``library``; if
+    it is "", ``member`` is one of at::Context by the layout, and ``enumeration`` has the names of its values.
 
-    If it is "", ``member`` is one of at::Context by the layout, and ``enumeration`` has the names of its values.
-
-    ``statement`` is the Python that sets it, with the names of settings in braces; "" if the one of another setting
+    ``statement`` is the Python that sets it, with the names of settings in braces; "" if another setting's statement
     does. ``first`` is the first release that has the symbol.
     """
 
@@ -258,29 +257,30 @@ REDUCTIONS = {
     "DisallowReducedPrecisionAllowSplitK": (False, True),
     "DisallowReducedPrecisionDisallowSplitK": (False, False),
 }
-"""at::CuBLASReductionOption as Python has it: reduced precision is allowed, split-K is."""
-FLAGS_ONCE = ("cublas_fp16_reduction", "cublas_bf16_reduction")
-"""They were flags before that enumeration."""
+"""at::CuBLASReductionOption as Python has it: (reduced precision is allowed, split-K is)."""
 THREADS_IN_USE = -2
 """CONSUMED of ParallelThreadPoolNative.cpp: the pool exists, and has its size by itself."""
 INTEROP_POOL = StaticOwner("_ZZN2at12_GLOBAL__N_18get_poolEvE4pool", True, "the inter-op pool")
 CALLBACKS = "_ZZN2at12_GLOBAL__N_121GlobalCallbackManager3getEvE7manager"
-"""GlobalCallbackManager: a version (8 bytes), the vector of callbacks, a mutex; the same in 2.6 to 2.15."""
 CALLBACKS_VECTOR = 8
+"""GlobalCallbackManager: a version (8 bytes), the vector of callbacks, a mutex; the same in 2.6 to 2.15."""
 
 _OF_A_THREAD = "of a thread, among the settings"
+
+
+def _guard_of(variable: TorchSymbol) -> TorchSymbol:
+    """The byte that is set once a thread has its own variable of a function."""
+    names = tuple(f"_ZGV{name[2:]}" for name in variable.names)
+    return variable._replace(names=names, purpose="tells whether the thread has one")
+
+
 THREAD_CALLBACKS = TorchSymbol(
     ("_ZZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",),
     CPU,
     "a thread's RecordFunctionTLS",
     f"callbacks of RecordFunction {_OF_A_THREAD}",
 )
-THREAD_CALLBACKS_GUARD = TorchSymbol(
-    ("_ZGVZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",),
-    CPU,
-    "tells whether the thread has one",
-    f"callbacks of RecordFunction {_OF_A_THREAD}",
-)
+THREAD_CALLBACKS_GUARD = _guard_of(THREAD_CALLBACKS)
 SAVED_TENSOR_HOOKS = TorchSymbol(
     ("_ZN2at12_GLOBAL__N_13tlsE",), CPU, "a thread's SavedTensorDefaultHooksTLS", f"saved-tensor hooks {_OF_A_THREAD}"
 )
@@ -290,12 +290,7 @@ DEBUG_INFO = TorchSymbol(
     "a thread's c10::ThreadLocalDebugInfo, a chain",
     f"the profiler {_OF_A_THREAD}",
 )
-DEBUG_INFO_GUARD = TorchSymbol(
-    ("_ZGVZNK3c10L14tls_debug_infoMUlvE_clEvE3var", "_ZGVZNK3c10UlvE_clEvE3var"),
-    C10,
-    "tells whether the thread has one",
-    f"the profiler {_OF_A_THREAD}",
-)
+DEBUG_INFO_GUARD = _guard_of(DEBUG_INFO)
 GLOBAL_PROFILER = StaticOwner(
     "_ZZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_",
     True,
@@ -360,33 +355,20 @@ CUDA_STATISTICS = TorchSymbol(
     "the statistics of CUDA's allocator",
     first="2.3.0",
 )
-_STREAMS = "which of PyTorch's streams a thread waits for"
-CUDA_STREAMS = TorchSymbol(
-    ("_ZN3c104cuda12_GLOBAL__N_17streamsE", "_ZN3c104cuda12_GLOBAL__N_1L7streamsE"),  # static, 2.6
-    C10_CUDA,
-    "the streams of PyTorch's pools (c10/cuda/CUDAStream.cpp)",
-    _STREAMS,
-    first="2.1.0",
+
+
+def _stream_variable(name: str, purpose: str, first: str = OLDEST) -> TorchSymbol:
+    """A variable of c10/cuda/CUDAStream.cpp, which is static in 2.6."""
+    names = tuple(f"_ZN3c104cuda12_GLOBAL__N_1{static}{len(name)}{name}E" for static in ("", "L"))
+    return TorchSymbol(names, C10_CUDA, purpose, "which of PyTorch's streams a thread waits for", first=first)
+
+
+CUDA_STREAMS = _stream_variable("streams", "the streams of PyTorch's pools (c10/cuda/CUDAStream.cpp)", "2.1.0")
+CUDA_STREAM_COUNTERS = _stream_variable(
+    "priority_counters", "a counter for each of those pools, whose size proves that of the other array", "2.1.0"
 )
-CUDA_STREAM_COUNTERS = TorchSymbol(
-    ("_ZN3c104cuda12_GLOBAL__N_117priority_countersE", "_ZN3c104cuda12_GLOBAL__N_1L17priority_countersE"),
-    C10_CUDA,
-    "a counter for each of those pools, whose size proves that of the other array",
-    _STREAMS,
-    first="2.1.0",
-)
-CUDA_CURRENT_STREAMS = TorchSymbol(
-    ("_ZN3c104cuda12_GLOBAL__N_115current_streamsE", "_ZN3c104cuda12_GLOBAL__N_1L15current_streamsE"),
-    C10_CUDA,
-    "a thread's current streams, a number for each device",
-    _STREAMS,
-)
-CUDA_DEVICE_COUNT = TorchSymbol(
-    ("_ZN3c104cuda12_GLOBAL__N_18num_gpusE", "_ZN3c104cuda12_GLOBAL__N_1L8num_gpusE"),
-    C10_CUDA,
-    "how many devices there are",
-    _STREAMS,
-)
+CUDA_CURRENT_STREAMS = _stream_variable("current_streams", "a thread's current streams, a number for each device")
+CUDA_DEVICE_COUNT = _stream_variable("num_gpus", "how many devices there are")
 NATIVE_CUDA_ALLOCATOR = "NativeCachingAllocator"
 """PyTorch's own (PYTORCH_ALLOC_CONF=backend:native), by its vtable."""
 
