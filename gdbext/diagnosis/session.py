@@ -334,7 +334,7 @@ class Session:
 
         if not self.python or not self.has_torch:
             raise NotTorch("no PyTorch for Python is loaded in this process")
-        return GeneratedKernels(self.python.globals_of(GeneratedKernels.CODE_CACHE), self.symbolizer)
+        return GeneratedKernels(self.python, self.symbolizer)
 
     def python_object(self, address: int) -> PyRef:
         """The Python object at an address that structures of C++ have; missing for 0, and without a Python."""

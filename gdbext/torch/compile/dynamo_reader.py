@@ -29,8 +29,8 @@ _ITEMS = 200
 
 
 def shown(value: PyRef, nesting: int = 4) -> compile_section.ConfigValue:
-    """A plain value, or a list, tuple, set or dict of such, ``nesting`` deep; a set in order. Raises MemoryFault,
-    BadData."""
+    """The value as plain Python: a number, a text, None, or a list, tuple, set (in order) or dict of such, ``nesting``
+    deep. Raises MemoryFault, BadData for all others."""
     kind = value.read(type_name)
     if kind not in ("list", "tuple", "set", "dict"):
         return value.plain(TEXT_LIMIT)
@@ -122,12 +122,14 @@ class DynamoReader:
         return bool(self._global(module, names.CONFIG_ENTRIES))
 
     def _global(self, module: str, name: str) -> PyRef:
+        """A global variable of a module; missing, with the reason in ``problems``, if it cannot be read."""
         value = self._python.globals_of(module)[name]
         if value.fault:
             self.problems.append(f"{module}.{name}: {value.why}")
         return value
 
     def _read(self, module: str, name: str, read: Callable[[PyRef], T], default: T) -> T:
+        """The result of ``read`` for a global variable; ``default``, with the reason in ``problems``, if it fails."""
         value = self._global(module, name)
         if not value:
             self.problems.append(f"{module} has no {name} in this release")
@@ -150,24 +152,24 @@ class DynamoReader:
         return self._read(names.UTILS, names.COUNTERS, read, {})
 
     def compilations(self) -> tuple[compile_section.Compilation, ...]:
-        """The last ones that are recorded, oldest first."""
+        """The last compilations that are recorded, oldest first."""
 
         def read(recorded: PyRef) -> tuple[compile_section.Compilation, ...]:
             metrics = recorded.elements().checked()
             if len(metrics) > METRICS_LIMIT:
                 self.truncated.append(f"{len(metrics)} compilations, truncated at {METRICS_LIMIT}")
-            members = (each.variables().checked() for each in metrics[:METRICS_LIMIT])
+            members = (compilation.variables().checked() for compilation in metrics[:METRICS_LIMIT])
             return tuple(
                 compile_section.Compilation(
-                    compile_id=_text(own["compile_id"]),
-                    function=_text(own["co_name"]),
-                    file=_text(own["co_filename"]),
+                    compile_id=_text_or_none(own["compile_id"]),
+                    function=_text_or_none(own["co_name"]),
+                    file=_text_or_none(own["co_filename"]),
                     line=own["co_firstlineno"].int(),
-                    recompile_reason=_text(own["recompile_reason"]),
-                    fail_type=_text(own["fail_type"]),
-                    fail_reason=_text(own["fail_reason"]),
-                    suppressed=_flag(own["config_suppress_errors"]),
-                    has_code=_flag(own["has_guarded_code"]),
+                    recompile_reason=_text_or_none(own["recompile_reason"]),
+                    fail_type=_text_or_none(own["fail_type"]),
+                    fail_reason=_text_or_none(own["fail_reason"]),
+                    suppressed=_bool_or_none(own["config_suppress_errors"]),
+                    has_code=_bool_or_none(own["has_guarded_code"]),
                 )
                 for own in members
             )
@@ -218,7 +220,7 @@ class DynamoReader:
         return self._read(module, names.CONFIG_ENTRIES, lambda entries: changed_options(entries, variables), nothing)
 
     def inductor_options(self) -> CompileOptions:
-        """The same of Inductor, if it is imported."""
+        """The options of Inductor that differ from their defaults; none if it is not imported."""
         return self.options(names.INDUCTOR_CONFIG) if self.has_module(names.INDUCTOR_CONFIG) else CompileOptions({}, ())
 
     def thread_options(self, main: CompileOptions) -> dict[int, dict[str, compile_section.ConfigValue]]:
@@ -245,11 +247,11 @@ class DynamoReader:
         return dict(variables)
 
 
-def _text(value: PyRef) -> str | None:
+def _text_or_none(value: PyRef) -> str | None:
     return value.str(TEXT_LIMIT) if value.type == "str" else None
 
 
-def _flag(value: PyRef) -> bool | None:
+def _bool_or_none(value: PyRef) -> bool | None:
     return bool(value.int()) if value.type == "bool" else None
 
 
@@ -258,9 +260,10 @@ def _code(value: PyRef) -> Code:
 
 
 def compilation_began(stack: PyStack) -> float | None:
-    """The time (in seconds since the epoch) at which a thread began to compile a function; None if that is not known:
-    MetricsContext of torch/_dynamo/metrics_context.py, which _compile of convert_frame.py has as a variable (2.6 and
-    later)."""
+    """The time (in seconds since the epoch) at which a thread began to compile a function; None if it is unknown.
+
+    _compile of convert_frame.py has it in a variable, a MetricsContext (torch/_dynamo/metrics_context.py; since 2.6).
+    """
     compiling = (frame for frame in stack if frame.file.endswith(names.COMPILER[0]))
     times = (stack.locals(frame)["metrics_context"]["_start_time_ns"].int() for frame in compiling)
     return next((began / 1e9 for began in times if began), None)
