@@ -117,137 +117,127 @@ class SettingSource(NamedTuple):
     first: str = OLDEST
 
 
+def _setting(
+    name: str, symbol: str, kind: Kind, default: SettingValue, statement: str, owner: StaticOwner | None = None
+) -> SettingSource:
+    """A setting in a variable, or in a member of ``owner``; ``{}`` in ``statement`` stands for its name in braces."""
+    return SettingSource(name, symbol, kind, default, statement.replace("{", f"{{{name}", 1), owner)
+
+
 def _member(
     name: str, member: Member[int], default: SettingValue, statement: str, kind: Kind = Kind.FLAG, enumeration: str = ""
 ) -> SettingSource:
-    return SettingSource(name, "", kind, default, statement, member=member, enumeration=enumeration)
+    """A setting in a member of at::Context that has no accessor."""
+    source = _setting(name, "", kind, default, statement, CONTEXT)
+    return source._replace(member=member, enumeration=enumeration)
 
 
 def _flag(name: str, accessor: str, default: bool, statement: str, first: str = OLDEST) -> SettingSource:
     """A flag of at::Context by the name of its accessor."""
     symbol = f"_ZNK2at7Context{len(accessor)}{accessor}Ev"
-    return SettingSource(name, symbol, Kind.FLAG, default, statement, first=first)
+    return _setting(name, symbol, Kind.FLAG, default, statement, CONTEXT)._replace(first=first)
 
 
 REDUCED = (True, True)
 SEED_ACCESSOR = "_ZNK2at16CPUGeneratorImpl12current_seedEv"
-_CUDNN = "torch.backends.cudnn."
-_SDP = "torch.backends.cuda.enable_"
+_BACKENDS = "torch.backends."
+_SDP = f"{_BACKENDS}cuda.enable_"
+_MATMUL = f"{_BACKENDS}cuda.matmul.allow_"
+_ANOMALY_MODE = "_ZN5torch8autograd11AnomalyMode"
 SETTINGS = (
     _flag(
         "deterministic_algorithms",
         "deterministicAlgorithms",
         False,
-        "torch.use_deterministic_algorithms({deterministic_algorithms}, "
-        "warn_only={deterministic_algorithms_warn_only})",
+        "torch.use_deterministic_algorithms({}, warn_only={deterministic_algorithms_warn_only})",
     ),
     _flag("deterministic_algorithms_warn_only", "deterministicAlgorithmsWarnOnly", False, ""),
     _flag(
         "fill_uninitialized_memory",
         "deterministicFillUninitializedMemory",
         True,
-        "torch.utils.deterministic.fill_uninitialized_memory = {fill_uninitialized_memory}",
+        "torch.utils.deterministic.fill_uninitialized_memory = {}",
         first="2.2.0",
     ),
-    SettingSource(
-        "seed", SEED_ACCESSOR, Kind.NUMBER, None, "torch.manual_seed({seed})", GENERATOR
-    ),  # a random one as long as it is not set
-    SettingSource(
+    # a random one as long as it is not set
+    _setting("seed", SEED_ACCESSOR, Kind.NUMBER, None, "torch.manual_seed({})", GENERATOR),
+    _setting(
         "default_dtype",
         "_ZN3c10L27default_dtype_as_scalartypeE",
         Kind.DTYPE,
         "torch.float32",
-        "torch.set_default_dtype({default_dtype})",
-        None,
-        C10,
-    ),
-    SettingSource(
-        "num_threads", INTRAOP_THREADS.names[0], Kind.THREADS, DEFAULT, "torch.set_num_threads({num_threads})", None
-    ),
-    SettingSource(
+        "torch.set_default_dtype({})",
+    )._replace(library=C10),
+    _setting("num_threads", INTRAOP_THREADS.names[0], Kind.THREADS, DEFAULT, "torch.set_num_threads({})"),
+    _setting(
         "num_interop_threads",
         "_ZN2at12_GLOBAL__N_119num_interop_threadsE",
         Kind.THREADS,
         DEFAULT,
-        "torch.set_num_interop_threads({num_interop_threads})",
-        None,
+        "torch.set_num_interop_threads({})",
     ),
-    SettingSource(
+    _setting(
         "anomaly_mode",
-        "_ZN5torch8autograd11AnomalyMode8_enabledE",
+        f"{_ANOMALY_MODE}8_enabledE",
         Kind.FLAG,
         False,
-        "torch.autograd.set_detect_anomaly({anomaly_mode}, check_nan={anomaly_check_nan})",
-        None,
+        "torch.autograd.set_detect_anomaly({}, check_nan={anomaly_check_nan})",
     ),
-    SettingSource("anomaly_check_nan", "_ZN5torch8autograd11AnomalyMode10_check_nanE", Kind.FLAG, True, "", None),
-    _flag("cudnn_enabled", "userEnabledCuDNN", True, _CUDNN + "enabled = {cudnn_enabled}"),
-    _flag("cudnn_deterministic", "deterministicCuDNN", False, _CUDNN + "deterministic = {cudnn_deterministic}"),
-    _flag("cudnn_benchmark", "benchmarkCuDNN", False, _CUDNN + "benchmark = {cudnn_benchmark}"),
-    _flag("mkldnn_enabled", "userEnabledMkldnn", True, "torch.backends.mkldnn.set_flags({mkldnn_enabled})"),
-    _flag("flash_sdp", "userEnabledFlashSDP", True, _SDP + "flash_sdp({flash_sdp})"),
-    _flag("mem_efficient_sdp", "userEnabledMemEfficientSDP", True, _SDP + "mem_efficient_sdp({mem_efficient_sdp})"),
-    _flag("math_sdp", "userEnabledMathSDP", True, _SDP + "math_sdp({math_sdp})"),
-    _member("cudnn_sdp", Context.enabled_cudnnSDP, True, _SDP + "cudnn_sdp({cudnn_sdp})"),
+    _setting("anomaly_check_nan", f"{_ANOMALY_MODE}10_check_nanE", Kind.FLAG, True, ""),
+    _flag("cudnn_enabled", "userEnabledCuDNN", True, f"{_BACKENDS}cudnn.enabled = {{}}"),
+    _flag("cudnn_deterministic", "deterministicCuDNN", False, f"{_BACKENDS}cudnn.deterministic = {{}}"),
+    _flag("cudnn_benchmark", "benchmarkCuDNN", False, f"{_BACKENDS}cudnn.benchmark = {{}}"),
+    _flag("mkldnn_enabled", "userEnabledMkldnn", True, f"{_BACKENDS}mkldnn.set_flags({{}})"),
+    _flag("flash_sdp", "userEnabledFlashSDP", True, f"{_SDP}flash_sdp({{}})"),
+    _flag("mem_efficient_sdp", "userEnabledMemEfficientSDP", True, f"{_SDP}mem_efficient_sdp({{}})"),
+    _flag("math_sdp", "userEnabledMathSDP", True, f"{_SDP}math_sdp({{}})"),
+    _member("cudnn_sdp", Context.enabled_cudnnSDP, True, f"{_SDP}cudnn_sdp({{}})"),
     _member(
         "float32_matmul_precision",
         Context.float32_matmul_precision,
         "highest",
-        "torch.set_float32_matmul_precision({float32_matmul_precision!r})",
+        "torch.set_float32_matmul_precision({!r})",
         Kind.NAME,
         "at::Float32MatmulPrecision",
     ),
-    _member("cudnn_allow_tf32", Context.allow_tf32_cudnn, True, "torch._C._set_cudnn_allow_tf32({cudnn_allow_tf32})"),
+    _member("cudnn_allow_tf32", Context.allow_tf32_cudnn, True, "torch._C._set_cudnn_allow_tf32({})"),
     _member(
         "cudnn_benchmark_limit",
         Context.benchmark_limit_cudnn,
         10,
-        'if hasattr(torch._C, "_cuda_set_cudnn_benchmark_limit"):\n'
-        "    torch._C._cuda_set_cudnn_benchmark_limit({cudnn_benchmark_limit})",
+        'if hasattr(torch._C, "_cuda_set_cudnn_benchmark_limit"):\n    torch._C._cuda_set_cudnn_benchmark_limit({})',
         Kind.NUMBER,
     ),
-    _member(
-        "cublas_fp16_reduction",
-        Context.allow_fp16_reduction_cublas,
-        REDUCED,
-        "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = {cublas_fp16_reduction}",
-        Kind.NAME,
-        "at::CuBLASReductionOption",
+    *(
+        _member(
+            f"cublas_{dtype}_reduction",
+            member,
+            REDUCED,
+            f"{_MATMUL}{dtype}_reduced_precision_reduction = {{}}",
+            Kind.NAME,
+            "at::CuBLASReductionOption",
+        )
+        for dtype, member in (
+            ("fp16", Context.allow_fp16_reduction_cublas),
+            ("bf16", Context.allow_bf16_reduction_cublas),
+        )
     ),
     _member(
-        "cublas_bf16_reduction",
-        Context.allow_bf16_reduction_cublas,
-        REDUCED,
-        "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = {cublas_bf16_reduction}",
-        Kind.NAME,
-        "at::CuBLASReductionOption",
+        "cublas_fp16_accumulation", Context.allow_fp16_accumulation_cublas, False, f"{_MATMUL}fp16_accumulation = {{}}"
     ),
-    _member(
-        "cublas_fp16_accumulation",
-        Context.allow_fp16_accumulation_cublas,
-        False,
-        "torch.backends.cuda.matmul.allow_fp16_accumulation = {cublas_fp16_accumulation}",
-    ),
-    _member(
-        "mkldnn_deterministic",
-        Context.deterministic_mkldnn,
-        False,
-        "torch._C._set_mkldnn_deterministic({mkldnn_deterministic})",
-    ),
-    _member(
-        "mkldnn_allow_tf32", Context.allow_tf32_onednn, False, "torch._C._set_onednn_allow_tf32({mkldnn_allow_tf32})"
-    ),
+    _member("mkldnn_deterministic", Context.deterministic_mkldnn, False, "torch._C._set_mkldnn_deterministic({})"),
+    _member("mkldnn_allow_tf32", Context.allow_tf32_onednn, False, "torch._C._set_onednn_allow_tf32({})"),
     _member(
         "nnpack_enabled",
         Context.enabled_nnpack,
         True,
-        'if hasattr(torch.backends, "nnpack"):\n    torch.backends.nnpack.set_flags({nnpack_enabled})',
+        'if hasattr(torch.backends, "nnpack"):\n    torch.backends.nnpack.set_flags({})',
     ),
     _member(
         "linalg_library",
         Context.linalg_preferred_backend,
         "default",
-        "torch.backends.cuda.preferred_linalg_library({linalg_library!r})",
+        f"{_BACKENDS}cuda.preferred_linalg_library({{!r}})",
         Kind.NAME,
         "at::LinalgBackend",
     ),
