@@ -255,7 +255,7 @@ class ArgumentReporter:
             with suppress(GdbextError):
                 arguments = self._recovery.find(stack, call, recovered)
                 if inner:
-                    arguments = self._recovery.completed(stack, arguments, inner[1], inner_arguments)
+                    arguments = self._recovery.with_inner_values(stack, arguments, inner[1], inner_arguments)
                 if doubt:
                     arguments = self._doubted(arguments, recovered.keyset or 0, doubt)
             frames.append(frame._replace(arguments=tuple(map(self._described, arguments))))

@@ -28,7 +28,7 @@ _ITEMS = 200
 """Items of a container that is shown as a value, at most."""
 
 
-def shown(value: PyRef, nesting: int = 4) -> compile_section.ConfigValue:
+def plain_value(value: PyRef, nesting: int = 4) -> compile_section.ConfigValue:
     """The value as plain Python: a number, a text, None, or a list, tuple, set (in order) or dict of such, ``nesting``
     deep. Raises MemoryFault, BadData for all others."""
     kind = value.read(type_name)
@@ -37,13 +37,15 @@ def shown(value: PyRef, nesting: int = 4) -> compile_section.ConfigValue:
     if not nesting:
         raise BadData("containers are nested too deep")
     if kind == "dict":
-        return {str(key.plain(TEXT_LIMIT)): shown(item, nesting - 1) for key, item in value.items(_ITEMS).checked()}
+        return {
+            str(key.plain(TEXT_LIMIT)): plain_value(item, nesting - 1) for key, item in value.items(_ITEMS).checked()
+        }
     items = value.elements().checked()
     if kind == "set":
         return tuple(sorted((item.plain(TEXT_LIMIT) for item in items), key=repr))
     if len(items) > _ITEMS:
         raise BadData(f"{len(items)} items are not shown")
-    return tuple(shown(item, nesting - 1) for item in items)
+    return tuple(plain_value(item, nesting - 1) for item in items)
 
 
 _UNSET = "object"
@@ -68,13 +70,13 @@ def changed_options(entries: PyRef, context: Mapping[PyRef, PyRef]) -> CompileOp
         if not value or value == default:
             continue
         try:
-            plain = shown(value)
+            plain = plain_value(value)
         except GdbextError:
             unshown.append(name)
             continue
         is_default = False
         with suppress(GdbextError):
-            other = shown(default)
+            other = plain_value(default)
             is_default = plain == other and isinstance(plain, bool) == isinstance(other, bool)
         if not is_default:
             values[name] = plain
@@ -273,19 +275,19 @@ def expression_size(stack: PyStack) -> int | None:
     """The number of different parts of the expression that the outermost function of SymPy on a stack works on, at
     most a limit of 2000; None without one."""
     for frame in reversed([frame for frame in stack if names.SYMPY in frame.file]):
-        sizes = [size for value in stack.locals(frame).values() if (size := _parts(value)) is not None]
+        sizes = [size for value in stack.locals(frame).values() if (size := _count_parts(value)) is not None]
         if sizes:
             return max(sizes)
     return None
 
 
-def _parts(expression: PyRef) -> int | None:
-    """The number of different parts of an expression, itself included, up to 2000; None for what is none."""
-    seen, leaves, todo = set[PyRef](), set[PyRef](), [expression]
-    while todo and len(seen) + len(leaves) < 2000:
-        part = todo.pop()
-        if part not in seen and part not in leaves:
+def _count_parts(expression: PyRef) -> int | None:
+    """The number of different parts of an expression, itself included, up to 2000; None for another object."""
+    compound, leaves, waiting = set[PyRef](), set[PyRef](), [expression]
+    while waiting and len(compound) + len(leaves) < 2000:
+        part = waiting.pop()
+        if part not in compound and part not in leaves:
             parts = part[names.EXPRESSION_PARTS]
-            (seen if parts else leaves).add(part)
-            todo += parts.elements(2000)
-    return None if expression in leaves else len(seen)
+            (compound if parts else leaves).add(part)
+            waiting += parts.elements(2000)
+    return None if expression in leaves else len(compound)

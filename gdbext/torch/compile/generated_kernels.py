@@ -85,7 +85,7 @@ class GeneratedKernels:
             if library and symbol:
                 yield GeneratedKernel(name, file, library.path, library.base + symbol.vaddr)
 
-    def triton(self) -> list[TritonKernel]:
+    def triton_kernels(self) -> list[TritonKernel]:
         """The kernels for Triton that can be launched, as far as they can be read."""
         kernels: dict[str, set[int]] = {}
         for module in self._cache[names.WRITTEN_MODULES].elements(MODULE_LIMIT):

@@ -19,7 +19,7 @@ from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
 from gdbext.torch.registry.operator_names import ambiguous_operator, matcher, unknown_operator
-from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_name
+from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_operator_name
 from gdbext.torch.singleton import find_singleton, not_yet
 from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStruct, LookupTable, OperatorEntry
 from gdbext.torch.values.containers import MapSlots, map_slots, optional_shape, string_reader
@@ -77,7 +77,7 @@ class Operator:
     @cached_property
     def is_named(self) -> bool:
         """Its name is one, and the one under which the dispatcher has it."""
-        return is_name(*self._names) and self.dispatcher.is_registered_as(self.address, *self._names)
+        return is_operator_name(*self._names) and self.dispatcher.is_registered_as(self.address, *self._names)
 
     @cached_property
     def _table(self) -> bytes:

@@ -213,6 +213,7 @@ class SchemaReader:
         return text if single and not text.startswith("(") else f"({text})"
 
     def _arguments(self, vector: int) -> list[SchemaArgument]:
+        """The arguments or results in a vector of ``c10::Argument``. Raises MemoryFault, BadData."""
         size = structures.ArgumentStruct.size(self._space)
         # PyTorch itself allows 64 arguments that dispatch; the longest operator has 40
         first, count = vector_span(self._memory, vector, size, 512)
@@ -371,8 +372,8 @@ def hidden_result(schema: str) -> bool | None:
     """True if the result goes through a hidden first argument: new tensors, several results, and all that has a
     destructor; False for a reference, a number or an enumeration; None for any other result.
 
-    Results of C++ functions: torchgen/api/cpp.py; classes that have
-    destructors: c10/core/Scalar.h, SymInt.h, SymFloat.h, SymBool.h.
+    Results of C++ functions: torchgen/api/cpp.py; classes with destructors: c10/core/Scalar.h, SymInt.h, SymFloat.h,
+    SymBool.h.
     """
     result = schema.rpartition("-> ")[2].strip()
     if result.startswith("Tensor"):
@@ -408,8 +409,8 @@ def aliased_arguments(text: str) -> dict[str, str]:
     return dict(re.findall(r"\w+\((\w)!\)\S* (\w+)", inside))
 
 
-def is_name(name: str, overload: str) -> bool:
-    """The parser of schemas takes them for a name and an overload, like ``aten::add`` and ``Tensor`` (parseName in
+def is_operator_name(name: str, overload: str) -> bool:
+    """PyTorch's parser of schemas accepts this name and overload, as ``aten::add`` and ``Tensor`` (parseName in
     torch/csrc/jit/frontend/function_schema_parser.cpp). Up to 1,024 letters: PyTorch's longest has a tenth of that."""
     is_qualified = re.fullmatch(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+", name, re.ASCII)
     return max(len(name), len(overload)) <= 1024 and bool(is_qualified and re.fullmatch(r"\w*", overload, re.ASCII))

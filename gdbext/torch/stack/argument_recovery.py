@@ -132,7 +132,7 @@ class ArgumentRecovery:
             sightings[number].append(sighting._replace(value=value))
         return tuple(_judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
 
-    def completed(
+    def with_inner_values(
         self,
         stack: NativeStack,
         arguments: tuple[FoundArgument, ...],

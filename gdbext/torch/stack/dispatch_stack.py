@@ -100,7 +100,7 @@ class DispatchStackReader:
         return stretches(stack, levels, self._links) if levels else []
 
     def _is_unread(self, stack: NativeStack, level: int) -> bool:
-        """Code without a name that is no known kernel, called through a pointer by code that looks kernels up."""
+        """The frame, which ``_may_be_unread``, was called by code that looks kernels up."""
         if not self.sites.function(stack, level):
             return True
         if not stack.function(level + 1):
@@ -109,7 +109,8 @@ class DispatchStackReader:
         return role.opens or role.is_layer or self._events.may_look_up(stack, level + 1)
 
     def _may_be_unread(self, stack: NativeStack, level: int) -> bool:
-        """Code without a name, of a library that can have kernels, that is no known kernel and may be called as one."""
+        """The frame's code has no name, is in a library that can have kernels, and is no known kernel, but may have been
+        called through a pointer, as a kernel is."""
         module = stack.frames[level].module
         if not module or stack.function(level) or not self._links.uses_dispatcher(module):
             return False
@@ -119,7 +120,8 @@ class DispatchStackReader:
         return not is_entry and self.sites.ends_in_pointer(stack, level + 1) is not False
 
     def _recover_steps(self, stack: NativeStack) -> Steps:
-        """The steps of a stack; calls that only seemed to be dispatches are left out, or noted as unproven."""
+        """The steps of a stack. Calls without proof that they are dispatches are left out; ``_unproven`` notes those of
+        kernels without names."""
         calls = self._calls(stack)
         steps: Steps = []
         unproven = self._unproven.setdefault(stack.path, set())

@@ -227,7 +227,7 @@ class KernelMatcher:
             self._entries[kernel, start] = next(reaching, 0)
         return self._entries[kernel, start]
 
-    def body(self, stack: NativeStack, level: int) -> int:
+    def wrapped_function(self, stack: NativeStack, level: int) -> int:
         """Start of the function that the wrapper in frame ``level`` called through the pointer that its functor holds,
         itself or by its helpers; 0 for other frames, and before it is called. It may have left by a jump for another.
         """
@@ -251,7 +251,7 @@ class KernelMatcher:
         wrappers of all functions of one type are the same code. A wrapper without a name is known by the class of the
         kernel's functor."""
         if stack.function(level) or not self._holds_pointer(kernel):
-            body = self.body(stack, level)
+            body = self.wrapped_function(stack, level)
         else:
             start = self._function_start(stack, level)
             is_wrapper = start != 0 and start in (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)

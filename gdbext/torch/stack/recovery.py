@@ -264,7 +264,7 @@ class OperatorSearch:
         if call.kernel is None:
             return None
         function = self._sites.function(stack, call.kernel)
-        body = self._matcher.body(stack, call.kernel)
+        body = self._matcher.wrapped_function(stack, call.kernel)
         if not function or (function.names and not body):
             return None
         entry = self._registered.at(function.start, function.module)

@@ -149,6 +149,7 @@ class DispatchStateReader:
         thread = self._variables.of(thread_pointer)
 
         def attempt(what: str, reader: Callable[[], _T]) -> _T | None:
+            """What ``reader`` returns; None, with a sentence in ``problems``, if it raises."""
             try:
                 return reader()
             except GdbextError as error:

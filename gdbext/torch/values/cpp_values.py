@@ -126,7 +126,7 @@ def argument_slots(
     return architecture.place_arguments(passings)
 
 
-def floating(kind: str, word: int) -> Value:
+def float_value(kind: str, word: int) -> Value:
     """A ``double`` or ``float`` in the low bytes of a word."""
     raw = word.to_bytes(8, "little")
     if kind == "double":
@@ -170,7 +170,7 @@ class CppValues:
     def _word(self, kind: str, word: int) -> Value:
         """The value of a type that takes one word."""
         if kind in FLOATS:
-            return floating(kind, word)
+            return float_value(kind, word)
         if kind.startswith("std::array<bool"):
             count = number(re.sub(r"\D", "", kind.rpartition(",")[2])) or 0
             return Value(f"[{', '.join(str(bool(word >> 8 * index & 1)) for index in range(min(count, 8)))}]")
