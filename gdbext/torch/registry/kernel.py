@@ -197,7 +197,7 @@ class KernelReader:
             name = self._names[kernel, entry] = self._read_name(kernel, entry)
         if name.aliases and (key or operator):
             functions = (name.function, *name.aliases)
-            best = most_telling(functions, key, operator)
+            best = best_function_name(functions, key, operator)
             if best != name.function:
                 return KernelName(best, name.kind, tuple(function for function in functions if function != best))
         return name
@@ -379,7 +379,7 @@ def plain_name(signature: str) -> str:
     return name
 
 
-def most_telling(functions: Sequence[str], key: str = "", operator: str = "") -> str:
+def best_function_name(functions: Sequence[str], key: str = "", operator: str = "") -> str:
     """The function, of several at one address, that names this key and operator best; the first if none does.
 
     Folded code has the names of all that were folded: ``wrapper_CPU__add``, ``wrapper_SparseCPU__add``. A name

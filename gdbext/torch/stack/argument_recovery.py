@@ -19,10 +19,10 @@ from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, STABLE_HANDLES, STABL
 from gdbext.torch.registry.schema import hidden_result, schema_results, schema_types
 from gdbext.torch.stack.call_arguments import CallSites, SavedArguments
 from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall, frames_with_types
-from gdbext.torch.stack.kernel_match import BETWEEN, entered_unboxed, functor_words, registered_signature
+from gdbext.torch.stack.kernel_match import BETWEEN, functor_words, registered_signature, unboxed_entry_signature
 from gdbext.torch.stack.roles import KernelSignature, operator_method, parameters
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.cpp_values import LIST_LIMIT, Value, has_destructor, joined, used_bytes
+from gdbext.torch.values.cpp_values import LIST_LIMIT, Value, has_destructor, list_value, used_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -221,7 +221,7 @@ class ArgumentRecovery:
             return
         entered: KernelSignature | None = None
         if inspected.kinds is None:
-            entered = entered_unboxed(operator, kernel, function.start, function.names)
+            entered = unboxed_entry_signature(operator, kernel, function.start, function.names)
         elif kernel.unboxed and function.start == kernel.unboxed and inspected.hidden is not None:
             entered = KernelSignature(inspected.kinds, inspected.hidden)
         if not entered or len(entered.parameters) != inspected.num_arguments:
@@ -369,7 +369,7 @@ class ArgumentRecovery:
         if array is None or count != len(kinds):
             return
         words = self._memory.words(array, count)
-        overwritten = len(schema_results(inspected.schema)) if returns_from_stable(stack, call.kernel) else 0
+        overwritten = len(schema_results(inspected.schema)) if may_write_stable_results(stack, call.kernel) else 0
         for number, (kind, word) in enumerate(zip(kinds, words)):
             if number < overwritten:
                 continue
@@ -426,7 +426,7 @@ class ArgumentRecovery:
                 return self._values.stored(f"std::vector<{_STORED_TYPES[element]}, std::allocator<", address)
             first, count = vector_span(self._memory, address, _SHAPES[element][0], LIST_LIMIT)
             handles = self._memory.words(first, 2 * count)[::2]
-            return joined([self._values.read(_WORD_TYPES[element], [handle]) for handle in handles], count)
+            return list_value([self._values.read(_WORD_TYPES[element], [handle]) for handle in handles], count)
         except (GdbextError, KeyError):
             return None
 
@@ -470,7 +470,7 @@ _STORED_TYPES = {
 """C++ types of the tuple's elements, by schema type."""
 
 
-def returns_from_stable(stack: NativeStack, kernel_level: int) -> bool:
+def may_write_stable_results(stack: NativeStack, kernel_level: int) -> bool:
     """The extension's wrapper, which frame ``kernel_level`` called, may be writing its results, or have written them:
     it runs itself, or makes or deletes what only has a handle."""
     inner = stack.function(kernel_level - 2) if kernel_level >= 2 else None

@@ -297,8 +297,8 @@ class FrameRoles:
         return {level: openers[place] for level, place in enumerate(stack.places) if place in openers}
 
     def _elided_opener(self, stack: NativeStack, level: int, function: FunctionRole) -> FunctionRole | None:
-        """The opener that the caller of frame ``level`` called and that left by a tail call for ``function``, the role of
-        that frame; None if the caller called no opener."""
+        """The opener that the caller of frame ``level`` called and that left by a tail call for that frame, whose role
+        is ``function``; None if the caller called no opener."""
         if function.role.opens or function.role in (Role.LOOKUP, Role.ENTERING):
             return None
         target = self._sites.direct_target(stack, level + 1)

@@ -20,7 +20,7 @@ from gdbext.torch.stack.dispatch_calls import DispatchCall, FrameRoles, Recovere
 from gdbext.torch.stack.inlined_events import InlinedDispatchEvents
 from gdbext.torch.stack.key_choice import PendingRedispatch, Steps
 from gdbext.torch.stack.recovery import CallRecovery
-from gdbext.torch.stack.roles import DispatcherLinks, Role, UnreadFrames, engine_calls, static_handle, stretches
+from gdbext.torch.stack.roles import DispatcherLinks, Role, UnreadFrames, engine_calls, static_handle, unread_stretches
 from gdbext.torch.values.key_names import PRIVATE_USE
 
 
@@ -97,7 +97,7 @@ class DispatchStackReader:
             levels = [level for level, place in places if place in nameless and self._is_unread(stack, level)]
             self._unread_levels[stack.path] = levels
         levels = sorted({*levels, *self._unproven.get(stack.path, ())})
-        return stretches(stack, levels, self._links) if levels else []
+        return unread_stretches(stack, levels, self._links) if levels else []
 
     def _is_unread(self, stack: NativeStack, level: int) -> bool:
         """The frame, which ``_may_be_unread``, was called by code that looks kernels up."""
@@ -109,8 +109,8 @@ class DispatchStackReader:
         return role.opens or role.is_layer or self._events.may_look_up(stack, level + 1)
 
     def _may_be_unread(self, stack: NativeStack, level: int) -> bool:
-        """The frame's code has no name, is in a library that can have kernels, and is no known kernel, but may have been
-        called through a pointer, as a kernel is."""
+        """The frame's code has no name, is in a library that can have kernels, and is no known kernel, but it may have
+        been called through a pointer, as a kernel is."""
         module = stack.frames[level].module
         if not module or stack.function(level) or not self._links.uses_dispatcher(module):
             return False

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gdbext.torch.registry.kernel import KernelFunction
 
 
-def entered_unboxed(
+def unboxed_entry_signature(
     operator: Operator, kernel: KernelFunction, start: int, names: Sequence[str]
 ) -> KernelSignature | None:
     """The signature of the function at ``start`` with these mangled names, if it is an unboxed entry of the operator's

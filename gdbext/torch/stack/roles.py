@@ -270,7 +270,7 @@ def role_of_entry(entry: KernelEntry | None) -> FunctionRole:
     return FunctionRole(Role.BOXED_FROM_UNBOXED if entry.has_unboxed else Role.BOXED_KERNEL)
 
 
-def stretches(stack: NativeStack, levels: Sequence[int], links: DispatcherLinks) -> list[UnreadFrames]:
+def unread_stretches(stack: NativeStack, levels: Sequence[int], links: DispatcherLinks) -> list[UnreadFrames]:
     """The frames without names around these levels, each stretch once."""
 
     def end(level: int, module: Module, step: int) -> int:

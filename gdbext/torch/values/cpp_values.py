@@ -254,7 +254,9 @@ class CppValues:
         if length > _LONGEST:
             raise BadData(f"a list of {length} elements")
         size = self._size(inner)
-        return joined([self.stored(inner, address + size * index) for index in range(min(length, LIST_LIMIT))], length)
+        return list_value(
+            [self.stored(inner, address + size * index) for index in range(min(length, LIST_LIMIT))], length
+        )
 
     def _size(self, kind: str) -> int:
         """Bytes of an element of that type. Raises BadData for a type that is not known."""
@@ -275,7 +277,7 @@ class CppValues:
         """A c10::List: a vector of IValues."""
         size, items = self.ivalue_size, structures.ListImpl(self._space, implementation)
         first, count = vector_span(self._memory, items.list, size, _LONGEST)
-        return joined([self.boxed(first + size * index) for index in range(min(count, LIST_LIMIT))], count)
+        return list_value([self.boxed(first + size * index) for index in range(min(count, LIST_LIMIT))], count)
 
     def stored(self, kind: str, address: int) -> Value:
         """The object of type ``kind`` at ``address``."""
@@ -309,16 +311,11 @@ class CppValues:
             return self.symint(self._memory.i64(address))
         if kind == "at::Generator":
             return Value("a generator")
-        if kind == "double":
-            return self._double(address)
         return self._word(kind, int.from_bytes(self._memory.read(address, 8), "little"))
 
     def _tag(self, enum: str, value: int) -> str | None:
         """The name of an enumerator, None if there is none of that value."""
         return {number: name for name, number in self._layout.enum(enum).items()}.get(value)
-
-    def _double(self, address: int) -> Value:
-        return Value(repr(struct.unpack("<d", self._memory.read(address, 8))[0]))
 
     def tensor(self, implementation: int) -> Value:
         """A tensor by its TensorImpl."""
@@ -376,7 +373,7 @@ class CppValues:
         if tag == "Bool":
             return Value(str(self._memory.u8(payload) != 0))
         if tag == "Double":
-            return self._double(payload)
+            return float_value("double", self._memory.u64(payload))
         if tag == "Device":
             return Value(self.device(self._memory.u16(payload)))
         if tag == "Int":
@@ -396,8 +393,8 @@ class CppValues:
         return Value(quoted(text[:_TEXT_LIMIT]) + ("…" if len(text) > _TEXT_LIMIT else ""))
 
 
-def joined(values: Sequence[Value], count: int) -> Value:
-    """A list of ``count`` elements, the first of which are ``values``."""
+def list_value(values: Sequence[Value], count: int) -> Value:
+    """The value of a list of ``count`` elements, the first of which are ``values``."""
     more = [f"… {count - len(values)} more"] if count > len(values) else []
     text = f"[{', '.join([*(value.text for value in values), *more])}]"
     if not any(value.tensors for value in values):

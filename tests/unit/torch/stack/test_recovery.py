@@ -12,7 +12,7 @@ from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.schema import SchemaText
-from gdbext.torch.stack.argument_recovery import returns_from_stable
+from gdbext.torch.stack.argument_recovery import may_write_stable_results
 from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
 from gdbext.torch.stack.recovery import CallRecovery
@@ -172,4 +172,4 @@ def test_results_may_be_there() -> None:
         inner = [None if name is None else SimpleNamespace(names=(name,)) for name in names]
         functions = [*inner, SimpleNamespace(names=("StableIValueBoxedKernel",))]
         stack: Any = SimpleNamespace(function=functions.__getitem__)
-        assert returns_from_stable(stack, len(names)) is returns, names
+        assert may_write_stable_results(stack, len(names)) is returns, names
