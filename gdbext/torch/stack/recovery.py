@@ -306,103 +306,8 @@ _VIRTUAL_CALLS = (
 """Parts of the names of kernels that end in a virtual call, and of the functions that they call."""
 
 
-class KnownFallbacks:
-    """Recognizes PyTorch's own fallbacks, which leave the stack by a tail call, and the Python dispatcher's calls."""
-
-    def __init__(self, dispatcher: Dispatcher, memory: Memory, matcher: KernelMatcher, sites: CallSites) -> None:
-        self._dispatcher = dispatcher
-        self._memory = memory
-        self._matcher = matcher
-        self._sites = sites
-        self._virtual_calls: dict[tuple[KernelFunction, int], bool] = {}
-        """Whether a kernel ends in a virtual call of the function with that start."""
-
-    def left_for_frame(self, stack: NativeStack, level: int, operator: Operator, keyset: int) -> bool:
-        """The kernel for ``keyset`` is a fallback that left by a tail call for what runs in frame ``level``: a virtual
-        function of its own, or the kernel for everything below its key."""
-        for _ in range(4):  # in a row, at most one for each kind (negation, conjugation, zeros, tracing)
-            index, kernel = operator.kernel_for(keyset)
-            if self._ends_in_virtual_call(stack, level, kernel):
-                return True
-            if not kernel.valid or not self.redispatches_below_its_key(kernel):
-                return False
-            keyset = self._keyset_below(keyset, index)
-            if not keyset or not self._dispatcher.keys.can_be_keyset(keyset):
-                return False
-            if self._matcher.matches_frame(stack, level, operator.kernel_for(keyset)[1]):
-                return True
-        return False
-
-    def redispatches_below_its_key(self, kernel: KernelFunction) -> bool:
-        """The kernel is known to redispatch with everything below its own key."""
-        return _redispatches_below_its_key(self._dispatcher.kernels.name(kernel).function)
-
-    def _ends_in_virtual_call(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
-        """The kernel leaves by a virtual call of the function of frame ``level``."""
-        function = stack.function(level)
-        key = kernel, function.start if function else 0
-        if key not in self._virtual_calls:
-            name = self._dispatcher.kernels.name(kernel).function
-            texts = " ".join(function.demangled) if function else ""
-            self._virtual_calls[key] = any(
-                any(part in name for part in kernels) and any(part in texts for part in called)
-                for kernels, called in _VIRTUAL_CALLS
-            )
-        return self._virtual_calls[key]
-
-    def accept_below_caller(
-        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, caller: RecoveredCall
-    ) -> None:
-        """Accept the keyset of ``caller`` below its own key, if the kernel for that is what runs."""
-        operator = result.operator
-        if not operator or call.kernel is None or caller.keyset is None or caller.index is None:
-            return
-        value = self._keyset_below(caller.keyset, caller.index)
-        if not self._dispatcher.keys.can_be_keyset(value):
-            return
-        index, kernel = operator.kernel_for(value)
-        entry = self._matcher.entry_of_frame(stack, call.kernel, kernel) if kernel.valid else 0
-        if entry or self.left_for_frame(stack, call.kernel, operator, value):
-            result.evidence.append(f"keyset {value:#x}: what is below the key of the fallback that goes on here")
-            result.accept(value, index, kernel, Certainty.VERIFIED, entry)
-
-    def _keyset_below(self, keyset: int, index: int) -> int:
-        """The rest of ``keyset`` below the key of a table index."""
-        keys = self._dispatcher.keys
-        key = keys.key_of_index(index)
-        value = keyset & keys.full_after(key)
-        # FULL_AFTER keeps the Python dispatcher's key, and its fallback removes it
-        return value & ~keys.bits_of(key) if key == "PythonDispatcher" else value
-
-    def accept_key_named_by_python(
-        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, around: RecoveredCall | None
-    ) -> bool:
-        """Accept the key that Python named: the highest one of the keyset around it, but for its own, if the kernel of
-        that key is what runs; False if it is not. Raises GdbextError."""
-        operator, keys = result.operator, self._dispatcher.keys
-        if not operator or call.kernel is None or not around or around.operator is not operator:
-            return False
-        if not is_python_dispatcher(stack, call.header[0]) or around.keyset is None:
-            return False
-        wanted = around.keyset & ~keys.bits_of("PythonDispatcher")
-        if not wanted:
-            return False
-        index, kernel = operator.kernel_for(wanted)
-        entry = self._matcher.entry_of_frame(stack, call.kernel, kernel) if kernel.valid else 0
-        if not entry and not self.left_for_frame(stack, call.kernel, operator, wanted):
-            return False
-        result.evidence.append(f"Python was asked for {keys.key_of_index(index)}, and its kernel is what runs")
-        # a boxed call (BoxedKernel_impl.h) passes the keyset behind the operator's handle
-        _, handle, keyset = self._sites.arguments(stack, call.header[-1], 3)
-        is_handle = handle and not handle & 7 and self._memory.try_u64(handle) == operator.address
-        if not keyset or not is_handle or not keys.can_be_keyset(keyset):
-            keyset = None
-            result.evidence.append("which keyset the Python dispatcher's call passes is not known")
-        result.accept(keyset, index, kernel, Certainty.INFERRED if keyset is None else Certainty.EXACT, entry)
-        return True
-
-
 def _redispatches_below_its_key(function: str) -> bool:
+    """A kernel of that name is known to redispatch with everything below its own key."""
     return any(part in function for part in assumed_symbols.KERNELS_BELOW_THEIR_KEY)
 
 
@@ -416,10 +321,11 @@ class CallRecovery:
         self._modules = symbolizer.modules
         self._sites = sites
         self._matcher = KernelMatcher(memory, symbolizer, sites)
-        self._fallbacks = KnownFallbacks(dispatcher, memory, self._matcher, sites)
         self.registered = RegisteredKernels(dispatcher, self._matcher.jumps)
         """Registered kernels of code without names."""
         self._operators = OperatorSearch(dispatcher, memory, symbolizer, sites, self._matcher, self.registered)
+        self._virtual_calls: dict[tuple[KernelFunction, int], bool] = {}
+        """Whether a kernel ends in a virtual call of the function with that start."""
 
     def recover(
         self,
@@ -440,14 +346,14 @@ class CallRecovery:
         try:
             operator = result.operator = self._operators.find(stack, call, outer, result.evidence)
             if operator and for_key:
-                if not self._fallbacks.accept_key_named_by_python(stack, call, result, around):
+                if not self._accept_key_named_by_python(stack, call, result, around):
                     self._infer_entry_from_kernel(stack, call, result, operator)
             elif operator:
                 caller = around if is_call is False and around and around.operator is operator else None
                 self._find_keyset(stack, call, result, operator, self._limits(operator, caller, is_call is True))
                 function = stack.function(call.header[0]) if result.keyset is None and caller else None
                 if caller and function and any(map(_redispatches_below_its_key, function.demangled)):
-                    self._fallbacks.accept_below_caller(stack, call, result, caller)
+                    self._accept_below_caller(stack, call, result, caller)
         except GdbextError as error:
             result.evidence.append(f"stopped here: {error.what}")
         return result
@@ -462,8 +368,8 @@ class CallRecovery:
         if self._matcher.matches_frame(stack, call.kernel, outer.kernel):
             return None
         result = RecoveredCall(operator=outer.operator)
-        if self._fallbacks.redispatches_below_its_key(outer.kernel):
-            self._fallbacks.accept_below_caller(stack, call, result, outer)
+        if _redispatches_below_its_key(self._dispatcher.kernels.name(outer.kernel).function):
+            self._accept_below_caller(stack, call, result, outer)
         if not result.kernel:
             self._infer_entry_from_kernel(stack, call, result, outer.operator)
         if not result.kernel:
@@ -648,7 +554,7 @@ class CallRecovery:
                     return True
                 break
         return call.kernel is not None and (
-            self._fallbacks.left_for_frame(stack, call.kernel, operator, keyset)
+            self._left_for_frame(stack, call.kernel, operator, keyset)
             or self._matcher.may_have_left(stack, call.kernel, kernel, operator)
         )
 
@@ -707,3 +613,85 @@ class CallRecovery:
             result.kernel = kernel if len(names) < 2 else kernel._replace(functor=0)
             result.confidence = Certainty.INFERRED
             result.evidence.append(f"the running kernel serves {len(indices)} table entries")
+
+    # --- PyTorch's own fallbacks, and the Python dispatcher's calls ---
+
+    def _left_for_frame(self, stack: NativeStack, level: int, operator: Operator, keyset: int) -> bool:
+        """The kernel for ``keyset`` is a fallback that left by a tail call for what runs in frame ``level``: a virtual
+        function of its own, or the kernel for everything below its key."""
+        for _ in range(4):  # in a row, at most one for each kind (negation, conjugation, zeros, tracing)
+            index, kernel = operator.kernel_for(keyset)
+            if self._ends_in_virtual_call(stack, level, kernel):
+                return True
+            if not kernel.valid or not _redispatches_below_its_key(self._dispatcher.kernels.name(kernel).function):
+                return False
+            keyset = self._keyset_below(keyset, index)
+            if not keyset or not self._dispatcher.keys.can_be_keyset(keyset):
+                return False
+            if self._matcher.matches_frame(stack, level, operator.kernel_for(keyset)[1]):
+                return True
+        return False
+
+    def _ends_in_virtual_call(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
+        """The kernel leaves by a virtual call of the function of frame ``level``."""
+        function = stack.function(level)
+        key = kernel, function.start if function else 0
+        if key not in self._virtual_calls:
+            name = self._dispatcher.kernels.name(kernel).function
+            texts = " ".join(function.demangled) if function else ""
+            self._virtual_calls[key] = any(
+                any(part in name for part in kernels) and any(part in texts for part in called)
+                for kernels, called in _VIRTUAL_CALLS
+            )
+        return self._virtual_calls[key]
+
+    def _accept_below_caller(
+        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, caller: RecoveredCall
+    ) -> None:
+        """Accept the keyset of ``caller`` below its own key, if the kernel for that is what runs."""
+        operator = result.operator
+        if not operator or call.kernel is None or caller.keyset is None or caller.index is None:
+            return
+        value = self._keyset_below(caller.keyset, caller.index)
+        if not self._dispatcher.keys.can_be_keyset(value):
+            return
+        index, kernel = operator.kernel_for(value)
+        entry = self._matcher.entry_of_frame(stack, call.kernel, kernel) if kernel.valid else 0
+        if entry or self._left_for_frame(stack, call.kernel, operator, value):
+            result.evidence.append(f"keyset {value:#x}: what is below the key of the fallback that goes on here")
+            result.accept(value, index, kernel, Certainty.VERIFIED, entry)
+
+    def _keyset_below(self, keyset: int, index: int) -> int:
+        """The rest of ``keyset`` below the key of a table index."""
+        keys = self._dispatcher.keys
+        key = keys.key_of_index(index)
+        value = keyset & keys.full_after(key)
+        # FULL_AFTER keeps the Python dispatcher's key, and its fallback removes it
+        return value & ~keys.bits_of(key) if key == "PythonDispatcher" else value
+
+    def _accept_key_named_by_python(
+        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, around: RecoveredCall | None
+    ) -> bool:
+        """Accept the key that Python named: the highest one of the keyset around it, but for its own, if the kernel of
+        that key is what runs; False if it is not. Raises GdbextError."""
+        operator, keys = result.operator, self._dispatcher.keys
+        if not operator or call.kernel is None or not around or around.operator is not operator:
+            return False
+        if not is_python_dispatcher(stack, call.header[0]) or around.keyset is None:
+            return False
+        wanted = around.keyset & ~keys.bits_of("PythonDispatcher")
+        if not wanted:
+            return False
+        index, kernel = operator.kernel_for(wanted)
+        entry = self._matcher.entry_of_frame(stack, call.kernel, kernel) if kernel.valid else 0
+        if not entry and not self._left_for_frame(stack, call.kernel, operator, wanted):
+            return False
+        result.evidence.append(f"Python was asked for {keys.key_of_index(index)}, and its kernel is what runs")
+        # a boxed call (BoxedKernel_impl.h) passes the keyset behind the operator's handle
+        _, handle, keyset = self._sites.arguments(stack, call.header[-1], 3)
+        is_handle = handle and not handle & 7 and self._memory.try_u64(handle) == operator.address
+        if not keyset or not is_handle or not keys.can_be_keyset(keyset):
+            keyset = None
+            result.evidence.append("which keyset the Python dispatcher's call passes is not known")
+        result.accept(keyset, index, kernel, Certainty.INFERRED if keyset is None else Certainty.EXACT, entry)
+        return True
