@@ -255,6 +255,7 @@ class Dispatcher:
         return self.memory.consistent(self._read_names)
 
     def _read_names(self) -> dict[str, int]:
+        """As ``names``; sets ``nameless``, too."""
         names: dict[str, int] = {}
         self.nameless.clear()
         size, unpack = self.strings.size, struct.Struct("<Q").unpack_from

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.torch.registry.kernel import UNNAMED, KernelFacts, KernelFunction, RegisteredKernel
 from gdbext.torch.structures import AnnotatedKernel, OperatorEntry
-from gdbext.torch.values.containers import check_hashed, has_cxx11_abi, list_items, map_entries
+from gdbext.torch.values.containers import check_hashed, has_cxx11_abi, list_items, map_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -146,7 +146,7 @@ class DispatchTables:
         """
         entry, names = OperatorEntry(self.dispatcher.space, operator.address), self._keys.key_names
         address = entry.place(OperatorEntry.kernels_)
-        entries = map_entries(self._memory, address, self._value_size)
+        entries = list(map_slots(self._memory, address, self._value_size))
         check_hashed(self._memory, address, self._value_size, entries, 2)
         registrations: list[OperatorRegistration] = []
         for value, header in sorted((entry.raw[0] | entry.raw[1] << 8, entry.address + 8) for entry in entries):

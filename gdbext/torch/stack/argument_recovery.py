@@ -212,8 +212,8 @@ class ArgumentRecovery:
             yield from self._saved(stack, opener, signature)
 
     def _at_unboxed_entry(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
-        """The unboxed function of a kernel: where it was called, and where it has saved what it was given. Its types
-        are known by the operator's own functions, or by what the kernel itself tells."""
+        """Places where the unboxed function of a kernel was called, and where it has saved what it was given. Its types
+        are known by the operator's own functions, or by the kernel itself."""
         stack, kernel_level = inspected.stack, inspected.call.kernel
         kernel, operator = inspected.recovered.kernel, inspected.recovered.operator
         function = self._sites.function(stack, kernel_level) if kernel_level is not None else None
@@ -233,8 +233,8 @@ class ArgumentRecovery:
             yield from self._called(stack, kernel_level, signature, inspected.recovered, certain)
 
     def _at_body(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
-        """The kernel's own function if no name tells it: its wrapper has called it through the pointer that the functor
-        holds. The operator has its type, but for a keyset that it may take first."""
+        """Places where the kernel's own function was called, if no name tells it: its wrapper has called it through the
+        pointer that the functor holds. The operator has its type, but for a keyset that it may take first."""
         stack, kernel_level, recovered = inspected.stack, inspected.call.kernel, inspected.recovered
         kernel, operator = recovered.kernel, recovered.operator
         if not kernel or not operator or kernel_level is None or not kernel.functor or recovered.keyset is None:
@@ -257,7 +257,8 @@ class ArgumentRecovery:
             yield from self._called(stack, level, signature, recovered, True)
 
     def _at_typed_frames(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
-        """Layers of the call, and the kernel's own function, whose names have the types."""
+        """Places where layers of the call and the kernel's own function, whose names have the types, were called, and
+        where they have saved what they were given."""
         stack, call = inspected.stack, inspected.call
         if inspected.hidden is None:
             return
@@ -339,8 +340,11 @@ class ArgumentRecovery:
     def _sightings(
         self, signature: Signature, word: Callable[[Slot, int], tuple[int | None, bool]], place: str
     ) -> Iterator[tuple[int, Sighting]]:
-        """``word`` takes a slot and the number of its bytes that matter, and returns its word (None if unknown) and
-        whether that is certainly what was passed."""
+        """The values of the arguments whose words are all known.
+
+        ``word`` takes a slot and the number of its bytes that matter, and returns its word (None if unknown) and
+        whether that is certainly what was passed.
+        """
         for number, (kind, slots) in enumerate(zip(signature.kinds, signature.slots)):
             read = [word(slot, used_bytes(kind, position)) for position, slot in enumerate(slots)]
             words = [value for value, _ in read if value is not None]

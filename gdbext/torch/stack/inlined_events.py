@@ -296,7 +296,7 @@ class InlinedDispatchEvents:
         return self._kernel_is_for_key[pc]
 
     def _kernel_origin(self, insn: Instruction) -> str:
-        """How the kernel was found that is called after this instruction: "for key" or "looked up"; "other call" for a
+        """The origin of the kernel that is called after this instruction: "for key" or "looked up"; "other call" for a
         call through an unknown pointer, "" if the instruction says nothing."""
         if not insn.is_call:
             return "looked up" if self._shifts(insn) or self._indexes_dispatch_table(insn) else ""
@@ -330,6 +330,7 @@ class InlinedDispatchEvents:
         return levels
 
     def _backward_reach(self, stack: NativeStack, level: int) -> BackwardReach | None:
+        """What leads to the call that frame ``level`` made; None if its code has no such call."""
         pc = stack.frames[level].pc
         if pc not in self._reach_before:
             self._reach_before[pc] = backward_reach(
@@ -358,8 +359,8 @@ class InlinedDispatchEvents:
         return self._is_step_callbacks[target]
 
     def _dispatches(self, function: Function | None) -> bool:
-        """The function contains a lookup, or calls one. The name alone tells it of a function of PyTorch's own, and of
-        one whose code has no known call."""
+        """The function contains a lookup, or calls one. A function with a name that is PyTorch's own, or whose code has
+        no known call, is trusted to do so."""
         if not function:
             return False
         if function.start not in self._dispatching:

@@ -222,6 +222,7 @@ class OperatorSearch:
         return operator, f"address of a table entry of OperatorDef {operator.address:#x}, whose kernel runs"
 
     def _by_functor_passed(self, stack: NativeStack, call: DispatchCall) -> Proof:
+        """By the functor that the running kernel was called with, if it is in one operator's table only."""
         functor = self._passed_functor(stack, call)
         if not functor or functor & 7:
             return None
@@ -464,6 +465,7 @@ class CallRecovery:
         first = values[0]
 
         def is_at_keyset(position: int, kernel: KernelFunction) -> bool:
+            """The argument at ``position`` must be the keyset of the call, if that enters ``kernel``."""
             if call.elided and level == call.header[0]:
                 # at::_ops::NAME::redispatch(keyset, …); behind a result pointer, which leads to the stack above, if any
                 sp = stack.frames[level].sp

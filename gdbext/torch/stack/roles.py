@@ -142,7 +142,7 @@ def classify(function: Function | None) -> FunctionRole:
     if not function:
         return PLAIN
     for name in function.names:
-        role = _by_mangled_name(name)
+        role = _role_of_mangled_name(name)
         if role:
             return role
     for text, mangled in zip(function.demangled, function.names):
@@ -158,7 +158,7 @@ def classify(function: Function | None) -> FunctionRole:
     return FunctionRole(Role.PLAIN, "", "", functor) if functor else PLAIN
 
 
-def _by_mangled_name(name: str) -> FunctionRole | None:
+def _role_of_mangled_name(name: str) -> FunctionRole | None:
     if name.startswith("__cxa_guard_acquire"):
         return FunctionRole(Role.ENTERING, "", "", name)
     if not name.startswith("_Z"):

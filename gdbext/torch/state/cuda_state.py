@@ -32,7 +32,7 @@ from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_structures import AllocatorCounts, AllocatorStatistics
 from gdbext.torch.state.thread_variable import ThreadVariables
 from gdbext.torch.torch_symbol import TorchSymbol
-from gdbext.torch.values.containers import map_entries, read_map_header, vector_span
+from gdbext.torch.values.containers import map_slots, read_map_header, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class
 from gdbext.torch.values.value_structures import StdMutex
 
@@ -324,7 +324,7 @@ class _Pending:
         for address in range(self._start, self._start + _REACH, 8):
             with suppress(GdbextError):
                 if read_map_header(self._memory, address).elements == active:
-                    entries = map_entries(self._memory, address, 8)
+                    entries = map_slots(self._memory, address, 8)
                     blocks = [int.from_bytes(entry.raw[:8], "little") for entry in entries]
                     self._shift = self._shift_of(blocks, address)
                     return address
@@ -353,7 +353,7 @@ class _Pending:
         for address in range(start, start + _REACH // 4, 8):
             with suppress(GdbextError):
                 if read_map_header(self._memory, address).elements:
-                    entries = map_entries(self._memory, address, _STREAM_AND_DEQUE)
+                    entries = map_slots(self._memory, address, _STREAM_AND_DEQUE)
                     rows = [_POINTERS.unpack(entry.raw) for entry in entries]
                     return tuple(event for row in rows for event in self._events_of(row))
         return ()

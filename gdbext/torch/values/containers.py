@@ -247,11 +247,6 @@ class MapSlots:
         return {words[slot]: slot for slot in self._used}
 
 
-def map_entries(memory: Memory, address: int, value_size: int) -> list[MapEntry]:
-    """The entries of the ``ska::flat_hash_map`` at ``address``. Raises BadData, MemoryFault."""
-    return list(map_slots(memory, address, value_size))
-
-
 def map_slots(memory: Memory, address: int, value_size: int) -> MapSlots:
     """The occupied slots of the ``ska::flat_hash_map`` at ``address``, in memory order, from one read.
 

@@ -254,9 +254,8 @@ class CppValues:
         if length > _LONGEST:
             raise BadData(f"a list of {length} elements")
         size = self._size(inner)
-        return list_value(
-            [self.stored(inner, address + size * index) for index in range(min(length, LIST_LIMIT))], length
-        )
+        elements = [self.stored(inner, address + size * index) for index in range(min(length, LIST_LIMIT))]
+        return list_value(elements, length)
 
     def _size(self, kind: str) -> int:
         """Bytes of an element of that type. Raises BadData for a type that is not known."""
