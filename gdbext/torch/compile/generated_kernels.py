@@ -19,17 +19,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from gdbext.cpython.objects.py_ref import PyVariables
+from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.stack.roles import split_types
-
-if TYPE_CHECKING:
-    from gdbext.cpython.threads.runtime import PythonRuntime
 
 MODULE_LIMIT = 500
 _MOST_GLOBALS = 20_000
@@ -53,8 +50,9 @@ class GeneratedKernel(NamedTuple):
 class GeneratedKernels:
     """The kernels of one process, by Inductor's ``PyCodeCache``; ``problems`` says what could not be read."""
 
-    def __init__(self, python: PythonRuntime, symbolizer: Symbolizer) -> None:
-        self._cache = python.globals_of(names.CODE_CACHE)[names.PY_CODE_CACHE]
+    def __init__(self, code_cache: PyRef, symbolizer: Symbolizer) -> None:
+        """``code_cache``: the global variables of the module ``names.CODE_CACHE``."""
+        self._cache = code_cache[names.PY_CODE_CACHE]
         self._symbolizer = symbolizer
         self.problems: list[str] = []
         self.truncated: list[str] = []

@@ -470,7 +470,7 @@ class CallRecovery:
                 # at::_ops::NAME::redispatch(keyset, …); behind a result pointer, which leads to the stack above, if any
                 sp = stack.frames[level].sp
                 uses_sret = first is not None and sp <= first < sp + (1 << 26)  # 64 MiB: no stack is larger
-                return first is not None and position == int(uses_sret)
+                return first is not None and position == (1 if uses_sret else 0)
             if call.detail is Role.LOOKUP and level == call.header[-1]:
                 return position == 1  # OperatorEntry::lookup(this, keyset)
             if call.kernel != level - 1 or not self._sites.site(stack, level).through_pointer:
