@@ -129,7 +129,7 @@ class DispatchFrame(NamedTuple):
     confidence: Certainty
     """The confidence of the keyset."""
     never_entered: Sparse[str | None] = None
-    """The key that the kernel was expected to redispatch to and did not reach; None if that is unknown."""
+    """The key that the kernel was expected to redispatch to and did not reach, if that is known."""
     arguments: Sparse[tuple[Argument, ...]] = ()
     """The arguments if they were requested, in the order of the schema."""
     evidence: Explained[tuple[str, ...]] = ()
