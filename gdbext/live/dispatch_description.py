@@ -142,7 +142,7 @@ class Describer:
             event=DispatchEvent(event),
             op=current.name,
             overload=current.overload,
-            keyset=DispatchKeySet(bits, keys.decode(bits)),
+            keyset=DispatchKeySet.of_bits(bits, keys),
             key=key,
             table_index=index,
             kernel=Kernel.of_table(kernel, name.text, kernels.fallthrough(kernel), proven),

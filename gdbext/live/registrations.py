@@ -240,7 +240,7 @@ def generated_functions(session: Session, pattern: str) -> list[GeneratedFunctio
             GeneratedFunction(
                 kernel.name, address, f"its launch, in {function}", Equals(Register(arguments[number]), handle)
             )
-            for kernel in session.generated_kernels.triton()
+            for kernel in session.generated_kernels.triton_kernels()
             if fnmatchcase(kernel.name, pattern)
             for address, function, number in launches
             if address

@@ -24,7 +24,7 @@ from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.stack import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
 from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.key_choice import KeySetExplanation
+from gdbext.torch.stack.key_choice import with_key_choice
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind import NativeStack
     from gdbext.torch.stack import DispatchFrame
-    from gdbext.torch.stack.known_fallbacks import RecoveredCall
+    from gdbext.torch.stack.dispatch_calls import RecoveredCall
     from gdbext.torch.state.dispatch_state_reader import DispatchState
 
 
@@ -106,8 +106,11 @@ def report_stack(session: Session, thread: TargetThread, native: bool, explained
     shown = shown_steps(snapshot.dispatch)
     with_arguments = ArgumentReporter(session).at(snapshot.stack, shown)
     steps = [step for step, *_ in session.dispatch_stacks.calls(snapshot.stack)]
-    explanation = KeySetExplanation(session.tensors, session.dispatcher.keys)
-    return report_thread(snapshot, frames=frames, dispatch=explanation.explained(steps, with_arguments, shown))
+    tensors, keys = session.tensors, session.dispatcher.keys
+    for position, described in enumerate(with_arguments):
+        if position in shown:
+            steps[position] = with_key_choice(steps[position], described.arguments, tensors, keys)
+    return report_thread(snapshot, frames=frames, dispatch=tuple(steps))
 
 
 def report_dispatch_state(session: Session, thread: TargetThread, state: DispatchState) -> ThreadReport:
@@ -252,7 +255,7 @@ class ArgumentReporter:
             with suppress(GdbextError):
                 arguments = self._recovery.find(stack, call, recovered)
                 if inner:
-                    arguments = self._recovery.completed(stack, arguments, inner[1], inner_arguments)
+                    arguments = self._recovery.with_inner_values(stack, arguments, inner[1], inner_arguments)
                 if doubt:
                     arguments = self._doubted(arguments, recovered.keyset or 0, doubt)
             frames.append(frame._replace(arguments=tuple(map(self._described, arguments))))

@@ -21,7 +21,7 @@ from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.state.tensor import PYTHON_NODE, NodeReader, TensorReader
 from gdbext.torch.structures import AutogradMeta, Node, SavedVariable
 from gdbext.torch.torch_symbol import MODULE_HOOK, MODULE_HOOKS
-from gdbext.torch.values.containers import hash_entries, hash_table, vector_span
+from gdbext.torch.values.containers import hash_entries, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class HookReader:
         node = self._nodes.node(address)
         for member, kind in _VECTORS.items():
             if kind is HookKind.NODE_AFTER:  # after an unordered_map from output number to hook
-                shape = hash_table(self._nodes.layout)
-                for _output, hook in hash_entries(self._memory, node.retains_grad_hooks_, shape, 2, _HOOK_LIMIT):
+                table, layout = node.retains_grad_hooks_, self._nodes.layout
+                for _output, hook in hash_entries(self._memory, layout, table, 2, _HOOK_LIMIT):
                     yield from self._functions(hook, HookKind.RETAINS_GRAD)
             for hook in self._vector(node.place(member)):
                 yield from self._functions(hook, kind)

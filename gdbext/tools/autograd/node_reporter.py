@@ -82,7 +82,7 @@ class NodeReporter:
             leaf = self._leaf(address)
             return self._session.tensors.read(leaf).short if leaf else None
 
-        number = self._field("sequence number", lambda: self.nodes.sequence_nr(address))
+        number = self._field("sequence number", lambda: self.nodes.node(address).sequence_nr_)
         return NodeReference(self.name(address), address, number, self._field("variable", variable))
 
     def node_report(self, address: int, running_codes: Collection[int] = ()) -> AutogradNode:
@@ -104,8 +104,8 @@ class NodeReporter:
             next_functions.append(NextFunction(node, edge.input_nr))
         return AutogradNode(
             *reference,
-            topological_nr=field("topological number", lambda: self.nodes.topological_nr(address)),
-            made_by=field("thread", lambda: self._made_by(self.nodes.thread_id(address))),
+            topological_nr=field("topological number", lambda: self.nodes.node(address).topological_nr_),
+            made_by=field("thread", lambda: self._made_by(self.nodes.node(address).thread_id_)),
             forward_op=field("forward operator", forward_operator),
             file=line.file if line else None,
             line=line.line if line else None,
@@ -211,7 +211,7 @@ class ForwardLineReader:
     def of(self, node: int) -> ForwardLine | None:
         """The line that anomaly mode recorded, innermost outside of libraries; else as ``of_function``. Raises BadData,
         MemoryFault, LayoutError."""
-        metadata = self._nodes.anomaly_metadata(node)
+        metadata = self._nodes.node(node).anomaly_metadata_
         if not metadata or "torch::autograd::PyAnomalyMetadata" not in self._classes.of(metadata):
             return self.of_function(node)
         record = self._nodes.memory.u64(metadata + AnomalyMetadata.size(self._nodes.space))

@@ -18,7 +18,7 @@ from gdbext.errors import BadData, UsageError
 from gdbext.render import Style, escape, short_name
 from gdbext.torch.registry import Operator
 from gdbext.torch.stack import DispatchKeySet
-from gdbext.torch.stack.key_choice import ChosenKernel, ExpectedLookup, key_set
+from gdbext.torch.stack.key_choice import ChosenKernel, ExpectedLookup
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -151,7 +151,7 @@ def _lookup(session: Session, args: Namespace) -> LookupSection:
     return LookupSection(
         op=operator.name,
         overload=operator.overload,
-        keyset=key_set(keys, keyset),
+        keyset=DispatchKeySet.of_bits(keyset, keys),
         key=keys.highest_key(keyset),
         table_index=index,
         consistent=links[0].kernel.consistent,
@@ -169,10 +169,10 @@ def _call_keyset(session: Session, operator: Operator, args: Namespace) -> tuple
         match = TENSOR.fullmatch(word)
         if match:
             facts = session.tensors.read(number(match.group(1)))
-            arguments.append(ArgumentKeys(position, facts.short, key_set(keys, facts.key_set)))
+            arguments.append(ArgumentKeys(position, facts.short, DispatchKeySet.of_bits(facts.key_set, keys)))
         else:
             bits = keys.parse(word) if word else 0
-            arguments.append(ArgumentKeys(position, None if word else "no tensor", key_set(keys, bits)))
+            arguments.append(ArgumentKeys(position, None if word else "no tensor", DispatchKeySet.of_bits(bits, keys)))
     tid = None
     if args.thread is None:
         constant = session.layout.constant
@@ -185,5 +185,5 @@ def _call_keyset(session: Session, operator: Operator, args: Namespace) -> tuple
     local = keys.minus(united, excluded)
     mask = operator.extractor.mask(keys, local)
     skipped = keys.minus(local, mask) & ~keys.backend_mask
-    parts = (key_set(keys, bits) for bits in (included, excluded, skipped))
+    parts = (DispatchKeySet.of_bits(bits, keys) for bits in (included, excluded, skipped))
     return local & mask, CallKeys(tuple(arguments), tid, *parts)

@@ -234,7 +234,7 @@ class Summary:
         operator = dispatcher.by_def(what.operator) if what.operator is not None else None
         name, overload = (operator.name, operator.overload) if operator else (None, None)
         bits = what.keyset
-        keyset = None if bits is None else DispatchKeySet(bits, dispatcher.keys.decode(bits))
+        keyset = None if bits is None else DispatchKeySet.of_bits(bits, dispatcher.keys)
         return DispatchSubject(name, overload, what.event, keyset, what.key, what.kernel)
 
 

@@ -11,10 +11,9 @@ from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.formats.demangle import demangle
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.torch.registry.schema import hidden_result, schema_types
-from gdbext.torch.stack.kernel_match import entered_unboxed
+from gdbext.torch.stack.kernel_match import unboxed_entry_signature
 from gdbext.torch.stack.roles import operator_method, parameters
-from gdbext.torch.values.cpp_objects import used_bytes
-from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots
+from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots, used_bytes
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -108,7 +107,7 @@ def kernel_site(session: Session, operator: Operator, address: int) -> ValueSite
     entries = (kernel for kernel in operator.table if address in (kernel.unboxed, kernel.sym_unboxed))
     kernel = next(entries, None)
     names = session.symbolizer.names_at(address)
-    signature = entered_unboxed(operator, kernel, address, names) if kernel else None
+    signature = unboxed_entry_signature(operator, kernel, address, names) if kernel else None
     schema = operator.schema
     arguments = [name for _, name in schema_types(schema.text)] if schema else []
     if not signature or len(arguments) != len(signature.parameters):

@@ -120,7 +120,7 @@ def is_generated(file: str) -> bool:
 
 
 def function_of(name: str) -> str:
-    """The program's function, of one that dynamo made of what follows a graph break."""
+    """The program's function, by the name of that which dynamo made of the code behind a graph break."""
     resumed = re.match(RESUME_FUNCTION, name)
     return resumed["function"] if resumed else name
 
@@ -133,4 +133,4 @@ def is_known(torch: str) -> bool:
 def compared() -> list[str]:
     """The minor releases that were compared, the oldest first."""
     with open(COMPARED, encoding="utf-8") as stream:
-        return [".".join(each.split(".")[:2]) for each in json.load(stream)]
+        return [".".join(release.split(".")[:2]) for release in json.load(stream)]

@@ -28,22 +28,24 @@ _ITEMS = 200
 """Items of a container that is shown as a value, at most."""
 
 
-def shown(value: PyRef, nesting: int = 4) -> compile_section.ConfigValue:
-    """A plain value, or a list, tuple, set or dict of such, ``nesting`` deep; a set in order. Raises MemoryFault,
-    BadData."""
+def plain_value(value: PyRef, nesting: int = 4) -> compile_section.ConfigValue:
+    """The value as plain Python: a number, a text, None, or a list, tuple, set (in order) or dict of such, ``nesting``
+    deep. Raises MemoryFault, BadData for all others."""
     kind = value.read(type_name)
     if kind not in ("list", "tuple", "set", "dict"):
         return value.plain(TEXT_LIMIT)
     if not nesting:
         raise BadData("containers are nested too deep")
     if kind == "dict":
-        return {str(key.plain(TEXT_LIMIT)): shown(item, nesting - 1) for key, item in value.items(_ITEMS).checked()}
+        return {
+            str(key.plain(TEXT_LIMIT)): plain_value(item, nesting - 1) for key, item in value.items(_ITEMS).checked()
+        }
     items = value.elements().checked()
     if kind == "set":
         return tuple(sorted((item.plain(TEXT_LIMIT) for item in items), key=repr))
     if len(items) > _ITEMS:
         raise BadData(f"{len(items)} items are not shown")
-    return tuple(shown(item, nesting - 1) for item in items)
+    return tuple(plain_value(item, nesting - 1) for item in items)
 
 
 _UNSET = "object"
@@ -68,13 +70,13 @@ def changed_options(entries: PyRef, context: Mapping[PyRef, PyRef]) -> CompileOp
         if not value or value == default:
             continue
         try:
-            plain = shown(value)
+            plain = plain_value(value)
         except GdbextError:
             unshown.append(name)
             continue
         is_default = False
         with suppress(GdbextError):
-            other = shown(default)
+            other = plain_value(default)
             is_default = plain == other and isinstance(plain, bool) == isinstance(other, bool)
         if not is_default:
             values[name] = plain
@@ -122,12 +124,14 @@ class DynamoReader:
         return bool(self._global(module, names.CONFIG_ENTRIES))
 
     def _global(self, module: str, name: str) -> PyRef:
+        """A global variable of a module; missing, with the reason in ``problems``, if it cannot be read."""
         value = self._python.globals_of(module)[name]
         if value.fault:
             self.problems.append(f"{module}.{name}: {value.why}")
         return value
 
     def _read(self, module: str, name: str, read: Callable[[PyRef], T], default: T) -> T:
+        """The result of ``read`` for a global variable; ``default``, with the reason in ``problems``, if it fails."""
         value = self._global(module, name)
         if not value:
             self.problems.append(f"{module} has no {name} in this release")
@@ -150,24 +154,24 @@ class DynamoReader:
         return self._read(names.UTILS, names.COUNTERS, read, {})
 
     def compilations(self) -> tuple[compile_section.Compilation, ...]:
-        """The last ones that are recorded, oldest first."""
+        """The last compilations that are recorded, oldest first."""
 
         def read(recorded: PyRef) -> tuple[compile_section.Compilation, ...]:
             metrics = recorded.elements().checked()
             if len(metrics) > METRICS_LIMIT:
                 self.truncated.append(f"{len(metrics)} compilations, truncated at {METRICS_LIMIT}")
-            members = (each.variables().checked() for each in metrics[:METRICS_LIMIT])
+            members = (compilation.variables().checked() for compilation in metrics[:METRICS_LIMIT])
             return tuple(
                 compile_section.Compilation(
-                    compile_id=_text(own["compile_id"]),
-                    function=_text(own["co_name"]),
-                    file=_text(own["co_filename"]),
+                    compile_id=_text_or_none(own["compile_id"]),
+                    function=_text_or_none(own["co_name"]),
+                    file=_text_or_none(own["co_filename"]),
                     line=own["co_firstlineno"].int(),
-                    recompile_reason=_text(own["recompile_reason"]),
-                    fail_type=_text(own["fail_type"]),
-                    fail_reason=_text(own["fail_reason"]),
-                    suppressed=_flag(own["config_suppress_errors"]),
-                    has_code=_flag(own["has_guarded_code"]),
+                    recompile_reason=_text_or_none(own["recompile_reason"]),
+                    fail_type=_text_or_none(own["fail_type"]),
+                    fail_reason=_text_or_none(own["fail_reason"]),
+                    suppressed=_bool_or_none(own["config_suppress_errors"]),
+                    has_code=_bool_or_none(own["has_guarded_code"]),
                 )
                 for own in members
             )
@@ -218,7 +222,7 @@ class DynamoReader:
         return self._read(module, names.CONFIG_ENTRIES, lambda entries: changed_options(entries, variables), nothing)
 
     def inductor_options(self) -> CompileOptions:
-        """The same of Inductor, if it is imported."""
+        """The options of Inductor that differ from their defaults; none if it is not imported."""
         return self.options(names.INDUCTOR_CONFIG) if self.has_module(names.INDUCTOR_CONFIG) else CompileOptions({}, ())
 
     def thread_options(self, main: CompileOptions) -> dict[int, dict[str, compile_section.ConfigValue]]:
@@ -245,11 +249,11 @@ class DynamoReader:
         return dict(variables)
 
 
-def _text(value: PyRef) -> str | None:
+def _text_or_none(value: PyRef) -> str | None:
     return value.str(TEXT_LIMIT) if value.type == "str" else None
 
 
-def _flag(value: PyRef) -> bool | None:
+def _bool_or_none(value: PyRef) -> bool | None:
     return bool(value.int()) if value.type == "bool" else None
 
 
@@ -258,9 +262,10 @@ def _code(value: PyRef) -> Code:
 
 
 def compilation_began(stack: PyStack) -> float | None:
-    """The time (in seconds since the epoch) at which a thread began to compile a function; None if that is not known:
-    MetricsContext of torch/_dynamo/metrics_context.py, which _compile of convert_frame.py has as a variable (2.6 and
-    later)."""
+    """The time (in seconds since the epoch) at which a thread began to compile a function; None if it is unknown.
+
+    _compile of convert_frame.py has it in a variable, a MetricsContext (torch/_dynamo/metrics_context.py; since 2.6).
+    """
     compiling = (frame for frame in stack if frame.file.endswith(names.COMPILER[0]))
     times = (stack.locals(frame)["metrics_context"]["_start_time_ns"].int() for frame in compiling)
     return next((began / 1e9 for began in times if began), None)
@@ -270,19 +275,19 @@ def expression_size(stack: PyStack) -> int | None:
     """The number of different parts of the expression that the outermost function of SymPy on a stack works on, at
     most a limit of 2000; None without one."""
     for frame in reversed([frame for frame in stack if names.SYMPY in frame.file]):
-        sizes = [size for value in stack.locals(frame).values() if (size := _parts(value)) is not None]
+        sizes = [size for value in stack.locals(frame).values() if (size := _count_parts(value)) is not None]
         if sizes:
             return max(sizes)
     return None
 
 
-def _parts(expression: PyRef) -> int | None:
-    """The number of different parts of an expression, itself included, up to 2000; None for what is none."""
-    seen, leaves, todo = set[PyRef](), set[PyRef](), [expression]
-    while todo and len(seen) + len(leaves) < 2000:
-        part = todo.pop()
-        if part not in seen and part not in leaves:
+def _count_parts(expression: PyRef) -> int | None:
+    """The number of different parts of an expression, itself included, up to 2000; None for another object."""
+    compound, leaves, waiting = set[PyRef](), set[PyRef](), [expression]
+    while waiting and len(compound) + len(leaves) < 2000:
+        part = waiting.pop()
+        if part not in compound and part not in leaves:
             parts = part[names.EXPRESSION_PARTS]
-            (seen if parts else leaves).add(part)
-            todo += parts.elements(2000)
-    return None if expression in leaves else len(seen)
+            (compound if parts else leaves).add(part)
+            waiting += parts.elements(2000)
+    return None if expression in leaves else len(compound)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -29,12 +29,12 @@ from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.stack.roles import split_types
 
 MODULE_LIMIT = 500
-_GLOBALS, _LAUNCHERS = 20_000, 32
+_MOST_GLOBALS = 20_000
 
 
 class GeneratedKernel(NamedTuple):
     """A kernel. ``file`` is the Python module that calls it, ``library`` the path of its compiled code, ``source`` the
-    C++ that this was made of, ``address`` that of its function."""
+    path of its C++, ``address`` where its function is."""
 
     name: str
     file: str
@@ -43,18 +43,15 @@ class GeneratedKernel(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Inductor keeps both under one name."""
+        """Inductor keeps the library and its source under one name."""
         return f"{self.library.removesuffix('.so')}.cpp"
 
 
 class GeneratedKernels:
     """The kernels of one process, by Inductor's ``PyCodeCache``; ``problems`` says what could not be read."""
 
-    CODE_CACHE: ClassVar[str] = names.CODE_CACHE
-    """The module of Inductor that keeps them."""
-
     def __init__(self, code_cache: PyRef, symbolizer: Symbolizer) -> None:
-        """``code_cache``: the global variables of that module."""
+        """``code_cache``: the global variables of the module ``names.CODE_CACHE``."""
         self._cache = code_cache[names.PY_CODE_CACHE]
         self._symbolizer = symbolizer
         self.problems: list[str] = []
@@ -69,39 +66,43 @@ class GeneratedKernels:
             if len(modules) > MODULE_LIMIT:
                 self.truncated.append(f"{len(modules)} modules that Inductor wrote, truncated at {MODULE_LIMIT}")
             for module in modules[:MODULE_LIMIT]:
-                for kernel in self._of_module(module.variables(_GLOBALS).checked()):
+                for kernel in self._kernels_in(module.variables(_MOST_GLOBALS).checked()):
                     kernels.setdefault(kernel.address, kernel)
         except GdbextError as error:
             self.problems.append(f"{names.CODE_CACHE}.{names.PY_CODE_CACHE}: {error.what}")
         return list(kernels.values())
 
-    def _of_module(self, own: PyVariables) -> Iterator[GeneratedKernel]:
-        file = own["__file__"].str()
-        for name, value in own.items():
+    def _kernels_in(self, module: PyVariables) -> Iterator[GeneratedKernel]:
+        """The kernels among the global variables of a module that Inductor wrote."""
+        file = module["__file__"].str()
+        for name, value in module.items():
             code = value.c_function if name.startswith((CPP, TRITON)) else 0
-            module = self._symbolizer.modules.find(code) if code else None
-            index = self._symbolizer.index(module) if module else None
+            library = self._symbolizer.modules.find(code) if code else None
+            index = self._symbolizer.index(library) if library else None
             symbol = index.exported(KERNEL) if index else None
-            if module and symbol:
-                yield GeneratedKernel(name, file, module.path, module.base + symbol.vaddr)
+            if library and symbol:
+                yield GeneratedKernel(name, file, library.path, library.base + symbol.vaddr)
 
-    def triton(self) -> list[TritonKernel]:
+    def triton_kernels(self) -> list[TritonKernel]:
         """The kernels for Triton that can be launched, as far as they can be read."""
         kernels: dict[str, set[int]] = {}
         for module in self._cache[names.WRITTEN_MODULES].elements(MODULE_LIMIT):
-            for name, value in module.variables(_GLOBALS).items():
+            for name, value in module.variables(_MOST_GLOBALS).items():
                 if name.startswith(TRITON) and value.type in names.AUTOTUNERS:
-                    handles = map(_handle, value[names.LAUNCHERS].elements(_LAUNCHERS))
-                    kernels.setdefault(name, set()).update(filter(None, handles))
+                    # the CUfunction of each launcher, as far as that can be read
+                    scopes = (launcher["__globals__"] for launcher in value[names.LAUNCHERS].elements(32))
+                    for scope in scopes:
+                        launched = scope[names.LAUNCHED] or scope[names.RUNNER]["__self__"][names.LAUNCHED]
+                        kernels.setdefault(name, set()).update(filter(None, [launched.int()]))
         return [TritonKernel(name, tuple(sorted(handles))) for name, handles in kernels.items() if handles]
 
 
 def fused_operators(kernel: str, operators: Collection[str]) -> tuple[str, ...]:
-    """The operators in the name of a kernel, in its order, as far as they are ``operators``: "cpp_fused_add_relu_0"
-    has add and relu; () if the name has a piece that is none of them (a shortened or a hashed name)."""
+    """Those of ``operators`` that a kernel's name consists of, in its order: ("add", "relu") of "cpp_fused_add_relu_0";
+    () if a piece of the name is none of them (a shortened or a hashed name)."""
 
     def pieces(words: list[str]) -> tuple[str, ...]:
-        """Longest names first, as "native_layer_norm" is not "native"."""
+        """The operators whose names the words make; longest names first, as "native_layer_norm" is not "native"."""
         for length in range(len(words), 0, -1):
             first = "_".join(words[:length])
             if first in operators:
@@ -125,12 +126,6 @@ class TritonKernel(NamedTuple):
     handles: tuple[int, ...]
 
 
-def _handle(launcher: PyRef) -> int | None:
-    """The CUfunction that a launcher launches; None if it cannot be read."""
-    scope = launcher["__globals__"]
-    return (scope[names.LAUNCHED] or scope[names.RUNNER]["__self__"][names.LAUNCHED]).int()
-
-
 HEADERS = ("c/shim.h", "generated/c_shim_cpu.h", "generated/c_shim_aten.h", "c/shim_cpu.h")
 """The headers below torch/include/torch/csrc/inductor/aoti_torch that declare shims."""
 PREFIX = "aoti_torch_"
@@ -151,15 +146,16 @@ class Parameter(NamedTuple):
 
 
 def shim_signatures(headers: Iterable[str]) -> dict[str, tuple[Parameter, ...]]:
-    """Function → parameters, of the texts of headers."""
+    """Name of a function → its parameters, of those that the texts of headers declare."""
     signatures: dict[str, tuple[Parameter, ...]] = {}
     for text in headers:
         code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
         for name, inside in re.findall(r"AOTITorchError\s+(aoti_torch_\w+)\(([^)]*)\)", code):
             matches = [re.match(r"(.*?)\s*(\w+)$", part.strip()) for part in inside.split(",") if part.strip()]
             if None not in matches:
-                found = [(" ".join(match.group(1).split()), match.group(2)) for match in matches if match]
-                signatures[name] = tuple(Parameter(*parameter) for parameter in found)
+                signatures[name] = tuple(
+                    Parameter(" ".join(match.group(1).split()), match.group(2)) for match in matches if match
+                )
     return signatures
 
 
@@ -195,16 +191,16 @@ LAUNCHER = "call"
 def launched_before(lines: Sequence[str], line: int, most: int = 3) -> tuple[tuple[str, int], ...]:
     """(kernel, line) of the last launches before a line of ``call``, the latest first, by its text; () if a line before
     it may lead elsewhere. ``lines`` are without the blanks around them."""
-    found: list[tuple[str, int]] = []
+    launches: list[tuple[str, int]] = []
     for number in range(min(line - 1, len(lines)), 0, -1):
         text = lines[number - 1]
         if text.startswith("def "):
-            return tuple(found[:most])
+            return tuple(launches[:most])
         if re.match(r"(?:if|elif|else|for|while|try|except|finally|class|match)\b", text):
             break
         launch = re.match(r"(?:(triton_\w+)\.run|(extern_kernels\.\w+))\(", text)
         if launch:
-            found.append((launch.group(1) or launch.group(2), number))
+            launches.append((launch.group(1) or launch.group(2), number))
     return ()
 
 
@@ -228,13 +224,13 @@ def kernel_parameters(source: str, kernel: str) -> tuple[str, ...]:
 
 def cpp_parameters(source: str, kernel: str) -> tuple[str, ...]:
     """The C++ parameters of a kernel that has its own name in the C++ that calls it; () if the text has none."""
-    found = re.search(rf"""extern "C"\s+void\s+{re.escape(kernel)}\(([^)]*)\)""", source)
-    return _split(found.group(1)) if found else ()
+    declared = re.search(rf"""extern "C"\s+void\s+{re.escape(kernel)}\(([^)]*)\)""", source)
+    return _split(declared.group(1)) if declared else ()
 
 
 def cpp_arguments(source: str, kernel: str) -> tuple[str, ...]:
-    """Arguments that the C++ which calls a kernel passes to it: names of variables, "" for anything else; () if it
-    calls it more than once, or not at all."""
+    """The arguments that C++ code passes to a kernel: names of variables, "" for anything else; () if the code calls it
+    more than once, or not at all."""
     calls = re.findall(rf"^\s*{re.escape(kernel)}\((.*)\);\s*$", source, re.MULTILINE)
     if len(calls) != 1:
         return ()
@@ -244,7 +240,8 @@ def cpp_arguments(source: str, kernel: str) -> tuple[str, ...]:
 
 
 def _split(parameters: str) -> tuple[str, ...]:
-    return tuple(" ".join(each.split()) for each in parameters.split(",") if each.strip())
+    """The parameters between commas, with single spaces."""
+    return tuple(" ".join(parameter.split()) for parameter in parameters.split(",") if parameter.strip())
 
 
 def pointed_dtype(parameter: str) -> str:
@@ -253,5 +250,5 @@ def pointed_dtype(parameter: str) -> str:
 
 
 def is_only_written(parameter: str) -> bool:
-    """True if what is in there before the call does not matter to the kernel."""
+    """The kernel writes to that parameter and does not read what was there before."""
     return bool(re.search(r"\bout_ptr\d+$", parameter))

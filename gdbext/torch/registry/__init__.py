@@ -19,7 +19,7 @@ from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
 from gdbext.torch.registry.operator_names import ambiguous_operator, matcher, unknown_operator
-from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_name
+from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_operator_name
 from gdbext.torch.singleton import find_singleton, not_yet
 from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStruct, LookupTable, OperatorEntry
 from gdbext.torch.values.containers import MapSlots, map_slots, optional_shape, string_reader
@@ -77,7 +77,7 @@ class Operator:
     @cached_property
     def is_named(self) -> bool:
         """Its name is one, and the one under which the dispatcher has it."""
-        return is_name(*self._names) and self.dispatcher.is_registered_as(self.address, *self._names)
+        return is_operator_name(*self._names) and self.dispatcher.is_registered_as(self.address, *self._names)
 
     @cached_property
     def _table(self) -> bytes:
@@ -206,6 +206,7 @@ class Dispatcher:
 
     @cached_property
     def schemas(self) -> SchemaReader:
+        """The reader of schemas; it is made when it is first needed. Raises LayoutError."""
         return SchemaReader(self.memory, self.layout, self.strings, self.symbolizer)
 
     @cached_property
@@ -254,6 +255,7 @@ class Dispatcher:
         return self.memory.consistent(self._read_names)
 
     def _read_names(self) -> dict[str, int]:
+        """As ``names``; sets ``nameless``, too."""
         names: dict[str, int] = {}
         self.nameless.clear()
         size, unpack = self.strings.size, struct.Struct("<Q").unpack_from
@@ -265,7 +267,7 @@ class Dispatcher:
                     name = self.strings.parse(entry.raw, 0, entry.address)
                     overload = self.strings.parse(entry.raw, size, entry.address + size)
                 except MemoryFault:
-                    name, overload = self.read_name(address)  # its operator has a second copy
+                    name, overload = self.read_name(address)  # its OperatorEntry has a second copy
                 names[f"{name}.{overload}" if overload else name] = address
             except MemoryFault as error:
                 self.nameless[address] = error
@@ -279,10 +281,8 @@ class Dispatcher:
         return [self._operator(self.names[name]) for name in sorted(self.names)]
 
     def find(self, pattern: str) -> list[Operator]:
-        """Operators that match a user's word, sorted by name; [] if none does.
-
-        A qualified name means just that operator; see ``operator_names.matcher`` for the other forms.
-        """
+        """Operators that match a user's word, sorted by name; [] if none does. A qualified name means just that
+        operator; see ``operator_names.matcher`` for the other forms."""
         if pattern in self.names:
             return [self._operator(self.names[pattern])]
         matches = matcher(pattern)
@@ -323,10 +323,6 @@ class Dispatcher:
     def table_entry(self, address: int, index: int) -> int:
         """Address of the entry of ``dispatchTable_`` at a table index."""
         return address + self._table_at + index * self.kernels.size
-
-    def kernels_map(self, address: int) -> int:
-        """Address of the entry's ``kernels_`` map."""
-        return OperatorEntry(self.space, address).place(OperatorEntry.kernels_)
 
     def schema_of(self, address: int) -> int:
         """Address of the entry's FunctionSchema, if it has one."""

@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.torch.registry.kernel import UNNAMED, KernelFacts, KernelFunction, RegisteredKernel
-from gdbext.torch.structures import AnnotatedKernel
-from gdbext.torch.values.containers import check_hashed, has_cxx11_abi, list_items, map_entries
+from gdbext.torch.structures import AnnotatedKernel, OperatorEntry
+from gdbext.torch.values.containers import check_hashed, has_cxx11_abi, list_items, map_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gdbext.engine.layouts import Layout
     from gdbext.engine.process.modules import Module
     from gdbext.engine.vocabulary import Inline, Internal
     from gdbext.torch.registry import Dispatcher, Operator
-    from gdbext.torch.values.key_names import KeyNames
 
     Jumps = Callable[[int, int], Iterable[int]]
     """(entry of a kernel, its functor) → where it jumps to in the end."""
@@ -51,42 +49,8 @@ _STEPS = (
 """The steps in order of precedence."""
 
 
-class AliasRules:
-    """The alias keys of one torch build, computed for every slot once."""
-
-    def __init__(self, keys: KeyNames, layout: Layout) -> None:
-        self._keys = keys
-        self._sets: dict[str, int] = layout.dispatch("runtime_keysets")
-        self.autogradother_backends = layout.constant("keyset.autogradother_backends")
-        # Undefined, which no keyset can hold, has slot 0; these aliases fill it, too
-        fills_undefined = {
-            "CompositeExplicitAutogradNonFunctional",
-            "CompositeExplicitAutograd",
-            "CompositeImplicitAutograd",
-        }
-        steps = [step for step in _STEPS if step.alias in self._sets]
-        self.candidates: tuple[tuple[Candidate, ...], ...] = tuple(
-            tuple(step for step in steps if (self._included(step.alias, i) if i else step.alias in fills_undefined))
-            for i in range(keys.num_slots)
-        )
-        """The aliases that may fill each table slot, strongest first."""
-        backends: dict[str, int] = layout.dispatch("backends_of_autograd")
-        self.backends_of_autograd: tuple[int, ...] = tuple(backends.get(str(key.value), 0) for key in keys.slots)
-        """The value of ``getBackendKeySetFromAutograd`` for the key of each table slot: 0 for all but autograd keys."""
-
-    def includes(self, alias: str, key: str) -> bool:
-        """``isIncludedInAlias(key, alias)`` for a runtime key; never true for Undefined."""
-        index = self._keys.index_of_key(key)
-        return index != 0 and self._included(alias, index)
-
-    def _included(self, alias: str, index: int) -> bool:
-        bits = self._keys.slots[index].bits
-        return self._sets[alias] & bits == bits
-
-
 MISSING = KernelFunction(0, 0, 0, 0)
 
-_COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
 _AMBIGUOUS = "ambiguous autogradother"
 
 
@@ -144,7 +108,28 @@ class DispatchTables:
         self._memory = dispatcher.memory
         self._strings = dispatcher.strings
         self._keys = dispatcher.keys
-        self.rules = AliasRules(dispatcher.keys, dispatcher.layout)
+        keys, layout = dispatcher.keys, dispatcher.layout
+        self.autogradother_backends = layout.constant("keyset.autogradother_backends")
+        # Undefined, which no keyset can hold, has slot 0; these aliases fill it, too
+        fills_undefined = {
+            "CompositeExplicitAutogradNonFunctional",
+            "CompositeExplicitAutograd",
+            "CompositeImplicitAutograd",
+        }
+        alias_keysets: dict[str, int] = layout.dispatch("runtime_keysets")
+        steps = [step for step in _STEPS if step.alias in alias_keysets]
+        self.candidates: tuple[tuple[Candidate, ...], ...] = tuple(
+            tuple(
+                step
+                for step in steps
+                if (alias_keysets[step.alias] & slot.bits == slot.bits if index else step.alias in fills_undefined)
+            )
+            for index, slot in enumerate(keys.slots)
+        )
+        """The aliases that may fill each table slot, strongest first."""
+        backends: dict[str, int] = layout.dispatch("backends_of_autograd")
+        self.backends_of_autograd: tuple[int, ...] = tuple(backends.get(str(slot.value), 0) for slot in keys.slots)
+        """The value of ``getBackendKeySetFromAutograd`` for the key of each table slot: 0 for all but autograd keys."""
         space = dispatcher.space
         self._annotated_size = AnnotatedKernel.size(space)
         self._kernel_at, self._debug_at = AnnotatedKernel.kernel.offset(space), AnnotatedKernel.debug.offset(space)
@@ -159,8 +144,9 @@ class DispatchTables:
 
         Raises BadData when the map or one of its lists does not hold together, MemoryFault.
         """
-        address, names = self.dispatcher.kernels_map(operator.address), self._keys.key_names
-        entries = map_entries(self._memory, address, self._value_size)
+        entry, names = OperatorEntry(self.dispatcher.space, operator.address), self._keys.key_names
+        address = entry.place(OperatorEntry.kernels_)
+        entries = list(map_slots(self._memory, address, self._value_size))
         check_hashed(self._memory, address, self._value_size, entries, 2)
         registrations: list[OperatorRegistration] = []
         for value, header in sorted((entry.raw[0] | entry.raw[1] << 8, entry.address + 8) for entry in entries):
@@ -175,6 +161,7 @@ class DispatchTables:
         return registrations
 
     def _read(self, key: str, value: int, address: int, active: bool) -> OperatorRegistration:
+        """The AnnotatedKernel at ``address``, which is registered under ``key`` (a DispatchKey of that value)."""
         raw = self._memory.read(address, self._annotated_size)
         schema = int.from_bytes(raw[self._schema_at : self._schema_at + 8], "little")
         debug = self._strings.parse(raw, self._debug_at, address + self._debug_at)
@@ -225,8 +212,7 @@ class _Computation:
     ) -> None:
         self._operator = operator
         self._dispatcher = operator.dispatcher
-        self._rules = tables.rules
-        self._fallbacks = tables.fallbacks
+        self._tables = tables
         self._active: Mapping[str, OperatorRegistration] = {
             kernel.key: kernel for kernel in registrations if kernel.active
         }
@@ -235,6 +221,7 @@ class _Computation:
         keys = self._dispatcher.keys
         slots = [keys.slot_of_value.get(kernel.value) for kernel in self._active.values()]
         self._direct = [keys.slots[slot].bits for slot in slots if slot is not None]
+        """The bits of each runtime key that has an active kernel of its own."""
 
     def as_planned(self, plan: Sequence[ComputedEntry]) -> list[ComputedEntry]:
         """All entries, from the registrations under the same keys as in ``plan``, the table of another operator with
@@ -254,32 +241,28 @@ class _Computation:
         direct = self._active.get(key)
         if direct:
             return ComputedEntry(index, key, kernel, direct.kernel.words, "kernel", "1", direct.debug, key)
-        for alias, reason, path in self._rules.candidates[index]:
+        for alias, reason, path in self._tables.candidates[index]:
             active = self._active.get(alias)
             if not active:
                 continue
-            if alias == _COMPOSITE_IMPLICIT:
-                if key == "AutogradOther" and self._other_backends:
+            if alias == "CompositeImplicitAutograd":
+                if key == "AutogradOther" and self._has_kernel_within(self._tables.autogradother_backends):
                     # a math kernel and a kernel for one of its backends: PyTorch refuses to choose
                     marker = KernelFunction(0, self._dispatcher.kernels.ambiguous_address, 0, 0)
                     debug = "ambiguous_autogradother"
                     return ComputedEntry(index, key, kernel, marker, _AMBIGUOUS, "2.3", debug, alias)
                 # a kernel of its own backend (or of all backends) keeps a math kernel out of an autograd slot
-                backends = self._rules.backends_of_autograd[index]
-                if "CompositeExplicitAutograd" in self._active or self._any_within(backends):
+                backends = self._tables.backends_of_autograd[index]
+                if "CompositeExplicitAutograd" in self._active or self._has_kernel_within(backends):
                     continue
             return ComputedEntry(index, key, kernel, active.kernel.words, reason, path, active.debug, active.key)
-        general = self._fallbacks[index]
+        general = self._tables.fallbacks[index]
         if general.kernel.valid:
             words, debug = general.kernel.words, general.debug
             return ComputedEntry(index, key, kernel, words, "backend fallback", "3", debug, "fallback")
         return ComputedEntry(index, key, kernel, MISSING, "missing", "4", "", "")
 
-    @cached_property
-    def _other_backends(self) -> bool:
-        return self._any_within(self._rules.autogradother_backends)
-
-    def _any_within(self, keyset: int) -> bool:
+    def _has_kernel_within(self, keyset: int) -> bool:
         """``hasKernelForAnyDispatchKey``: a key with a kernel of its own is wholly inside the set."""
         return any(keyset & bits == bits for bits in self._direct)
 
@@ -305,11 +288,11 @@ class RegisteredKernels:
         self._entries: dict[tuple[int, int], KernelEntry | None] = {}
         """By a function's start and its module's."""
         self._reached: dict[int, dict[int, set[int]]] = {}
-        """Functions that entries jump to in the end → these entries, by the start of their module."""
+        """By the start of a module: functions that its entries jump to in the end → these entries."""
 
     def at(self, start: int, module: Module) -> KernelEntry | None:
-        """The entries whose kernel is the function at ``start``, or those in the module that jump there; None if no
-        registered kernel has it."""
+        """The facts of the function at ``start`` as a kernel: of the entries that are this function, or of those in
+        the module that jump there; None if no registered kernel has it."""
         if (start, module.start) not in self._entries:
             direct = self._definitions_by_word.get(start)
             if direct:
@@ -322,6 +305,8 @@ class RegisteredKernels:
         return self._entries[start, module.start]
 
     def _entry(self, start: int, entries: set[int], definitions: Iterable[int], jumped_to: bool) -> KernelEntry | None:
+        """The facts of the function at ``start``, by the kernels of the operators at ``definitions`` that have one of
+        the functions ``entries``; None if no kernel has."""
         boxed = unboxed = both = False
         operators = set()
         for operator, kernel in self._kernels(definitions):
@@ -341,6 +326,7 @@ class RegisteredKernels:
         return KernelEntry(boxed and not unboxed, both, jumped_to, tuple(sorted(operators)))
 
     def _kernels(self, definitions: Iterable[int]) -> Iterator[tuple[Operator, KernelFunction]]:
+        """Each different kernel in the tables of the operators at ``definitions``."""
         for operator in filter(None, map(self._dispatcher.by_def, definitions)):
             yield from ((operator, kernel) for kernel in set(operator.table) if kernel.valid)
 

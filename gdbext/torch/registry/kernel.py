@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
@@ -77,7 +78,7 @@ UNNAMED = KernelName("")
 
 
 class PythonPlace(NamedTuple):
-    """The place where a kernel written in Python is defined; None for what is unknown."""
+    """The place where a kernel written in Python is defined; unknown parts are None."""
 
     file: str | None
     line: int | None
@@ -153,7 +154,9 @@ class KernelReader:
         self.fallthrough_address = assumed_symbols.FALLTHROUGH.address(symbolizer)
         self.ambiguous_address = assumed_symbols.AMBIGUOUS_AUTOGRAD_OTHER.address(symbolizer)
         self._names: dict[tuple[KernelFunction, int], KernelName] = {}
-        self._candidates: dict[tuple[int, int], tuple[str, ...]] = {}
+        """By kernel and the address of its function that is known to run, 0 if none is."""
+        self._functions: dict[tuple[int, int], tuple[str, ...]] = {}
+        """Names of functions by the address of an entry and of its functor, 0 if the functor does not matter."""
 
     def registered(self, kernel: KernelFunction, name: KernelName) -> RegisteredKernel:
         """A kernel with its name and abilities."""
@@ -175,10 +178,6 @@ class KernelReader:
         kernels = {words: self.parse(words, 0) for words in set(entries)}
         return tuple(map(kernels.__getitem__, entries))
 
-    def read(self, address: int) -> KernelFunction:
-        """The KernelFunction at ``address``. Raises MemoryFault."""
-        return self.parse(self._memory.read(address, self.size), 0)
-
     def fallthrough(self, kernel: KernelFunction) -> bool:
         """``isFallthrough()``: its boxed function is the marker, it is never called."""
         return kernel.boxed != 0 and kernel.boxed == self.fallthrough_address
@@ -198,12 +197,13 @@ class KernelReader:
             name = self._names[kernel, entry] = self._read_name(kernel, entry)
         if name.aliases and (key or operator):
             functions = (name.function, *name.aliases)
-            best = most_telling(functions, key, operator)
+            best = best_function_name(functions, key, operator)
             if best != name.function:
                 return KernelName(best, name.kind, tuple(function for function in functions if function != best))
         return name
 
     def _read_name(self, kernel: KernelFunction, entry: int) -> KernelName:
+        """As ``name``, without a choice among folded functions."""
         if not kernel.valid:
             return KernelName("", "missing")
         if kernel.boxed == self.fallthrough_address:
@@ -211,38 +211,33 @@ class KernelReader:
         if kernel.boxed == self.ambiguous_address:
             return KernelName("c10::ambiguous_autogradother_kernel", "ambiguous")
         entry = entry or kernel.unboxed or kernel.sym_unboxed or kernel.boxed
-        if kernel.boxed == entry:
-            python = self._python_name(kernel)
-            if python:
-                return python
+        python = self._python_name(kernel) if kernel.boxed == entry else None
+        if python:
+            return python
         functions = self._functions_at(entry, kernel.functor)
         if not functions:
             return KernelName(self._place(entry), "unknown")
         return KernelName(functions[0], "c++", functions[1:])
 
     def _functions_at(self, entry: int, functor: int) -> tuple[str, ...]:
-        """The functions behind all wrappers at ``entry``; the plain names there when none is a wrapper."""
-        if (entry, 0) not in self._candidates:
+        """Names of the functions behind all wrappers at ``entry``; the plain names there if none is a wrapper."""
+        if (entry, 0) not in self._functions:
             names = [demangle(name) for name in self._symbolizer.names_at(entry)]
             targets = [target for target in map(kernel_target, names) if target]
             if not targets:
                 targets = [plain_name(name) for name in names if not is_wrapper(name)] or names
-            self._candidates[entry, 0] = tuple(dict.fromkeys(targets))
-        functions = self._candidates[entry, 0]
+            self._functions[entry, 0] = tuple(dict.fromkeys(targets))
+        functions = self._functions[entry, 0]
         if FUNCTION_POINTER not in functions:
             return functions
-        if (entry, functor) not in self._candidates:
-            self._candidates[entry, functor] = self._pointed_functions(functor)
-        return self._candidates[entry, functor] or functions
-
-    def _pointed_functions(self, functor: int) -> tuple[str, ...]:
-        """Names of the function whose address a ``WrapFunctionIntoRuntimeFunctor_`` holds as its only member."""
-        try:
-            pointer = self._memory.u64(functor + self._functor_size)
-        except MemoryFault:
-            return ()
-        names = dict.fromkeys(plain_name(demangle(name)) for name in self._symbolizer.names_at(pointer))
-        return tuple(names) or (self._place(pointer),)
+        if (entry, functor) not in self._functions:
+            pointed: tuple[str, ...] = ()
+            with suppress(MemoryFault):  # a WrapFunctionIntoRuntimeFunctor_ has the function's address as only member
+                pointer = self._memory.u64(functor + self._functor_size)
+                plain = dict.fromkeys(plain_name(demangle(name)) for name in self._symbolizer.names_at(pointer))
+                pointed = tuple(plain) or (self._place(pointer),)
+            self._functions[entry, functor] = pointed
+        return self._functions[entry, functor] or functions
 
     def _python_name(self, kernel: KernelFunction) -> KernelName | None:
         """The Python function of a ``PythonKernelHolder`` (torch/csrc/utils/python_dispatch.cpp), else None.
@@ -263,7 +258,7 @@ class KernelReader:
         return KernelName(source.qualname, "python", (), source.file or "", source.line)
 
     def _place(self, address: int) -> str:
-        """``ops.so+0x1a2b0``: what can be looked up in the file of code without a symbol."""
+        """``ops.so+0x1a2b0``: code without a symbol, by its offset in the file."""
         module = self._symbolizer.modules.find(address)
         return f"{module.name}+{address - module.base:#x}" if module else f"{address:#x}"
 
@@ -287,7 +282,7 @@ def kernel_parser(layout: Layout) -> Callable[[bytes, int], KernelFunction]:
     return lambda raw, offset: KernelFunction(*(*unpack(raw, offset), 0))
 
 
-_AROUND_FUNCTORS = (
+_FUNCTOR_WRAPPERS = (
     assumed_symbols.UNBOXED_WRAPPER_TEXT,
     assumed_symbols.BOXED_FROM_UNBOXED_TEXT,
     *assumed_symbols.BOXED_FUNCTOR_TEXTS,
@@ -304,7 +299,7 @@ FUNCTION_POINTER = "(function pointer)"
 
 def is_wrapper(demangled: str) -> bool:
     """True for the name of one of the dispatcher's kernel wrappers."""
-    return any(wrapper in demangled for wrapper in (*_AROUND_FUNCTORS, assumed_symbols.BOXED_FUNCTION_TEXT))
+    return any(wrapper in demangled for wrapper in (*_FUNCTOR_WRAPPERS, assumed_symbols.BOXED_FUNCTION_TEXT))
 
 
 def kernel_target(demangled: str) -> str | None:
@@ -312,7 +307,7 @@ def kernel_target(demangled: str) -> str | None:
 
     FUNCTION_POINTER if the wrapper calls through a pointer that is not part of its type.
     """
-    functors = (arguments[0] for wrapper in _AROUND_FUNCTORS if (arguments := _arguments_of(demangled, wrapper)))
+    functors = (arguments[0] for wrapper in _FUNCTOR_WRAPPERS if (arguments := _arguments_of(demangled, wrapper)))
     functor = next(functors, None)
     if functor is None:
         arguments = _arguments_of(demangled, assumed_symbols.BOXED_FUNCTION_TEXT)
@@ -357,7 +352,7 @@ def template_arguments(text: str, start: int) -> list[str]:
 
 
 def _function_name(argument: str) -> str:
-    """``ns::f<1>`` of ``&(void ns::f<1>(int))``, ``ns::f`` of ``&ns::f``."""
+    """The function of a template argument: ``ns::f<1>`` of ``&(void ns::f<1>(int))``, ``ns::f`` of ``&ns::f``."""
     name = argument.lstrip("&").strip()
     if name.startswith("(") and name.endswith(")") and not name.startswith("(anonymous namespace)"):
         name = plain_name(name[1:-1])
@@ -384,7 +379,7 @@ def plain_name(signature: str) -> str:
     return name
 
 
-def most_telling(functions: Sequence[str], key: str = "", operator: str = "") -> str:
+def best_function_name(functions: Sequence[str], key: str = "", operator: str = "") -> str:
     """The function, of several at one address, that names this key and operator best; the first if none does.
 
     Folded code has the names of all that were folded: ``wrapper_CPU__add``, ``wrapper_SparseCPU__add``. A name

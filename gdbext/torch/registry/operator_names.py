@@ -1,7 +1,5 @@
-"""The operators that a user's word matches, and the error if it matches none or several.
-
-The schemas that PyTorch's releases declare are shipped, for questions without a process (scripts/gen_schemas.py).
-"""
+"""The operators that a user's word matches, the error if it matches none or several, and the operators that PyTorch's
+releases declare, for questions without a process (scripts/gen_schemas.py)."""
 
 from __future__ import annotations
 
@@ -23,20 +21,20 @@ def declared_schemas(path: str = SCHEMAS) -> Mapping[str, Sequence[str]]:
         with gzip.open(path, "rt", encoding="utf-8") as stream:
             head, *lines = stream.read().splitlines()
         releases = head.split()
-        found: dict[str, list[str]] = {release: [] for release in releases}
+        schemas: dict[str, list[str]] = {release: [] for release in releases}
         for line in lines:
             spans, _space, schema = line.partition(" ")
             for span in spans.split(","):  # "0-3,5-15": the numbers of releases
                 first, _dash, last = span.partition("-")
                 for number in range(int(first), int(last) + 1):
-                    found[releases[number]].append(schema)
+                    schemas[releases[number]].append(schema)
     except (OSError, EOFError, ValueError, IndexError) as error:
         raise LayoutError(f"cannot read {path}", why=str(error), help="install gdbext again") from error
-    return found
+    return schemas
 
 
 def split(qualified: str) -> tuple[str, str]:
-    """("aten::add", "Tensor") of ``aten::add.Tensor``; "" for the overload without a name."""
+    """(name, overload): ("aten::add", "Tensor") of ``aten::add.Tensor``; "" for the overload without a name."""
     name, _dot, overload = qualified.partition(".")
     return name, overload
 
@@ -68,19 +66,20 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 def continuations(names: Iterable[str], current: str) -> set[str]:
     """Completions of ``current``: base names, or qualified ones once it has ``::`` or begins only a namespace;
     overloads once it has a whole name."""
-    qualified = "::" in current
-    found: set[str] = set()
-    spaces: set[str] = set()
+    is_qualified = "::" in current
+    completions: set[str] = set()
+    namespaces: set[str] = set()
     for name in names:
-        space, _colons, rest = name.partition("::")
-        if not qualified and space.startswith(current):
-            spaces.add(f"{space}::")
-        word = name if qualified else rest
+        namespace, _colons, rest = name.partition("::")
+        if not is_qualified and namespace.startswith(current):
+            namespaces.add(f"{namespace}::")
+        word = name if is_qualified else rest
         base = split(word)[0]
-        found.update(form for form in (base, word if current.startswith(base) else base) if form.startswith(current))
-    if len(spaces) == 1 and not found:
-        return continuations(names, *spaces)
-    return found | spaces
+        candidates = (base, word) if current.startswith(base) else (base,)
+        completions.update(candidate for candidate in candidates if candidate.startswith(current))
+    if len(namespaces) == 1 and not completions:
+        return continuations(names, *namespaces)
+    return completions | namespaces
 
 
 def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0, release: str = "") -> UsageError:

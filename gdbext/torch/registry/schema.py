@@ -1,4 +1,4 @@
-"""FunctionSchemas and their types as text, as PyTorch prints them, and the arguments and results in such a text.
+"""FunctionSchemas and their types as PyTorch prints them, and the arguments and results in such a text.
 
 Formats: operator<< of FunctionSchema (ATen/core/function_schema.cpp), Argument (function_schema.h), AliasInfo
 (alias_info.h) and IValue (ivalue.cpp), ``Type::str()`` of torch::jit (jit_type.h, type.cpp), 2.13.0. C++ functions
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
 
-
 _ALIAS_LIMIT = 256
 _UNKNOWN = "?"
-
 
 _SIMPLE = {
     "AnyType": "Any",
@@ -104,6 +102,7 @@ class TypeReader:
         return self._texts[address]
 
     def _read(self, address: int, depth: int) -> str:
+        """As ``text``, not cached; ``depth`` is the number of types around this one."""
         if depth > 32:
             raise BadData(f"the type at {address:#x} is nested deeper than 32 levels")
         kind = self.kind(address)
@@ -124,12 +123,13 @@ class TypeReader:
             return self._strings.read(structures.VarType(self._space, address).name_, 256)
         if kind in ("ClassType", "InterfaceType"):
             optional = structures.NamedType(self._space, address).name_
-            held = optional + optional_shape(self._layout, structures.QualifiedName.OF).value
-            name = self._strings.read(structures.QualifiedName(self._space, held).qualifiedName_, 4096)
+            value = optional + optional_shape(self._layout, structures.QualifiedName.OF).value
+            name = self._strings.read(structures.QualifiedName(self._space, value).qualifiedName_, 4096)
             return name if kind == "ClassType" else f"InterfaceType<{name.rpartition('.')[2]}>"
         raise BadData(f"the type at {address:#x} is a {kind}, which is not shown")
 
     def _joined(self, vector: int, depth: int) -> str:
+        """The types of a vector, separated by commas."""
         # c10::TypePtr and shared_ptr<Type> have 16 bytes: the pointer is the first word of both
         first, count = vector_span(self._memory, vector, 16, 1024)
         members = (self._memory.u64(first + index * 16) for index in range(count))
@@ -207,11 +207,13 @@ class SchemaReader:
 
     @staticmethod
     def _results(returns: list[SchemaArgument], open_ended: bool) -> str:
+        """The text behind the arrow; ``open_ended``: any number of results may follow."""
         text = ", ".join([result.text for result in returns] + ["..."] * bool(open_ended))
         single = (len(returns) == 1 and not open_ended) or (not returns and open_ended)
         return text if single and not text.startswith("(") else f"({text})"
 
     def _arguments(self, vector: int) -> list[SchemaArgument]:
+        """The arguments or results in a vector of ``c10::Argument``. Raises MemoryFault, BadData."""
         size = structures.ArgumentStruct.size(self._space)
         # PyTorch itself allows 64 arguments that dispatch; the longest operator has 40
         first, count = vector_span(self._memory, vector, size, 512)
@@ -252,6 +254,7 @@ class SchemaReader:
         return SchemaArgument(f"{text} {name}" if name else text, name, raw[keyword_at] != 0)
 
     def _read_argument(self, argument: structures.ArgumentStruct) -> SchemaArgument:
+        """Any argument; its type is "?" if that cannot be read."""
         name = self._strings.read(argument.name_)
         keyword_only = argument.kwarg_only_
         try:
@@ -262,6 +265,7 @@ class SchemaReader:
         return SchemaArgument(text, name, keyword_only)
 
     def _argument_text(self, argument: structures.ArgumentStruct, name: str) -> str:
+        """``Tensor(a!)[]? name=default``. Raises MemoryFault, BadData, LayoutError."""
         kind_of, whole, missing = self._types.kind, argument.real_type_, len(self._missing)
         optional = kind_of(whole) == "OptionalType"
         inner = self._types.element(whole) if optional else whole
@@ -274,7 +278,7 @@ class SchemaReader:
                 first, count = vector_span(self._memory, alias.containedTypes_, size, _ALIAS_LIMIT)
                 contained = structures.AliasInfo(self._space, first)
                 text += self._alias_text(contained, needed=True) if count else ""
-            length = self._held(argument.N_, "int")
+            length = self._optional_value(argument.N_, "int")
             text += "[]" if length is None else f"[{self._memory.i32(length)}]"
         else:
             text = self._type_text(inner)
@@ -282,22 +286,24 @@ class SchemaReader:
         if length is None and not alias.address and missing == len(self._missing):
             self._plain[whole] = text
         text += f" {name}" if name else ""
-        default = self._held(argument.default_value_, structures.IValue.OF)
+        default = self._optional_value(argument.default_value_, structures.IValue.OF)
         return text if default is None else f"{text}={self._default(default, whole, inner)}"
 
     def _type_text(self, address: int) -> str:
+        """The type as text; "?" and a reason in ``_missing`` if it cannot be shown."""
         try:
             return self._types.text(address)
         except BadData as error:
             self._missing.append(str(error))
             return _UNKNOWN
 
-    def _held(self, optional: int, inner: str) -> int | None:
-        """Address of the value of an optional; None without one."""
+    def _optional_value(self, optional: int, inner: str) -> int | None:
+        """Address of the value in an optional ``inner``; None without one."""
         shape = optional_shape(self._layout, inner)
         return optional + shape.value if self._memory.u8(optional + shape.engaged) else None
 
     def _default(self, value: int, whole: int, inner: int) -> str:
+        """The default, an IValue at ``value``, of an argument of type ``whole``; ``inner``: that type, not optional."""
         if self._types.kind(inner) == "StringType" and self._values.tag(value) == "String":
             return quoted(self._values.text(value))
         if self._types.kind(whole) == "ListType" and self._types.kind(self._types.element(whole)) == "IntType":
@@ -363,11 +369,11 @@ def schema_types(text: str) -> list[tuple[str, str]]:
 
 
 def hidden_result(schema: str) -> bool | None:
-    """The result goes through a hidden first argument: new tensors, several results, and whatever has a destructor; a
-    reference, a number or an enumeration does not.
+    """True if the result goes through a hidden first argument: new tensors, several results, and all that has a
+    destructor; False for a reference, a number or an enumeration; None for any other result.
 
-    None if the schema's result is something else. Results of C++ functions: torchgen/api/cpp.py; classes that have
-    destructors: c10/core/Scalar.h, SymInt.h, SymFloat.h, SymBool.h.
+    Results of C++ functions: torchgen/api/cpp.py; classes with destructors: c10/core/Scalar.h, SymInt.h, SymFloat.h,
+    SymBool.h.
     """
     result = schema.rpartition("-> ")[2].strip()
     if result.startswith("Tensor"):
@@ -389,23 +395,22 @@ def schema_results(text: str) -> tuple[SchemaResult, ...]:
     """The results, unnamed ones as ``result0``, ``result1``, …"""
     results = text.rpartition("-> ")[2].strip()
     inside = results[1:-1] if results.startswith("(") else results
-    found = []
+    parsed = []
     for number, part in enumerate(re.split(_COMMA, inside) if inside else []):
         alias = re.search(r"\((\w)[^)]*\)", part)
         kind, name, *_ = [*re.sub(r"\([^)]*\)", "", part).split(), f"result{number}"]
-        found.append(SchemaResult(kind, name, alias.group(1) if alias else ""))
-    return tuple(found)
+        parsed.append(SchemaResult(kind, name, alias.group(1) if alias else ""))
+    return tuple(parsed)
 
 
 def aliased_arguments(text: str) -> dict[str, str]:
-    """Alias letter → name of the argument that is written to."""
+    """Alias letter → name of the argument with that alias, which the operator writes to."""
     inside = text[text.find("(") + 1 : text.rfind(") ->")]
     return dict(re.findall(r"\w+\((\w)!\)\S* (\w+)", inside))
 
 
-def is_name(name: str, overload: str) -> bool:
-    """``aten::add`` and ``Tensor``: what the parser of schemas takes for a name and an overload (parseName in
-    torch/csrc/jit/frontend/function_schema_parser.cpp), of up to 1,024 letters: PyTorch's longest has a tenth of that.
-    """
+def is_operator_name(name: str, overload: str) -> bool:
+    """PyTorch's parser of schemas accepts this name and overload, as ``aten::add`` and ``Tensor`` (parseName in
+    torch/csrc/jit/frontend/function_schema_parser.cpp). Up to 1,024 letters: PyTorch's longest has a tenth of that."""
     is_qualified = re.fullmatch(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+", name, re.ASCII)
     return max(len(name), len(overload)) <= 1024 and bool(is_qualified and re.fullmatch(r"\w*", overload, re.ASCII))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Explained, Hexadecimal, Inline, Internal, Sparse
     from gdbext.torch.registry.dispatch_table import ComputedEntry
     from gdbext.torch.registry.kernel import KernelFunction
+    from gdbext.torch.values.key_names import KeyNames
     from gdbext.torch.values.value_text import Statistics
 
 
@@ -106,6 +107,11 @@ class DispatchKeySet(NamedTuple):
     bits: Hexadecimal
     keys: tuple[str, ...]
 
+    @classmethod
+    def of_bits(cls, bits: int, names: KeyNames) -> DispatchKeySet:
+        """The keyset of these bits, with its keys as ``names`` has them."""
+        return cls(bits, names.decode(bits))
+
 
 class DispatchFrame(NamedTuple):
     """One pass through the dispatcher, seen in a stack. ``level`` is the level of its dispatcher frame."""
@@ -150,6 +156,7 @@ class DispatchFrame(NamedTuple):
 
     @property
     def keyset_text(self) -> str:
+        """The keyset for people: ``DispatchKeySet(CPU, AutogradCPU)``."""
         keys = self.keyset.keys if self.keyset else ()
         return f"DispatchKeySet({', '.join(shown_key(key, self.backend) for key in keys)})"
 

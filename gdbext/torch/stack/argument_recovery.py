@@ -17,14 +17,12 @@ from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, STABLE_HANDLES, STABLE_KERNEL
 from gdbext.torch.registry.schema import hidden_result, schema_results, schema_types
-from gdbext.torch.stack.call_arguments import CallSites, KeptArguments
-from gdbext.torch.stack.dispatch_calls import DispatchCall, frames_with_types
-from gdbext.torch.stack.kernel_match import BETWEEN, entered_unboxed, functor_words, registered_signature
-from gdbext.torch.stack.known_fallbacks import RecoveredCall
+from gdbext.torch.stack.call_arguments import CallSites, SavedArguments
+from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall, frames_with_types
+from gdbext.torch.stack.kernel_match import BETWEEN, functor_words, registered_signature, unboxed_entry_signature
 from gdbext.torch.stack.roles import KernelSignature, operator_method, parameters
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.cpp_objects import has_destructor, used_bytes
-from gdbext.torch.values.cpp_values import LIST_LIMIT, Value, joined
+from gdbext.torch.values.cpp_values import LIST_LIMIT, Value, has_destructor, list_value, used_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry.schema import SchemaText
     from gdbext.torch.values.cpp_values import CppValues
 
 _MOVABLE = "the copy that was passed, as it is now"
@@ -71,8 +68,26 @@ class Signature(NamedTuple):
     """The slot of the keyset, for functions that take one."""
 
 
+class _InspectedCall(NamedTuple):
+    """A dispatch call whose arguments are recovered."""
+
+    stack: NativeStack
+    call: DispatchCall
+    recovered: RecoveredCall
+    schema: str
+    num_arguments: int
+    """Number of the operator's arguments."""
+    kinds: tuple[str, ...] | None
+    """C++ types of the arguments by the operator's own functions; None if these do not say them."""
+    hidden: bool | None
+    """The result goes through a hidden pointer; None if that is unknown."""
+
+
 class ArgumentRecovery:
-    """Finds arguments on stacks of one process."""
+    """Finds arguments on stacks of one process.
+
+    The methods that look in one kind of place yield (number of the argument, value in that place).
+    """
 
     def __init__(
         self, memory: Memory, symbolizer: Symbolizer, sites: CallSites, code: FunctionCode, values: CppValues
@@ -82,7 +97,6 @@ class ArgumentRecovery:
         self._sites = sites
         self._code = code
         self._values = values
-        self._stable = StableArguments(memory, values, sites)
         self._parameters: dict[str, tuple[str, ...] | None] = {}
         """C++ types of the arguments, by an operator's struct."""
 
@@ -93,24 +107,32 @@ class ArgumentRecovery:
         if not operator or not schema:
             return ()
         wanted = schema_types(schema.text)
-        sightings: list[list[Sighting]] = [[] for _ in wanted]
+        if operator.struct not in self._parameters:
+            # the C++ types of the operator's arguments, by the names of its own functions
+            name, event = operator_method(call.mangled)
+            is_own = call.mangled and name == operator.struct
+            types = parameters(demangle(call.mangled))[1 if event == "redispatch" else 0 :] if is_own else None
+            self._parameters[operator.struct] = None if types is None else tuple(types)
+        kinds = self._parameters[operator.struct]
+        if kinds is not None and len(kinds) != len(wanted):
+            kinds = None
         hidden = hidden_result(schema.text)
-        kinds = self._operator_parameters(call, operator.struct)
-        known = None if kinds is None or len(kinds) != len(wanted) else kinds
+        inspected = _InspectedCall(stack, call, recovered, schema.text, len(wanted), kinds, hidden)
+        sightings: list[list[Sighting]] = [[] for _ in wanted]
         sources = chain(
-            self._boxed(stack, call, recovered, len(wanted)),
-            self._opener(stack, call, recovered, known, hidden),
-            self._entry(stack, call, recovered, known, hidden, len(wanted)),
-            self._body(stack, call, recovered, len(wanted)),
-            self._stable.find(stack, call, schema),
-            self._by_names(stack, call, recovered, hidden, len(wanted)) if known is None else (),
+            self._on_boxed_stack(inspected),
+            self._at_opener(inspected),
+            self._at_unboxed_entry(inspected),
+            self._at_body(inspected),
+            self._in_stable_values(inspected, [kind for kind, _ in wanted]),
+            self._at_typed_frames(inspected) if kinds is None else (),
         )
         for number, sighting in sources:
             value = self._values.of_schema_type(wanted[number][0], sighting.value)
             sightings[number].append(sighting._replace(value=value))
         return tuple(_judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
 
-    def completed(
+    def with_inner_values(
         self,
         stack: NativeStack,
         arguments: tuple[FoundArgument, ...],
@@ -127,18 +149,16 @@ class ArgumentRecovery:
         if len(arguments) != len(inside) or not any(mark in texts for mark in AUTOGRAD_KERNELS[1:]):
             return arguments
         return tuple(
-            known._replace(certainty=min(known.certainty, Certainty.VERIFIED), place=f"{known.place}, further in")
-            if not own.value and known.value and not own.place
+            further._replace(certainty=min(further.certainty, Certainty.VERIFIED), place=f"{further.place}, further in")
+            if not own.value and further.value and not own.place
             else own
-            for own, known in zip(arguments, inside)
+            for own, further in zip(arguments, inside)
         )
 
-    def _boxed(
-        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, count: int
-    ) -> Iterator[tuple[int, Sighting]]:
+    def _on_boxed_stack(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
         """The IValues that a boxed kernel was given."""
-        kernel = recovered.kernel
-        for level in reversed(call.header):
+        stack, recovered, kernel = inspected.stack, inspected.recovered, inspected.recovered.kernel
+        for level in reversed(inspected.call.header):
             values = self._sites.arguments(stack, level, 5)  # result, functor, operator, keyset, boxed stack
             if recovered.keyset is None or recovered.keyset not in values or not kernel:
                 continue
@@ -148,17 +168,18 @@ class ArgumentRecovery:
             is_boxed = (inner and inner.start == kernel.boxed) or not (kernel.unboxed or kernel.sym_unboxed)
             if address is None or address & 7 or not is_boxed:
                 continue
-            values_found = self._boxed_values(address, count)
-            for number, value in values_found:
+            boxed_values = self._boxed_values(address, inspected.num_arguments)
+            for number, value in boxed_values:
                 yield number, Sighting(value, Certainty.EXACT, "the boxed stack", True)
-            if values_found:
+            if boxed_values:
                 return
 
     def _boxed_values(self, vector: int, count: int) -> list[tuple[int, Value]]:
-        """[] if the stack does not hold just these arguments: a kernel may have taken them off already.
+        """(number, value) of the arguments on the boxed stack, a vector of IValues at that address.
 
-        A None may be what was left when an unboxed kernel was given the value (``std::move`` in
-        make_boxed_from_unboxed_functor.h), so it says nothing.
+        [] if it does not hold just ``count`` arguments: a kernel may have taken them off already. A None may be what
+        was left when an unboxed kernel was given the value (``std::move`` in make_boxed_from_unboxed_functor.h), so it
+        says nothing.
         """
         try:
             size = self._values.ivalue_size
@@ -170,74 +191,61 @@ class ArgumentRecovery:
         except GdbextError:
             return []
 
-    def _opener(
-        self,
-        stack: NativeStack,
-        call: DispatchCall,
-        recovered: RecoveredCall,
-        kinds: tuple[str, ...] | None,
-        hidden: bool | None,
-    ) -> Iterator[tuple[int, Sighting]]:
+    def _at_opener(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
         """Places where the opening function was called, and where it has saved what it was given."""
-        if kinds is None or hidden is None:
+        stack, call = inspected.stack, inspected.call
+        if inspected.kinds is None or inspected.hidden is None:
             return
-        plain, keyed = self._signature(kinds, hidden, []), self._signature(kinds, hidden, ["keyset"])
-        if not plain or not keyed:
+        before = ["keyset"] if call.event.startswith("redispatch") else []
+        signature = self._signature(inspected.kinds, inspected.hidden, before)
+        if not signature:
             return
-        signature = keyed if call.event.startswith("redispatch") else plain
         opener = call.header[0]
         caller = opener if call.elided else opener + 1
         if caller < len(stack):
             target = self._sites.direct_target(stack, caller)
             called = self._symbolizer.function(target) if target else None
             if called and called.start == target and call.mangled in called.names:
-                yield from self._passed(stack, caller, signature, recovered, not call.elided)
+                yield from self._passed(stack, caller, signature, inspected.recovered, not call.elided)
         function = stack.function(opener)
         if not call.elided and function and call.mangled and call.mangled in function.names:
             yield from self._saved(stack, opener, signature)
 
-    def _entry(
-        self,
-        stack: NativeStack,
-        call: DispatchCall,
-        recovered: RecoveredCall,
-        kinds: tuple[str, ...] | None,
-        hidden: bool | None,
-        count: int,
-    ) -> Iterator[tuple[int, Sighting]]:
-        """The unboxed function of a kernel: where it was called, and where it has saved what it was given. Its types
-        are known by the operator's own functions (``kinds``), or by what the kernel itself tells."""
-        kernel, operator = recovered.kernel, recovered.operator
-        function = self._sites.function(stack, call.kernel) if call.kernel is not None else None
-        if not kernel or not operator or not function or call.kernel is None:
+    def _at_unboxed_entry(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
+        """Places where the unboxed function of a kernel was called, and where it has saved what it was given. Its types
+        are known by the operator's own functions, or by the kernel itself."""
+        stack, kernel_level = inspected.stack, inspected.call.kernel
+        kernel, operator = inspected.recovered.kernel, inspected.recovered.operator
+        function = self._sites.function(stack, kernel_level) if kernel_level is not None else None
+        if not kernel or not operator or not function or kernel_level is None:
             return
         entered: KernelSignature | None = None
-        if kinds is None:
-            entered = entered_unboxed(operator, kernel, function.start, function.names)
-        elif kernel.unboxed and function.start == kernel.unboxed and hidden is not None:
-            entered = KernelSignature(kinds, hidden)
-        if not entered or len(entered.parameters) != count:
+        if inspected.kinds is None:
+            entered = unboxed_entry_signature(operator, kernel, function.start, function.names)
+        elif kernel.unboxed and function.start == kernel.unboxed and inspected.hidden is not None:
+            entered = KernelSignature(inspected.kinds, inspected.hidden)
+        if not entered or len(entered.parameters) != inspected.num_arguments:
             return
         signature = self._signature(entered.parameters, entered.hidden, ["functor", "keyset"])
         if signature:
-            certain = not call.elided and self._sites.site(stack, call.kernel + 1).through_pointer is True
-            yield from self._called(stack, call.kernel, signature, recovered, certain)
+            is_pointer_call = self._sites.site(stack, kernel_level + 1).through_pointer is True
+            certain = not inspected.call.elided and is_pointer_call
+            yield from self._called(stack, kernel_level, signature, inspected.recovered, certain)
 
-    def _body(
-        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, count: int
-    ) -> Iterator[tuple[int, Sighting]]:
-        """The kernel's own function if no name tells it: its wrapper has called it through the pointer that the functor
-        holds. The operator has its type, but for a keyset that it may take first."""
+    def _at_body(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
+        """Places where the kernel's own function was called, if no name tells it: its wrapper has called it through the
+        pointer that the functor holds. The operator has its type, but for a keyset that it may take first."""
+        stack, kernel_level, recovered = inspected.stack, inspected.call.kernel, inspected.recovered
         kernel, operator = recovered.kernel, recovered.operator
-        if not kernel or not operator or call.kernel is None or not kernel.functor or recovered.keyset is None:
+        if not kernel or not operator or kernel_level is None or not kernel.functor or recovered.keyset is None:
             return
-        inward = range(call.kernel - 1, max(call.kernel - 1 - BETWEEN, -1), -1)
+        inward = range(kernel_level - 1, max(kernel_level - 1 - BETWEEN, -1), -1)
         level = next((level for level in inward if self._sites.is_through_pointer(stack, level + 1)), None)
         function = self._sites.function(stack, level) if level is not None else None
         if level is None or not function or function.start not in functor_words(self._memory, kernel.functor):
             return
         registered = registered_signature(operator, symbolic=not kernel.unboxed)
-        if not registered or len(registered.parameters) != count:
+        if not registered or len(registered.parameters) != inspected.num_arguments:
             return
         keyed = self._signature(registered.parameters, registered.hidden, ["keyset"])
         plain = self._signature(registered.parameters, registered.hidden, [])
@@ -248,14 +256,14 @@ class ArgumentRecovery:
             signature = keyed if first == recovered.keyset else plain
             yield from self._called(stack, level, signature, recovered, True)
 
-    def _by_names(
-        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, hidden: bool | None, count: int
-    ) -> Iterator[tuple[int, Sighting]]:
-        """Layers of the call, and the kernel's own function, whose names have the types."""
-        if hidden is None:
+    def _at_typed_frames(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
+        """Places where layers of the call and the kernel's own function, whose names have the types, were called, and
+        where they have saved what they were given."""
+        stack, call = inspected.stack, inspected.call
+        if inspected.hidden is None:
             return
-        for frame in frames_with_types(stack, call, count):
-            signature = self._signature(frame.kinds, hidden, frame.before)
+        for frame in frames_with_types(stack, call, inspected.num_arguments):
+            signature = self._signature(frame.kinds, inspected.hidden, frame.before)
             outer = frame.level + 1
             if not signature:
                 continue
@@ -265,17 +273,17 @@ class ArgumentRecovery:
                 inner, target = stack.function(frame.level), self._sites.direct_target(stack, outer)
                 through_pointer = self._sites.site(stack, outer).through_pointer
                 certain = through_pointer is True or bool(inner and inner.start == target)
-            yield from self._called(stack, frame.level, signature, recovered, certain)
+            yield from self._called(stack, frame.level, signature, inspected.recovered, certain)
 
     def _called(
         self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, certain: bool
     ) -> Iterator[tuple[int, Sighting]]:
         """Places where the function of frame ``level`` was called, if it is ``certain`` that the frame around it did
         so, and where it has saved what it was given."""
-        seen = self._saved(stack, level, signature)
+        sightings = self._saved(stack, level, signature)
         if certain:
-            seen = chain(self._passed(stack, level + 1, signature, recovered, True), seen)
-        for number, sighting in seen:
+            sightings = chain(self._passed(stack, level + 1, signature, recovered, True), sightings)
+        for number, sighting in sightings:
             # a class with a destructor that is passed by value is in the caller's memory, from where it may have been
             # moved to the next function since (``std::forward`` in KernelFunction_impl.h)
             kind = signature.kinds[number].removeprefix("std::optional<").removesuffix(">").rstrip()
@@ -285,19 +293,8 @@ class ArgumentRecovery:
                 certainty = min(sighting.certainty, Certainty.INFERRED)  # it may have been given another value, too
                 yield number, sighting._replace(certainty=certainty, place=_MOVABLE)
 
-    def _operator_parameters(self, call: DispatchCall, struct: str) -> tuple[str, ...] | None:
-        """The C++ types of the operator's arguments, by the names of its own functions."""
-        if struct not in self._parameters:
-            types = None
-            name, event = operator_method(call.mangled)
-            if call.mangled and name == struct:
-                types = tuple(parameters(demangle(call.mangled)))[1 if event == "redispatch" else 0 :]
-            self._parameters[struct] = types
-        return self._parameters[struct]
-
     def _signature(self, kinds: Sequence[str], hidden: bool, before: Sequence[str]) -> Signature | None:
-        """The signature with a hidden result and the words ``before`` the arguments; None for a type that is not
-        known."""
+        """The signature with a hidden result and the words ``before`` the arguments; None for an unknown type."""
         leading = self._memory.architecture.leading_arguments(hidden) + len(before)
         slots = self._values.slots(kinds, leading)
         if not slots:
@@ -308,11 +305,11 @@ class ArgumentRecovery:
     def _passed(
         self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, on_stack: bool
     ) -> Iterator[tuple[int, Sighting]]:
-        """The words that frame ``level`` passed to the function that it called; none if the word in the keyset's slot
-        is another keyset: then the signature is another one."""
+        """The words that frame ``level`` passed to the function that it called, with ``on_stack`` also those in memory;
+        none if the word in the keyset's slot is another keyset: then the signature is another one."""
         passed = self._sites.arguments(stack, level, 6)
-        slot = signature.keyset
-        keyset = passed[slot.register] if slot and slot.register is not None else None
+        keyset_slot = signature.keyset
+        keyset = passed[keyset_slot.register] if keyset_slot and keyset_slot.register is not None else None
         if keyset is not None and recovered.keyset is not None and keyset != recovered.keyset:
             return
         sp = stack.frames[level].sp
@@ -333,50 +330,127 @@ class ArgumentRecovery:
         frame, function = stack.frames[level], self._sites.function(stack, level)
         if not function or not frame.cfa:
             return
-        kept = KeptArguments(self._memory, self._code, stack, level, function)
+        saved = SavedArguments(self._memory, self._code, stack, level, function)
 
         def word(slot: Slot, size: int) -> tuple[int | None, bool]:
-            return kept.argument_word(slot, size), slot.offset is None and frame.pc == function.start
+            return saved.argument_word(slot, size), slot.offset is None and frame.pc == function.start
 
         yield from self._sightings(signature, word, f"frame #{level}")
 
     def _sightings(
         self, signature: Signature, word: Callable[[Slot, int], tuple[int | None, bool]], place: str
     ) -> Iterator[tuple[int, Sighting]]:
-        """``word`` takes a slot and the number of its bytes that matter, and returns its word (None if unknown) and
-        whether that is certainly what was passed."""
+        """The values of the arguments whose words are all known.
+
+        ``word`` takes a slot and the number of its bytes that matter, and returns its word (None if unknown) and
+        whether that is certainly what was passed.
+        """
         for number, (kind, slots) in enumerate(zip(signature.kinds, signature.slots)):
-            found = [word(slot, used_bytes(kind, position)) for position, slot in enumerate(slots)]
-            words = [value for value, _ in found if value is not None]
-            if len(words) != len(found):
+            read = [word(slot, used_bytes(kind, position)) for position, slot in enumerate(slots)]
+            words = [value for value, _ in read if value is not None]
+            if len(words) != len(read):
                 continue
             try:
                 value = self._values.read(kind, words)
             except GdbextError:
                 continue
-            if all(exact for _, exact in found):
-                certainty = Certainty.EXACT
-            else:
-                certainty = Certainty.VERIFIED if value.proven else Certainty.INFERRED
-            yield number, Sighting(value, certainty, place)
+            certainty = Certainty.VERIFIED if value.proven else Certainty.INFERRED
+            yield number, Sighting(value, Certainty.EXACT if all(exact for _, exact in read) else certainty, place)
+
+    def _in_stable_values(self, inspected: _InspectedCall, kinds: Sequence[str]) -> Iterator[tuple[int, Sighting]]:
+        """The arguments, of schema types ``kinds``, of an operator with the stable ABI (torch/csrc/shim_common.cpp,
+        torch/csrc/stable, 2.9 to 2.13). Raises MemoryFault, BadData.
+
+        The kernel makes an array of StableIValues and calls ``fn(StableIValue*, num_args, num_outputs)``. The
+        extension's wrapper makes a ``std::tuple`` of them, in its frame while its own kernel runs (``boxer_impl`` of
+        library.h). Results are written over the first words.
+        """
+        stack, call = inspected.stack, inspected.call
+        function = stack.function(call.kernel) if call.kernel else None
+        if call.kernel is None or not function or STABLE_KERNEL not in function.name:
+            return
+        array, count = self._sites.arguments(stack, call.kernel, 2)
+        if array is None or count != len(kinds):
+            return
+        words = self._memory.words(array, count)
+        overwritten = len(schema_results(inspected.schema)) if may_write_stable_results(stack, call.kernel) else 0
+        for number, (kind, word) in enumerate(zip(kinds, words)):
+            if number < overwritten:
+                continue
+            if kind.endswith("?") and not word:
+                yield number, Sighting(Value("None"), Certainty.VERIFIED, "its StableIValues")
+            elif kind in _WORD_TYPES:
+                value = self._values.read(_WORD_TYPES[kind], [word])
+                certainty = Certainty.VERIFIED if value.proven or value.text == "None" else Certainty.INFERRED
+                yield number, Sighting(value, certainty, "its StableIValues")
+        if kinds and not overwritten:
+            for number, value in self._read_tuple(stack, call.kernel, kinds, words):
+                yield number, Sighting(value, Certainty.INFERRED, "the wrapper's tuple")
+
+    def _read_tuple(
+        self, stack: NativeStack, kernel_level: int, kinds: Sequence[str], words: Sequence[int]
+    ) -> Iterator[tuple[int, Value]]:
+        """Optionals and lists, which are nowhere else, by number; none if no tuple has arguments of these schema
+        types, or several differ. The tuple is recognized by the elements whose ``words`` are known."""
+        offsets: list[int] = []
+        size = 0
+        for shape in map(_shape, reversed(kinds)):  # libstdc++ has a tuple's elements in reverse
+            if not shape or "Tensor" not in kinds:
+                return
+            offsets.insert(0, _aligned(size, shape[1]))
+            size = offsets[0] + shape[0]
+        # without optimization six frames are the wrapper's: ``boxer::boxed_fn``, ``std::apply``, …
+        low, high = stack.frames[max(kernel_level - 6, 0)].sp, stack.frames[kernel_level].sp
+        raw = self._memory.read(low, high - low) if 0 < high - low <= 1 << 16 else b""
+        tuples = [
+            low + start
+            for start in range(0, len(raw) - size + 1, 8)
+            if all(
+                _may_be_element(kind, word, raw[start + offset :], low + start + offset)
+                for kind, word, offset in zip(kinds, words, offsets)
+            )
+        ]
+        for number, kind in enumerate(kinds if tuples else ()):
+            values = [self._element(kind, address + offsets[number]) for address in tuples]
+            if kind not in _WORD_TYPES and values[0] and all(value == values[0] for value in values):
+                yield number, values[0]
+
+    def _element(self, kind: str, address: int) -> Value | None:
+        """The value of the tuple's element at ``address``, of a schema type; None if it cannot be read."""
+        try:
+            if kind.endswith("?"):
+                size = (_shape(kind[:-1]) or (0, 0))[0]
+                return self._element(kind[:-1], address) if self._memory.u8(address + size) else None
+            if kind == "Tensor":
+                return self._values.read(_WORD_TYPES[kind], [self._memory.u64(address)])
+            element = kind.partition("[")[0]
+            if element == kind:
+                return self._values.stored(_STORED_TYPES[kind], address)
+            if element != "Tensor":
+                return self._values.stored(f"std::vector<{_STORED_TYPES[element]}, std::allocator<", address)
+            first, count = vector_span(self._memory, address, _SHAPES[element][0], LIST_LIMIT)
+            handles = self._memory.words(first, 2 * count)[::2]
+            return list_value([self._values.read(_WORD_TYPES[element], [handle]) for handle in handles], count)
+        except (GdbextError, KeyError):
+            return None
 
 
-def _judged(name: str, kind: str, seen: Sequence[Sighting]) -> FoundArgument:
+def _judged(name: str, kind: str, sightings: Sequence[Sighting]) -> FoundArgument:
     """The argument by all places together: the most certain value; unknown if equally certain ones differ."""
-    if not seen:
+    if not sightings:
         return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
-    best = max(sighting.certainty for sighting in seen)
-    strongest = [sighting for sighting in seen if sighting.certainty == best]
+    best = max(sighting.certainty for sighting in sightings)
+    strongest = [sighting for sighting in sightings if sighting.certainty == best]
     if len({sighting.value for sighting in strongest}) > 1:
         return FoundArgument(name, kind, None, Certainty.UNKNOWN, "places that contradict each other")
     first = strongest[0]
-    agreeing = [sighting for sighting in seen if sighting.value == first.value]
+    agreeing = [sighting for sighting in sightings if sighting.value == first.value]
     if best is Certainty.INFERRED and len(agreeing) > 1 and first.place != _MOVABLE:
         best = Certainty.VERIFIED
     return FoundArgument(name, kind, first.value, best, first.place, first.boxed)
 
 
-_REFERENCES = {"Tensor": "at::Tensor const&", "int": "long", "float": "double", "bool": "bool"}
+_WORD_TYPES = {"Tensor": "at::Tensor const&", "int": "long", "float": "double", "bool": "bool"}
 """Schema types whose StableIValue lasts as long as the call, and what its word is: a tensor's handle is a pointer to an
 ``at::Tensor`` (torch/csrc/stable/stableivalue_conversions.h). Optionals and lists are freed when they are read; an
 optional without a value is a zero."""
@@ -400,100 +474,16 @@ _STORED_TYPES = {
 """C++ types of the tuple's elements, by schema type."""
 
 
-def returns_from_stable(stack: NativeStack, kernel_level: int) -> bool:
+def may_write_stable_results(stack: NativeStack, kernel_level: int) -> bool:
     """The extension's wrapper, which frame ``kernel_level`` called, may be writing its results, or have written them:
     it runs itself, or makes or deletes what only has a handle."""
     inner = stack.function(kernel_level - 2) if kernel_level >= 2 else None
     return kernel_level < 2 or bool(inner and any(name.startswith(STABLE_HANDLES) for name in inner.names))
 
 
-class StableArguments:
-    """The arguments of operators with the stable ABI (torch/csrc/shim_common.cpp, torch/csrc/stable, 2.9 to 2.13).
-
-    The kernel makes an array of StableIValues and calls ``fn(StableIValue*, num_args, num_outputs)``. The extension's
-    wrapper makes a ``std::tuple`` of them, in its frame while its own kernel runs (``boxer_impl`` of library.h).
-    """
-
-    def __init__(self, memory: Memory, values: CppValues, sites: CallSites) -> None:
-        self._memory = memory
-        self._values = values
-        self._sites = sites
-
-    def find(self, stack: NativeStack, call: DispatchCall, schema: SchemaText) -> Iterator[tuple[int, Sighting]]:
-        """The arguments by number. Results are written over the first words. Raises MemoryFault, BadData."""
-        function = stack.function(call.kernel) if call.kernel else None
-        if call.kernel is None or not function or STABLE_KERNEL not in function.name:
-            return
-        kinds = [kind for kind, _ in schema_types(schema.text)]
-        array, count = self._sites.arguments(stack, call.kernel, 2)
-        if array is None or count != len(kinds):
-            return
-        words = self._memory.words(array, count)
-        overwritten = len(schema_results(schema.text)) if returns_from_stable(stack, call.kernel) else 0
-        for number, (kind, word) in enumerate(zip(kinds, words)):
-            if number < overwritten:
-                continue
-            if kind.endswith("?") and not word:
-                yield number, Sighting(Value("None"), Certainty.VERIFIED, "its StableIValues")
-            elif kind in _REFERENCES:
-                value = self._values.read(_REFERENCES[kind], [word])
-                certainty = Certainty.VERIFIED if value.proven or value.text == "None" else Certainty.INFERRED
-                yield number, Sighting(value, certainty, "its StableIValues")
-        if kinds and not overwritten:
-            for number, value in self._in_tuple(stack, call.kernel, kinds, words):
-                yield number, Sighting(value, Certainty.INFERRED, "the wrapper's tuple")
-
-    def _in_tuple(
-        self, stack: NativeStack, kernel_level: int, kinds: Sequence[str], words: Sequence[int]
-    ) -> Iterator[tuple[int, Value]]:
-        """Optionals and lists, which are nowhere else, by number; none if no tuple has arguments of these schema
-        types, or several differ. The tuple is recognized by the elements whose ``words`` are known."""
-        offsets: list[int] = []
-        size = 0
-        for shape in map(_shape, reversed(kinds)):  # libstdc++ has a tuple's elements in reverse
-            if not shape or "Tensor" not in kinds:
-                return
-            offsets.insert(0, _aligned(size, shape[1]))
-            size = offsets[0] + shape[0]
-        # without optimization six frames are the wrapper's: ``boxer::boxed_fn``, ``std::apply``, …
-        low, high = stack.frames[max(kernel_level - 6, 0)].sp, stack.frames[kernel_level].sp
-        raw = self._memory.read(low, high - low) if 0 < high - low <= 1 << 16 else b""
-        tuples = [
-            low + start
-            for start in range(0, len(raw) - size + 1, 8)
-            if all(
-                _may_be(kind, word, raw[start + offset :], low + start + offset)
-                for kind, word, offset in zip(kinds, words, offsets)
-            )
-        ]
-        for number, kind in enumerate(kinds if tuples else ()):
-            values = [self._element(kind, address + offsets[number]) for address in tuples]
-            if kind not in _REFERENCES and values[0] and all(value == values[0] for value in values):
-                yield number, values[0]
-
-    def _element(self, kind: str, address: int) -> Value | None:
-        """The tuple's element there, of a schema type; None if it cannot be read."""
-        try:
-            if kind.endswith("?"):
-                size = (_shape(kind[:-1]) or (0, 0))[0]
-                return self._element(kind[:-1], address) if self._memory.u8(address + size) else None
-            if kind == "Tensor":
-                return self._values.read(_REFERENCES[kind], [self._memory.u64(address)])
-            element = kind.partition("[")[0]
-            if element == kind:
-                return self._values.stored(_STORED_TYPES[kind], address)
-            if element != "Tensor":
-                return self._values.stored(f"std::vector<{_STORED_TYPES[element]}, std::allocator<", address)
-            first, count = vector_span(self._memory, address, _SHAPES[element][0], LIST_LIMIT)
-            handles = self._memory.words(first, 2 * count)[::2]
-            return joined([self._values.read(_REFERENCES[element], [handle]) for handle in handles], count)
-        except (GdbextError, KeyError):
-            return None
-
-
-def _may_be(kind: str, word: int, raw: bytes, address: int) -> bool:
-    """The tuple's element in ``raw``, at that address, may be the argument of that type with StableIValue ``word``."""
-    if kind in _REFERENCES:
+def _may_be_element(kind: str, word: int, raw: bytes, address: int) -> bool:
+    """The bytes ``raw`` at ``address`` may be the tuple's element of a schema type whose StableIValue is ``word``."""
+    if kind in _WORD_TYPES:
         size = 1 if kind == "bool" else 8
         return raw[:size] == word.to_bytes(8, "little")[:size]
     if kind.endswith("?"):

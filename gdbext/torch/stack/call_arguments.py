@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.arch.argument_places import Location, SavedArgument, argument_source, saved_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from gdbext.engine.arch import Slot
     from gdbext.engine.process.code_reader import FunctionCode, FunctionInstructions
@@ -53,10 +53,10 @@ class CallSites:
         self._targets: dict[int, int] = {}
         self._leaving: dict[int, bool] = {}
         """Functions that may end in a jump through a pointer, by their start."""
-        self._evaluated_of: NativeStack | None = None
-        self._evaluated: dict[int, list[int | None]] = {}
-        """Values by level, of the stack that was asked for last: the operator and its keyset are looked for among the
-        same arguments."""
+        self._last_stack: NativeStack | None = None
+        self._last_arguments: dict[int, list[int | None]] = {}
+        """Arguments by level, of the stack that was asked for last: the operator and its keyset are looked for among
+        the same ones."""
 
     def function(self, stack: NativeStack, level: int) -> Function | None:
         """The function of frame ``level``; one without a name if no symbol, but call frame information covers it."""
@@ -74,6 +74,7 @@ class CallSites:
         return self._code.of(function)
 
     def code(self, stack: NativeStack, level: int) -> FunctionInstructions:
+        """The instructions of the function of frame ``level``; none where it cannot be read."""
         return self._code.of(self.function(stack, level))
 
     def site(self, stack: NativeStack, level: int) -> CallSite:
@@ -139,21 +140,18 @@ class CallSites:
 
     def argument(self, stack: NativeStack, level: int, number: int) -> int | None:
         """Argument ``number`` (from 0) of the call that frame ``level`` made, None if that is not certain."""
-        values = self._arguments(stack, level)
-        return values[number] if number < len(values) else None
+        return self.arguments(stack, level, number + 1)[number]
 
     def arguments(self, stack: NativeStack, level: int, count: int) -> list[int | None]:
         """The first ``count`` arguments in registers of the call that frame ``level`` made."""
-        values = self._arguments(stack, level)[:count]
-        return values + [None] * (count - len(values))
-
-    def _arguments(self, stack: NativeStack, level: int) -> list[int | None]:
-        if stack is not self._evaluated_of:
-            self._evaluated_of, self._evaluated = stack, {}
-        if level not in self._evaluated:
+        if stack is not self._last_stack:
+            self._last_stack, self._last_arguments = stack, {}
+        if level not in self._last_arguments:
             sources = self.site(stack, level).sources
-            self._evaluated[level] = [self._evaluate(source, stack, level) if source else None for source in sources]
-        return self._evaluated[level]
+            values = [self._evaluate(source, stack, level) if source else None for source in sources]
+            self._last_arguments[level] = values
+        values = self._last_arguments[level][:count]
+        return values + [None] * (count - len(values))
 
     def float_argument(self, stack: NativeStack, level: int, number: int) -> int | None:
         """The low 8 bytes of floating-point argument ``number`` in registers, None if that is not certain."""
@@ -174,22 +172,24 @@ class CallSites:
     def places(self, stack: NativeStack, level: int, number: int) -> frozenset[str | int]:
         """The places of an argument while the call is under way: registers of the frame, addresses of words; none if
         the code itself has it."""
+        registers = stack.frames[level].registers
+
+        def places_of(location: Location) -> Iterator[str | int]:
+            for part in location.parts:
+                yield from places_of(part)
+            if location.kind == "fixed":
+                yield location.value or 0
+            elif location.kind == "memory":
+                yield (registers.get(location.register, 0) + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF
+            elif location.register:
+                yield location.register
+
         sources = self.site(stack, level).sources
         location = sources[number] if number < len(sources) else None
-        return frozenset(self._places(location, stack.frames[level].registers) if location else ())
-
-    def _places(self, location: Location, registers: Mapping[str, int]) -> Iterator[str | int]:
-        for part in location.parts:
-            yield from self._places(part, registers)
-        if location.kind == "fixed":
-            yield location.value or 0
-        elif location.kind == "memory":
-            yield (registers.get(location.register, 0) + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF
-        elif location.register:
-            yield location.register
+        return frozenset(places_of(location) if location else ())
 
     def _evaluate(self, location: Location, stack: NativeStack, level: int) -> int | None:
-        """The value at a location, as wide as that is; None if it is not known any more."""
+        """The value at a location, masked to the location's width; None if it is no longer known."""
         registers = stack.frames[level].registers
         value: int | None = None
         if location.kind == "fixed":  # only if no code can have written to it since
@@ -217,7 +217,7 @@ def follow_stub(memory: Memory, target: int) -> int:
     return (memory.try_u64(slot) or 0) if slot else target
 
 
-class KeptArguments:
+class SavedArguments:
     """The arguments of ``function`` in frame ``level`` that it has saved, or has still in their registers."""
 
     def __init__(self, memory: Memory, code: FunctionCode, stack: NativeStack, level: int, function: Function) -> None:
@@ -247,9 +247,11 @@ class KeptArguments:
         saved = self._saved.get(name)
         if not saved or saved.size < size:
             return None
-        return saved.word(self._register, self._memory.try_u64, self._frame.cfa)
 
-    def _register(self, name: str) -> int | None:
-        if name in self._float_names:
-            return self._stack.floats().get(name) if self._level == 0 else None
-        return self._frame.registers.get(name)
+        def register(name: str) -> int | None:
+            """The word in a register of the frame; floating-point ones are known of the innermost frame only."""
+            if name in self._float_names:
+                return self._stack.floats().get(name) if self._level == 0 else None
+            return self._frame.registers.get(name)
+
+        return saved.word(register, self._memory.try_u64, self._frame.cfa)

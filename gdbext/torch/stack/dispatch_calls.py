@@ -2,12 +2,12 @@
 
 A dispatch call is what one ``Dispatcher::call`` (or redispatch, callBoxed, redispatchBoxed) leaves on the stack: the
 frame that opens it, layers, and the kernel. In a release build most of it is inlined; the frame whose code *hosts* the
-dispatcher then opens the call. In a build without optimisation every layer is a frame of its own, and all of them are
+dispatcher then opens the call. In a build without optimization every layer is a frame of its own, and all of them are
 still one dispatch call. ``redispatch`` may also leave by a tail call to the kernel: then its caller's call
 instruction, which still names it, is all that is left of it (an *elided* opener).
 
 Some frames of a call say by their own names how the operator's arguments are passed: layers and the kernel's body. A
-build without optimisation has ``Dispatcher::call<…>`` and ``KernelFunction::call<…>`` as functions, most builds
+build without optimization has ``Dispatcher::call<…>`` and ``KernelFunction::call<…>`` as functions, most builds
 ``BoxedKernelWrapper<…>::call``, and the kernel's own function where its wrapper did not leave by a jump. Each takes the
 operator's arguments last (ATen/core/dispatch/Dispatcher.h, boxing/KernelFunction_impl.h, boxing/impl/boxing.h).
 """
@@ -17,9 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.assumed_symbols import BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, KERNEL_FUNCTION
 from gdbext.torch.stack.call_arguments import follow_stub
-from gdbext.torch.stack.kernel_match import BETWEEN, is_machinery
+from gdbext.torch.stack.kernel_match import BETWEEN, is_wrapping
 from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, parameters, role_of_entry
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.unwind import NativeStack
+    from gdbext.torch.registry import Operator
     from gdbext.torch.registry.dispatch_table import RegisteredKernels
+    from gdbext.torch.registry.kernel import KernelFunction
     from gdbext.torch.stack.call_arguments import CallSites
     from gdbext.torch.stack.roles import DispatcherLinks
 
@@ -70,6 +73,7 @@ class DispatchCall:
         self.elided = elided
         """The opening function left by a tail call; ``header`` starts with the frame that called it."""
         self.operator_struct = operator_struct
+        """As in ``FunctionRole``, of the opening function; so is ``mangled``."""
         self.mangled = mangled
         self.kernel = kernel
         self.detail = detail
@@ -83,6 +87,30 @@ class DispatchCall:
         are one pass, if ``OperatorHandle::callBoxed`` has a name and ``Dispatcher::callBoxed`` has none (-Os,
         stripped)."""
         return self.elided and inner.is_inlined and self.kernel == inner.header[0] and self.event == event
+
+
+class RecoveredCall:
+    """The facts that are proven of a dispatch call. ``confidence`` is that of the keyset."""
+
+    def __init__(self, operator: Operator | None = None) -> None:
+        self.operator = operator
+        self.keyset: int | None = None
+        self.index: int | None = None
+        """The keyset's table index."""
+        self.kernel: KernelFunction | None = None
+        self.entry = 0
+        """The one of the kernel's functions that runs; 0 if none does yet."""
+        self.confidence = Certainty.UNKNOWN
+        self.evidence: list[str] = []
+
+    def accept(
+        self, keyset: int | None, index: int, kernel: KernelFunction, confidence: Certainty, entry: int = 0
+    ) -> None:
+        """Set the keyset and the table entry that it leads to."""
+        self.keyset, self.index, self.kernel, self.entry = keyset, index, kernel, entry
+        self.confidence = confidence
+        words = f"boxed {kernel.boxed:#x}, unboxed {kernel.unboxed:#x}, functor {kernel.functor:#x}"
+        self.evidence.append(f"table index {index}: {words}")
 
 
 def group(
@@ -136,28 +164,25 @@ class _Grouping:
                     growing.kernel = level  # its kernel was left by a tail call to this very frame
                 self.open([level], level, function)
         elif growing:
-            self._extend(growing, level, function.role)
+            role = function.role
+            is_kernel = role.is_kernel_entry or growing.elided
+            if role.is_layer:
+                growing.header.append(level)
+            elif role not in (Role.LOOKUP, Role.ENTERING) and (is_kernel or self._calls_pointer(level + 1)):
+                growing.kernel = level
+            else:
+                growing.detail = role if role in (Role.LOOKUP, Role.ENTERING) else growing.detail
+                growing.helpers.append(level)
         elif function.role is not Role.PLAIN and level < self._outermost:  # the caller of the outermost is unknown
             self._add_inlined(level, function.role)
         self._outer_role = function
 
     def open(self, header: list[int], level: int, function: FunctionRole, elided: bool = False) -> None:
-        """A call begins with the function that opens it."""
+        """Begin a call with ``function``, which opens it in the frame at ``level``."""
         struct, mangled = function.operator_struct, function.mangled
         self.calls.append(
             DispatchCall(header, function.event, elided=elided, operator_struct=struct, mangled=mangled, level=level)
         )
-
-    def _extend(self, growing: DispatchCall, level: int, role: Role) -> None:
-        if role.is_layer:
-            growing.header.append(level)
-        elif role in (Role.LOOKUP, Role.ENTERING):
-            growing.detail = role
-            growing.helpers.append(level)
-        elif role.is_kernel_entry or growing.elided or self._calls_pointer(level + 1):
-            growing.kernel = level
-        else:
-            growing.helpers.append(level)
 
     def _add_inlined(self, level: int, role: Role) -> None:
         """Add the call that was inlined into the frame outside of ``level``, if it made one."""
@@ -178,9 +203,6 @@ class _Grouping:
         # if the dispatcher's own frame is seen again, it is no other code
         if not current or current.level != call.level or current.is_inlined or current.kernel == call.level:
             self.calls.append(call)
-
-
-_KEYSET = "c10::DispatchKeySet"
 
 
 class TypedFrame(NamedTuple):
@@ -210,7 +232,7 @@ def frames_with_types(stack: NativeStack, call: DispatchCall, count: int) -> Ite
         function = stack.function(level)
         if not function:
             return
-        if not is_machinery(function.name):
+        if not is_wrapping(function.name):
             frame = _typed_frame(level, function.name, count)
             if frame and frame.before in ((), ("keyset",)):
                 yield frame
@@ -222,11 +244,10 @@ def _typed_frame(level: int, mangled: str, count: int) -> TypedFrame | None:
     types = parameters(demangle(mangled).split(" [clone ", 1)[0])
     if len(types) < count or ".part." in mangled or ".isra." in mangled or ".constprop." in mangled:
         return None
-    leading = types[: len(types) - count]
-    if _KEYSET in leading[:-1]:
+    leading = ["keyset" if kind == "c10::DispatchKeySet" else kind for kind in types[: len(types) - count]]
+    if "keyset" in leading[:-1]:
         return None
-    member = ["this"] if mangled.startswith("_ZNK") else []
-    before = (*member, *("keyset" if kind == _KEYSET else kind for kind in leading))
+    before = (*(["this"] if mangled.startswith("_ZNK") else []), *leading)
     return TypedFrame(level, before, tuple(kind.replace("&&", "&") for kind in types[len(leading) :]))
 
 
@@ -276,6 +297,8 @@ class FrameRoles:
         return {level: openers[place] for level, place in enumerate(stack.places) if place in openers}
 
     def _elided_opener(self, stack: NativeStack, level: int, function: FunctionRole) -> FunctionRole | None:
+        """The opener that the caller of frame ``level`` called and that left by a tail call for that frame, whose role
+        is ``function``; None if the caller called no opener."""
         if function.role.opens or function.role in (Role.LOOKUP, Role.ENTERING):
             return None
         target = self._sites.direct_target(stack, level + 1)
@@ -297,14 +320,14 @@ class FrameRoles:
         role = self._by_pc.get(pc)
         if not role:
             function = stack.function(level)
-            role = self._by_pc[pc] = classify(function) if function else self._role_without_name(stack, level)
+            role = self._by_pc[pc] = classify(function) if function else self._nameless_role(stack, level)
         if role.role is Role.PLAIN and level + 1 < len(stack.frames) and not stack.function(level + 1):
             return self._jumped_to_by_kernel(stack, level) or role
         return role
 
     def _jumped_to_by_kernel(self, stack: NativeStack, level: int) -> FunctionRole | None:
-        """The role of a function with a name that a kernel of a library without names has jumped to: a backend's
-        fallback that ends with ``at::native::cpu_fallback(op, stack)``."""
+        """The role of a function with a name that a kernel of a library without names has jumped to (a backend's
+        fallback that ends with ``at::native::cpu_fallback(op, stack)``); None for another function."""
         module, function = stack.frames[level + 1].module, stack.function(level)
         if not self._registered or not module or not function or not self._links.uses_dispatcher(module):
             return None
@@ -313,7 +336,7 @@ class FrameRoles:
         entry = self._registered.at(function.start, module)
         return role_of_entry(entry) if entry and entry.jumped_to else None
 
-    def _role_without_name(self, stack: NativeStack, level: int) -> FunctionRole:
+    def _nameless_role(self, stack: NativeStack, level: int) -> FunctionRole:
         """The role of code without symbols, by the dispatch tables."""
         function = self._sites.function(stack, level)
         if not function or not self._registered or not self._links.uses_dispatcher(function.module):

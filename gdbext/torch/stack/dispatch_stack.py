@@ -12,16 +12,15 @@ from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import STATIC_HANDLE
 from gdbext.torch.registry import Operator
-from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables
+from gdbext.torch.registry.dispatch_table import DispatchTables
 from gdbext.torch.registry.kernel import KernelFunction, is_wrapper, kernel_target, plain_name
 from gdbext.torch.stack import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.dispatch_calls import DispatchCall, FrameRoles, group
+from gdbext.torch.stack.dispatch_calls import DispatchCall, FrameRoles, RecoveredCall, group
 from gdbext.torch.stack.inlined_events import InlinedDispatchEvents
 from gdbext.torch.stack.key_choice import PendingRedispatch, Steps
-from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.recovery import CallRecovery
-from gdbext.torch.stack.roles import DispatcherLinks, Role, UnreadFrames, engine_calls, static_handle, stretches
+from gdbext.torch.stack.roles import DispatcherLinks, Role, UnreadFrames, engine_calls, static_handle, unread_stretches
 from gdbext.torch.values.key_names import PRIVATE_USE
 
 
@@ -54,7 +53,7 @@ class DispatchStackReader:
         self.roles = self._roles.all
         self._kernels: dict[tuple[int, KernelFunction, int, str], Kernel] = {}
         """Kernels by the operator's address, the table's kernel, its function that runs, and the key."""
-        self._calls_of: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
+        self._calls_by_path: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
         """Calls by a stack's path and the levels of its signal frames."""
         self._engine_calls: dict[tuple[int, ...], list[int]] = {}
         """Levels of the engine's calls, by a stack's path."""
@@ -98,19 +97,20 @@ class DispatchStackReader:
             levels = [level for level, place in places if place in nameless and self._is_unread(stack, level)]
             self._unread_levels[stack.path] = levels
         levels = sorted({*levels, *self._unproven.get(stack.path, ())})
-        return stretches(stack, levels, self._links) if levels else []
+        return unread_stretches(stack, levels, self._links) if levels else []
 
     def _is_unread(self, stack: NativeStack, level: int) -> bool:
-        """Code without a name that is no known kernel, called through a pointer by code that looks kernels up."""
+        """The frame, which ``_may_be_unread``, was called by code that looks kernels up."""
         if not self.sites.function(stack, level):
             return True
         if not stack.function(level + 1):
             return bool(self._events.layers(stack, level + 1))
         role = self._roles.of(stack, level + 1).role
-        return role.opens or role.is_layer or self._events.looks_up(stack, level + 1)
+        return role.opens or role.is_layer or self._events.may_look_up(stack, level + 1)
 
     def _may_be_unread(self, stack: NativeStack, level: int) -> bool:
-        """Code without a name, of a library that can have kernels, that is no known kernel and may be called as one."""
+        """The frame's code has no name, is in a library that can have kernels, and is no known kernel, but it may have
+        been called through a pointer, as a kernel is."""
         module = stack.frames[level].module
         if not module or stack.function(level) or not self._links.uses_dispatcher(module):
             return False
@@ -120,6 +120,8 @@ class DispatchStackReader:
         return not is_entry and self.sites.ends_in_pointer(stack, level + 1) is not False
 
     def _recover_steps(self, stack: NativeStack) -> Steps:
+        """The steps of a stack. Calls without proof that they are dispatches are left out; ``_unproven`` notes those of
+        kernels without names."""
         calls = self._calls(stack)
         steps: Steps = []
         unproven = self._unproven.setdefault(stack.path, set())
@@ -141,10 +143,10 @@ class DispatchStackReader:
     def _calls(self, stack: NativeStack) -> list[DispatchCall]:
         """The dispatch calls of a stack, innermost first."""
         signals = frozenset([frame.level for frame in stack.frames if frame.is_signal])
-        calls = self._calls_of.get((stack.path, signals))
+        calls = self._calls_by_path.get((stack.path, signals))
         if calls is None:
             roles = self._roles.all(stack)
-            calls = self._calls_of[stack.path, signals] = group(
+            calls = self._calls_by_path[stack.path, signals] = group(
                 roles,
                 signals,
                 lambda level: self.sites.ends_in_pointer(stack, level),
@@ -154,7 +156,7 @@ class DispatchStackReader:
         return calls
 
     def _recover(self, stack: NativeStack, calls: list[DispatchCall]) -> list[RecoveredCall]:
-        """What is known of each dispatch call; the outermost one is recovered first."""
+        """The facts that are proven of each dispatch call; the outermost one is recovered first."""
         results: list[RecoveredCall] = []
         outer: Operator | None = None
         enclosing: RecoveredCall | None = None
@@ -171,6 +173,7 @@ class DispatchStackReader:
         return results
 
     def _step(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, innermost: bool) -> DispatchFrame:
+        """The report of one dispatch call."""
         operator, overload = self._operator_name(call, recovered)
         keyset = key = never_entered = None
         backend = ""
@@ -178,7 +181,7 @@ class DispatchStackReader:
             keys, bits = self._dispatcher.keys, recovered.keyset
             if bits is not None:
                 if bits not in self._keysets:
-                    self._keysets[bits] = DispatchKeySet(bits, keys.decode(bits))
+                    self._keysets[bits] = DispatchKeySet.of_bits(bits, keys)
                     is_private = any(name.endswith(PRIVATE_USE) for name in self._keysets[bits].keys)
                     self._backends[bits] = keys.backend if is_private else ""
                 keyset, backend = self._keysets[bits], self._backends[bits]
@@ -215,7 +218,7 @@ class DispatchStackReader:
         return (f"aten::{struct}" if struct and "_" not in struct.strip("_") else None), ""
 
     def _kernel(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, key: str) -> Kernel | None:
-        """The kernel by its table entry; as its frame names it, if no entry could be found for it."""
+        """The kernel by its table entry, else as its frame names it; None if neither tells it."""
         kernel, operator = recovered.kernel, recovered.operator
         if not kernel or not operator or not self._dispatcher:
             function = stack.function(call.kernel) if call.kernel is not None else None
@@ -228,22 +231,19 @@ class DispatchStackReader:
         cache_key = (operator.address, kernel, recovered.entry, key)
         if cache_key not in self._kernels:
             name = self._dispatcher.kernels.name(kernel, key, operator.qualified, recovered.entry)
-            proven = self._proven_entry(operator, recovered.index) if recovered.index is not None else None
+            proven = None  # the entry, if it agrees with the registrations
+            try:
+                if self._tables and recovered.index is not None:
+                    entry = self._tables.entry(operator, recovered.index)
+                    proven = entry if entry.consistent else None
+            except GdbextError as error:
+                self._note(error, f"registrations of {operator.qualified}")
             fallthrough = self._dispatcher.kernels.fallthrough(kernel)
             self._kernels[cache_key] = Kernel.of_table(kernel, name.text, fallthrough, proven)
         return self._kernels[cache_key]
 
-    def _proven_entry(self, operator: Operator, index: int) -> ComputedEntry | None:
-        """The entry at a table index, None if it does not agree with the registrations."""
-        assert self._tables
-        try:
-            entry = self._tables.entry(operator, index)
-        except GdbextError as error:
-            self._note(error, f"registrations of {operator.qualified}")
-            return None
-        return entry if entry.consistent else None
-
     def _event(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> DispatchEvent | None:
+        """The event by the opening function's name, else by the code; None if neither proves one."""
         if call.event:
             return DispatchEvent(call.event)
         if call.kernel is None:  # the function asks for callbacks in all its dispatches, or in none
@@ -254,6 +254,7 @@ class DispatchStackReader:
         return self._events.event(stack, call, kernel, boxed_entry or bool(kernel and not kernel.unboxed))
 
     def _stage(self, stack: NativeStack, call: DispatchCall, innermost: bool) -> DispatchStage:
+        """The stage that a call has reached, by its frames and the code of functions without names."""
         if call.kernel is not None:
             return DispatchStage.IN_KERNEL
         if call.detail is Role.ENTERING:

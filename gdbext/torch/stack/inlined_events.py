@@ -21,10 +21,10 @@ from gdbext.torch.assumed_symbols import (
 )
 from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
-from gdbext.torch.stack.known_fallbacks import is_python_dispatcher
+from gdbext.torch.stack.roles import is_python_dispatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gdbext.engine.arch import Architecture
     from gdbext.engine.process.code_reader import FunctionInstructions
@@ -36,15 +36,7 @@ if TYPE_CHECKING:
 
 _BOXED_AT, _UNBOXED_AT, _SYM_UNBOXED_AT = 8, 16, 24
 """Offsets in c10::KernelFunction, behind the functor; its layout is checked by ``registry.kernel``."""
-_TESTED_WITHIN = 4
-"""Instructions between the load of a pointer and the jump that depends on it."""
 _NO_FALLTHROUGH = ("jmp", "ret", "trap")
-_MAX_LAYERS = 3
-"""Functions between the one that looks the kernel up and the one that calls it (KernelFunction::call, boxing)."""
-_MAX_LOOKUP_BYTES = 512
-"""Size of an ``OperatorEntry::lookup`` that was not inlined."""
-_BOXED_STACK = 3
-"""Number of the argument of a boxed kernel that is the boxed stack: functor, operator, keyset, stack."""
 KEYSET_BITS = 64
 """clang folds the 64 of "64 - leading zeros", which becomes the index, into the table's offset."""
 
@@ -77,7 +69,7 @@ def backward_reach(
     never_returns: Callable[[int], bool] = lambda _: False,
     is_lookup: Callable[[Instruction], bool] = lambda _: False,
 ) -> BackwardReach | None:
-    """What leads to the call that returns to ``return_address``; None if the code has no such call.
+    """What leads to the call that returns to ``return_address``; None if the code has no such call there.
 
     ``asks`` and ``never_returns`` take the target of a direct call: it is at::getStepCallbacksUnlessEmpty, or does not
     come back. ``is_lookup``: the instruction is part of a lookup; no code before it can test the kernel.
@@ -98,9 +90,19 @@ def backward_reach(
     )
     if near and "lookup" in near[0]:
         seen = near[1]
-    loads = [number for number in seen if _loads_unboxed(architecture, code.instructions[number])]
-    tested = any(_is_branched_on(code.instructions[number + 1 : number + 1 + _TESTED_WITHIN]) for number in loads)
-    tests_unboxed = True if tested else None if loads else False
+    tests_unboxed: bool | None = False
+    for number in seen:
+        insn = code.instructions[number]
+        memory = insn.memory
+        is_read = not insn.stored and not insn.is_call and insn.kind not in ("lea", "push", *_NO_FALLTHROUGH)
+        if not memory or memory.displacement != _UNBOXED_AT or memory.index_register or not is_read:
+            continue
+        if memory.base not in ("", architecture.stack_pointer):  # it loads the word at +16 of an object
+            following = code.instructions[number + 1 : number + 5]  # the jump that depends on it is that close
+            leaving = (step for step in following if step.kind in ("jcc", *_NO_FALLTHROUGH) or step.is_call)
+            first = next(leaving, None)
+            is_branched_on = first is not None and first.kind == "jcc"
+            tests_unboxed = True if is_branched_on or tests_unboxed else None
     return BackwardReach("asks" in met, "other_call" in met, "begins" in met, tests_unboxed)
 
 
@@ -130,8 +132,10 @@ def walk_cfg_back(
         predecessors = list(jumps_to.get(instructions[number].address, ()))
         if number == 0:
             met.add("begins")
-        elif _falls_through(instructions[number - 1], never_returns):
-            predecessors.append(number - 1)
+        elif instructions[number - 1].kind not in _NO_FALLTHROUGH:
+            previous = instructions[number - 1]
+            target = (previous.target or previous.fixed_operand) if previous.is_call else 0
+            predecessors += [] if target and never_returns(target) else [number - 1]
         for predecessor in predecessors:
             event = event_of(instructions[predecessor])
             if event:
@@ -142,44 +146,27 @@ def walk_cfg_back(
     return met, seen
 
 
-def _falls_through(insn: Instruction, never_returns: Callable[[int], bool]) -> bool:
-    if insn.kind in _NO_FALLTHROUGH:
-        return False
-    target = (insn.target or insn.fixed_operand) if insn.is_call else 0
-    return not target or not never_returns(target)
-
-
-def _loads_unboxed(architecture: Architecture, insn: Instruction) -> bool:
-    """It reads a word at +16 of something that is not on the stack."""
-    memory = insn.memory
-    if not memory or memory.displacement != _UNBOXED_AT or memory.index_register:
-        return False
-    is_read = not insn.stored and not insn.is_call and insn.kind not in ("lea", "push", *_NO_FALLTHROUGH)
-    return is_read and memory.base not in ("", architecture.stack_pointer)
-
-
-def _is_branched_on(following: Sequence[Instruction]) -> bool:
-    """A conditional jump follows the load of a word, and nothing before it leaves the path."""
-    leaving = (insn for insn in following if insn.kind in ("jcc", *_NO_FALLTHROUGH) or insn.is_call)
-    first = next(leaving, None)
-    return first is not None and first.kind == "jcc"
-
-
 def offset_in_entry(offset: int | None, table: range) -> int | None:
     """Offset within a dispatch table's entry of what an indexed access at ``offset`` of an OperatorEntry names; None if
     that is no entry. ``table`` is the range of offsets of the first entry."""
     if offset is None:
         return None
-    return next((at - table.start for at in (offset, offset - KEYSET_BITS * len(table)) if at in table), None)
+    candidates = (offset, offset - KEYSET_BITS * len(table))
+    return next((candidate - table.start for candidate in candidates if candidate in table), None)
 
 
 def only_boxed(architecture: Architecture, code: Sequence[Instruction], table: range) -> bool:
     """The kernel that the first instruction looks up is only entered by its boxed function. ``table`` is the range of
     offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
     kernel = {architecture.result_register} if code[0].is_call else set()
+    """Registers that hold the address of the KernelFunction."""
     boxed: set[str | None] = set()
+    """Registers that hold the address of its boxed function."""
     for insn in code[1:]:
-        member = _kernel_member(insn, kernel, table)
+        member = None  # offset in the KernelFunction that the instruction's memory operand names
+        if insn.memory and insn.kind in ("mov", "call", "jmp"):
+            displacement = insn.memory.displacement
+            member = displacement if insn.memory.base in kernel else offset_in_entry(displacement, table)
         if member in (_UNBOXED_AT, _SYM_UNBOXED_AT):
             return False
         if insn.kind in ("call", "jmp") and not insn.target:
@@ -195,17 +182,6 @@ def only_boxed(architecture: Architecture, code: Sequence[Instruction], table: r
         elif insn.destination and insn.kind == "mov" and member == _BOXED_AT:
             boxed.add(insn.destination)
     return False
-
-
-def _kernel_member(insn: Instruction, kernel: Collection[str], table: range) -> int | None:
-    """Offset in the KernelFunction that the instruction's memory operand names: through a register in ``kernel``, which
-    hold its address, or as an entry of the table itself."""
-    memory = insn.memory
-    if not memory or insn.kind not in ("mov", "call", "jmp"):
-        return None
-    if memory.base in kernel:
-        return memory.displacement
-    return offset_in_entry(memory.displacement, table)
 
 
 class InlinedDispatchEvents:
@@ -232,7 +208,7 @@ class InlinedDispatchEvents:
         self._is_noreturn: dict[int, bool] = {}
         # caches by the return address of a call
         self._kernel_is_for_key: dict[int, bool] = {}
-        self._reach: dict[int, BackwardReach | None] = {}
+        self._reach_before: dict[int, BackwardReach | None] = {}
         # caches by the start of a function
         self._has_lookup: dict[int, bool] = {}
         self._dispatching: dict[int, bool] = {}
@@ -256,13 +232,13 @@ class InlinedDispatchEvents:
         return DispatchEvent.REDISPATCH_BOXED if boxed else DispatchEvent.REDISPATCH
 
     def _is_boxed(self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction | None) -> bool | None:
-        """The event of a call that entered the boxed function of its kernel is a boxed one."""
+        """The event of a call that entered the boxed function of its kernel is a boxed one; None if nothing tells."""
         if kernel and (kernel.unboxed or kernel.sym_unboxed):
             return True  # unboxed arguments would have gone to the unboxed function
         lookup_level, layer = call.header[0], call.header[-1]
         if len(call.header) > 1:
             # boxed if the boxed stack lies at or above the lookup frame's SP: it was passed in. Else a layer made it
-            address = self._sites.argument(stack, layer, _BOXED_STACK)
+            address = self._sites.argument(stack, layer, 3)  # behind functor, operator and keyset
             if stack.function(layer):
                 return False  # a layer that boxes, by its name
             return None if address is None else address >= stack.frames[lookup_level].sp
@@ -270,7 +246,8 @@ class InlinedDispatchEvents:
         return None if not reach or reach.tests_unboxed is None else not reach.tests_unboxed
 
     def is_call(self, stack: NativeStack, call: DispatchCall) -> bool | None:
-        """``Dispatcher::call`` or ``callBoxed``, by the code of the frame that looks the kernel up."""
+        """``Dispatcher::call`` or ``callBoxed``, by the code of the frame that looks the kernel up; False for a
+        redispatch, None if it is unknown."""
         level = call.header[0]
         if self.is_for_key(stack, call):
             return True
@@ -279,7 +256,7 @@ class InlinedDispatchEvents:
         reach = self._backward_reach(stack, level)
         return reach.is_call if reach else None
 
-    def looks_up(self, stack: NativeStack, level: int) -> bool:
+    def may_look_up(self, stack: NativeStack, level: int) -> bool:
         """The code of the frame looks a kernel up, or cannot be read; the function's name is not considered."""
         function = self._sites.function(stack, level)
         if not function:
@@ -319,7 +296,7 @@ class InlinedDispatchEvents:
         return self._kernel_is_for_key[pc]
 
     def _kernel_origin(self, insn: Instruction) -> str:
-        """How the kernel was found that is called after this instruction: "for key" or "looked up"; "other call" for a
+        """The origin of the kernel that is called after this instruction: "for key" or "looked up"; "other call" for a
         call through an unknown pointer, "" if the instruction says nothing."""
         if not insn.is_call:
             return "looked up" if self._shifts(insn) or self._indexes_dispatch_table(insn) else ""
@@ -343,7 +320,8 @@ class InlinedDispatchEvents:
         levels = [level]
         while not self._dispatches(self._sites.function(stack, levels[0])):
             outer = levels[0] + 1
-            if stack.function(level) or len(levels) > _MAX_LAYERS or outer >= len(stack):
+            # up to three are between (KernelFunction::call, boxing)
+            if stack.function(level) or len(levels) > 3 or outer >= len(stack):
                 return []
             layer = self._sites.function(stack, levels[0])
             if not layer or self._sites.direct_target(stack, outer) != layer.start:
@@ -352,9 +330,10 @@ class InlinedDispatchEvents:
         return levels
 
     def _backward_reach(self, stack: NativeStack, level: int) -> BackwardReach | None:
+        """What leads to the call that frame ``level`` made; None if its code has no such call."""
         pc = stack.frames[level].pc
-        if pc not in self._reach:
-            self._reach[pc] = backward_reach(
+        if pc not in self._reach_before:
+            self._reach_before[pc] = backward_reach(
                 self._memory.architecture,
                 self._sites.code(stack, level),
                 pc,
@@ -362,9 +341,10 @@ class InlinedDispatchEvents:
                 self._never_returns,
                 self._shifts,
             )
-        return self._reach[pc]
+        return self._reach_before[pc]
 
     def _never_returns(self, target: int) -> bool:
+        """``target``, a function or the slot of an import, raises an exception or ends the process."""
         if target not in self._is_noreturn:
             addresses = {follow_stub(self._memory, target), self._memory.try_u64(target) or 0}
             names = (name for address in addresses for name in self._symbolizer.names_at(address))
@@ -372,14 +352,15 @@ class InlinedDispatchEvents:
         return self._is_noreturn[target]
 
     def _is_get_step_callbacks(self, target: int) -> bool:
+        """``target``, a function or the slot of an import, is at::getStepCallbacksUnlessEmpty."""
         if target not in self._is_step_callbacks:
             leads_to = (follow_stub(self._memory, target), self._memory.try_u64(target))
             self._is_step_callbacks[target] = self._callbacks != 0 and self._callbacks in leads_to
         return self._is_step_callbacks[target]
 
     def _dispatches(self, function: Function | None) -> bool:
-        """The function contains a lookup, or calls one. The name alone tells it of a function of PyTorch's own, and of
-        one whose code has no known call."""
+        """The function contains a lookup, or calls one. A function with a name that is PyTorch's own, or whose code has
+        no known call, is trusted to do so."""
         if not function:
             return False
         if function.start not in self._dispatching:
@@ -417,11 +398,12 @@ class InlinedDispatchEvents:
         return self._is_kernel_for_key[target]
 
     def _is_lookup(self, target: int) -> bool:
+        """``target`` is an ``OperatorEntry::lookup`` that was not inlined."""
         address = follow_stub(self._memory, target)
         if any(LOOKUP.begins(name) for name in self._symbolizer.names_at(address)):
             return True
         function = self._sites.function_at(address)
-        if not function or function.start != address or function.names or function.size > _MAX_LOOKUP_BYTES:
+        if not function or function.start != address or function.names or function.size > 512:  # a lookup is smaller
             return False
         return self._selects_key(self._sites.decoded(function).instructions)
 
@@ -431,6 +413,7 @@ class InlinedDispatchEvents:
         return any(self._shifts(insn) or self._indexes_dispatch_table(insn) for insn in instructions)
 
     def _shifts(self, insn: Instruction) -> bool:
+        """The instruction shifts a word by the number of backends: part of a lookup."""
         return insn.kind == "shr" and insn.immediate == self._num_backends
 
     def _indexes_dispatch_table(self, insn: Instruction) -> bool:

@@ -26,7 +26,7 @@ from gdbext.torch.stack.roles import KernelSignature, kernel_signature, returns_
 from gdbext.torch.values.cpp_objects import mangled_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gdbext.engine.arch import Architecture
     from gdbext.engine.process.memory import Memory
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gdbext.torch.registry.kernel import KernelFunction
 
 
-def entered_unboxed(
+def unboxed_entry_signature(
     operator: Operator, kernel: KernelFunction, start: int, names: Sequence[str]
 ) -> KernelSignature | None:
     """The signature of the function at ``start`` with these mangled names, if it is an unboxed entry of the operator's
@@ -61,17 +61,13 @@ def registered_signature(operator: Operator, symbolic: bool = False) -> KernelSi
     return None if uses_sret is None else KernelSignature(tuple(split_types(types[:-1])), uses_sret)
 
 
-FUNCTOR_WORDS = 8
-"""Words of a functor object that may be a function pointer (it is the first member, behind the 16 or 24 bytes of
-c10::OperatorKernel)."""
-
-
 @lru_cache(maxsize=1024)
 def _jumps_in(architecture: Architecture, code: bytes, start: int) -> tuple[tuple[str, int], ...]:
-    """The jumps in the code of a function: (how, offset from ``start``).
+    """The jumps in the code of a function: (kind, offset from ``start``).
 
-    "to" that place, "by" the slot there that holds the target (of a PLT stub), or "somewhere", by a register or other
-    memory. They are cached, also for other processes, by a digest of the code: that is all that they depend on.
+    The kind is "to" for a jump to that offset, "by" for one through the slot there that holds the target (of a PLT
+    stub), "somewhere" for one through a register or other memory. They are cached, also for other processes, by a
+    digest of the code: that is all that they depend on.
     """
     cached = kept_texts(cache_folder(), "jumps")
     key = f"{architecture.name} {blake2b(code, digest_size=16).hexdigest()}".encode()
@@ -89,7 +85,7 @@ def _jumps_in(architecture: Architecture, code: bytes, start: int) -> tuple[tupl
         text = " ".join(jumps).encode()
         cached.keep(key, text)
     words = (word.partition(":") for word in text.decode().split())
-    return tuple((how, int(offset)) for how, _, offset in words)
+    return tuple((kind, int(offset)) for kind, _, offset in words)
 
 
 class TailCalls:
@@ -101,7 +97,8 @@ class TailCalls:
         self._symbolizer = symbolizer
         self._extents = extents
         self._targets: dict[int, frozenset[int]] = {}
-        self._by_pointer: dict[int, bool] = {}
+        self._by_pointer: set[int] = set()
+        """Entries that may end in a jump through a pointer."""
 
     def reaches(self, entry: int, start: int, functor: int = 0) -> bool:
         """True when the function at ``start`` is ``entry`` itself or what ``entry`` jumps to in the end.
@@ -114,7 +111,7 @@ class TailCalls:
     def ends(self, entry: int, functor: int) -> frozenset[int]:
         """Functions in which the one at ``entry`` may end by jumps, called with that functor."""
         ends = self._closure(entry)
-        if functor and self._by_pointer.get(entry, False):
+        if functor and entry in self._by_pointer:
             return ends.union(functor_words(self._memory, functor))
         return ends
 
@@ -122,7 +119,7 @@ class TailCalls:
         """The function at ``entry`` may have been left by jumps for the one at ``start``: it jumps there, or through a
         pointer."""
         ends = self._closure(entry)
-        return start in ends or any(self._by_pointer.get(function, False) for function in (entry, *ends))
+        return start in ends or not self._by_pointer.isdisjoint((entry, *ends))
 
     def _closure(self, entry: int) -> frozenset[int]:
         """The functions that up to four jumps, one after the other, lead to from ``entry``."""
@@ -146,11 +143,11 @@ class TailCalls:
             return
         jumps = _jumps_in(self._memory.architecture, code, start)
         # if its end is unknown, other functions' code may follow its first jump: the stubs behind a stub
-        for how, offset in jumps[: None if is_whole else 1]:
-            place = start + offset
-            target = place if how == "to" else self._memory.try_u64(place) if how == "by" else None
+        for kind, offset in jumps[: None if is_whole else 1]:
+            address = start + offset
+            target = address if kind == "to" else self._memory.try_u64(address) if kind == "by" else None
             if target is None:
-                self._by_pointer[entry] = True
+                self._by_pointer.add(entry)
             elif not start <= target < start + size:
                 yield target
                 part = extents.extent(target) if extents and function and not function.names else None
@@ -159,21 +156,22 @@ class TailCalls:
 
 
 def functor_words(memory: Memory, functor: int) -> tuple[int, ...]:
-    """The words of a functor object, one of which may be the function that it wraps; () where it cannot be read."""
+    """The words of a functor object, one of which may be the function that it wraps (its first member, behind the 16 or
+    24 bytes of c10::OperatorKernel); () where it cannot be read."""
     try:
-        return memory.words(functor, FUNCTOR_WORDS)
+        return memory.words(functor, 8)
     except GdbextError:
         return ()
 
 
 BETWEEN = 8
-"""Frames between a kernel's entry and its body, at most, without optimisation."""
+"""Frames between a kernel's entry and its body, at most, without optimization."""
 
 
-def is_machinery(name: str) -> bool:
-    """A kernel's entry, or a function between it and the kernel's body, by its mangled name."""
+def is_wrapping(mangled: str) -> bool:
+    """The function is a kernel's entry, or between that and the kernel's body."""
     parts = (RUNTIME_FUNCTOR_CLASS, *KERNEL_MACHINERY_PARTS)
-    return name.startswith(KERNEL_MACHINERY) or any(part in name for part in parts)
+    return mangled.startswith(KERNEL_MACHINERY) or any(part in mangled for part in parts)
 
 
 class KernelMatcher:
@@ -197,8 +195,8 @@ class KernelMatcher:
         """Whether a function is a wrapper of a pointer, by its start."""
         self._starts: dict[int, int] = {}
         """Start of the whole function, by the start of a part of it."""
-        self._others: dict[tuple[int, int], bool] = {}
-        """Answers by a function that a wrapper called, and a functor."""
+        self._calls_other: dict[tuple[int, int], bool] = {}
+        """Whether a function that a wrapper called is another one than that of a functor: by (function, functor)."""
 
     def is_code(self, kernel: KernelFunction) -> bool:
         """All functions of the kernel are in executable memory; else it is no kernel but something else."""
@@ -229,7 +227,7 @@ class KernelMatcher:
             self._entries[kernel, start] = next(reaching, 0)
         return self._entries[kernel, start]
 
-    def body(self, stack: NativeStack, level: int) -> int:
+    def wrapped_function(self, stack: NativeStack, level: int) -> int:
         """Start of the function that the wrapper in frame ``level`` called through the pointer that its functor holds,
         itself or by its helpers; 0 for other frames, and before it is called. It may have left by a jump for another.
         """
@@ -242,6 +240,7 @@ class KernelMatcher:
         return self._called_by_wrapper(stack, level) if self._wrappers[wrapper.start] else 0
 
     def _called_by_wrapper(self, stack: NativeStack, level: int) -> int:
+        """Start of the first function further in that was called through a pointer; 0 for none."""
         for inner in range(level - 1, max(level - 1 - BETWEEN, -1), -1):
             if self._sites.is_through_pointer(stack, inner + 1):
                 return self._function_start(stack, inner)
@@ -252,7 +251,7 @@ class KernelMatcher:
         wrappers of all functions of one type are the same code. A wrapper without a name is known by the class of the
         kernel's functor."""
         if stack.function(level) or not self._holds_pointer(kernel):
-            body = self.body(stack, level)
+            body = self.wrapped_function(stack, level)
         else:
             start = self._function_start(stack, level)
             is_wrapper = start != 0 and start in (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
@@ -260,11 +259,11 @@ class KernelMatcher:
         functor = kernel.functor
         if not body or not functor:
             return False
-        if (body, functor) not in self._others:
+        if (body, functor) not in self._calls_other:
             pointers = [word for word in functor_words(self._memory, functor) if self._is_executable(word)]
             calls = any(word == body or self._tail_calls.may_end_in(word, body) for word in pointers)
-            self._others[body, functor] = bool(pointers) and not calls
-        return self._others[body, functor]
+            self._calls_other[body, functor] = bool(pointers) and not calls
+        return self._calls_other[body, functor]
 
     def may_have_left(self, stack: NativeStack, level: int, kernel: KernelFunction, operator: Operator) -> bool:
         """The boxed kernel may have been left by a jump through a pointer for another kernel of the operator, which
@@ -289,39 +288,11 @@ class KernelMatcher:
         if level is None or not start:
             return []
         if (operator.address, start) not in self._indices:
-            runs = {kernel: self._entry(kernel, start) != 0 for kernel in set(operator.table) if kernel.valid}
-            indices = [index for index, kernel in enumerate(operator.table) if runs.get(kernel)]
+            running = {kernel for kernel in set(operator.table) if kernel.valid and self._entry(kernel, start)}
+            indices = [index for index, kernel in enumerate(operator.table) if kernel in running]
             self._indices[operator.address, start] = indices
-        table = operator.table
-        indices = self._indices[operator.address, start]
+        indices, table = self._indices[operator.address, start], operator.table
         return [index for index in indices if not self._calls_another(stack, level, table[index])]
-
-    def in_unboxed_call(
-        self, stack: NativeStack, level: int, kernel_level: int | None, first: int | None
-    ) -> Callable[[int, KernelFunction], bool]:
-        """Tells of (position of an argument, kernel) whether the call that frame ``level`` made must have its keyset
-        there; ``first`` is its first argument.
-
-        An unboxed kernel is called as (functor, keyset, …), or as (result, functor, keyset, …) if the result is
-        returned through memory. So the second argument is the keyset or the functor, never anything else; the third is
-        the keyset if the first is not the functor.
-        """
-        calls_kernel = kernel_level == level - 1 and self._sites.site(stack, level).through_pointer
-
-        def must_be_keyset(position: int, kernel: KernelFunction) -> bool:
-            if not calls_kernel or not (kernel.unboxed or kernel.sym_unboxed):
-                return False
-            return position == 1 or (position == 2 and first is not None and first != kernel.functor)
-
-        return must_be_keyset
-
-    def in_redispatch(self, stack: NativeStack, level: int, first: int | None) -> Callable[[int, KernelFunction], bool]:
-        """The same for a call to ``at::_ops::NAME::redispatch``: its keyset is the first argument, or the second behind
-        a pointer to where the result goes, on the stack above."""
-        sp = stack.frames[level].sp
-        uses_sret = first is not None and sp <= first < sp + (1 << 26)  # 64 MiB: no stack is larger
-        keyset_at = None if first is None else 1 if uses_sret else 0
-        return lambda position, _kernel: position == keyset_at
 
     def words(self, stack: NativeStack, level: int) -> Iterator[tuple[str, int]]:
         """(place, word) of each callee-saved register and stack word of a frame."""
@@ -352,8 +323,3 @@ class KernelMatcher:
             start = self._symbolizer.address_of(whole, function.module.name) if cold else function.start
             self._starts[function.start] = start
         return self._starts[function.start]
-
-
-def in_lookup(position: int, _kernel: KernelFunction) -> bool:
-    """The position of the keyset in ``OperatorEntry::lookup(this, keyset)``."""
-    return position == 1

@@ -1,4 +1,4 @@
-"""Why a key was chosen, and which keys the redispatches from a kernel are expected to lead to.
+"""The reason why a key was chosen, and the keys that the redispatches from a kernel are expected to lead to.
 
 Generated kernels and the fallbacks of libtorch pass the keyset on in known ways, and those are recognized by the
 kernel's own function; an unknown kernel ends the chain. Sources, 2.13.0: tools/autograd/gen_variable_type.py,
@@ -18,12 +18,11 @@ from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_K
 from gdbext.torch.registry.kernel import KernelFacts
 from gdbext.torch.stack import Argument, DispatchFrame, DispatchKeySet
 from gdbext.torch.stack.call_arguments import follow_stub
-from gdbext.torch.stack.dispatch_calls import DispatchCall
-from gdbext.torch.stack.known_fallbacks import RecoveredCall
+from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall
 from gdbext.torch.stack.roles import PLAIN, Role, classify
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
 
     from gdbext.engine.process.code_reader import FunctionCode
     from gdbext.engine.process.memory import Memory
@@ -40,42 +39,22 @@ Steps = list[tuple[DispatchFrame, DispatchCall, RecoveredCall]]
 """The steps of a stack, each with the frames that it was made of, and what was recovered from them."""
 
 
-class KeySetExplanation:
-    """Says why the keys of dispatches in one process won: the keys of each proven tensor argument."""
-
-    def __init__(self, tensors: TensorReader, keys: KeyNames) -> None:
-        self._tensors = tensors
-        self._keys = keys
-
-    def explained(
-        self, steps: Sequence[DispatchFrame], with_arguments: Sequence[DispatchFrame], positions: Container[int]
-    ) -> tuple[DispatchFrame, ...]:
-        """The dispatcher's frames of a stack; the evidence of those at ``positions`` also says why the key won.
-
-        ``with_arguments`` are the same frames with their arguments.
-        """
-        return tuple(
-            frame._replace(evidence=(*frame.evidence, *self._lines(frame, other.arguments)))
-            if position in positions
-            else frame
-            for position, (frame, other) in enumerate(zip(steps, with_arguments))
-        )
-
-    def _lines(self, step: DispatchFrame, arguments: Sequence[Argument]) -> list[str]:
-        """Sentences for ``--why``; at least why the key won, if operator and keyset are known."""
-        if step.op is None or not step.keyset or step.key is None:
-            return []
-        highest = self._keys.key_of_index(self._keys.table_index(step.keyset.bits))
-        lines = [f"{highest} has the highest priority of {self._keys.text(step.keyset.bits)}"]
-        certain = (argument for argument in arguments if argument.confidence >= Certainty.VERIFIED)
-        for argument in certain:
-            for tensor in argument.tensors[:4]:
-                with suppress(GdbextError):
-                    keyset = self._tensors.key_set(tensor.address)
-                    if tensor.address:
-                        names = self._keys.text(keyset)
-                        lines.append(f"argument {argument.name}: {tensor.short} has {names} {keyset:#x}")
-        return lines
+def with_key_choice(
+    step: DispatchFrame, arguments: Sequence[Argument], tensors: TensorReader, keys: KeyNames
+) -> DispatchFrame:
+    """The step, whose evidence also says why its key won: by the keys of each proven tensor among ``arguments``."""
+    if step.op is None or not step.keyset or step.key is None:
+        return step
+    highest = keys.key_of_index(keys.table_index(step.keyset.bits))
+    sentences = [f"{highest} has the highest priority of {keys.text(step.keyset.bits)}"]
+    for argument in arguments:
+        for tensor in argument.tensors[:4] if argument.confidence >= Certainty.VERIFIED else ():
+            with suppress(GdbextError):
+                keyset = tensors.key_set(tensor.address)
+                if tensor.address:
+                    names = keys.text(keyset)
+                    sentences.append(f"argument {argument.name}: {tensor.short} has {names} {keyset:#x}")
+    return step._replace(evidence=(*step.evidence, *sentences))
 
 
 class PendingRedispatch:
@@ -92,7 +71,7 @@ class PendingRedispatch:
         self._lookups: dict[tuple[int, int, int], ExpectedLookup] = {}
         """By operator, keyset and table index: threads of a pool wait in the same kernel."""
         self._redispatching: dict[int, bool] = {}
-        """Answers by the target of a call."""
+        """Whether a direct call of an address enters the dispatcher by a redispatch."""
 
     def next_key(
         self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, code: FunctionCode
@@ -126,24 +105,24 @@ class PendingRedispatch:
         return key
 
     def _redispatch_ahead(self, stack: NativeStack, kernel_level: int, code: FunctionCode) -> int | None:
-        """Address behind the first redispatch of the kernel's code, if all of its redispatches lie behind the frame's
-        pc; else None."""
+        """Return address of the first redispatch in the kernel's code, if all of its redispatches lie behind the
+        frame's pc; else None."""
+
+        def is_redispatch(target: int) -> bool:
+            if target not in self._redispatching:
+                start = follow_stub(self._memory, target)
+                function = self._symbolizer.function(start)
+                role = classify(function) if function and function.start == start else PLAIN
+                opens = role.role in (Role.OPERATOR, Role.DISPATCHER)
+                self._redispatching[target] = opens and role.event.startswith("redispatch")
+            return self._redispatching[target]
+
         for level in range(kernel_level, -1, -1):
             calls = code.of(stack.function(level)).calls
-            redispatches = [call.end for call in calls if call.target and self._is_redispatch(call.target)]
+            redispatches = [call.end for call in calls if call.target and is_redispatch(call.target)]
             if redispatches:
                 return redispatches[0] if min(redispatches) > stack.frames[level].pc else None
         return None
-
-    def _is_redispatch(self, target: int) -> bool:
-        """A direct call of that address enters the dispatcher by a redispatch."""
-        if target not in self._redispatching:
-            start = follow_stub(self._memory, target)
-            function = self._symbolizer.function(start)
-            role = classify(function) if function and function.start == start else PLAIN
-            opens = role.role in (Role.OPERATOR, Role.DISPATCHER)
-            self._redispatching[target] = opens and role.event.startswith("redispatch")
-        return self._redispatching[target]
 
 
 EXPECTED, UNKNOWN, END = "expected", "unknown", "end"
@@ -179,11 +158,6 @@ class ExpectedLookup(NamedTuple):
     certainty: str
     """"expected", "end" (it calls nothing of this operator any more) or "unknown"."""
     why: str
-
-
-def key_set(keys: KeyNames, bits: int) -> DispatchKeySet:
-    """A keyset with its keys as PyTorch prints them."""
-    return DispatchKeySet(bits, keys.decode(bits))
 
 
 class RedispatchPredictor:
@@ -235,9 +209,9 @@ class RedispatchPredictor:
         return ExpectedLookup(
             entry.key,
             ChosenKernel(kernel, entry.debug or None, entry.reason, entry.path, name, entry.consistent),
-            key_set(keys, keyset),
+            DispatchKeySet.of_bits(keyset, keys),
             None if following is None else keys.highest_key(following),
-            None if following is None else key_set(keys, following),
+            None if following is None else DispatchKeySet.of_bits(following, keys),
             certainty,
             why,
         )
@@ -262,9 +236,9 @@ class RedispatchPredictor:
             return keyset & self._after_autograd, EXPECTED, "autograd: records the call, redispatches below autograd"
         if key == "ADInplaceOrView" and any(mark in function for mark in VIEW_KERNELS):
             return keyset & self._after_views, EXPECTED, "views and versions: redispatches below ADInplaceOrView"
-        for mark, what in KERNELS_BELOW_THEIR_KEY.items():
+        for mark, action in KERNELS_BELOW_THEIR_KEY.items():
             if function.startswith(mark) or function.endswith("::" + mark):
-                return keyset & self._keys.full_after(key), EXPECTED, f"{what}, then redispatches below {key}"
+                return keyset & self._keys.full_after(key), EXPECTED, f"{action}, then redispatches below {key}"
         if key.startswith("Autocast"):
             why = "autocast: casts the arguments and calls the operator again without autocast"
             return self._keys.minus(keyset, self._autocast), EXPECTED, why

@@ -37,10 +37,6 @@ from gdbext.torch.assumed_symbols import (
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.inlined_events import offset_in_entry, only_boxed
 
-_MAX_CODE = 1 << 16
-"""Bytes of a function that are decoded."""
-_WORD = 8
-
 
 class Invocation(NamedTuple):
     """A call or jump through which the function may enter a kernel.
@@ -52,6 +48,7 @@ class Invocation(NamedTuple):
 
     address: int
     after: int | None
+    """Address behind a call; None for a jump."""
     through: str
     pointer: str
     displacement: int
@@ -62,13 +59,17 @@ class LookupSites(NamedTuple):
     """The sites of one function: the lookup, the invocations behind it and the returns."""
 
     lookup: int
+    """Address of the instruction."""
     keyset: str
+    """The register that holds the keyset there."""
     entry: str
     """The register that holds the OperatorEntry* there; "" where it is not known."""
     frame: CfaRule
     how: str
+    """The form: "call", "inlined" or "out of line"."""
     invocations: tuple[Invocation, ...]
     returns: tuple[int, ...]
+    """Addresses of the function's return instructions."""
     tail_calls: bool
     """It may jump to the kernel, so that its return cannot be seen."""
     others: tuple[tuple[int, CfaRule], ...] = ()
@@ -76,7 +77,7 @@ class LookupSites(NamedTuple):
 
 
 class FoundLookup(NamedTuple):
-    """One lookup of a function that may have many. ``event`` is what it is made for, a DispatchEvent's value."""
+    """One lookup of a function that may have many. ``event`` is a DispatchEvent's value: what it is made for."""
 
     sites: LookupSites
     event: str
@@ -96,16 +97,18 @@ class SiteFinder:
         self._symbolizer = symbolizer
         self.shift = num_backends
         self._table = table
-        self._called: dict[int, str] = {}
+        self._called_names: dict[int, str] = {}
         self._copies: dict[int, bool] = {}
+        """Whether the target of a call is a copy of ``OperatorEntry::lookup``."""
         self._last: tuple[int, int, list[Instruction]] = 0, 0, []
+        """(start, size, instructions) of the function that was decoded last."""
 
     def find(self, start: int, size: int, handles: Collection[int] = ()) -> LookupSites | None:
         """The sites of the function at ``start``; None if no form is recognized or two lookups compete.
 
         ``handles`` are the addresses of the function's static OperatorHandles. Raises MemoryFault.
         """
-        code = self._decoded(start, min(size, _MAX_CODE))
+        code = self._decoded(start, size)
         lookup = self._lookup(code, handles)
         if not lookup:
             return None
@@ -126,53 +129,49 @@ class SiteFinder:
 
     def all_lookups(self, function: Function) -> list[FoundLookup]:
         """Every lookup in a function, whatever operators they are for. Raises MemoryFault."""
-        code = self._decoded(function.start, min(function.size, _MAX_CODE))
+        code = self._decoded(function.start, function.size)
         this, keyset = self._architecture.argument_registers[:2]
         targets = ((index, insn.target) for index, insn in enumerate(code) if insn.is_call and insn.target)
         called = [(index, keyset, this) for index, target in targets if self.is_lookup(target)]
         lookups = sorted([*called, *(lookup for lookup in self._inlined(code) if lookup[2])])
         ends = [*(index for index, _, _ in lookups[1:]), len(code)]
-        found = []
+        returns = tuple(insn.address for insn in code if insn.kind == "ret")
+        framed = []
         for (index, bits, entry), end in zip(lookups, ends):
             frame = self._frame(code, index)
             if frame:
                 how = "call" if code[index].is_call else "inlined"
                 invoked = tuple(self._invocations(code[:end], index))
-                returns = tuple(insn.address for insn in code if insn.kind == "ret")
                 sites = LookupSites(code[index].address, bits, entry, frame, how, invoked, returns, False)
-                found.append(FoundLookup(sites, self._event(code[index:end])))
-        return found
+                framed.append(FoundLookup(sites, self._event(code[index:end])))
+        return framed
 
     def is_lookup(self, target: int) -> bool:
         """A copy of ``OperatorEntry::lookup`` by its name, or without a name by its code: it looks the keyset that it
         is given up in the table that it is given, and calls nothing through a pointer."""
         if target not in self._copies:
-            name = self._name(target)
-            self._copies[target] = LOOKUP.begins(name) if name else self._is_nameless_lookup(target)
+            name, address = self._name(target), follow_stub(self._memory, target)
+            function = None if name else self.tables.extent(address)
+            is_lookup = LOOKUP.begins(name)
+            if function and function.start == address and 0 < function.size <= 1 << 10:  # a lookup has 270 bytes
+                code = self.code(range(address, address + function.size))
+                calls_pointer = any(insn.is_call and not insn.target for insn in code)
+                is_lookup = not calls_pointer and len(self._inlined(code)) == 1
+            self._copies[target] = is_lookup
         return self._copies[target]
-
-    def _is_nameless_lookup(self, target: int) -> bool:
-        address = follow_stub(self._memory, target)
-        function = self.tables.extent(address)
-        if not function or function.start != address or not 0 < function.size <= 1 << 10:  # a lookup has 270 bytes
-            return False
-        try:
-            code = self._decoded(address, function.size)
-        except MemoryFault:
-            return False
-        return not any(insn.is_call and not insn.target for insn in code) and len(self._inlined(code)) == 1
 
     def code(self, span: range) -> list[Instruction]:
         """The instructions of a function; none where it cannot be read."""
         try:
-            return self._decoded(span.start, min(len(span), _MAX_CODE))
+            return self._decoded(span.start, len(span))
         except MemoryFault:
             return []
 
     def _decoded(self, start: int, size: int) -> list[Instruction]:
-        """The instructions in memory, the last ones cached; those in the file if a trap is among them, which may be a
-        kernel probe's or a breakpoint. A call or jump through the slot of an import gets its target, as a direct one.
-        Raises MemoryFault."""
+        """The instructions in memory (of 64 KiB at most), the last ones cached; those in the file if a trap is among
+        them, which may be a kernel probe's or a breakpoint. A call or jump through the slot of an import gets its
+        target, as a direct one. Raises MemoryFault."""
+        size = min(size, 1 << 16)
         if self._last[:2] != (start, size):
             raw = self._memory.read(start, size)
             code = list(self._architecture.decode(raw, start))
@@ -187,8 +186,8 @@ class SiteFinder:
         return self._last[2]
 
     def dispatch_step(self, insn: Instruction) -> str:
-        """ "lookup" if an instruction looks a kernel up, "kernel" if it may enter one, or what boxes its arguments;
-        else ""."""
+        """ "lookup" if an instruction looks a kernel up, "kernel" if it may enter one, or what boxes its arguments; ""
+        for all others."""
         if not insn.is_call:
             return "lookup" if insn.kind == "shr" and insn.immediate == self.shift else ""
         if insn.target and self.is_lookup(insn.target):
@@ -221,7 +220,8 @@ class SiteFinder:
         return f"{event}Boxed" if only_boxed(self._architecture, code, self._table) else event
 
     def _lookup(self, code: Sequence[Instruction], handles: Collection[int]) -> tuple[list[int], str, str, str] | None:
-        """(positions, register of the keyset, register of the OperatorEntry*, form)."""
+        """(positions in ``code``, register of the keyset, register of the OperatorEntry*, form); None for no lookup, or
+        several that compete."""
         calls = [(index, insn.target) for index, insn in enumerate(code) if insn.is_call and insn.target]
         called = [index for index, target in calls if self.is_lookup(target)]
         inlined = self._inlined(code)
@@ -261,9 +261,11 @@ class SiteFinder:
         """By a register that clang adds the table's offset to: the register that it was computed from."""
         for insn in code:
             memory = insn.memory
-            if memory and self._is_entry(memory.displacement) and memory.base not in unlikely:
+            offset = memory.displacement if memory and memory.base not in unlikely else None
+            if memory and offset_in_entry(offset, self._table) is not None:
                 return memory.base if memory.base not in written else ""
-            if insn.kind == "add" and insn.destination in bases and self._is_entry(insn.immediate):
+            is_added = insn.kind == "add" and insn.destination in bases
+            if is_added and offset_in_entry(insn.immediate, self._table) is not None:
                 return bases[insn.destination]
             for name in insn.writes:
                 bases.pop(name, None)
@@ -272,11 +274,9 @@ class SiteFinder:
             written |= insn.writes
         return None
 
-    def _is_entry(self, offset: int | None) -> bool:
-        return offset_in_entry(offset, self._table) is not None
-
     def _behind_handle(self, code: Sequence[Instruction], call: int, handles: Collection[int]) -> str:
-        """The argument register behind the one that is given the address of the operator's static handle."""
+        """The argument register behind the one that is given the address of the operator's static handle before the
+        call at position ``call``; "" for none."""
         arguments = self._architecture.argument_registers[:5]  # a handle and its keyset are among the first five
         for insn in reversed(code[:call]):
             if insn.is_call:
@@ -287,13 +287,13 @@ class SiteFinder:
 
     def _name(self, target: int) -> str:
         """The first mangled name of what a direct call leads to, through a PLT stub if need be."""
-        if target not in self._called:
+        if target not in self._called_names:
             names = self._symbolizer.names_at(follow_stub(self._memory, target))
-            self._called[target] = names[0] if names else ""
-        return self._called[target]
+            self._called_names[target] = names[0] if names else ""
+        return self._called_names[target]
 
     def _invocations(self, code: Sequence[Instruction], lookup: int) -> Iterator[Invocation]:
-        """What may enter the kernel behind the instruction at position ``lookup``."""
+        """The calls and jumps that may enter the kernel behind the instruction at position ``lookup``."""
         for insn in code[lookup + 1 :]:
             if insn.kind not in ("call", "jmp"):
                 continue
@@ -310,25 +310,25 @@ class SiteFinder:
                 yield Invocation(insn.address, after, through, "", 0, False)
 
     def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
-        """The frame, by the call frame information of the lookup's address."""
+        """The rule for the frame at ``position``, by its call frame information; None without any."""
         # bytes below the CFA that the straight-line start of the function has taken: never more than it has
         architecture = self._architecture
         size = architecture.call_pushes
         for insn in code[:position]:
             if insn.kind == "push":
-                size += _WORD
+                size += 8
             elif insn.kind == "add" and insn.destination == architecture.stack_pointer and (insn.immediate or 0) < 0:
                 size -= insn.immediate or 0
                 break
             elif insn.kind in ("call", "jmp", "jcc", "ret", "pop", "leave"):
                 break
-        size = max(size, architecture.call_pushes + _WORD)
+        size = max(size, architecture.call_pushes + 8)
         return frame_at(architecture, self.tables, code[position].address, size)
 
 
 def _pointer(insn: Instruction) -> tuple[str, int, bool] | None:
     """(register, displacement, in memory): the operand of a call or jump through a register, or through [register +
-    displacement]."""
+    displacement]; None for another one."""
     memory = insn.memory
     if not memory:
         return (insn.source, 0, False) if insn.source else None

@@ -8,27 +8,34 @@ call's inner frame. *exact*: read at the call instruction's own argument, and pr
 frame that is proven, by a kernel that few keysets lead to. A redispatch keeps to the keys of its caller's keyset: a
 value with others is not believed, unless it was read twice. Any word of zeros is the empty keyset: it counts only with
 other evidence.
+
+A fallback of PyTorch's that redispatches with everything below its own key, or that ends in a virtual call, has left
+the stack while that runs. It counts as entered if its keyset was read and what runs is what it is known to call. The
+Python dispatcher (torch/csrc/PyInterpreter.cpp, ``python_dispatcher``, torch 2.0 to 2.13) calls
+``Dispatcher::callBoxedForDispatchKey``: the kernel is that of a key which Python names, and the call makes its keyset
+anew of the arguments and the thread's state, so that it may have keys of a higher priority.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from contextlib import suppress
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError, MemoryFault
-from gdbext.torch.assumed_symbols import STATIC_HANDLE
+from gdbext.torch import assumed_symbols
 from gdbext.torch.registry.dispatch_table import RegisteredKernels
-from gdbext.torch.stack.dispatch_calls import DispatchCall
-from gdbext.torch.stack.kernel_match import KernelMatcher, in_lookup
-from gdbext.torch.stack.known_fallbacks import KnownFallbacks, RecoveredCall, accept
-from gdbext.torch.stack.roles import Role, static_handle, static_handles
+from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall
+from gdbext.torch.stack.kernel_match import KernelMatcher
+from gdbext.torch.stack.roles import Role, is_python_dispatcher, static_handle, static_handles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import Optional
 
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
@@ -38,11 +45,13 @@ if TYPE_CHECKING:
     from gdbext.torch.stack.call_arguments import CallSites
     from gdbext.torch.stack.lookup_sites import SiteFinder
 
+    Proof = Optional[tuple[Operator, str]]
+    """An operator, and the sentence that says why it is proven; None if no operator is."""
+
 _KEYSET_ARGUMENTS = 4
 """Arguments of a call among which its keyset can be."""
-_DISTINCTIVE = 4
-"""A kernel in one of so many table entries, at most, tells keysets apart. Autograd's kernels stand in one of eight, a
-composite kernel in most of them: any word leads to it."""
+_HANDLE_ARGUMENTS = 3
+"""Arguments among which a handle can be: the first, behind a hidden result pointer, behind that and ``this``."""
 
 
 class _Limits(NamedTuple):
@@ -54,15 +63,8 @@ class _Limits(NamedTuple):
     """The call is known to make its keyset of its arguments."""
 
 
-_HANDLE_ARGUMENTS = 3
-"""Arguments among which a handle is looked for: the first, behind a hidden result pointer, behind that and ``this``."""
-
-
 class OperatorSearch:
-    """Finds the operator of a dispatch call: proven by an address that only this operator has.
-
-    ``evidence`` arguments are lists to which each method adds a sentence that says why an operator is proven.
-    """
+    """Finds the operator of a dispatch call: proven by an address that only this operator has."""
 
     def __init__(
         self,
@@ -81,39 +83,49 @@ class OperatorSearch:
         self._matcher = matcher
         self._static_operators: dict[str, Operator | None] = {}
         """Operators by the mangled name of the function that has the static handle."""
-        self._by_functor: dict[int, tuple[Operator, ...]] = {}
+        self._by_functor: dict[int, list[Operator]] = {}
         """Operators by the address of a functor that one of their kernels has."""
 
     def find(
         self, stack: NativeStack, call: DispatchCall, outer: Operator | None, evidence: list[str]
     ) -> Operator | None:
-        """The operator of a dispatch call, None if none is proven. ``outer`` is the operator of the next call further
-        out.
+        """The operator of a dispatch call, None if none is proven; ``evidence`` gets the sentences that say why.
 
-        Raises GdbextError if the dispatcher cannot be read.
+        ``outer`` is the operator of the next call further out. Raises GdbextError if the dispatcher cannot be read.
         """
         if call.operator_struct:
-            operator = self._of_struct(call, evidence)
+            operator = self._operator_of_struct(call, evidence)
         else:
-            operator = (
-                self._handle_passed_on(stack, call, evidence)
-                or self._handle_passed_in(stack, call, evidence)
-                or self._by_table_entry(stack, call, evidence)
-                or self._by_functor_passed(stack, call, evidence)
-                or self._handle_in_frames(stack, call, evidence)
-                or (self._outer_again(stack, call, outer, evidence) if outer is not None else None)
-                or self._by_kernel_alone(stack, call, evidence)
+            proof = (
+                self._by_passed_handle(stack, call)
+                or self._by_table_entry(stack, call)
+                or self._by_functor_passed(stack, call)
+                or self._by_handle_in_frames(stack, call)
+                or (self._outer_again(stack, call, outer) if outer else None)
+                or self._by_kernel_alone(stack, call)
             )
+            operator = proof[0] if proof else None
+            evidence += [proof[1]] if proof else []
         if not operator or operator.is_named:
             return operator
         evidence.append(f"it is not one: its name, {operator.qualified[:80]!r}, is none or that of another")
         return None
 
-    def _of_struct(self, call: DispatchCall, evidence: list[str]) -> Operator | None:
+    def _operator_of_struct(self, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """The operator of ``at::_ops::NAME::call``: its static handle, else the only operator of that name."""
-        mangled, struct = call.mangled.split(".", 1)[0], call.operator_struct
+        mangled, name = call.mangled.split(".", 1)[0], call.operator_struct
         if mangled not in self._static_operators:
-            self._static_operators[mangled] = self._static_operator(mangled, struct, evidence)
+            # no operator if the handle is not initialized, or its symbol is stripped
+            address = self._symbolizer.address_of(static_handle(mangled), assumed_symbols.STATIC_HANDLE.library)
+            definition = self._memory.try_u64(address) if address else 0
+            operator = self._dispatcher.by_def(definition) if definition else None
+            handle = f"static handle of at::_ops::{name} at {address:#x}"
+            if operator and operator.struct != name:
+                evidence.append(f"the {handle} leads to {operator.qualified[:80]!r}")
+                operator = None
+            elif operator:
+                evidence.append(f"{handle}: OperatorDef {definition:#x}")
+            self._static_operators[mangled] = operator
         operator = self._static_operators[mangled]
         if operator:
             return operator
@@ -121,57 +133,34 @@ class OperatorSearch:
         addresses = [
             address
             for qualified, address in self._dispatcher.names.items()
-            if qualified.startswith("aten::") and qualified[6:].replace(".", "_") == struct
+            if qualified.startswith("aten::") and qualified[6:].replace(".", "_") == name
         ]
         operator = self._dispatcher.by_def(addresses[0]) if len(addresses) == 1 else None
         if operator:
-            evidence.append(f"the only registered operator that at::_ops::{struct} can mean")
+            evidence.append(f"the only registered operator that at::_ops::{name} can mean")
         return operator
 
-    def _static_operator(self, mangled: str, name: str, evidence: list[str]) -> Operator | None:
-        """The operator of the static handle in ``at::_ops::NAME::call``; None if that is not initialized, or its symbol
-        is stripped."""
-        address = self._symbolizer.address_of(static_handle(mangled), STATIC_HANDLE.library)
-        definition = self._memory.try_u64(address) if address else 0
-        operator = self._dispatcher.by_def(definition) if definition else None
-        if not operator:
-            return None
-        handle = f"static handle of at::_ops::{name} at {address:#x}"
-        if operator.struct != name:
-            evidence.append(f"the {handle} leads to {operator.qualified[:80]!r}")
-            return None
-        evidence.append(f"{handle}: OperatorDef {definition:#x}")
-        return operator
-
-    def _handle_passed_on(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
-        """The operator whose handle one of the call's frames passes on."""
-        for level in reversed(call.header):
+    def _by_passed_handle(self, stack: NativeStack, call: DispatchCall) -> Proof:
+        """By the handle that one of the call's frames passes on, or that its outermost function was called with."""
+        outside = call.header[0] + 1
+        has_caller = call.event and not call.is_inlined and not call.elided and outside < len(stack)
+        for level in (*reversed(call.header), *([outside] if has_caller else ())):
             for number in range(_HANDLE_ARGUMENTS):
                 operator = self._operator_at(self._sites.argument(stack, level, number))
-                if operator and not self._has_another_functor(stack, call, operator):
-                    place = f"{self._sites.place(number)} of the call in frame #{level}"
-                    evidence.append(f"handle in {place}: OperatorDef {operator.address:#x} is registered")
-                    return operator
-        return None
-
-    def _handle_passed_in(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
-        """The operator whose handle the dispatcher's outermost function was called with."""
-        level = call.header[0] + 1
-        if not call.event or call.is_inlined or call.elided or level >= len(stack):
-            return None
-        for number in range(_HANDLE_ARGUMENTS):
-            operator = self._operator_at(self._sites.argument(stack, level, number))
-            if operator:
-                place = self._sites.place(number)
-                evidence.append(f"handle in {place} of the call in frame #{level}, into the dispatcher")
-                return operator
+                if not operator:
+                    continue
+                place = f"{self._sites.place(number)} of the call in frame #{level}"
+                if level == outside:
+                    return operator, f"handle in {place}, into the dispatcher"
+                if not self._has_another_functor(stack, call, operator):
+                    return operator, f"handle in {place}: OperatorDef {operator.address:#x} is registered"
         return None
 
     def _has_another_functor(self, stack: NativeStack, call: DispatchCall, operator: Operator) -> bool:
         """The running kernel was called with a functor that this operator does not have: what looked like its handle
         was left on the stack, in the space that the result has now. Many operators share the wrappers of one
         signature."""
-        functor = self._functor_passed(stack, call)
+        functor = self._passed_functor(stack, call)
         return bool(functor) and functor not in operator.functors
 
     def _operator_at(self, value: int | None) -> Operator | None:
@@ -184,67 +173,76 @@ class OperatorSearch:
             operator = self._dispatcher.by_def(first) if first else None
         return operator
 
-    def _handle_in_frames(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
-        """The one operator that the words of the call's frames point to, if its table has the kernel that runs."""
-        candidates: dict[int, Operator] = {}
-        for level in reversed(call.header):
-            for _, value in self._matcher.words(stack, level):
-                operator = self._operator_at(value)
-                if not operator or self._has_another_functor(stack, call, operator):
-                    continue
-                if self._matcher.indices(stack, call.kernel, operator):
-                    candidates[operator.address] = operator
-        if len(candidates) != 1:
+    def _only_operator(
+        self, stack: NativeStack, call: DispatchCall, operator_of: Callable[[int], Operator | None]
+    ) -> Operator | None:
+        """The one operator that ``operator_of`` finds for words of the call's frames; None for several."""
+        words = (word for level in reversed(call.header) for _, word in self._matcher.words(stack, level))
+        operators = {operator.address: operator for operator in map(operator_of, words) if operator}
+        return operators.popitem()[1] if len(operators) == 1 else None
+
+    def _by_handle_in_frames(self, stack: NativeStack, call: DispatchCall) -> Proof:
+        """By a handle among the words of the call's frames, if the operator's table has the kernel that runs."""
+
+        def operator_of(word: int) -> Operator | None:
+            operator = self._operator_at(word)
+            if not operator or self._has_another_functor(stack, call, operator):
+                return None
+            return operator if self._matcher.indices(stack, call.kernel, operator) else None
+
+        operator = self._only_operator(stack, call, operator_of)
+        if not operator:
             return None
-        (operator,) = candidates.values()
-        evidence.append(f"OperatorDef {operator.address:#x} in the frame; its table has the kernel that runs")
-        return operator
+        return operator, f"OperatorDef {operator.address:#x} in the frame; its table has the kernel that runs"
 
     @cached_property
     def _sorted_definitions(self) -> list[int]:
         return sorted(self._dispatcher.entries)
 
-    def _by_table_entry(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
-        """The operator by what ``lookup`` returned, still in one of the frames: the address of the entry whose kernel
-        runs."""
-        if call.kernel is None:
+    def _by_table_entry(self, stack: NativeStack, call: DispatchCall) -> Proof:
+        """By what ``lookup`` returned, still in one of the frames: the address of the entry whose kernel runs."""
+        kernel_level = call.kernel
+        if kernel_level is None:
             return None
-        functor = self._functor_passed(stack, call)
-        candidates: dict[int, Operator] = {}
-        for level in reversed(call.header):
-            for _, value in self._matcher.words(stack, level):
-                after = bisect_right(self._sorted_definitions, value)
-                operator = (
-                    self._dispatcher.by_def(self._sorted_definitions[after - 1]) if after and not value & 7 else None
-                )
-                index = operator.index_of_entry(value) if operator else None
-                if not operator or index is None:
-                    continue
-                kernel = operator.kernel(index)
-                is_same = kernel.valid and functor in (None, kernel.functor)
-                if is_same and self._matcher.matches_frame(stack, call.kernel, kernel):
-                    candidates[operator.address] = operator
-        if len(candidates) != 1:
-            return None
-        (operator,) = candidates.values()
-        evidence.append(f"address of a table entry of OperatorDef {operator.address:#x}, whose kernel runs")
-        return operator
+        functor = self._passed_functor(stack, call)
 
-    def _by_functor_passed(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
-        functor = self._functor_passed(stack, call)
+        def operator_of(word: int) -> Operator | None:
+            after = 0 if word & 7 else bisect_right(self._sorted_definitions, word)
+            operator = self._dispatcher.by_def(self._sorted_definitions[after - 1]) if after else None
+            index = operator.index_of_entry(word) if operator else None
+            if not operator or index is None:
+                return None
+            kernel = operator.kernel(index)
+            is_same = kernel.valid and functor in (None, kernel.functor)
+            return operator if is_same and self._matcher.matches_frame(stack, kernel_level, kernel) else None
+
+        operator = self._only_operator(stack, call, operator_of)
+        if not operator:
+            return None
+        return operator, f"address of a table entry of OperatorDef {operator.address:#x}, whose kernel runs"
+
+    def _by_functor_passed(self, stack: NativeStack, call: DispatchCall) -> Proof:
+        """By the functor that the running kernel was called with, if it is in one operator's table only."""
+        functor = self._passed_functor(stack, call)
         if not functor or functor & 7:
             return None
-        if functor not in self._by_functor:
-            self._by_functor[functor] = tuple(self._with_functor(functor))
-        candidates = [one for one in self._by_functor[functor] if self._matcher.indices(stack, call.kernel, one)]
+        if functor not in self._by_functor:  # this reads every table, which costs a tenth of a second
+            operators: list[Operator] = []
+            wanted = struct.pack("<Q", functor)
+            for definition in self._dispatcher.entries:
+                with suppress(MemoryFault):
+                    has_word = wanted in self._dispatcher.read_table(definition)
+                    operator = self._dispatcher.by_def(definition) if has_word else None
+                    operators += [operator] if operator and functor in operator.functors else []
+            self._by_functor[functor] = operators
+        candidates = [
+            operator for operator in self._by_functor[functor] if self._matcher.indices(stack, call.kernel, operator)
+        ]
         if len(candidates) != 1:
             return None
-        evidence.append(f"the kernel's functor {functor:#x} stands in the table of one operator only")
-        return candidates[0]
+        return candidates[0], f"the kernel's functor {functor:#x} stands in the table of one operator only"
 
-    def _outer_again(
-        self, stack: NativeStack, call: DispatchCall, outer: Operator, evidence: list[str]
-    ) -> Operator | None:
+    def _outer_again(self, stack: NativeStack, call: DispatchCall, outer: Operator) -> Proof:
         """The outer call's operator once more, if its kernel has this call inlined and the handle is left nowhere.
 
         Proven if the keyset passed to the kernel leads, in the operator's table, to the function that runs. Boxed
@@ -258,17 +256,16 @@ class OperatorSearch:
                 continue
             if self._matcher.matches_frame(stack, call.kernel, outer.kernel_for(value)[1]._replace(boxed=0)):
                 place = self._sites.place(number)
-                evidence.append(f"{outer.qualified} again: {value:#x} in {place} leads to the kernel that runs")
-                return outer
+                return outer, f"{outer.qualified} again: {value:#x} in {place} leads to the kernel that runs"
         return None
 
-    def _by_kernel_alone(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+    def _by_kernel_alone(self, stack: NativeStack, call: DispatchCall) -> Proof:
         """The only operator whose table leads to the code that runs: code without a name, or a function behind the
         pointer of a wrapper."""
         if call.kernel is None:
             return None
         function = self._sites.function(stack, call.kernel)
-        body = self._matcher.body(stack, call.kernel)
+        body = self._matcher.wrapped_function(stack, call.kernel)
         if not function or (function.names and not body):
             return None
         entry = self._registered.at(function.start, function.module)
@@ -279,11 +276,11 @@ class OperatorSearch:
         ]
         if len(candidates) != 1:
             return None
-        evidence.append(f"the code at {body or function.start:#x} is a kernel of one operator only")
-        return candidates[0]
+        return candidates[0], f"the code at {body or function.start:#x} is a kernel of one operator only"
 
-    def _functor_passed(self, stack: NativeStack, call: DispatchCall) -> int | None:
-        """The functor argument of the call to an unboxed kernel: the first, or the second behind a result's address.
+    def _passed_functor(self, stack: NativeStack, call: DispatchCall) -> int | None:
+        """Address of the functor passed to an unboxed kernel: the first argument, or the second behind a result's
+        address.
 
         None if it cannot be read, or if the first argument is unknown and the second may be the keyset, which is no
         address of anything, or a boxed kernel's handle. (Code without optimization leaves its own first argument where
@@ -294,25 +291,25 @@ class OperatorSearch:
         level = call.header[-1]
         if not self._sites.site(stack, level).through_pointer:
             return None
-        first = self._sites.argument(stack, level, 0)
+        first, second = self._sites.arguments(stack, level, 2)
         if first is None:
-            second = self._sites.argument(stack, level, 1)
             is_address = second and self._symbolizer.modules.mapping_at(second)
             return second if is_address and not self._operator_at(second) else None
         in_stack = stack.frames[level].sp <= first < stack.frames[-1].cfa
-        return self._sites.argument(stack, level, 1) if in_stack else first
+        return second if in_stack else first
 
-    def _with_functor(self, functor: int) -> Iterator[Operator]:
-        """Operators with a kernel of that functor. It reads every table, which costs a tenth of a second."""
-        wanted = struct.pack("<Q", functor)
-        for definition in self._dispatcher.entries:
-            try:
-                raw = self._dispatcher.read_table(definition)
-            except MemoryFault:
-                continue
-            operator = self._dispatcher.by_def(definition) if wanted in raw else None
-            if operator and any(kernel.functor == functor for kernel in operator.table):
-                yield operator
+
+_BOXED_AUTOGRAD = assumed_symbols.AUTOGRAD_KERNELS[1:]
+_VIRTUAL_CALLS = (
+    (_BOXED_AUTOGRAD, _BOXED_AUTOGRAD),
+    ((assumed_symbols.PYTHON_DISPATCHERS_FALLBACK,), (assumed_symbols.PYTHON_DISPATCHERS_CALL,)),
+)
+"""Parts of the names of kernels that end in a virtual call, and of the functions that they call."""
+
+
+def _redispatches_below_its_key(function: str) -> bool:
+    """A kernel of that name is known to redispatch with everything below its own key."""
+    return any(part in function for part in assumed_symbols.KERNELS_BELOW_THEIR_KEY)
 
 
 class CallRecovery:
@@ -325,10 +322,11 @@ class CallRecovery:
         self._modules = symbolizer.modules
         self._sites = sites
         self._matcher = KernelMatcher(memory, symbolizer, sites)
-        self._fallbacks = KnownFallbacks(dispatcher, memory, self._matcher, sites)
         self.registered = RegisteredKernels(dispatcher, self._matcher.jumps)
         """Registered kernels of code without names."""
         self._operators = OperatorSearch(dispatcher, memory, symbolizer, sites, self._matcher, self.registered)
+        self._virtual_calls: dict[tuple[KernelFunction, int], bool] = {}
+        """Whether a kernel ends in a virtual call of the function with that start."""
 
     def recover(
         self,
@@ -349,14 +347,14 @@ class CallRecovery:
         try:
             operator = result.operator = self._operators.find(stack, call, outer, result.evidence)
             if operator and for_key:
-                if not self._fallbacks.chosen_by_python(stack, call, result, around):
-                    self._from_kernel_alone(stack, call, result, operator)
+                if not self._accept_key_named_by_python(stack, call, result, around):
+                    self._infer_entry_from_kernel(stack, call, result, operator)
             elif operator:
                 caller = around if is_call is False and around and around.operator is operator else None
-                limits = self._limits(operator, caller, is_call is True)
-                self._find_keyset(stack, call, result, operator, limits)
-                if result.keyset is None and caller:
-                    self._fallbacks.below_callers_key(stack, call, result, caller)
+                self._find_keyset(stack, call, result, operator, self._limits(operator, caller, is_call is True))
+                function = stack.function(call.header[0]) if result.keyset is None and caller else None
+                if caller and function and any(map(_redispatches_below_its_key, function.demangled)):
+                    self._accept_below_caller(stack, call, result, caller)
         except GdbextError as error:
             result.evidence.append(f"stopped here: {error.what}")
         return result
@@ -371,10 +369,10 @@ class CallRecovery:
         if self._matcher.matches_frame(stack, call.kernel, outer.kernel):
             return None
         result = RecoveredCall(operator=outer.operator)
-        if self._fallbacks.goes_below_its_key(outer.kernel):
-            self._fallbacks.below_key_of(outer, stack, call, result)
+        if _redispatches_below_its_key(self._dispatcher.kernels.name(outer.kernel).function):
+            self._accept_below_caller(stack, call, result, outer)
         if not result.kernel:
-            self._from_kernel_alone(stack, call, result, outer.operator)
+            self._infer_entry_from_kernel(stack, call, result, outer.operator)
         if not result.kernel:
             return None
         outer.evidence.append("its kernel left by a tail call: another kernel of the operator runs")
@@ -383,11 +381,12 @@ class CallRecovery:
 
     def _limits(self, operator: Operator, caller: RecoveredCall | None, is_call: bool = False) -> _Limits:
         """The limits of a call inside ``caller``, from which it may have its keys."""
+        keys = self._dispatcher.keys
         if not caller or caller.keyset is None or caller.operator is not operator:
-            return _Limits(self._dispatcher.keys.known_bits, is_call)
+            return _Limits(keys.known_bits, is_call)
         # kernels of BackendSelect make a keyset of the options (BackendSelectFallbackKernel.cpp)
-        makes_keyset = caller.index == self._backend_select
-        return _Limits(self._dispatcher.keys.known_bits if makes_keyset else caller.keyset, is_call)
+        makes_keyset = caller.index == keys.index_of_key("BackendSelect")
+        return _Limits(keys.known_bits if makes_keyset else caller.keyset, is_call)
 
     def _must_be_empty(self, operator: Operator, limits: _Limits) -> bool:
         """The keyset is empty: a redispatch's caller has an empty one, or no tensor adds to a call's keyset and what
@@ -405,23 +404,20 @@ class CallRecovery:
             return False
         return not keys.default_included & operator.extractor.mask(keys, keys.default_included)
 
-    @cached_property
-    def _backend_select(self) -> int:
-        return self._dispatcher.keys.index_of_key("BackendSelect")
-
     def _find_keyset(
         self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator, limits: _Limits
     ) -> None:
+        """Set the keyset of ``result`` and its proof, or only the table entry if no keyset is proven."""
         for level in reversed(call.header):  # nearest to the kernel first
-            if self._exact(stack, call, level, result, operator, limits):
+            if self._accept_passed_keyset(stack, call, level, result, operator, limits):
                 return
-        if self._at_lookup(stack, call, result, operator, limits):
+        if self._accept_keyset_at_lookup(stack, call, result, operator, limits):
             return
-        self._only_candidate(stack, call, result, operator, limits.keys)
+        self._accept_only_word(stack, call, result, operator, limits.keys)
         if result.confidence is Certainty.UNKNOWN:
-            self._from_kernel_alone(stack, call, result, operator)
+            self._infer_entry_from_kernel(stack, call, result, operator)
 
-    def _exact(
+    def _accept_passed_keyset(
         self,
         stack: NativeStack,
         call: DispatchCall,
@@ -430,11 +426,17 @@ class CallRecovery:
         operator: Operator,
         limits: _Limits,
     ) -> bool:
-        """Read the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
+        """Accept the keyset that frame ``level`` passes on behind the handle or functor that it belongs to; False if it
+        passes none that is proven."""
         outside = call.header[0] + 1
-        for position, value, index, kernel in self._passed_on(stack, call, level, operator):
-            entry = self._running_entry(stack, call, kernel)
-            if entry is None and not self._left_for_another(stack, call, operator, value):
+        for position, value, index, kernel in self._possible_keysets(stack, call, level, operator):
+            if call.kernel is not None:
+                entry = self._matcher.entry_of_frame(stack, call.kernel, kernel)
+                may_run = entry != 0
+            else:  # no kernel was entered yet
+                entry = 0
+                may_run = self._matcher.is_code(kernel) and (call.detail is Role.LOOKUP or kernel.valid)
+            if not may_run and not self._left_by_tail_call(stack, call, operator, value):
                 continue
             if value & ~limits.keys:
                 # unless the caller of the function that redispatches passed that keyset, too
@@ -450,23 +452,34 @@ class CallRecovery:
                 )
                 continue
             result.evidence.append(f"keyset {value:#x} passed in {place}")
-            accept(result, value, index, kernel, Certainty.EXACT)
-            result.entry = entry or 0
+            result.accept(value, index, kernel, Certainty.EXACT, entry)
             return True
         return False
 
-    def _passed_on(
+    def _possible_keysets(
         self, stack: NativeStack, call: DispatchCall, level: int, operator: Operator
     ) -> Iterator[tuple[int, int, int, KernelFunction]]:
         """Arguments of the call that frame ``level`` made that are where its keyset must be: (position, value, table
         index and kernel to which the value leads)."""
         values = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
-        if call.elided and level == call.header[0]:
-            by_position = self._matcher.in_redispatch(stack, level, values[0])
-        elif call.detail is Role.LOOKUP and level == call.header[-1]:
-            by_position = in_lookup
-        else:
-            by_position = self._matcher.in_unboxed_call(stack, level, call.kernel, values[0])
+        first = values[0]
+
+        def is_at_keyset(position: int, kernel: KernelFunction) -> bool:
+            """The argument at ``position`` must be the keyset of the call, if that enters ``kernel``."""
+            if call.elided and level == call.header[0]:
+                # at::_ops::NAME::redispatch(keyset, …); behind a result pointer, which leads to the stack above, if any
+                sp = stack.frames[level].sp
+                uses_sret = first is not None and sp <= first < sp + (1 << 26)  # 64 MiB: no stack is larger
+                return first is not None and position == (1 if uses_sret else 0)
+            if call.detail is Role.LOOKUP and level == call.header[-1]:
+                return position == 1  # OperatorEntry::lookup(this, keyset)
+            if call.kernel != level - 1 or not self._sites.site(stack, level).through_pointer:
+                return False
+            # an unboxed kernel is called as (functor, keyset, …), or as (result, functor, keyset, …) if the result is
+            # returned through memory: the second argument is the keyset or the functor, never anything else
+            has_unboxed = kernel.unboxed or kernel.sym_unboxed
+            return bool(has_unboxed) and (position == 1 or (position == 2 and first not in (None, kernel.functor)))
+
         for position, value in enumerate(values):
             if value is None or not self._dispatcher.keys.can_be_keyset(value):
                 continue
@@ -479,7 +492,7 @@ class CallRecovery:
                 before in (operator.address, kernel.functor)
                 or (not before & 7 and self._memory.try_u64(before) == operator.address)
             )
-            if is_behind or by_position(position, kernel):
+            if is_behind or is_at_keyset(position, kernel):
                 yield position, value, index, kernel
 
     def _is_empty_twice(self, stack: NativeStack, call: DispatchCall, operator: Operator) -> bool:
@@ -487,16 +500,16 @@ class CallRecovery:
         places = [
             self._sites.places(stack, level, position)
             for level in call.header
-            for position, value, _, _ in self._passed_on(stack, call, level, operator)
+            for position, value, _, _ in self._possible_keysets(stack, call, level, operator)
             if not value
         ]
-        return frozenset() in places or any(one.isdisjoint(other) for one, other in combinations(places, 2))
+        return frozenset() in places or any(first.isdisjoint(second) for first, second in combinations(places, 2))
 
-    def _at_lookup(
+    def _accept_keyset_at_lookup(
         self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator, limits: _Limits
     ) -> bool:
-        """Read the keyset in the register in which the code has it, if the thread is at the very instruction that looks
-        it up: a breakpoint of dispatch-break."""
+        """Accept the keyset in the register in which the code has it, if the thread is at the very instruction that
+        looks it up (a breakpoint of dispatch-break); else False."""
         if call.kernel is not None or call.header[-1] != 0:
             return False
         frame, function = stack.frames[0], stack.function(0)
@@ -514,7 +527,7 @@ class CallRecovery:
             )
             return False
         result.evidence.append(f"keyset {value:#x} in {sites.keyset}, at the instruction that looks it up")
-        accept(result, value, *operator.kernel_for(value), Certainty.EXACT)
+        result.accept(value, *operator.kernel_for(value), Certainty.EXACT)
         return True
 
     @cached_property
@@ -525,15 +538,7 @@ class CallRecovery:
         backends, table = dispatcher.keys.num_backends, dispatcher.first_entry
         return SiteFinder(self._memory, self._modules, self._symbolizer, backends, table)
 
-    def _running_entry(self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction) -> int | None:
-        """The kernel's function that runs in the call's kernel frame, None if it is not what runs there; 0 without such
-        a frame, if nothing contradicts it."""
-        if call.kernel is not None:
-            return self._matcher.entry_of_frame(stack, call.kernel, kernel) or None
-        may_run = self._matcher.is_code(kernel) and (call.detail is Role.LOOKUP or kernel.valid)
-        return 0 if may_run else None
-
-    def _left_for_another(self, stack: NativeStack, call: DispatchCall, operator: Operator, keyset: int) -> bool:
+    def _left_by_tail_call(self, stack: NativeStack, call: DispatchCall, operator: Operator, keyset: int) -> bool:
         """The kernel for that keyset left by a tail call for what runs in its place.
 
         Proof: the call's frames still hold the address of this very table entry, which lookup returned for this call
@@ -551,18 +556,19 @@ class CallRecovery:
                     return True
                 break
         return call.kernel is not None and (
-            self._fallbacks.left_for_frame(stack, call.kernel, operator, keyset)
+            self._left_for_frame(stack, call.kernel, operator, keyset)
             or self._matcher.may_have_left(stack, call.kernel, kernel, operator)
         )
 
-    def _only_candidate(
+    def _accept_only_word(
         self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator, given: int
     ) -> None:
-        """Take the only word of the call's frames, with keys of ``given`` alone, that leads to the kernel that runs."""
+        """Accept the only word of the call's frames, with keys of ``given`` alone, that leads to the running kernel."""
         if call.kernel is None:
             return
         serves = len(self._matcher.indices(stack, call.kernel, operator))
-        if serves * _DISTINCTIVE > len(operator.table):
+        # autograd's kernels are in one of eight table entries, a composite kernel in most of them: any word leads to it
+        if serves * 4 > len(operator.table):
             result.evidence.append(f"no word of a frame proves a keyset: nearly any leads to this kernel ({serves} do)")
             return
         proven: dict[int, str] = {}
@@ -585,28 +591,109 @@ class CallRecovery:
             value = possible[0]
             index, kernel = operator.kernel_for(value)
             result.evidence.append(f"keyset {value:#x} in {proven[value]}: the only word that leads to this kernel")
-            accept(result, value, index, kernel, Certainty.VERIFIED)
-            result.entry = self._matcher.entry_of_frame(stack, call.kernel, kernel)
+            entry = self._matcher.entry_of_frame(stack, call.kernel, kernel)
+            result.accept(value, index, kernel, Certainty.VERIFIED, entry)
         elif possible:
             result.evidence.append("several words lead to this kernel: " + ", ".join(f"{v:#x}" for v in possible))
 
-    def _from_kernel_alone(
+    def _infer_entry_from_kernel(
         self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator
     ) -> None:
-        """The table entry by the kernel that runs; without a keyset."""
+        """Set the table entry of ``result`` by the kernel that runs, without a keyset."""
         indices = self._matcher.indices(stack, call.kernel, operator)
         if not indices or call.kernel is None:
             return
         kernel = operator.kernel(indices[0])
         result.entry = self._matcher.entry_of_frame(stack, call.kernel, kernel)
-        same = all(operator.kernel(index).same_code == kernel.same_code for index in indices)
         if len(indices) == 1:
             result.index, result.kernel, result.confidence = indices[0], kernel, Certainty.INFERRED
             result.evidence.append("the running kernel stands in one table entry only")
-        elif same:
+        elif all(operator.kernel(index).same_code == kernel.same_code for index in indices):
             others = {operator.kernel(index) for index in indices} - {kernel}
-            names = {self._dispatcher.kernels.name(each).function for each in (kernel, *others)} if others else ()
-            # where it calls what its functor holds, and that differs, what it calls is not known
+            names = {self._dispatcher.kernels.name(other).function for other in (kernel, *others)} if others else ()
+            # if it calls what its functor holds, and that differs, what it calls is not known
             result.kernel = kernel if len(names) < 2 else kernel._replace(functor=0)
             result.confidence = Certainty.INFERRED
             result.evidence.append(f"the running kernel serves {len(indices)} table entries")
+
+    # --- PyTorch's own fallbacks, and the Python dispatcher's calls ---
+
+    def _left_for_frame(self, stack: NativeStack, level: int, operator: Operator, keyset: int) -> bool:
+        """The kernel for ``keyset`` is a fallback that left by a tail call for what runs in frame ``level``: a virtual
+        function of its own, or the kernel for everything below its key."""
+        for _ in range(4):  # in a row, at most one for each kind (negation, conjugation, zeros, tracing)
+            index, kernel = operator.kernel_for(keyset)
+            if self._ends_in_virtual_call(stack, level, kernel):
+                return True
+            if not kernel.valid or not _redispatches_below_its_key(self._dispatcher.kernels.name(kernel).function):
+                return False
+            keyset = self._keyset_below(keyset, index)
+            if not keyset or not self._dispatcher.keys.can_be_keyset(keyset):
+                return False
+            if self._matcher.matches_frame(stack, level, operator.kernel_for(keyset)[1]):
+                return True
+        return False
+
+    def _ends_in_virtual_call(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
+        """The kernel leaves by a virtual call of the function of frame ``level``."""
+        function = stack.function(level)
+        key = kernel, function.start if function else 0
+        if key not in self._virtual_calls:
+            name = self._dispatcher.kernels.name(kernel).function
+            texts = " ".join(function.demangled) if function else ""
+            self._virtual_calls[key] = any(
+                any(part in name for part in kernels) and any(part in texts for part in called)
+                for kernels, called in _VIRTUAL_CALLS
+            )
+        return self._virtual_calls[key]
+
+    def _accept_below_caller(
+        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, caller: RecoveredCall
+    ) -> None:
+        """Accept the keyset of ``caller`` below its own key, if the kernel for that is what runs."""
+        operator = result.operator
+        if not operator or call.kernel is None or caller.keyset is None or caller.index is None:
+            return
+        value = self._keyset_below(caller.keyset, caller.index)
+        if not self._dispatcher.keys.can_be_keyset(value):
+            return
+        index, kernel = operator.kernel_for(value)
+        entry = self._matcher.entry_of_frame(stack, call.kernel, kernel) if kernel.valid else 0
+        if entry or self._left_for_frame(stack, call.kernel, operator, value):
+            result.evidence.append(f"keyset {value:#x}: what is below the key of the fallback that goes on here")
+            result.accept(value, index, kernel, Certainty.VERIFIED, entry)
+
+    def _keyset_below(self, keyset: int, index: int) -> int:
+        """The rest of ``keyset`` below the key of a table index."""
+        keys = self._dispatcher.keys
+        key = keys.key_of_index(index)
+        value = keyset & keys.full_after(key)
+        # FULL_AFTER keeps the Python dispatcher's key, and its fallback removes it
+        return value & ~keys.bits_of(key) if key == "PythonDispatcher" else value
+
+    def _accept_key_named_by_python(
+        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, around: RecoveredCall | None
+    ) -> bool:
+        """Accept the key that Python named: the highest one of the keyset around it, but for its own, if the kernel of
+        that key is what runs; False if it is not. Raises GdbextError."""
+        operator, keys = result.operator, self._dispatcher.keys
+        if not operator or call.kernel is None or not around or around.operator is not operator:
+            return False
+        if not is_python_dispatcher(stack, call.header[0]) or around.keyset is None:
+            return False
+        wanted = around.keyset & ~keys.bits_of("PythonDispatcher")
+        if not wanted:
+            return False
+        index, kernel = operator.kernel_for(wanted)
+        entry = self._matcher.entry_of_frame(stack, call.kernel, kernel) if kernel.valid else 0
+        if not entry and not self._left_for_frame(stack, call.kernel, operator, wanted):
+            return False
+        result.evidence.append(f"Python was asked for {keys.key_of_index(index)}, and its kernel is what runs")
+        # a boxed call (BoxedKernel_impl.h) passes the keyset behind the operator's handle
+        _, handle, keyset = self._sites.arguments(stack, call.header[-1], 3)
+        is_handle = handle and not handle & 7 and self._memory.try_u64(handle) == operator.address
+        if not keyset or not is_handle or not keys.can_be_keyset(keyset):
+            keyset = None
+            result.evidence.append("which keyset the Python dispatcher's call passes is not known")
+        result.accept(keyset, index, kernel, Certainty.INFERRED if keyset is None else Certainty.EXACT, entry)
+        return True

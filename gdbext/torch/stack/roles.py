@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
@@ -141,7 +142,7 @@ def classify(function: Function | None) -> FunctionRole:
     if not function:
         return PLAIN
     for name in function.names:
-        role = _by_mangled_name(name)
+        role = _role_of_mangled_name(name)
         if role:
             return role
     for text, mangled in zip(function.demangled, function.names):
@@ -157,7 +158,7 @@ def classify(function: Function | None) -> FunctionRole:
     return FunctionRole(Role.PLAIN, "", "", functor) if functor else PLAIN
 
 
-def _by_mangled_name(name: str) -> FunctionRole | None:
+def _role_of_mangled_name(name: str) -> FunctionRole | None:
     if name.startswith("__cxa_guard_acquire"):
         return FunctionRole(Role.ENTERING, "", "", name)
     if not name.startswith("_Z"):
@@ -172,6 +173,18 @@ def _by_mangled_name(name: str) -> FunctionRole | None:
         events = (event for method, event in _METHODS.items() if f"E{method}E" in name)
         return next((FunctionRole(Role.HANDLE, event, "", name) for event in events), None)
     return FunctionRole(Role.ENTERING, "", "", name) if _CREATE_HANDLE.match(name) else None
+
+
+def is_python_dispatcher(stack: NativeStack, level: int) -> bool:
+    """The frame's function asks the Python dispatcher which kernel is meant."""
+    function = stack.function(level)
+    return bool(function and _asks_python_dispatcher(function.names))
+
+
+@lru_cache(maxsize=1024)
+def _asks_python_dispatcher(names: tuple[str, ...]) -> bool:
+    """Cached: it is asked of the same few functions at each of thousands of levels of a recursion."""
+    return any(assumed_symbols.PYTHON_DISPATCHERS_CALL in demangle(name) for name in names)
 
 
 def engine_calls(stack: NativeStack) -> list[int]:
@@ -257,7 +270,7 @@ def role_of_entry(entry: KernelEntry | None) -> FunctionRole:
     return FunctionRole(Role.BOXED_FROM_UNBOXED if entry.has_unboxed else Role.BOXED_KERNEL)
 
 
-def stretches(stack: NativeStack, levels: Sequence[int], links: DispatcherLinks) -> list[UnreadFrames]:
+def unread_stretches(stack: NativeStack, levels: Sequence[int], links: DispatcherLinks) -> list[UnreadFrames]:
     """The frames without names around these levels, each stretch once."""
 
     def end(level: int, module: Module, step: int) -> int:

@@ -18,7 +18,7 @@ pool has a number of which one half is zero. The filter of a capture that the al
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +32,7 @@ from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_structures import AllocatorCounts, AllocatorStatistics
 from gdbext.torch.state.thread_variable import ThreadVariables
 from gdbext.torch.torch_symbol import TorchSymbol
-from gdbext.torch.values.containers import map_entries, read_map_header, vector_span
+from gdbext.torch.values.containers import map_slots, read_map_header, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class
 from gdbext.torch.values.value_structures import StdMutex
 
@@ -48,7 +48,7 @@ _MOST_DEVICES = 256
 
 
 class CudaStream(NamedTuple):
-    """A stream of PyTorch's. ``number`` is torch.cuda.Stream.stream_id, ``handle`` the cudaStream_t."""
+    """A stream of PyTorch's: ``number`` is torch.cuda.Stream.stream_id, ``handle`` the cudaStream_t."""
 
     number: int
     device: int
@@ -67,14 +67,13 @@ class CudaStreams:
     def device_count(self) -> int:
         """The number of devices that the process uses; 0 while no stream was requested. Raises MemoryFault."""
         address, _ = self._place(sources.CUDA_DEVICE_COUNT, 1)
-        count = int.from_bytes(self._memory.read(address, 1), "little", signed=True)
-        return max(count, 0)
+        return max(int.from_bytes(self._memory.read(address, 1), "little", signed=True), 0)
 
     def pool(self) -> dict[int, CudaStream]:
         """The streams that PyTorch made, by their handles. Raises MemoryFault."""
         if self._pools is None:
             self._pools = {}
-            address, devices = self._arrays()
+            address, devices = self._array()
             count = min(self.device_count(), devices)
             for priority in range(_PRIORITIES if count else 0):
                 handles = self._memory.words(address + priority * devices * _PER_POOL * _POINTER, count * _PER_POOL)
@@ -101,14 +100,14 @@ class CudaStreams:
         if not number & 1:
             return CudaStream(number, device, number & (1 << 64) - 1)  # the default stream, or one from elsewhere
         priority, index = (number >> 1 & _TYPE_MASK) - 1, number >> 5
-        address, devices = self._arrays()
+        address, devices = self._array()
         if not 0 <= priority < _PRIORITIES or not 0 <= index < _PER_POOL or device >= devices:
             raise BadData(f"a stream with the number {number:#x} makes no sense")
         offset = ((priority * devices + device) * _PER_POOL + index) * _POINTER
         return CudaStream(number, device, self._memory.u64(address + offset))
 
-    def _arrays(self) -> tuple[int, int]:
-        """The array of streams: (address, number of devices)."""
+    def _array(self) -> tuple[int, int]:
+        """(address, number of devices) of the array of streams. Raises BadData."""
         address, size = self._place(sources.CUDA_STREAMS, _POINTER)
         _, counters = self._place(sources.CUDA_STREAM_COUNTERS, _COUNTER)
         devices = size // (_PRIORITIES * _PER_POOL * _POINTER)
@@ -117,7 +116,7 @@ class CudaStreams:
         return address, devices
 
     def _place(self, variable: TorchSymbol, least: int) -> tuple[int, int]:
-        """(address, size) of a variable."""
+        """(address, size) of a variable. Raises BadData if there is none of at least so many bytes."""
         found = variable.find(self._symbolizer)
         if not found or found[1].size < least:
             raise BadData(f"{variable.library} has no {variable.names[0]}")
@@ -151,7 +150,7 @@ class CudaAllocator:
 
     def pending(self) -> tuple[PendingMemory, ...]:
         """The blocks of each device that wait for events, and the captures that it has."""
-        return tuple(_Pending(self._space, *each).read() for each in self._devices())
+        return tuple(_Pending(self._space, *device).read() for device in self._devices())
 
     def _devices(self) -> Iterator[tuple[int, Mapping[str, int], int]]:
         """(device, its counts, the address behind them in its object)."""
@@ -162,17 +161,6 @@ class CudaAllocator:
         names = [plain_class(name) for name in ClassNames(self._memory, self._symbolizer).of(allocator)]
         if sources.NATIVE_CUDA_ALLOCATOR not in names:
             raise BadData(f"the allocator of CUDA is {names[0] if names else 'of an unknown class'}, which is not read")
-        first, count = self._vector(allocator)
-        # A recursive mutex is as large as another one: both are a pthread_mutex_t.
-        statistics = StdMutex.shape(self._layout).size
-        for device in range(count):
-            address = self._memory.u64(first + 8 * device)
-            if address:
-                counts = address + statistics
-                yield device, self._statistics(counts), counts + AllocatorStatistics.shape(self._layout).size
-
-    def _vector(self, allocator: int) -> tuple[int, int]:
-        """The objects of devices: (address of the first pointer, how many)."""
         getter = sources.CUDA_STATISTICS.address(self._symbolizer)
         if not getter:
             raise BadData("the function that returns the statistics is not found")
@@ -181,8 +169,17 @@ class CudaAllocator:
         # the object is the second argument: the first one is where the result goes
         for offset in member_loads(architecture, code, 1):
             with suppress(BadData):  # what it loads there is another member
-                return vector_span(self._memory, allocator + offset, 8, _MOST_DEVICES)
-        raise BadData("where the allocator keeps its devices is not known in this build")
+                first, count = vector_span(self._memory, allocator + offset, 8, _MOST_DEVICES)
+                break
+        else:
+            raise BadData("where the allocator keeps its devices is not known in this build")
+        # A recursive mutex is as large as another one: both are a pthread_mutex_t.
+        statistics = StdMutex.shape(self._layout).size
+        for device in range(count):
+            address = self._memory.u64(first + 8 * device)
+            if address:
+                counts = address + statistics
+                yield device, self._statistics(counts), counts + AllocatorStatistics.shape(self._layout).size
 
     def _statistics(self, address: int) -> Mapping[str, int]:
         """Statistics by the names of torch.cuda.memory_stats(). Raises BadData if sums do not agree: then a thread is
@@ -193,7 +190,11 @@ class CudaAllocator:
             start = address + field.offset
             if field.size == counts.size * len(_POOLS) and field.type.startswith("std::array<"):
                 pools = [self._counts(start + index * counts.size) for index in range(len(_POOLS))]
-                self._check(field.name, pools)
+                for name in pools[0]:
+                    whole, *parts = (pool[name] for pool in pools)
+                    if min(whole, *parts) < 0 or (name != "peak" and whole != sum(parts)):
+                        reason = f"{field.name}.{name} is {[whole, *parts]}"
+                        raise BadData(f"the statistics of a device make no sense: {reason}")
                 for pool, values in zip(_POOLS, pools):
                     statistics.update({f"{field.name}.{pool}.{name}": value for name, value in values.items()})
             elif field.size == counts.size and field.type.endswith("::Stat"):
@@ -205,15 +206,9 @@ class CudaAllocator:
         return statistics
 
     def _counts(self, address: int) -> dict[str, int]:
+        """The members of the ``AllocatorCounts`` at an address, by name."""
         counts = AllocatorCounts(self._space, address)
         return {member.path: counts.value(member) for member in AllocatorCounts.members()}
-
-    @staticmethod
-    def _check(name: str, pools: list[dict[str, int]]) -> None:
-        for count in (member.path for member in AllocatorCounts.members()):
-            values = [pool[count] for pool in pools]
-            if min(values) < 0 or (count != "peak" and values[0] != values[1] + values[2]):
-                raise BadData(f"the statistics of a device make no sense: {name}.{count} is {values}")
 
 
 class CudaGraph(NamedTuple):
@@ -234,7 +229,7 @@ _GRAPH_PLACES = ((32, 48), (40, 56), (32, 72))
 
 
 def _may_be_stream(number: int) -> bool:
-    """A number of a stream of a pool, or a pointer (2: of each thread)."""
+    """``number`` can be that of a stream of a pool, or a pointer (2: the default stream of each thread)."""
     of_pool = 0 < (number >> 1 & _TYPE_MASK) <= _PRIORITIES and 0 <= number >> 5 < _PER_POOL
     return of_pool if number & 1 else number in (0, 2) or 0x1000 <= number < 1 << 57
 
@@ -290,43 +285,46 @@ _MOST_EVENTS, _SAMPLE, _MOST_CAPTURES = 1024, 256, 64
 
 
 class _Pending:
-    """Finds what waits in the object of one device. Raises BadData, MemoryFault."""
+    """Finds the memory that waits in the allocator's object for one device. Raises BadData, MemoryFault."""
 
     def __init__(self, space: Space, device: int, counts: Mapping[str, int], start: int) -> None:
+        """``counts``: its statistics, ``start``: the address behind them."""
         self._memory = space.memory
         self._device = device
         self._counts = counts
         self._start = start
-        self._shift = self._freed = 0
+        self._shift = 0
+        """Bytes by which a block's size is farther from its start in this build."""
+        self._freed = 0
+        """Number of active blocks that are not allocated any more."""
 
     def read(self) -> PendingMemory:
-        """All of it; a device without active blocks has nothing that waits, and its captures are not found."""
+        """The memory that waits; a device without active blocks has none, and its captures are not found."""
         retries, ooms = self._counts.get("num_alloc_retries", 0), self._counts.get("num_ooms", 0)
         if not self._counts.get("active.all.current"):
             return PendingMemory(self._device, (), None, retries, ooms)
-        found = self._active_blocks()
-        first, captures = vector_span(self._memory, found + 32, _CAPTURE)
-        events = self._events(found + 32)
+        behind = self._active_blocks() + 32
+        first, captures = vector_span(self._memory, behind, _CAPTURE)
+        events = self._events(behind)
         if self._freed and not events and not captures:
             raise BadData(f"which events {self._freed} freed blocks of cuda:{self._device} wait for is not known")
-        graphs = tuple(self._captured(first + _CAPTURE * number for number in range(min(captures, _MOST_CAPTURES))))
-        return PendingMemory(self._device, events, captures, retries, ooms, graphs)
-
-    def _captured(self, addresses: Iterable[int]) -> Iterator[CudaGraph]:
-        """The graphs of captures, each of which is a pool's number (two words) and a filter."""
-        for first, second, filtered in (self._memory.words(address, 3) for address in addresses):
+        graphs = []
+        for number in range(min(captures, _MOST_CAPTURES)):
+            # a capture is a pool's number (two words) and a filter, a lambda of the graph
+            *pool, lambda_object = self._memory.words(first + _CAPTURE * number, 3)
             with suppress(GdbextError):  # another use of a pool
-                graph = cuda_graph(self._memory, filtered)
-                if (graph.pool, graph.device) == ((first, second), self._device):
-                    yield graph
+                graph = cuda_graph(self._memory, lambda_object)
+                graphs += [graph] if (graph.pool, graph.device) == (tuple(pool), self._device) else []
+        return PendingMemory(self._device, events, captures, retries, ooms, tuple(graphs))
 
     def _active_blocks(self) -> int:
-        """The address of the set: it has as many elements as the statistics count, and a known kind of block."""
+        """The address of the set of active blocks: it has as many elements as the statistics count, and a known kind
+        of block."""
         active = self._counts["active.all.current"]
         for address in range(self._start, self._start + _REACH, 8):
             with suppress(GdbextError):
                 if read_map_header(self._memory, address).elements == active:
-                    entries = map_entries(self._memory, address, 8)
+                    entries = map_slots(self._memory, address, 8)
                     blocks = [int.from_bytes(entry.raw[:8], "little") for entry in entries]
                     self._shift = self._shift_of(blocks, address)
                     return address
@@ -355,7 +353,7 @@ class _Pending:
         for address in range(start, start + _REACH // 4, 8):
             with suppress(GdbextError):
                 if read_map_header(self._memory, address).elements:
-                    entries = map_entries(self._memory, address, _STREAM_AND_DEQUE)
+                    entries = map_slots(self._memory, address, _STREAM_AND_DEQUE)
                     rows = [_POINTERS.unpack(entry.raw) for entry in entries]
                     return tuple(event for row in rows for event in self._events_of(row))
         return ()

@@ -46,10 +46,6 @@ class AutogradFlags:
     view_replay: bool | None = False
 
 
-NO_FLAGS = AutogradFlags(None, None, None, None, None)
-"""The flags of a thread whose state cannot be read."""
-
-
 @dataclass(frozen=True)
 class Autocast:
     """Autocast of one device: on when its key is not excluded; ``dtype`` as in torch.float16, None where unknown."""
@@ -76,14 +72,14 @@ class PythonMode:
 
 @dataclass(frozen=True)
 class DispatchState:
-    """Everything; a member that could not be read is None and ``problems`` says why."""
+    """The state of one thread; a member that could not be read is None and ``problems`` says why."""
 
     included_set: Internal[DispatchKeySet | None]
     excluded_set: Internal[DispatchKeySet | None]
     autograd: Inline[AutogradFlags]
     """All None where they could not be read."""
     autocast: Mapping[str, Autocast] | None
-    """Device → its autocast."""
+    """Name of a device → its autocast."""
     autocast_cache: bool | None
     autocast_nesting: int | None
     functorch: tuple[FunctorchLayer, ...] | None
@@ -121,7 +117,6 @@ class DispatchState:
 
 _SHARED_POINTER = 16
 """Bytes of a ``std::shared_ptr``."""
-_TORCH_FUNCTION_STATES = ("enabled", "subclasses disabled", "all disabled")
 
 _T = TypeVar("_T")
 
@@ -154,6 +149,7 @@ class DispatchStateReader:
         thread = self._variables.of(thread_pointer)
 
         def attempt(what: str, reader: Callable[[], _T]) -> _T | None:
+            """What ``reader`` returns; None, with a sentence in ``problems``, if it raises."""
             try:
                 return reader()
             except GdbextError as error:
@@ -161,13 +157,13 @@ class DispatchStateReader:
                 return None
 
         symbols, constant = assumed_symbols, thread.read_constant
-        keysets = attempt("included and excluded keys", lambda: self._keysets(thread))
+        keysets = attempt("included and excluded keys", lambda: self.keysets(thread_pointer))
         types = attempt("types of autocast", lambda: self._autocast_types(thread)) if keysets else None
         functions = attempt("__torch_function__ state", lambda: self._torch_function(thread))
         return DispatchState(
-            included_set=self._key_set(keysets[0]) if keysets else None,
-            excluded_set=self._key_set(keysets[1]) if keysets else None,
-            autograd=attempt("autograd state", lambda: self._autograd(thread)) or NO_FLAGS,
+            included_set=DispatchKeySet.of_bits(keysets[0], self._keys) if keysets else None,
+            excluded_set=DispatchKeySet.of_bits(keysets[1], self._keys) if keysets else None,
+            autograd=attempt("autograd state", lambda: self._autograd(thread)) or AutogradFlags(*[None] * 5),
             autocast=attempt("autocast", lambda: self._autocast(keysets[1], types or b"")) if keysets else None,
             autocast_cache=attempt("autocast cache", lambda: constant(symbols.AUTOCAST_CACHE, 1) != b"\0"),
             autocast_nesting=attempt(
@@ -186,18 +182,13 @@ class DispatchStateReader:
 
     def keysets(self, thread_pointer: int) -> tuple[int, int]:
         """(included, excluded) keysets of a thread. Raises BadData, ThreadLocalUnknown, MemoryFault."""
-        return self._keysets(self._variables.of(thread_pointer))
-
-    def _keysets(self, thread: VariablesOfThread) -> tuple[int, int]:
         # PODLocalDispatchKeySet has both exclusive-ored with their defaults, so that zero means the default
-        raw = thread.read_constant(assumed_symbols.KEYSETS, 16)
+        raw = self._variables.of(thread_pointer).read_constant(assumed_symbols.KEYSETS, 16)
         included, excluded = struct.unpack("<QQ", raw)
         return included ^ self._default_included, excluded ^ self._default_excluded
 
-    def _key_set(self, bits: int) -> DispatchKeySet:
-        return DispatchKeySet(bits, self._keys.decode(bits))
-
     def _autograd(self, thread: VariablesOfThread) -> AutogradFlags:
+        """The flags of a thread; their defaults if it never changed one."""
         state, layout = structures.AutogradState, self._layout
         raw = thread.read(assumed_symbols.AUTOGRAD_STATE, state.size(self._space))
         if not raw:
@@ -217,12 +208,12 @@ class DispatchStateReader:
         )
 
     def _autocast_types(self, thread: VariablesOfThread) -> bytes:
-        """The ScalarType that autocast casts to, by device type."""
+        """The ScalarType that autocast casts to, one byte for each device type."""
         count = self._layout.enum("c10::DeviceType").get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
         return thread.read_constant(assumed_symbols.AUTOCAST_DTYPE, count)
 
     def _autocast(self, excluded: int, types: bytes) -> dict[str, Autocast]:
-        """Device → its autocast; ``types`` has a ScalarType by device type."""
+        """Name of a device → its autocast; ``types`` is as ``_autocast_types`` returns it."""
         devices = self._layout.enum("c10::DeviceType")
         scalar_types = self._layout.dispatch("scalar_types")
         autocasts = {}
@@ -235,7 +226,7 @@ class DispatchStateReader:
         return autocasts
 
     def _functorch(self, thread: VariablesOfThread) -> tuple[FunctorchLayer, ...]:
-        """The stack, outermost first. FuncTorchTLS is { vtable; std::vector<DynamicLayer>; two flags }."""
+        """The interpreters, outermost first. FuncTorchTLS is { vtable; std::vector<DynamicLayer>; two flags }."""
         pointer = int.from_bytes(thread.read(assumed_symbols.FUNCTORCH, 8), "little")
         if not pointer:
             return ()
@@ -268,19 +259,20 @@ class DispatchStateReader:
                 optional = modes.infra_modes_ + index * size
                 if self._memory.u8(optional + _SHARED_POINTER):
                     infra.append(PythonMode(self._class_of(self._memory.u64(optional)), name))
-        return (*infra, *(PythonMode(name) for name in self._stack(modes.stack_)))
+        return (*infra, *map(PythonMode, map(self._class_of, self._holders(modes.stack_))))
 
     def _torch_function(self, thread: VariablesOfThread) -> tuple[str, tuple[str, ...]]:
         """The limit of ``__torch_function__``, and its mode stack from the outermost to the innermost."""
         structures.FunctionModes.shape(self._layout)
+        states = ("enabled", "subclasses disabled", "all disabled")
         state = thread.address(assumed_symbols.TORCH_FUNCTION)
         if not state:
-            return _TORCH_FUNCTION_STATES[0], ()
+            return states[0], ()
         modes = structures.FunctionModes(self._space, state)
         number = modes.disabled_state_
-        if number >= len(_TORCH_FUNCTION_STATES):
+        if number >= len(states):
             raise BadData(f"there is no __torch_function__ state {number}")
-        return _TORCH_FUNCTION_STATES[number], self._stack(modes.stack_)
+        return states[number], tuple(map(self._class_of, self._holders(modes.stack_)))
 
     def function_modes(self, thread_pointer: int) -> tuple[int, ...]:
         """The Python objects on a thread's stack of __torch_function__ modes, outermost first.
@@ -290,24 +282,18 @@ class DispatchStateReader:
         state = self._variables.of(thread_pointer).address(assumed_symbols.TORCH_FUNCTION)
         if not state:
             return ()
-        return tuple(map(self._object, self._holders(structures.FunctionModes(self._space, state).stack_)))
+        holders = self._holders(structures.FunctionModes(self._space, state).stack_)
+        return tuple(SafePyObject(self._space, holder).data_ for holder in holders)
 
     def _holders(self, vector: int) -> Iterator[int]:
         """Addresses of the ``c10::SafePyObject`` of a vector of shared pointers to such."""
         first, count = vector_span(self._memory, vector, _SHARED_POINTER, 4096)
         return (self._memory.u64(first + index * _SHARED_POINTER) for index in range(count))
 
-    def _object(self, holder: int) -> int:
-        return SafePyObject(self._space, holder).data_
-
-    def _stack(self, vector: int) -> tuple[str, ...]:
-        """Class names of a ``std::vector<std::shared_ptr<c10::SafePyObject>>``."""
-        return tuple(map(self._class_of, self._holders(vector)))
-
     def _class_of(self, holder: int) -> str:
         """The class of the object in a ``c10::SafePyObject``."""
         try:
-            address = self._object(holder)
+            address = SafePyObject(self._space, holder).data_
         except MemoryFault:
             return "a Python object that cannot be read"
         name = self._python_type(address) if self._python_type else None

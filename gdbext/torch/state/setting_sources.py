@@ -27,7 +27,7 @@ NOT_SHOWN = "(not shown)"
 
 
 class Setting(NamedTuple):
-    """``value`` is None where it is not known, and ``unknown`` says why then. ``default`` is PyTorch's own, None where
+    """One setting. ``value`` is None if it is not known; ``unknown`` says why. ``default`` is PyTorch's own, None if
     there is none or it depends on the machine."""
 
     name: str
@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class SettingsSection(Section):
-    """``script`` is the file with Python that sets them again, where one was asked for."""
+    """All settings. ``script`` is the file with Python that sets them again, if one was asked for."""
 
     name: ClassVar[str] = "settings"
     only_member: ClassVar[str] = "values"
@@ -70,7 +70,7 @@ class Kind(Enum):
 
     FLAG = "a bool"
     NUMBER = "an unsigned number"
-    THREADS = "a number of threads, negative as long as nobody has set it"
+    THREADS = "a number of threads, negative until it is set"
     DTYPE = "a c10::ScalarType"
     NAME = "an enumerator, as Python writes it: in small letters"
 
@@ -98,11 +98,10 @@ GENERATOR = StaticOwner("_ZZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_
 
 
 class SettingSource(NamedTuple):
-    """One setting. ``symbol`` is the accessor of a member of ``owner``, or, without one, a variable in ``library``.
+    """One setting. ``symbol`` is the accessor of a member of ``owner``, or, without one, a variable in ``library``; if
+    it is "", ``member`` is one of at::Context by the layout, and ``enumeration`` has the names of its values.
 
-    If it is "", ``member`` is one of at::Context by the layout, and ``enumeration`` has the names of its values.
-
-    ``statement`` is the Python that sets it, with the names of settings in braces; "" if the one of another setting
+    ``statement`` is the Python that sets it, with the names of settings in braces; "" if another setting's statement
     does. ``first`` is the first release that has the symbol.
     """
 
@@ -118,137 +117,127 @@ class SettingSource(NamedTuple):
     first: str = OLDEST
 
 
+def _setting(
+    name: str, symbol: str, kind: Kind, default: SettingValue, statement: str, owner: StaticOwner | None = None
+) -> SettingSource:
+    """A setting in a variable, or in a member of ``owner``; ``{}`` in ``statement`` stands for its name in braces."""
+    return SettingSource(name, symbol, kind, default, statement.replace("{", f"{{{name}", 1), owner)
+
+
 def _member(
     name: str, member: Member[int], default: SettingValue, statement: str, kind: Kind = Kind.FLAG, enumeration: str = ""
 ) -> SettingSource:
-    return SettingSource(name, "", kind, default, statement, member=member, enumeration=enumeration)
+    """A setting in a member of at::Context that has no accessor."""
+    source = _setting(name, "", kind, default, statement, CONTEXT)
+    return source._replace(member=member, enumeration=enumeration)
 
 
 def _flag(name: str, accessor: str, default: bool, statement: str, first: str = OLDEST) -> SettingSource:
     """A flag of at::Context by the name of its accessor."""
     symbol = f"_ZNK2at7Context{len(accessor)}{accessor}Ev"
-    return SettingSource(name, symbol, Kind.FLAG, default, statement, first=first)
+    return _setting(name, symbol, Kind.FLAG, default, statement, CONTEXT)._replace(first=first)
 
 
 REDUCED = (True, True)
 SEED_ACCESSOR = "_ZNK2at16CPUGeneratorImpl12current_seedEv"
-_CUDNN = "torch.backends.cudnn."
-_SDP = "torch.backends.cuda.enable_"
+_BACKENDS = "torch.backends."
+_SDP = f"{_BACKENDS}cuda.enable_"
+_MATMUL = f"{_BACKENDS}cuda.matmul.allow_"
+_ANOMALY_MODE = "_ZN5torch8autograd11AnomalyMode"
 SETTINGS = (
     _flag(
         "deterministic_algorithms",
         "deterministicAlgorithms",
         False,
-        "torch.use_deterministic_algorithms({deterministic_algorithms}, "
-        "warn_only={deterministic_algorithms_warn_only})",
+        "torch.use_deterministic_algorithms({}, warn_only={deterministic_algorithms_warn_only})",
     ),
     _flag("deterministic_algorithms_warn_only", "deterministicAlgorithmsWarnOnly", False, ""),
     _flag(
         "fill_uninitialized_memory",
         "deterministicFillUninitializedMemory",
         True,
-        "torch.utils.deterministic.fill_uninitialized_memory = {fill_uninitialized_memory}",
+        "torch.utils.deterministic.fill_uninitialized_memory = {}",
         first="2.2.0",
     ),
-    SettingSource(
-        "seed", SEED_ACCESSOR, Kind.NUMBER, None, "torch.manual_seed({seed})", GENERATOR
-    ),  # a random one as long as it is not set
-    SettingSource(
+    # a random one as long as it is not set
+    _setting("seed", SEED_ACCESSOR, Kind.NUMBER, None, "torch.manual_seed({})", GENERATOR),
+    _setting(
         "default_dtype",
         "_ZN3c10L27default_dtype_as_scalartypeE",
         Kind.DTYPE,
         "torch.float32",
-        "torch.set_default_dtype({default_dtype})",
-        None,
-        C10,
-    ),
-    SettingSource(
-        "num_threads", INTRAOP_THREADS.names[0], Kind.THREADS, DEFAULT, "torch.set_num_threads({num_threads})", None
-    ),
-    SettingSource(
+        "torch.set_default_dtype({})",
+    )._replace(library=C10),
+    _setting("num_threads", INTRAOP_THREADS.names[0], Kind.THREADS, DEFAULT, "torch.set_num_threads({})"),
+    _setting(
         "num_interop_threads",
         "_ZN2at12_GLOBAL__N_119num_interop_threadsE",
         Kind.THREADS,
         DEFAULT,
-        "torch.set_num_interop_threads({num_interop_threads})",
-        None,
+        "torch.set_num_interop_threads({})",
     ),
-    SettingSource(
+    _setting(
         "anomaly_mode",
-        "_ZN5torch8autograd11AnomalyMode8_enabledE",
+        f"{_ANOMALY_MODE}8_enabledE",
         Kind.FLAG,
         False,
-        "torch.autograd.set_detect_anomaly({anomaly_mode}, check_nan={anomaly_check_nan})",
-        None,
+        "torch.autograd.set_detect_anomaly({}, check_nan={anomaly_check_nan})",
     ),
-    SettingSource("anomaly_check_nan", "_ZN5torch8autograd11AnomalyMode10_check_nanE", Kind.FLAG, True, "", None),
-    _flag("cudnn_enabled", "userEnabledCuDNN", True, _CUDNN + "enabled = {cudnn_enabled}"),
-    _flag("cudnn_deterministic", "deterministicCuDNN", False, _CUDNN + "deterministic = {cudnn_deterministic}"),
-    _flag("cudnn_benchmark", "benchmarkCuDNN", False, _CUDNN + "benchmark = {cudnn_benchmark}"),
-    _flag("mkldnn_enabled", "userEnabledMkldnn", True, "torch.backends.mkldnn.set_flags({mkldnn_enabled})"),
-    _flag("flash_sdp", "userEnabledFlashSDP", True, _SDP + "flash_sdp({flash_sdp})"),
-    _flag("mem_efficient_sdp", "userEnabledMemEfficientSDP", True, _SDP + "mem_efficient_sdp({mem_efficient_sdp})"),
-    _flag("math_sdp", "userEnabledMathSDP", True, _SDP + "math_sdp({math_sdp})"),
-    _member("cudnn_sdp", Context.enabled_cudnnSDP, True, _SDP + "cudnn_sdp({cudnn_sdp})"),
+    _setting("anomaly_check_nan", f"{_ANOMALY_MODE}10_check_nanE", Kind.FLAG, True, ""),
+    _flag("cudnn_enabled", "userEnabledCuDNN", True, f"{_BACKENDS}cudnn.enabled = {{}}"),
+    _flag("cudnn_deterministic", "deterministicCuDNN", False, f"{_BACKENDS}cudnn.deterministic = {{}}"),
+    _flag("cudnn_benchmark", "benchmarkCuDNN", False, f"{_BACKENDS}cudnn.benchmark = {{}}"),
+    _flag("mkldnn_enabled", "userEnabledMkldnn", True, f"{_BACKENDS}mkldnn.set_flags({{}})"),
+    _flag("flash_sdp", "userEnabledFlashSDP", True, f"{_SDP}flash_sdp({{}})"),
+    _flag("mem_efficient_sdp", "userEnabledMemEfficientSDP", True, f"{_SDP}mem_efficient_sdp({{}})"),
+    _flag("math_sdp", "userEnabledMathSDP", True, f"{_SDP}math_sdp({{}})"),
+    _member("cudnn_sdp", Context.enabled_cudnnSDP, True, f"{_SDP}cudnn_sdp({{}})"),
     _member(
         "float32_matmul_precision",
         Context.float32_matmul_precision,
         "highest",
-        "torch.set_float32_matmul_precision({float32_matmul_precision!r})",
+        "torch.set_float32_matmul_precision({!r})",
         Kind.NAME,
         "at::Float32MatmulPrecision",
     ),
-    _member("cudnn_allow_tf32", Context.allow_tf32_cudnn, True, "torch._C._set_cudnn_allow_tf32({cudnn_allow_tf32})"),
+    _member("cudnn_allow_tf32", Context.allow_tf32_cudnn, True, "torch._C._set_cudnn_allow_tf32({})"),
     _member(
         "cudnn_benchmark_limit",
         Context.benchmark_limit_cudnn,
         10,
-        'if hasattr(torch._C, "_cuda_set_cudnn_benchmark_limit"):\n'
-        "    torch._C._cuda_set_cudnn_benchmark_limit({cudnn_benchmark_limit})",
+        'if hasattr(torch._C, "_cuda_set_cudnn_benchmark_limit"):\n    torch._C._cuda_set_cudnn_benchmark_limit({})',
         Kind.NUMBER,
     ),
-    _member(
-        "cublas_fp16_reduction",
-        Context.allow_fp16_reduction_cublas,
-        REDUCED,
-        "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = {cublas_fp16_reduction}",
-        Kind.NAME,
-        "at::CuBLASReductionOption",
+    *(
+        _member(
+            f"cublas_{dtype}_reduction",
+            member,
+            REDUCED,
+            f"{_MATMUL}{dtype}_reduced_precision_reduction = {{}}",
+            Kind.NAME,
+            "at::CuBLASReductionOption",
+        )
+        for dtype, member in (
+            ("fp16", Context.allow_fp16_reduction_cublas),
+            ("bf16", Context.allow_bf16_reduction_cublas),
+        )
     ),
     _member(
-        "cublas_bf16_reduction",
-        Context.allow_bf16_reduction_cublas,
-        REDUCED,
-        "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = {cublas_bf16_reduction}",
-        Kind.NAME,
-        "at::CuBLASReductionOption",
+        "cublas_fp16_accumulation", Context.allow_fp16_accumulation_cublas, False, f"{_MATMUL}fp16_accumulation = {{}}"
     ),
-    _member(
-        "cublas_fp16_accumulation",
-        Context.allow_fp16_accumulation_cublas,
-        False,
-        "torch.backends.cuda.matmul.allow_fp16_accumulation = {cublas_fp16_accumulation}",
-    ),
-    _member(
-        "mkldnn_deterministic",
-        Context.deterministic_mkldnn,
-        False,
-        "torch._C._set_mkldnn_deterministic({mkldnn_deterministic})",
-    ),
-    _member(
-        "mkldnn_allow_tf32", Context.allow_tf32_onednn, False, "torch._C._set_onednn_allow_tf32({mkldnn_allow_tf32})"
-    ),
+    _member("mkldnn_deterministic", Context.deterministic_mkldnn, False, "torch._C._set_mkldnn_deterministic({})"),
+    _member("mkldnn_allow_tf32", Context.allow_tf32_onednn, False, "torch._C._set_onednn_allow_tf32({})"),
     _member(
         "nnpack_enabled",
         Context.enabled_nnpack,
         True,
-        'if hasattr(torch.backends, "nnpack"):\n    torch.backends.nnpack.set_flags({nnpack_enabled})',
+        'if hasattr(torch.backends, "nnpack"):\n    torch.backends.nnpack.set_flags({})',
     ),
     _member(
         "linalg_library",
         Context.linalg_preferred_backend,
         "default",
-        "torch.backends.cuda.preferred_linalg_library({linalg_library!r})",
+        f"{_BACKENDS}cuda.preferred_linalg_library({{!r}})",
         Kind.NAME,
         "at::LinalgBackend",
     ),
@@ -258,29 +247,30 @@ REDUCTIONS = {
     "DisallowReducedPrecisionAllowSplitK": (False, True),
     "DisallowReducedPrecisionDisallowSplitK": (False, False),
 }
-"""at::CuBLASReductionOption as Python has it: reduced precision is allowed, split-K is."""
-FLAGS_ONCE = ("cublas_fp16_reduction", "cublas_bf16_reduction")
-"""They were flags before that enumeration."""
+"""at::CuBLASReductionOption as Python has it: (reduced precision is allowed, split-K is)."""
 THREADS_IN_USE = -2
 """CONSUMED of ParallelThreadPoolNative.cpp: the pool exists, and has its size by itself."""
 INTEROP_POOL = StaticOwner("_ZZN2at12_GLOBAL__N_18get_poolEvE4pool", True, "the inter-op pool")
 CALLBACKS = "_ZZN2at12_GLOBAL__N_121GlobalCallbackManager3getEvE7manager"
-"""GlobalCallbackManager: a version (8 bytes), the vector of callbacks, a mutex; the same in 2.6 to 2.15."""
 CALLBACKS_VECTOR = 8
+"""GlobalCallbackManager: a version (8 bytes), the vector of callbacks, a mutex; the same in 2.6 to 2.15."""
 
 _OF_A_THREAD = "of a thread, among the settings"
+
+
+def _guard_of(variable: TorchSymbol) -> TorchSymbol:
+    """The byte that is set once a thread has its own variable of a function."""
+    names = tuple(f"_ZGV{name[2:]}" for name in variable.names)
+    return variable._replace(names=names, purpose="tells whether the thread has one")
+
+
 THREAD_CALLBACKS = TorchSymbol(
     ("_ZZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",),
     CPU,
     "a thread's RecordFunctionTLS",
     f"callbacks of RecordFunction {_OF_A_THREAD}",
 )
-THREAD_CALLBACKS_GUARD = TorchSymbol(
-    ("_ZGVZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",),
-    CPU,
-    "tells whether the thread has one",
-    f"callbacks of RecordFunction {_OF_A_THREAD}",
-)
+THREAD_CALLBACKS_GUARD = _guard_of(THREAD_CALLBACKS)
 SAVED_TENSOR_HOOKS = TorchSymbol(
     ("_ZN2at12_GLOBAL__N_13tlsE",), CPU, "a thread's SavedTensorDefaultHooksTLS", f"saved-tensor hooks {_OF_A_THREAD}"
 )
@@ -290,12 +280,7 @@ DEBUG_INFO = TorchSymbol(
     "a thread's c10::ThreadLocalDebugInfo, a chain",
     f"the profiler {_OF_A_THREAD}",
 )
-DEBUG_INFO_GUARD = TorchSymbol(
-    ("_ZGVZNK3c10L14tls_debug_infoMUlvE_clEvE3var", "_ZGVZNK3c10UlvE_clEvE3var"),
-    C10,
-    "tells whether the thread has one",
-    f"the profiler {_OF_A_THREAD}",
-)
+DEBUG_INFO_GUARD = _guard_of(DEBUG_INFO)
 GLOBAL_PROFILER = StaticOwner(
     "_ZZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_",
     True,
@@ -360,33 +345,20 @@ CUDA_STATISTICS = TorchSymbol(
     "the statistics of CUDA's allocator",
     first="2.3.0",
 )
-_STREAMS = "which of PyTorch's streams a thread waits for"
-CUDA_STREAMS = TorchSymbol(
-    ("_ZN3c104cuda12_GLOBAL__N_17streamsE", "_ZN3c104cuda12_GLOBAL__N_1L7streamsE"),  # static, 2.6
-    C10_CUDA,
-    "the streams of PyTorch's pools (c10/cuda/CUDAStream.cpp)",
-    _STREAMS,
-    first="2.1.0",
+
+
+def _stream_variable(name: str, purpose: str, first: str = OLDEST) -> TorchSymbol:
+    """A variable of c10/cuda/CUDAStream.cpp, which is static in 2.6."""
+    names = tuple(f"_ZN3c104cuda12_GLOBAL__N_1{static}{len(name)}{name}E" for static in ("", "L"))
+    return TorchSymbol(names, C10_CUDA, purpose, "which of PyTorch's streams a thread waits for", first=first)
+
+
+CUDA_STREAMS = _stream_variable("streams", "the streams of PyTorch's pools (c10/cuda/CUDAStream.cpp)", "2.1.0")
+CUDA_STREAM_COUNTERS = _stream_variable(
+    "priority_counters", "a counter for each of those pools, whose size proves that of the other array", "2.1.0"
 )
-CUDA_STREAM_COUNTERS = TorchSymbol(
-    ("_ZN3c104cuda12_GLOBAL__N_117priority_countersE", "_ZN3c104cuda12_GLOBAL__N_1L17priority_countersE"),
-    C10_CUDA,
-    "a counter for each of those pools, whose size proves that of the other array",
-    _STREAMS,
-    first="2.1.0",
-)
-CUDA_CURRENT_STREAMS = TorchSymbol(
-    ("_ZN3c104cuda12_GLOBAL__N_115current_streamsE", "_ZN3c104cuda12_GLOBAL__N_1L15current_streamsE"),
-    C10_CUDA,
-    "a thread's current streams, a number for each device",
-    _STREAMS,
-)
-CUDA_DEVICE_COUNT = TorchSymbol(
-    ("_ZN3c104cuda12_GLOBAL__N_18num_gpusE", "_ZN3c104cuda12_GLOBAL__N_1L8num_gpusE"),
-    C10_CUDA,
-    "how many devices there are",
-    _STREAMS,
-)
+CUDA_CURRENT_STREAMS = _stream_variable("current_streams", "a thread's current streams, a number for each device")
+CUDA_DEVICE_COUNT = _stream_variable("num_gpus", "how many devices there are")
 NATIVE_CUDA_ALLOCATOR = "NativeCachingAllocator"
 """PyTorch's own (PYTORCH_ALLOC_CONF=backend:native), by its vtable."""
 

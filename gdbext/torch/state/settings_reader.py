@@ -29,7 +29,7 @@ from gdbext.torch.state.setting_sources import (
     StaticOwner,
 )
 from gdbext.torch.state.setting_structures import Context, PrecisionEntry
-from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
+from gdbext.torch.values.containers import hash_entries, string_reader, tree_nodes, vector_span
 from gdbext.torch.values.value_structures import ThreadPool
 from gdbext.torch.values.value_text import python_name
 
@@ -52,8 +52,8 @@ UNSET: Mapping[str, SettingValue] = {
 """The value that is used as long as none is set."""
 
 
-def precisions(memory: Memory, layout: Layout, context: int) -> dict[str, SettingValue]:
-    """ "cuda.matmul" and the like → "tf32" and the like, as PyTorch uses them, of the at::Context at ``context``.
+def used_precisions(memory: Memory, layout: Layout, context: int) -> dict[str, SettingValue]:
+    """ "BACKEND.OPERATION" → the precision that PyTorch uses, by the at::Context at ``context``: {"cuda.conv": "tf32"}.
 
     Raises LayoutError, BadData, MemoryFault.
     """
@@ -74,45 +74,45 @@ def precisions(memory: Memory, layout: Layout, context: int) -> dict[str, Settin
 
 
 def own_precisions(memory: Memory, layout: Layout, context: int) -> dict[tuple[str, str], str]:
-    """(backend, operation) → what was set for it alone: "none" and "default" if nothing was. Raises as above."""
+    """(backend, operation) → the precision that was set for it alone; "none" or "default" if none was.
+
+    Raises LayoutError, BadData, MemoryFault.
+    """
     table = context + Context.fp32_precision.field(layout).offset
     if "at::Float32Backend" in layout.absent:
-        return _texts(memory, layout, table)
+        return _own_precisions_in_2_9(memory, layout, table)
     enums = [layout.enum(f"at::Float32{kind}") for kind in ("Backend", "Op", "Precision")]
     names = [{value: name.lower() for name, value in enum.items()} for enum in enums]
     fields = [member.field(layout) for member in PrecisionEntry.members()]
     size = PrecisionEntry.shape(layout).size
-    entries = hash_entries(memory, table, hash_table(layout), -(-size // 8), _LIMIT)
-    found = {}
+    entries = hash_entries(memory, layout, table, -(-size // 8), _LIMIT)
+    precisions = {}
     for words in entries:
         raw = b"".join(word.to_bytes(8, "little") for word in words)
         numbers = [int.from_bytes(raw[field.offset : field.offset + field.size], "little") for field in fields]
-        backend, operation, precision = (_name(*pair) for pair in zip(names, numbers))
-        found[backend, operation] = precision
-    if not found or len(found) != len(entries):
-        raise BadData(f"the table of float32 precisions has {len(found)} keys in {len(entries)} entries")
-    return found
+        for enumerators, number in zip(names, numbers):
+            if number not in enumerators:
+                raise BadData(f"a float32 precision has the number {number}, which has no name")
+        backend, operation, precision = (enumerators[number] for enumerators, number in zip(names, numbers))
+        precisions[backend, operation] = precision
+    if not precisions or len(precisions) != len(entries):
+        raise BadData(f"the table of float32 precisions has {len(precisions)} keys in {len(entries)} entries")
+    return precisions
 
 
-def _texts(memory: Memory, layout: Layout, table: int) -> dict[tuple[str, str], str]:
-    """The same of 2.9, from its map at ``table``. Raises as above."""
+def _own_precisions_in_2_9(memory: Memory, layout: Layout, table: int) -> dict[tuple[str, str], str]:
+    """As ``own_precisions``, from the map of maps of texts at ``table`` that 2.9 has."""
     strings = string_reader(memory, layout)
-    found = {}
+    precisions = {}
     for backend in tree_nodes(memory, table, _LIMIT):
         value = backend + _LINKS + strings.size
         for operation in tree_nodes(memory, value, _LIMIT):
             key = strings.read(backend + _LINKS), strings.read(operation + _LINKS)
-            found[key] = strings.read(operation + _LINKS + strings.size)
-    is_known = set(found.values()) <= {_NONE, "ieee", _TF32, _BF16}
-    if {".".join(key) for key in found} != UNSET.keys() or not is_known:
+            precisions[key] = strings.read(operation + _LINKS + strings.size)
+    is_known = set(precisions.values()) <= {_NONE, "ieee", _TF32, _BF16}
+    if {".".join(key) for key in precisions} != UNSET.keys() or not is_known:
         raise BadData(f"the map of float32 precisions at {table:#x} has other entries than 2.9's")
-    return found
-
-
-def _name(names: Mapping[int, str], number: int) -> str:
-    if number not in names:
-        raise BadData(f"a float32 precision has the number {number}, which has no name")
-    return names[number]
+    return precisions
 
 
 _ACCESSOR_SIZE = 16
@@ -121,7 +121,7 @@ _SIZES = {Kind.FLAG: 1, Kind.THREADS: 4, Kind.DTYPE: 1}
 
 
 class SettingsReader:
-    """Reads all settings, each for itself. ``layout`` names the dtypes, and has the members without an accessor."""
+    """Reads the settings. ``layout`` names the dtypes, and has the members without an accessor."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer, layout: Layout | None) -> None:
         self._memory = memory
@@ -137,7 +137,7 @@ class SettingsReader:
                 attempt(
                     "float32_precision",
                     UNSET,
-                    lambda: precisions(self._memory, self._need_layout(), self.object(sources.CONTEXT)),
+                    lambda: used_precisions(self._memory, self._need_layout(), self.object(sources.CONTEXT)),
                 )
             )
         return tuple(settings)
@@ -153,6 +153,7 @@ class SettingsReader:
         return layout is not None and layout.has_struct(member.owner) and not member.is_in(layout)
 
     def _value(self, source: SettingSource) -> SettingValue:
+        """The value in memory. Raises BadData, LayoutError, MemoryFault."""
         address, size = self._place(source)
         number = int.from_bytes(self._memory.read(address, size), "little", signed=source.kind is Kind.THREADS)
         if source.kind is Kind.FLAG:
@@ -163,13 +164,14 @@ class SettingsReader:
             return self._name(source, number, size)
         if source.kind is not Kind.DTYPE:
             return number
-        names: Sequence[tuple[str, int]] = self._layout.dispatch("scalar_types") if self._layout else ()
-        if number >= len(names):
+        scalar_types: Sequence[tuple[str, int]] = self._layout.dispatch("scalar_types") if self._layout else ()
+        if number >= len(scalar_types):
             raise BadData(f"dtype {number} has no name here")
-        return f"torch.{python_name(names[number][0])}"
+        return f"torch.{python_name(scalar_types[number][0])}"
 
     @staticmethod
     def _boolean(source: SettingSource, number: int, size: int = 1) -> bool:
+        """The flag that ``size`` bytes hold. Raises BadData if these are no bool."""
         if size != 1 or number > 1:
             raise BadData(f"{source.name} is {number}, which is not a bool")
         return bool(number)
@@ -208,13 +210,14 @@ class SettingsReader:
         return self._memory.u64(address) if owner.is_pointer else address
 
     def _address(self, symbol: str, library: str) -> int:
-        """Address of a symbol. Raises BadData."""
+        """Address of a symbol. Raises BadData if it is not found."""
         address = self._symbolizer.address_of(symbol, library)
         if not address:
             raise BadData(f"{symbol} is not found in {library}")
         return address
 
     def _need_layout(self) -> Layout:
+        """The layout. Raises BadData without one."""
         if not self._layout:
             raise BadData("there is no layout of this build")
         return self._layout
@@ -222,7 +225,7 @@ class SettingsReader:
     def _name(self, source: SettingSource, number: int, size: int) -> SettingValue:
         """The name that Python has for the enumerator; before there was an enumeration, a flag."""
         layout = self._need_layout()
-        if source.name in sources.FLAGS_ONCE and source.enumeration in layout.absent:
+        if source.enumeration == "at::CuBLASReductionOption" and source.enumeration in layout.absent:
             return self._boolean(source, number, size)
         names = {value: name for name, value in layout.enum(source.enumeration).items()}
         if number not in names:

@@ -50,6 +50,7 @@ class TensorFacts(NamedTuple):
 
     @property
     def short(self) -> str:
+        """``f32[4, 4] cpu``."""
         if self.implementation == UNDEFINED_TENSOR:
             return "undefined"
         shape = "?" if self.sizes is None else ", ".join(map(str, self.sizes))
@@ -207,7 +208,7 @@ ACCUMULATE_GRAD = "torch::autograd::AccumulateGrad"
 
 
 class FoundEdge(NamedTuple):
-    """``node`` is 0 if no gradient is passed on."""
+    """An edge to the next node (its address, 0 if no gradient is passed on) and to an input of it."""
 
     node: int
     input_nr: int
@@ -240,34 +241,18 @@ class NodeReader:
         return names[0]
 
     def is_node(self, address: int) -> bool:
-        """An object of one of the classes of which most nodes are. Raises MemoryFault."""
+        """The object at ``address`` is of one of the classes that most nodes have. Raises MemoryFault."""
         classes = (PYTHON_NODE, ACCUMULATE_GRAD, "torch::autograd::CopySlices")
         families = (_GENERATED, "torch::autograd::CppNode<")
         return any(name in classes or name.startswith(families) for name in self._classes.of(address))
 
     def name(self, address: int) -> str:
-        """The name as ``grad_fn.name()`` has it, but for nodes that Python defines, which their class names. Raises as
-        class_of."""
+        """The name as ``grad_fn.name()`` has it, but PYTHON_NODE for nodes that Python defines. Raises as class_of."""
         name = self.class_of(address)
         return name[len(_GENERATED) :] if name.startswith(_GENERATED) else name
 
-    def sequence_nr(self, address: int) -> int:
-        """The number that it got when it was made; AccumulateGrad has the highest there is. Raises LayoutError."""
-        return self.node(address).sequence_nr_
-
-    def topological_nr(self, address: int) -> int:
-        """The length of the longest path to a leaf."""
-        return self.node(address).topological_nr_
-
-    def thread_id(self, address: int) -> int:
-        """The thread that made it, by RecordFunction's own count of threads."""
-        return self.node(address).thread_id_
-
-    def anomaly_metadata(self, address: int) -> int:
-        """Address of its AnomalyMetadata; 0 without one."""
-        return self.node(address).anomaly_metadata_
-
     def node(self, address: int) -> Node:
+        """The node's members: ``sequence_nr_``, ``topological_nr_``, … Reading one raises LayoutError, MemoryFault."""
         return Node(self.space, address)
 
     def variable(self, address: int) -> int:

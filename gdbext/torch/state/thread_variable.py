@@ -35,10 +35,10 @@ class ThreadVariables:
 
     def find(self, variable: TorchSymbol) -> tuple[Module, Symbol]:
         """The module of a variable and its symbol. Raises BadData."""
-        found = variable.find(self._symbolizer)
-        if not found or found[1].type != STT_TLS:
+        definition = variable.find(self._symbolizer)
+        if not definition or definition[1].type != STT_TLS:
             raise BadData(f"{variable.library} has no thread-local variable {variable.names[0]}")
-        return found
+        return definition
 
     def guard(self, module: Module, symbol: Symbol) -> int | None:
         """The offset of the guard byte that says whether the variable's constructor ran; None if it needs none.
@@ -73,19 +73,16 @@ class VariablesOfThread:
         is smaller, ThreadLocalUnknown, MemoryFault.
         """
         module, symbol = self._variables.find(variable)
-        return self._read(module, symbol, size, self._variables.guard(module, symbol))
+        return self.read_symbol(module, symbol, size, self._variables.guard(module, symbol))
 
     def read_constant(self, variable: TorchSymbol, size: int) -> bytes:
-        """The same of a variable whose initial value is a constant: no constructor has to run, and a guard near it
-        belongs to another one. Raises as ``read``."""
-        module, symbol = self._variables.find(variable)
-        return self._read(module, symbol, size, None) or bytes(size)
+        """As ``read``, for a variable whose initial value is a constant: no constructor has to run, and a guard near it
+        belongs to another one."""
+        return self.read_symbol(*self._variables.find(variable), size) or bytes(size)
 
-    def read_local(self, module: Module, symbol: Symbol, size: int) -> bytes:
-        """The same of a function's own variable whose initial value is a constant. Raises as ``read``."""
-        return self._read(module, symbol, size, None)
-
-    def _read(self, module: Module, symbol: Symbol, size: int, guard: int | None) -> bytes:
+    def read_symbol(self, module: Module, symbol: Symbol, size: int, guard: int | None = None) -> bytes:
+        """As ``read``; ``guard`` is the offset of the byte that says whether the constructor has run, None if the
+        initial value is a constant."""
         if symbol.size < size:
             raise BadData(f"{symbol.name} has {symbol.size} bytes, not {size}")
         try:

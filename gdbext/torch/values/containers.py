@@ -58,7 +58,7 @@ _TWO_WORDS = struct.Struct("<QQ")
 
 
 def has_cxx11_abi(layout: Layout) -> bool:
-    """The build has the new ABI of the standard library (``_GLIBCXX_USE_CXX11_ABI``). Raises LayoutError."""
+    """True if the build has the new ABI of the standard library (``_GLIBCXX_USE_CXX11_ABI``). Raises LayoutError."""
     return String.shape(layout).size == 32
 
 
@@ -80,7 +80,7 @@ class StringReader:
         return self.parse(self._memory.read(address, self.size), 0, address, limit)
 
     def parse(self, raw: bytes, offset: int, address: int, limit: int = STRING_LIMIT) -> str:
-        """The same for an object whose bytes are at ``raw[offset:]`` and whose own address is ``address``."""
+        """The text of the string object at ``address``, whose bytes ``raw`` has at ``offset``. Raises as ``read``."""
         if self._cxx11:
             data, length = _TWO_WORDS.unpack_from(raw, offset)
         else:
@@ -141,22 +141,18 @@ def vector_span(memory: Memory, address: int, element: int, limit: int = 1 << 16
     return begin, count
 
 
-def hash_table(layout: Layout) -> HashTable:
-    """The offsets of one standard library. Raises LayoutError."""
-    return HashTable(UnorderedMap.elements.field(layout).offset, UnorderedMap.first.field(layout).offset)
-
-
-def hash_entries(memory: Memory, address: int, table: HashTable, words: int, limit: int) -> list[tuple[int, ...]]:
-    """The first words of each element of the ``std::unordered_map`` or ``_set`` at ``address``: key, value.
+def hash_entries(memory: Memory, layout: Layout, address: int, words: int, limit: int) -> list[tuple[int, ...]]:
+    """The first ``words`` words (key, value) of each element of the ``std::unordered_map`` or ``_set`` at ``address``.
 
     Its elements are a list, each behind a link, and without a hash if keys are pointers or integers
-    (bits/hashtable_policy.h of libstdc++). Raises BadData when list and number of elements disagree, MemoryFault.
+    (bits/hashtable_policy.h of libstdc++). Raises BadData when list and number of elements disagree, MemoryFault,
+    LayoutError.
     """
-    count = memory.u64(address + table.elements)
+    count = memory.u64(address + UnorderedMap.elements.field(layout).offset)
     if count > limit:
         raise BadData(f"the hash table at {address:#x} claims {count} elements")
     elements: list[tuple[int, ...]] = []
-    node = memory.u64(address + table.first)
+    node = memory.u64(address + UnorderedMap.first.field(layout).offset)
     while node and len(elements) < count:
         node, *element = memory.words(node, words + 1)
         elements.append(tuple(element))
@@ -186,13 +182,6 @@ def tree_nodes(memory: Memory, address: int, limit: int) -> list[int]:
     if node or path or len(nodes) != count:
         raise BadData(f"the map at {address:#x} is broken: {len(nodes)} elements of {count} were found")
     return nodes
-
-
-class HashTable(NamedTuple):
-    """Offsets in ``std::unordered_map`` and ``_set``: of the number of elements and of the link to the first."""
-
-    elements: int
-    first: int
 
 
 class MapEntry(NamedTuple):
@@ -245,6 +234,7 @@ class MapSlots:
         return map(self.at, self._used)
 
     def at(self, slot: int) -> MapEntry:
+        """The entry in the slot of that number."""
         start = slot * self._stride
         return MapEntry(self._first + start + 8, self._raw[start : start + self._stride][8:])
 
@@ -255,11 +245,6 @@ class MapSlots:
             return {unpack(self._raw, slot * stride + 8 + offset)[0]: slot for slot in self._used}
         words = memoryview(self._raw).cast("Q")[(8 + offset) // 8 :: stride // 8].tolist()
         return {words[slot]: slot for slot in self._used}
-
-
-def map_entries(memory: Memory, address: int, value_size: int) -> list[MapEntry]:
-    """The entries of the ``ska::flat_hash_map`` at ``address``. Raises BadData, MemoryFault."""
-    return list(map_slots(memory, address, value_size))
 
 
 def map_slots(memory: Memory, address: int, value_size: int) -> MapSlots:
@@ -306,5 +291,5 @@ def check_hashed(memory: Memory, address: int, value_size: int, entries: list[Ma
             raise _corrupt(address, f"key {key} stands in slot {index}, its own is {wanted}")
 
 
-def _corrupt(address: int, what: str) -> BadData:
-    return BadData(f"the hash map at {address:#x} is corrupt: {what}")
+def _corrupt(address: int, reason: str) -> BadData:
+    return BadData(f"the hash map at {address:#x} is corrupt: {reason}")

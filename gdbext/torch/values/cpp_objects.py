@@ -1,5 +1,4 @@
-"""C++ objects: their classes by the symbol of a vtable, exceptions with their texts, counts of references, and how
-parameters are passed.
+"""C++ objects: their classes by the symbol of a vtable, exceptions with their texts, and counts of references.
 
 The Itanium C++ ABI distinguishes classes so: a type_info has its name behind its table of virtual functions, one with
 a single base then that base's type_info (cxxabi.h: __class_type_info, __si_class_type_info).
@@ -7,11 +6,9 @@ a single base then that base's type_info (cxxabi.h: __class_type_info, __si_clas
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.arch import Passing
 from gdbext.engine.formats.demangle import demangle
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values.containers import StringReader
@@ -61,7 +58,8 @@ def strong_references(space: Space, address: int) -> int:
 
 
 def weak_references(space: Space, address: int) -> int:
-    """Weak references to it, besides the one for all strong ones together. Raises LayoutError, MemoryFault."""
+    """Weak references to the object at ``address``, besides the one that all strong ones have together. Raises
+    LayoutError, MemoryFault."""
     counts = ReferenceCounted(space, address)
     if counts.has(ReferenceCounted.combined_refcount_):  # the upper half, without its highest bit, kHasPyObject
         return (counts.combined_refcount_ >> 32 & (1 << 31) - 1) - 1
@@ -73,8 +71,6 @@ TEXT_AT = {"N3c105ErrorE": 8, "N5torch12PyTorchErrorE": 8, "12python_error": 32}
 """Classes → offset of their ``std::string`` (c10/util/Exception.h, torch/csrc/Exceptions.h; 2.0 to 2.15)."""
 CHARACTERS_AT = {"St13runtime_error": 8, "St11logic_error": 8}
 """Classes → offset of their pointer to characters (libstdc++ <stdexcept>: __cow_string in either ABI)."""
-
-_TEXT_LIMIT = 1 << 16
 
 
 class CxxException(NamedTuple):
@@ -89,18 +85,18 @@ def read_exception(memory: Memory, symbolizer: Symbolizer, address: int) -> CxxE
     # sizeof(__cxa_exception), which precedes the object; exceptionType is its first member (unwind-cxx.h of libstdc++,
     # the same since GCC 4)
     exception_type = type_info = memory.u64(address - 112)
-    message = None
+    message: str | None = None
     for _ in range(16):  # the class, then its bases, as long as each has one
         name = _mangled(memory, type_info)
-        message = _message(memory, address, name) if message is None else message
+        message = _exception_text(memory, address, name) if message is None else message
         if SINGLE_BASE not in symbolizer.names_at(memory.u64(type_info) - 16):
             break
         type_info = memory.u64(type_info + 16)
     return CxxException(type_name(memory, exception_type), message or "")
 
 
-def _message(memory: Memory, address: int, name: str) -> str | None:
-    """The text of an exception of that class, None for a class without a text of its own."""
+def _exception_text(memory: Memory, address: int, name: str) -> str | None:
+    """The text of an exception of the class with that mangled name; None for a class without a text of its own."""
     limit = 1 << 16
     with suppress(GdbextError):
         if name in CHARACTERS_AT:
@@ -116,7 +112,7 @@ def _message(memory: Memory, address: int, name: str) -> str | None:
 
 
 def type_name(memory: Memory, type_info: int) -> str:
-    """The type as C++ writes it whose ``std::type_info`` is at that address. Raises MemoryFault, BadData."""
+    """The type whose ``std::type_info`` is at that address, as C++ writes it. Raises MemoryFault, BadData."""
     name = _mangled(memory, type_info)
     if not name.isprintable() or not name:
         raise BadData(f"there is no type_info at {type_info:#x}")
@@ -130,67 +126,6 @@ def mangled_class(memory: Memory, address: int) -> str:
 
 
 def _mangled(memory: Memory, type_info: int) -> str:
+    """The mangled name of the type whose ``std::type_info`` is at that address."""
     name = memory.cstring(memory.u64(type_info + 8), 1024).decode("utf-8", "backslashreplace")
     return name.lstrip("*")  # a name that is compared by its address, of a type of one library
-
-
-# --- parameters --------------------------------------------------------------------------------
-
-OPTIONAL = re.compile(r"(?:std|c10)::optional<(.*?)\s*>$")
-ENUMS = {"c10::ScalarType": "c10::ScalarType", "c10::Layout": "c10::Layout", "c10::MemoryFormat": "c10::MemoryFormat"}
-STRING_VIEW = "string_view<char"
-STRINGS = ("std::__cxx11::basic_string<", "std::basic_string<")
-VECTOR = "std::vector<"
-_NON_TRIVIAL = (
-    "at::Tensor",
-    "c10::SymInt",
-    "at::Generator",
-    "c10::Storage",
-    "at::Storage",
-    "c10::Scalar",
-    "c10::IValue",
-)
-_OWNING = (*STRINGS, VECTOR, "c10::List<", "c10::Dict<", "c10::intrusive_ptr<")
-"""Classes with destructors, whole names and beginnings: they are passed by the address of a copy."""
-SCALAR_BYTES = {"long": 8, "bool": 1, "signed char": 1, "c10::Device": 2, **dict.fromkeys(ENUMS, 1)}
-"""Types of one word → how many of its bytes they use."""
-FLOATS = ("double", "float")
-
-
-def has_destructor(kind: str) -> bool:
-    """A class that is passed by the address of a copy, which the function may move its value out of."""
-    return kind in _NON_TRIVIAL or kind.startswith(_OWNING)
-
-
-def passing_of(kind: str, own_optional: bool = False) -> Passing | None:
-    """How a parameter of that type is passed; None for a type that is not known.
-
-    ``own_optional``: see ``containers.has_own_optional``.
-    """
-    if kind.endswith(("&", "*")) or has_destructor(kind) or kind in SCALAR_BYTES or kind.startswith("std::array<bool"):
-        return Passing.WORD
-    if kind in FLOATS:
-        return Passing.FLOAT
-    if kind.startswith("c10::ArrayRef<") or (STRING_VIEW in kind and "optional" not in kind):
-        return Passing.TWO_WORDS
-    optional = OPTIONAL.match(kind)
-    inner = optional.group(1) if optional else ""
-    if kind.startswith("c10::OptionalArrayRef<") or inner.startswith("c10::ArrayRef<"):
-        return Passing.TWO_WORDS if own_optional else Passing.MEMORY
-    if has_destructor(inner) or inner in SCALAR_BYTES:
-        return Passing.TWO_WORDS if inner == "long" else Passing.WORD
-    if inner == "double":
-        return Passing.WORD_AND_FLOAT if own_optional else Passing.FLOAT_AND_WORD
-    return Passing.MEMORY if STRING_VIEW in inner else None
-
-
-def used_bytes(kind: str, number: int = 0) -> int:
-    """Number of low bytes of its word ``number`` that a value of that type takes, at most."""
-    if kind == "float":
-        return 4
-    optional = OPTIONAL.match(kind)
-    if not optional:
-        return SCALAR_BYTES.get(kind, 8)
-    if number == 1 and kind.startswith("std::") and optional.group(1) in ("double", "long"):
-        return 1  # whether the value is there
-    return min(SCALAR_BYTES.get(optional.group(1), 8) + 2, 8)  # the value, and whether it is there

@@ -1,4 +1,4 @@
-"""Values of the C++ types that operators take, from the words in which they are passed.
+"""Values of the C++ types that operators take: how they are passed, and the text of the words that are.
 
 Types are those of torchgen/api/cpp.py as the demangler writes them. Layouts: c10/core/Scalar.h, c10/util/ArrayRef.h,
 OptionalArrayRef.h, ATen/core/List.h, IListRef.h, 2.13.0.
@@ -16,17 +16,6 @@ from gdbext.engine.numbers import number
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import OptionalShape, has_own_optional, optional_shape, string_reader, vector_span
-from gdbext.torch.values.cpp_objects import (
-    ENUMS,
-    FLOATS,
-    OPTIONAL,
-    SCALAR_BYTES,
-    STRING_VIEW,
-    STRINGS,
-    VECTOR,
-    has_destructor,
-    passing_of,
-)
 from gdbext.torch.values.value_text import device_text, python_name, quoted
 
 if TYPE_CHECKING:
@@ -55,6 +44,66 @@ _PYTHON_NAMES = {
 that is not the name in small letters."""
 
 
+_OPTIONAL = re.compile(r"(?:std|c10)::optional<(.*?)\s*>$")
+_ENUMS = ("c10::ScalarType", "c10::Layout", "c10::MemoryFormat")
+_STRING_VIEW = "string_view<char"
+_STRINGS = ("std::__cxx11::basic_string<", "std::basic_string<")
+_VECTOR = "std::vector<"
+_NON_TRIVIAL = (
+    "at::Tensor",
+    "c10::SymInt",
+    "at::Generator",
+    "c10::Storage",
+    "at::Storage",
+    "c10::Scalar",
+    "c10::IValue",
+)
+_OWNING = (*_STRINGS, _VECTOR, "c10::List<", "c10::Dict<", "c10::intrusive_ptr<")
+"""Classes with destructors, whole names and beginnings: they are passed by the address of a copy."""
+_SCALAR_BYTES = {"long": 8, "bool": 1, "signed char": 1, "c10::Device": 2, **dict.fromkeys(_ENUMS, 1)}
+"""Types of one word → how many of its bytes they use."""
+FLOATS = ("double", "float")
+
+
+def has_destructor(kind: str) -> bool:
+    """``kind`` is a class that is passed by the address of a copy, from which the function may move the value."""
+    return kind in _NON_TRIVIAL or kind.startswith(_OWNING)
+
+
+def passing_of(kind: str, own_optional: bool = False) -> Passing | None:
+    """The way in which a parameter of that type is passed; None for an unknown type.
+
+    ``own_optional``: see ``containers.has_own_optional``.
+    """
+    if kind.endswith(("&", "*")) or has_destructor(kind) or kind in _SCALAR_BYTES or kind.startswith("std::array<bool"):
+        return Passing.WORD
+    if kind in FLOATS:
+        return Passing.FLOAT
+    if kind.startswith("c10::ArrayRef<") or (_STRING_VIEW in kind and "optional" not in kind):
+        return Passing.TWO_WORDS
+    optional = _OPTIONAL.match(kind)
+    inner = optional.group(1) if optional else ""
+    if kind.startswith("c10::OptionalArrayRef<") or inner.startswith("c10::ArrayRef<"):
+        return Passing.TWO_WORDS if own_optional else Passing.MEMORY
+    if has_destructor(inner) or inner in _SCALAR_BYTES:
+        return Passing.TWO_WORDS if inner == "long" else Passing.WORD
+    if inner == "double":
+        return Passing.WORD_AND_FLOAT if own_optional else Passing.FLOAT_AND_WORD
+    return Passing.MEMORY if _STRING_VIEW in inner else None
+
+
+def used_bytes(kind: str, number: int = 0) -> int:
+    """Number of low bytes of its word ``number`` that a value of that type takes, at most."""
+    if kind == "float":
+        return 4
+    optional = _OPTIONAL.match(kind)
+    if not optional:
+        return _SCALAR_BYTES.get(kind, 8)
+    if number == 1 and kind.startswith("std::") and optional.group(1) in ("double", "long"):
+        return 1  # whether the value is there
+    return min(_SCALAR_BYTES.get(optional.group(1), 8) + 2, 8)  # the value, and whether it is there
+
+
 class Value(NamedTuple):
     """A value as text, and the tensors in it (0 for an undefined one). ``proven``: something about it can only be so if
     it is of this type."""
@@ -67,7 +116,7 @@ class Value(NamedTuple):
 def argument_slots(
     architecture: Architecture, layout: Layout, kinds: Sequence[str], leading: int
 ) -> list[tuple[Slot, ...]]:
-    """The places of ``leading`` words and of parameters of those types behind them, up to the first unknown type."""
+    """The slots of ``leading`` words and of parameters of those types behind them, up to the first unknown type."""
     passings = [Passing.WORD] * leading
     for kind in kinds:
         passing = passing_of(kind, has_own_optional(layout))
@@ -77,7 +126,7 @@ def argument_slots(
     return architecture.place_arguments(passings)
 
 
-def floating(kind: str, word: int) -> Value:
+def float_value(kind: str, word: int) -> Value:
     """A ``double`` or ``float`` in the low bytes of a word."""
     raw = word.to_bytes(8, "little")
     if kind == "double":
@@ -102,7 +151,7 @@ class CppValues:
         plain = kind.removesuffix("&").removesuffix(" const").strip()
         if kind.endswith("&") or has_destructor(kind):
             return self.stored(plain, words[0])
-        optional = OPTIONAL.match(kind)
+        optional = _OPTIONAL.match(kind)
         if optional:
             inner = optional.group(1)
             return self.stored(plain, words[0]) if has_destructor(inner) else self._optional(inner, words)
@@ -110,27 +159,28 @@ class CppValues:
             return self._optional_array(kind[len("c10::OptionalArrayRef<") : -1], words)
         if kind.startswith("c10::ArrayRef<"):
             return self._array(kind[len("c10::ArrayRef<") : -1], words)
-        if STRING_VIEW in kind:
+        if _STRING_VIEW in kind:
             return self._string(*self._view(words))
         return self._word(kind, words[0])
 
     def slots(self, kinds: Sequence[str], leading: int) -> list[tuple[Slot, ...]]:
-        """The places of ``leading`` words and of the parameters that this torch passes behind them."""
+        """The slots of ``leading`` words and of parameters of types ``kinds`` that this torch passes behind them."""
         return argument_slots(self._memory.architecture, self._layout, kinds, leading)
 
     def _word(self, kind: str, word: int) -> Value:
+        """The value of a type that takes one word."""
         if kind in FLOATS:
-            return floating(kind, word)
+            return float_value(kind, word)
         if kind.startswith("std::array<bool"):
             count = number(re.sub(r"\D", "", kind.rpartition(",")[2])) or 0
             return Value(f"[{', '.join(str(bool(word >> 8 * index & 1)) for index in range(min(count, 8)))}]")
-        size = SCALAR_BYTES.get(kind)
+        size = _SCALAR_BYTES.get(kind)
         if not size:
             raise BadData(f"values of {kind} are not known")
         value = word & (1 << 8 * size) - 1
         if kind == "bool":
             return Value(str(_boolean(value)))
-        if kind in ENUMS:
+        if kind in _ENUMS:
             return Value(self._enumerator(kind, value))
         if kind == "c10::Device":
             return Value(self.device(value))
@@ -150,26 +200,28 @@ class CppValues:
         return device_text(names, value & 255, value >> 8)
 
     def _enumerator(self, kind: str, value: int) -> str:
+        """The value of one of ``_ENUMS`` as Python writes it. Raises BadData."""
         if kind == "c10::ScalarType":
             return self.dtype(value)
-        names = {number: name for name, number in self._layout.enum(ENUMS[kind]).items()}
+        names = {number: name for name, number in self._layout.enum(kind).items()}
         if value not in names:
             raise BadData(f"there is no {kind} {value}")
         return f"torch.{_PYTHON_NAMES.get(names[value], names[value].lower())}"
 
     def _optional(self, inner: str, words: Sequence[int]) -> Value:
-        """One that is passed in registers: the words are its bytes, in order."""
+        """An optional that is passed in registers: the words are its bytes, in order."""
         if inner.startswith("c10::ArrayRef<"):
             return self._optional_array(inner[len("c10::ArrayRef<") : -1], words)
         raw = b"".join(word.to_bytes(8, "little") for word in words)
-        shape = self._shape(structures.StringView.OF if STRING_VIEW in inner else inner)
+        shape = self._shape(structures.StringView.OF if _STRING_VIEW in inner else inner)
         if not _boolean(raw[shape.engaged]):
             return Value("None")
-        if STRING_VIEW in inner:
+        if _STRING_VIEW in inner:
             return self._string(*self._view(words[shape.value // 8 :]))
         return self._word(inner, int.from_bytes(raw[shape.value : shape.value + 8], "little"))
 
     def _optional_array(self, inner: str, words: Sequence[int]) -> Value:
+        """An optional ArrayRef of ``inner``, by its words."""
         if has_own_optional(self._layout):
             absent = words[0] == 0 and words[1] != 0
         else:
@@ -177,6 +229,7 @@ class CppValues:
         return Value("None") if absent else self._array(inner, words)
 
     def _shape(self, inner: str) -> OptionalShape:
+        """The shape of an optional ``inner``."""
         if has_destructor(inner) and not has_own_optional(self._layout):
             return OptionalShape(0, self._size(inner))
         return optional_shape(self._layout, {"long": "int64_t"}.get(inner, inner))
@@ -189,42 +242,45 @@ class CppValues:
         return (words[0], words[1]) if first.offset(self._space) == 0 else (words[1], words[0])
 
     def _string(self, address: int, length: int) -> Value:
+        """The characters at an address, cut if there are too many."""
         if length > _LONGEST:
             raise BadData(f"a string of {length} bytes")
         text = self._memory.read(address, min(length, _TEXT_LIMIT)).decode("utf-8", "backslashreplace")
         return Value(quoted(text) + ("…" if length > _TEXT_LIMIT else ""))
 
     def _array(self, inner: str, words: Sequence[int]) -> Value:
+        """An array of ``inner``, by its address and its number of elements."""
         address, length = words[0], words[1]
         if length > _LONGEST:
             raise BadData(f"a list of {length} elements")
         size = self._size(inner)
-        return joined([self.stored(inner, address + size * index) for index in range(min(length, LIST_LIMIT))], length)
+        elements = [self.stored(inner, address + size * index) for index in range(min(length, LIST_LIMIT))]
+        return list_value(elements, length)
 
     def _size(self, kind: str) -> int:
         """Bytes of an element of that type. Raises BadData for a type that is not known."""
         if kind == structures.Scalar.OF:
             return structures.Scalar.size(self._space)
-        if kind.startswith(STRINGS):
+        if kind.startswith(_STRINGS):
             return string_reader(self._memory, self._layout).size
-        optional = OPTIONAL.match(kind)
+        optional = _OPTIONAL.match(kind)
         if optional and has_destructor(optional.group(1)):
             return self._size(optional.group(1)) + 8
-        if kind.startswith(VECTOR):
+        if kind.startswith(_VECTOR):
             return 24
-        if kind == "double" or has_destructor(kind) or kind in SCALAR_BYTES:
-            return SCALAR_BYTES.get(kind, 8)
+        if kind == "double" or has_destructor(kind) or kind in _SCALAR_BYTES:
+            return _SCALAR_BYTES.get(kind, 8)
         raise BadData(f"the size of {kind} is not known")
 
     def _list(self, implementation: int) -> Value:
         """A c10::List: a vector of IValues."""
         size, items = self.ivalue_size, structures.ListImpl(self._space, implementation)
         first, count = vector_span(self._memory, items.list, size, _LONGEST)
-        return joined([self.boxed(first + size * index) for index in range(min(count, LIST_LIMIT))], count)
+        return list_value([self.boxed(first + size * index) for index in range(min(count, LIST_LIMIT))], count)
 
     def stored(self, kind: str, address: int) -> Value:
         """The object of type ``kind`` at ``address``."""
-        optional = OPTIONAL.match(kind)
+        optional = _OPTIONAL.match(kind)
         if optional:
             shape = self._shape(optional.group(1))
             if not _boolean(self._memory.u8(address + shape.engaged)):
@@ -234,10 +290,10 @@ class CppValues:
             return self.tensor(self._memory.u64(address))
         if kind == "c10::Scalar":
             return self._scalar(address)
-        if kind.startswith(STRINGS):
+        if kind.startswith(_STRINGS):
             return self._text(address)
-        if kind.startswith(VECTOR):
-            inner = kind[len(VECTOR) :].partition(", std::allocator<")[0]
+        if kind.startswith(_VECTOR):
+            inner = kind[len(_VECTOR) :].partition(", std::allocator<")[0]
             return self._array(inner, vector_span(self._memory, address, self._size(inner), _LONGEST))
         if kind.startswith("c10::List<"):
             return self._list(self._memory.u64(address))
@@ -254,15 +310,11 @@ class CppValues:
             return self.symint(self._memory.i64(address))
         if kind == "at::Generator":
             return Value("a generator")
-        if kind == "double":
-            return self._double(address)
         return self._word(kind, int.from_bytes(self._memory.read(address, 8), "little"))
 
     def _tag(self, enum: str, value: int) -> str | None:
+        """The name of an enumerator, None if there is none of that value."""
         return {number: name for name, number in self._layout.enum(enum).items()}.get(value)
-
-    def _double(self, address: int) -> Value:
-        return Value(repr(struct.unpack("<d", self._memory.read(address, 8))[0]))
 
     def tensor(self, implementation: int) -> Value:
         """A tensor by its TensorImpl."""
@@ -275,6 +327,7 @@ class CppValues:
         return Value("a symbolic number" if number < -(1 << 62) else str(number))
 
     def _scalar(self, address: int) -> Value:
+        """The c10::Scalar at an address."""
         scalar = structures.Scalar(self._space, address)
         tag = self._tag("c10::Scalar::Tag", scalar.tag)
         raw = self._memory.read(scalar.v, 16)
@@ -296,7 +349,7 @@ class CppValues:
     def of_schema_type(self, kind: str, value: Value) -> Value:
         """The value as one of that schema type: an IValue has dtypes, layouts and memory formats as numbers."""
         enumeration = f"c10::{kind.rstrip('?')}"
-        enumerator = number(value.text) if enumeration in ENUMS else None
+        enumerator = number(value.text) if enumeration in _ENUMS else None
         if enumerator is None:
             return value
         try:
@@ -319,7 +372,7 @@ class CppValues:
         if tag == "Bool":
             return Value(str(self._memory.u8(payload) != 0))
         if tag == "Double":
-            return self._double(payload)
+            return float_value("double", self._memory.u64(payload))
         if tag == "Device":
             return Value(self.device(self._memory.u16(payload)))
         if tag == "Int":
@@ -339,8 +392,8 @@ class CppValues:
         return Value(quoted(text[:_TEXT_LIMIT]) + ("…" if len(text) > _TEXT_LIMIT else ""))
 
 
-def joined(values: Sequence[Value], count: int) -> Value:
-    """A list of ``count`` elements, the first of which are ``values``."""
+def list_value(values: Sequence[Value], count: int) -> Value:
+    """The value of a list of ``count`` elements, the first of which are ``values``."""
     more = [f"… {count - len(values)} more"] if count > len(values) else []
     text = f"[{', '.join([*(value.text for value in values), *more])}]"
     if not any(value.tensors for value in values):
@@ -349,10 +402,12 @@ def joined(values: Sequence[Value], count: int) -> Value:
 
 
 def _signed(value: int, size: int) -> int:
+    """The signed number that ``size`` bytes hold, by the unsigned one."""
     return value - (1 << 8 * size) if value >> 8 * size - 1 else value
 
 
 def _boolean(value: int) -> bool:
+    """The bool in the low byte. Raises BadData if that is neither 0 nor 1."""
     if value & 255 > 1:
         raise BadData(f"a bool of value {value}")
     return bool(value & 1)

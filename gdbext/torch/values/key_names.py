@@ -109,7 +109,11 @@ class KeyNames:
             slots.extend(family)
         self.slots: tuple[RuntimeKey, ...] = tuple(slots)
         """Runtime keys in the order of ``OperatorEntry::dispatchTable_``; slot 0 is Undefined."""
-        self._index_of_name = {key.name: index for index, key in enumerate(slots)}
+        self.num_slots = len(slots)
+        """``c10::num_runtime_entries``."""
+        self.runtime_keys: tuple[str, ...] = tuple(key.name for key in slots)
+        """The keys that have a slot in dispatch tables, in its order."""
+        self._index_of_name = {name: index for index, name in enumerate(self.runtime_keys)}
         self.slot_of_value: dict[int, int] = {key.value: index for index, key in enumerate(slots)}
         """``c10::DispatchKey`` value to table slot."""
 
@@ -143,18 +147,13 @@ class KeyNames:
         return self._layout.renamed.get(PRIVATE_USE, "")
 
     def own_name(self, name: str) -> str:
-        """PyTorch's name of a key that is named after a renamed backend: AutogradPrivateUse1 of "AutogradNPU"."""
+        """PyTorch's name of a key, which may be named after a renamed backend: AutogradPrivateUse1 of "AutogradNPU"."""
         name = name.partition(" (")[0]  # as it is shown
         if name in self._index_of_name or name in self.backends or not self.backend:
             return name
         candidates = (key for key in (*self._index_of_name, *self.backends) if PRIVATE_USE in key)
         wanted = name.lower()
         return next((key for key in candidates if key.replace(PRIVATE_USE, self.backend).lower() == wanted), name)
-
-    @property
-    def runtime_keys(self) -> tuple[str, ...]:
-        """The keys that have a slot in dispatch tables, in its order."""
-        return tuple(self._index_of_name)
 
     def selecting(self, name: str) -> tuple[KeysetTest, ...]:
         """The tests that exactly the keysets pass whose lookup reads the slot of that key: see table_index(). Raises
@@ -169,11 +168,6 @@ class KeyNames:
         if not mask:
             return (highest,)
         return highest, KeysetTest(mask, max(1, backend), int(backend > 0))
-
-    @property
-    def num_slots(self) -> int:
-        """The number ``c10::num_runtime_entries`` of table slots."""
-        return len(self.slots)
 
     def decode(self, bits: int) -> tuple[str, ...]:
         """The runtime keys in the order in which PyTorch prints them: rising priority, backends within.
@@ -220,12 +214,9 @@ class KeyNames:
         A per-backend functionality without a backend gives PyTorch's name for that, like "AutogradUndefined".
         Raises BadData for a bit above the last functionality.
         """
-        functionality = (bits >> self.num_backends).bit_length()
-        if functionality >= self.num_functionalities:
-            raise BadData(f"{bits:#x} is not a DispatchKeySet: bit {bits.bit_length() - 1} has no meaning")
-        if self._masks[functionality] and not bits & self.backend_mask:
-            return self.key_names[self.slots[self._offsets[functionality]].value - 1]
-        return self.slots[self.table_index(bits)].name
+        key = self.slots[self.table_index(bits)]
+        is_per_backend = self._masks[(bits >> self.num_backends).bit_length()] != 0
+        return self.key_names[key.value - 1] if is_per_backend and not bits & self.backend_mask else key.name
 
     def can_be_keyset(self, bits: int) -> bool:
         """A call can have this keyset: only known bits. The empty set is one (no tensor argument, nothing included).
@@ -307,6 +298,7 @@ class KeyNames:
         return reduce(or_, map(self._parse_word, words))
 
     def _parse_word(self, word: str) -> int:
+        """The bits of one name or number. Raises UsageError."""
         if re.match(r"^-?\d", word):
             try:
                 number = integer(word, 0)
@@ -319,6 +311,7 @@ class KeyNames:
         return self.bits_of(name)
 
     def _unknown(self, name: str) -> UsageError:
+        """The error for a word that names no runtime key, with the closest names."""
         if name in self.alias_keys:
             return UsageError(
                 f"{name} is an alias key: kernels are registered under it, but no keyset or table entry holds it",

@@ -16,6 +16,7 @@ from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools import running
+from gdbext.torch.structures import OperatorEntry
 from support.fakes.overlay import overlaid
 from support.programs.harness import Inferior, Start
 from support.programs.ways import Look
@@ -164,7 +165,8 @@ def test_a_registration_in_progress_is_told(target: Target) -> None:
 @pytest.mark.parametrize("damage", ["slots", "count", "entries", "key", "list", "empty-list"])
 def test_a_corrupt_map_costs_that_operators_registrations(target: Target, damage: str) -> None:
     session = Session(target)
-    kernels = session.dispatcher.kernels_map(session.dispatcher.find_one("aten::mm").address)
+    operator = session.dispatcher.find_one("aten::mm")
+    kernels = OperatorEntry(session.dispatcher.space, operator.address).place(OperatorEntry.kernels_)
     slot = session.memory.u64(kernels)
     while session.memory.u8(slot) >= 0x80:
         slot += 40

@@ -270,12 +270,12 @@ def test_names_numbers_and_edges(process: Process) -> None:
     generated = process.node(sequence_nr=7)
     leaf = process.node("torch::autograd::AccumulateGrad", (1 << 64) - 1)
     nodes = process.nodes()
-    found = [(nodes.name(each), nodes.sequence_nr(each)) for each in (generated, leaf)]
+    found = [(nodes.name(each), nodes.node(each).sequence_nr_) for each in (generated, leaf)]
     assert found == [("MmBackward0", 7), ("torch::autograd::AccumulateGrad", (1 << 64) - 1)]
     with pytest.raises(BadData, match="there is no autograd node"):
         nodes.name(generated + 8)
     with pytest.raises(LayoutError):
-        nodes.anomaly_metadata(generated)
+        nodes.node(generated).anomaly_metadata_  # noqa: B018
     first, second = process.node(), process.node()
     process.vector(first, "next_edges_", second, 3, 0, 0)
     assert process.nodes().edges(first) == ((second, 3), (0, 0))

@@ -11,7 +11,13 @@ import pytest
 
 from gdbext.errors import LayoutError, UsageError
 from gdbext.hosts.cli import launcher
-from gdbext.torch.registry.kernel import FUNCTION_POINTER, kernel_target, most_telling, plain_name, template_arguments
+from gdbext.torch.registry.kernel import (
+    FUNCTION_POINTER,
+    best_function_name,
+    kernel_target,
+    plain_name,
+    template_arguments,
+)
 from gdbext.torch.registry.operator_names import declared_schemas, matcher, unknown_operator
 from gdbext.torch.registry.schema import SchemaResult, aliased_arguments, schema_results
 from gdbext.torch.values.value_text import double_text, quoted
@@ -84,7 +90,7 @@ def test_arguments_nest_in_every_bracket_and_a_signature_without_types() -> None
 def test_folded_code_is_named_by_key_and_operator() -> None:
     names = ("n::wrapper_SparseCPU__mm", "n::wrapper_CPU__mm", "n::wrapper_CPU__addmm")
     for words, found in ((("SparseCPU", "aten::mm"), 0), (("CPU", "aten::mm"), 1), (("", "aten::addmm"), 2), ((), 0)):
-        assert most_telling(names, *words) == names[found]
+        assert best_function_name(names, *words) == names[found]
 
 
 def test_what_a_word_means() -> None:

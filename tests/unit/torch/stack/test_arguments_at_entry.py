@@ -13,7 +13,7 @@ from gdbext.engine.arch import Slot
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.engine.vocabulary import Certainty
-from gdbext.torch.stack.call_arguments import KeptArguments
+from gdbext.torch.stack.call_arguments import SavedArguments
 from support.fakes.fake_target import FakeTarget
 from support.recorded.recordings import Replay
 
@@ -21,7 +21,7 @@ MATMUL = "_ZN2at4_ops6matmul4callERKNS_6TensorES4_"
 START, CFA = 0x401000, 0x7FFE00001000
 
 
-def kept(pc: int, level: int = 0) -> KeptArguments:
+def kept(pc: int, level: int = 0) -> SavedArguments:
     """Of a function at START, whose frame is at ``pc``; the first floating-point register holds 0.25."""
     memory = Memory(FakeTarget({CFA: struct.pack("<2Q", 11, 12).ljust(4096, b"\0")}))
     (quarter,) = struct.unpack("<Q", struct.pack("<d", 0.25))
@@ -29,7 +29,7 @@ def kept(pc: int, level: int = 0) -> KeptArguments:
     frame = SimpleNamespace(pc=pc, cfa=CFA, registers={first: 7})
     stack: Any = SimpleNamespace(frames=[frame] * (level + 1), floats=lambda: {name: quarter})
     code: Any = SimpleNamespace(of=lambda _: SimpleNamespace(instructions=()))
-    return KeptArguments(memory, code, stack, level, SimpleNamespace(start=START))  # type: ignore[arg-type]
+    return SavedArguments(memory, code, stack, level, SimpleNamespace(start=START))  # type: ignore[arg-type]
 
 
 def test_registers_hold_what_was_passed() -> None:
@@ -47,7 +47,7 @@ def entered(hung: Replay, opener: str) -> Session:
     stack = session.stacks.of(session.target.memory.threads()[0])
     functions = ((level, stack.function(level)) for level in range(len(stack)))
     level, function = next((level, each) for level, each in functions if each is not None and opener in each.names)
-    keeper = KeptArguments(session.memory, session.dispatch_stacks.code, stack, level, function)
+    keeper = SavedArguments(session.memory, session.dispatch_stacks.code, stack, level, function)
     passed = [keeper.argument_word(Slot(register=number), 8) for number in range(3)]
     registers = dict.fromkeys(architecture.general_registers, 0) | dict(stack.frames[level + 1].registers)
     registers |= {name: word for name, word in zip(architecture.argument_registers, passed) if word is not None}

@@ -8,9 +8,9 @@ from gdbext.engine.arch import Passing
 from gdbext.errors import MemoryFault
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.stack import roles as module
-from gdbext.torch.stack.kernel_match import entered_unboxed, registered_signature
+from gdbext.torch.stack.kernel_match import registered_signature, unboxed_entry_signature
 from gdbext.torch.stack.roles import KernelSignature, kernel_signature, operator_method, parameters, static_handle
-from gdbext.torch.values.cpp_objects import passing_of
+from gdbext.torch.values.cpp_values import passing_of
 
 VIEW = "std::optional<std::basic_string_view<char, std::char_traits<char> > >"
 
@@ -118,5 +118,5 @@ def test_an_entry_without_a_name() -> None:
     """It takes what the operator's kernels of its kind take; another function is no entry."""
     operator = Registered("void (long)", "void (c10::SymInt)")
     kernel = KernelFunction(boxed=0x1000, functor=0, unboxed=0x2000, sym_unboxed=0x3000)
-    taken = [entered_unboxed(operator, kernel, at, ()) for at in (0x1000, 0x2000, 0x3000)]  # type: ignore[arg-type]
+    taken = [unboxed_entry_signature(operator, kernel, at, ()) for at in (0x1000, 0x2000, 0x3000)]  # type: ignore[arg-type]
     assert taken == [None, KernelSignature(("long",), False), KernelSignature(("c10::SymInt",), False)]

@@ -129,7 +129,9 @@ def test_a_python_kernel_without_its_functor_is_still_one() -> None:
     """Its boxed function says that it calls a Python function; which one was in the word that is gone."""
     name = "gil-mutex"
     dispatcher, entry = entry_of(name, "CPU")
-    functor = dispatcher.kernels.read(entry).functor.to_bytes(8, "little")
+    kernels = dispatcher.kernels
+    raw = recording(name).memory.read(entry, kernels.size)
+    functor = kernels.parse(raw, 0).functor.to_bytes(8, "little")
     at = next(at for at in range(entry, entry + 32, 8) if recording(name).memory.read(at, 8) == functor)
     file = 0x7F62AA43C2E0
     no_file = "<lambda>, a Python function whose file cannot be read"

@@ -12,10 +12,9 @@ from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.schema import SchemaText
-from gdbext.torch.stack.argument_recovery import returns_from_stable
-from gdbext.torch.stack.dispatch_calls import DispatchCall
+from gdbext.torch.stack.argument_recovery import may_write_stable_results
+from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
-from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.recovery import CallRecovery
 from gdbext.torch.values.key_names import KeyNames
 
@@ -65,7 +64,7 @@ def empty(
     call = DispatchCall(list(range(3, 3 + len(places))), kernel=2)
     made = recovery([RESULT, FUNCTOR, 0, SELF], places)
     given = made._limits(operator, None if outer is None else caller(operator, outer, 1), **more)
-    made._exact(SimpleNamespace(), call, 3, result, operator, given)
+    made._accept_passed_keyset(SimpleNamespace(), call, 3, result, operator, given)
     return result
 
 
@@ -128,7 +127,6 @@ def recover(operator: Operator, words: list[int], outer: int | None = None) -> R
         words=lambda *_: [(f"stack word {number}", word) for number, word in enumerate(words)],
         matches_frame=lambda _stack, _level, kernel: kernel == KERNEL,
         entry_of_frame=lambda _stack, _level, kernel: kernel.unboxed,
-        in_unboxed_call=lambda *_: lambda *_: False,
         indices=lambda *_: [index for index, kernel in enumerate(operator.table) if kernel == KERNEL],
     )
     result: Any = RecoveredCall(operator)  # type: ignore[arg-type]
@@ -174,4 +172,4 @@ def test_results_may_be_there() -> None:
         inner = [None if name is None else SimpleNamespace(names=(name,)) for name in names]
         functions = [*inner, SimpleNamespace(names=("StableIValueBoxedKernel",))]
         stack: Any = SimpleNamespace(function=functions.__getitem__)
-        assert returns_from_stable(stack, len(names)) is returns, names
+        assert may_write_stable_results(stack, len(names)) is returns, names

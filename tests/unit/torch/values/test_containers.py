@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, MemoryFault
-from gdbext.torch.values.containers import StringReader, check_hashed, list_items, map_entries, vector_span
+from gdbext.torch.values.containers import StringReader, check_hashed, list_items, map_slots, vector_span
 from support.fakes.fake_target import FakeTarget
 
 BASE = 0x100000
@@ -121,11 +121,11 @@ VALUE = 32
 @given(st.lists(st.integers(0, 200), unique=True, max_size=60))
 def test_any_map_gives_its_keys_back(keys: list[int]) -> None:
     fake = HashMap(keys).memory()
-    entries = map_entries(fake, BASE, VALUE)
+    entries = list(map_slots(fake, BASE, VALUE))
     check_hashed(fake, BASE, VALUE, entries, 2)
     assert sorted(entry.raw[0] | entry.raw[1] << 8 for entry in entries) == sorted(keys)
     never_used = struct.pack("<QQbbxxfQ", 0xDEAD0000, 0, 63, 3, 0.5, 0)
-    assert map_entries(memory({BASE: never_used}), BASE, VALUE) == []
+    assert list(map_slots(memory({BASE: never_used}), BASE, VALUE)) == []
     for entry in entries:
         assert len(entry.raw) == VALUE
         assert fake.u16(entry.address) == entry.raw[0] | entry.raw[1] << 8
@@ -145,4 +145,4 @@ def test_a_map_with_a_damaged_header_or_distance_is_refused(name: str, value: in
         first = next(index for index, (distance, _) in enumerate(fake.table) if distance >= 0)
         contents[40 * first] = changes.pop(name)
     with pytest.raises(BadData, match="corrupt"):
-        map_entries(fake.memory(bytes(contents), **changes), BASE, VALUE)
+        map_slots(fake.memory(bytes(contents), **changes), BASE, VALUE)

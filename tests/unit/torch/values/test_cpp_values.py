@@ -14,8 +14,8 @@ from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.torch.state.tensor import TensorReader
 from gdbext.torch.values.containers import has_own_optional
-from gdbext.torch.values.cpp_objects import SINGLE_BASE, CxxException, passing_of, read_exception, used_bytes
-from gdbext.torch.values.cpp_values import CppValues
+from gdbext.torch.values.cpp_objects import SINGLE_BASE, CxxException, read_exception
+from gdbext.torch.values.cpp_values import CppValues, passing_of, used_bytes
 from gdbext.torch.values.key_names import KeyNames
 from support.fakes.fake_target import FakeTarget
 
