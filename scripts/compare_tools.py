@@ -144,15 +144,16 @@ def main(words: list[str]) -> None:
     page = [
         "# Side by side",
         "",
-        "How long each tool takes for the same live process, and how many lines it prints. `scripts/compare_tools.py`",
-        f"makes the table; with `--show` it prints the outputs, too. `scripts/dispatch -p PID`: median of {ROUNDS} runs,",
-        "wall clock, two cores. The others: median of the ratios to it, run in turn on the same process (gdb: one run),",
-        "so 2.0 is twice as long. Only `scripts/dispatch` prints a verdict, in its first line; the others print the",
-        "stacks of all threads.",
+        "How long each tool takes for the same live process, and how many lines it prints.",
+        "`scripts/compare_tools.py` makes the table; with `--show` it prints the outputs, too.",
+        f"`scripts/dispatch -p PID`: median of {ROUNDS} runs, wall clock, two cores. The others: median of the ratios to",
+        "it, run in turn on the same process (gdb: one run), so 2.0 is twice as long. Only `scripts/dispatch` prints a",
+        "verdict, in its first line; the others print the stacks of all threads.",
         "",
         f"Tools: {'; '.join(versions)}.",
         "",
-        "| scenario | what happens | our verdict | scripts/dispatch | gdb: thread apply all bt | py-spy dump --native | pystack remote --native |",
+        "| scenario | what happens | our verdict | scripts/dispatch | gdb: thread apply all bt "
+        "| py-spy dump --native | pystack remote --native |",
         "|---|---|---|---|---|---|---|",
         *rows,
     ]
