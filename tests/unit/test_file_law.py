@@ -31,7 +31,7 @@ DECLARED = {
         *("engine/targets/live/debugger_guard.py", "engine/targets/system/nvidia.py", "engine/targets/system/peers.py"),
         *("tools/ps/__init__.py", "tools/ranks/rank_processes.py", "tools/core_handler/crash_user.py"),
         *("hosts/lldb/lldb_frames.py", "tools/probes/bpf/probe_keeper.py"),
-        *("engine/process/modules.py", "tools/probes/bpf/trace_program.py"),
+        *("engine/process/modules.py", "tools/probes/dispatch_tracer.py"),
     ],
     "files that the user names on his command line or in the debugger, and debuggers on his PATH": [
         *("hosts/gdb/gdb_commands.py", "engine/targets/core_target.py", "engine/targets/recording/container.py"),

@@ -218,7 +218,7 @@ class ProbeTrace:
         for error in operators.unknown:
             raise error
         self._process, target = WatchedProcess(session.target.pid), report_target(session)
-        chosen = places.everything() if request.everything else places.of(operators.all)
+        chosen = places.everything() if request.everything else places.places_of(operators.all)
         wanted = () if request.everything else [operator.address for operator in operators.all]
         architecture, pid = session.memory.architecture, session.target.pid
         only = filter_of(session, request.tid, request.key)
@@ -302,7 +302,7 @@ class ProbeTrace:
         if ending:
             return ending
         try:
-            places = self._new_libraries.found()
+            places = self._new_libraries.find()
             if places:
                 self._tracer.add(places)
                 self._nesting.know_places(self._new_libraries.session, self._tracer.places)

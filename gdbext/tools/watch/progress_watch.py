@@ -131,7 +131,7 @@ class ProgressWatch:
         dispatches = 0
         if self.activity_probe:
             try:
-                dispatches = self.activity_probe.seen(min(1.0, (now - then) / 2))
+                dispatches = self.activity_probe.wait_for_dispatch(min(1.0, (now - then) / 2))
             except (GdbextError, OSError):
                 self.activity_probe = None  # another user's probes, or the program was replaced: /proc must do
         if dispatches:

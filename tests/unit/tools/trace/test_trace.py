@@ -28,8 +28,7 @@ from gdbext.engine.unwind.unwind_row import compile_row
 from gdbext.errors import TargetError, TargetGone, UsageError
 from gdbext.live import dispatch_description as description
 from gdbext.live.dispatch_description import KeptWord, LookupResult, TracedDispatch
-from gdbext.tools.probes.bpf.trace_program import HEADER, RECORD
-from gdbext.tools.probes.dispatch_tracer import DispatchTracer, SeenDispatch
+from gdbext.tools.probes.dispatch_tracer import HEADER, RECORD, DispatchTracer, SeenDispatch
 from gdbext.tools.probes.flame_files import FlameStacks, is_flame_file
 from gdbext.tools.trace import hook_installer, nesting
 from gdbext.tools.trace.chrome_trace import ChromeTrace, JsonTrace, json_lines
