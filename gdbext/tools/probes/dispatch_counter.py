@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.arch import Architecture
 from gdbext.errors import GdbextError
 from gdbext.tools.probes.bpf import bpf_program as bpf
-from gdbext.tools.probes.bpf.bpf_kernel import HASH, PER_CPU_ARRAY, PER_CPU_HASH, Bpf, ProbePlace, possible_processors
+from gdbext.tools.probes.bpf.bpf_kernel import HASH, PER_CPU_ARRAY, PER_CPU_HASH, Bpf, ProbePlace, possible_cpus
 from gdbext.tools.probes.bpf.place_program import (
     EVERYTHING,
     MAX_PLACES,
@@ -204,12 +204,12 @@ class DispatchCounter(ProbeSet):
             number, entry, keyset, tid = KEY.unpack_from(key)
             add(number, entry, keyset, tid, times, LINE.unpack_from(key, KEY.size) if self._has_lines else (0, 0))
         if self._cells is not None:
-            processors = possible_processors()
-            data = self.kernel.values(self._cells, self._cell_count, processors * CELL.size)
+            cpus = possible_cpus()
+            data = self.kernel.values(self._cells, self._cell_count, cpus * CELL.size)
             for position, cell in enumerate(cell_counts(data)):
                 if cell:
                     entry, keyset, times = cell
-                    add(position // processors, entry, keyset, 0, times)
+                    add(position // cpus, entry, keyset, 0, times)
         return [count._replace(times=times) for count, times in totals.items()]
 
 
