@@ -3,8 +3,8 @@
 The kernel starts it as root. Root only opens the dying process's memory and keeps the results; what reads and judges is
 a child with the ids of the process's own user, which gets its three outputs as open fds.
 
-User: /etc/subuid lends each user thousands of uids (subuid(5)). In a user namespace (user_namespaces(7)) a process takes
-on any of them, and so does a process outside of it that runs a program with the set-user-ID bit made in there.
+User: /etc/subuid lends each user thousands of uids (subuid(5)). In a user namespace (user_namespaces(7)) a process
+takes on any of them, and so does a process outside of it that runs a program with the set-user-ID bit made in there.
 
 Room: a number of crashes, and megabytes including the users' caches. The user with the most loses the oldest: no user
 can displace another user's. The files belong to their users, who may change times, and sizes without bytes: time, order
