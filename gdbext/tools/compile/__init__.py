@@ -16,14 +16,15 @@ from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.numbers import number
 from gdbext.errors import NotTorch
 from gdbext.render import Style, counted, escape
-from gdbext.tools.compile.compile_workers import (
+from gdbext.tools.compile.compiled_frames import (
+    CompiledFrames,
+    KernelComments,
     compile_locks,
     compiling_processes,
     pool_of,
     python_stacks,
     work_of_thread,
 )
-from gdbext.tools.compile.compiled_frames import CompiledFrames, KernelComments
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.compile_section import (
     Compilation,

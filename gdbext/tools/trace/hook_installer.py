@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Ending, EndingKind, TargetReport
@@ -212,12 +213,13 @@ class HookInstaller:
 
     def _hook_structured(self, operators: Sequence[Operator]) -> None:
         """Hook the meta and impl functions of structured kernels, each once."""
+
+        def entered(function: Function, kind: str, tid: int, cfa: int, _value: int) -> bool:
+            return self._tracer.function(tid, cfa, function.start, kind, function.demangled[0].partition("(")[0])
+
         pairs = (pair for operator in operators for pair in self._functions.structured(operator))
         for kind, function in {function.start: (kind, function) for kind, function in pairs}.values():
-            names = function.start, kind, function.demangled[0].partition("(")[0]
-            self._hook(
-                function.start, self._at_entry, lambda tid, cfa, _, names=names: self._tracer.function(tid, cfa, *names)
-            )
+            self._hook(function.start, self._at_entry, partial(entered, function, kind))
 
     def _hook_boxed_entry(self, address: int, operator: Operator, calls: bool) -> None:
         """Hook the boxed entry of an operator's kernel; ``calls``: callBoxed counts, too, not only redispatchBoxed."""

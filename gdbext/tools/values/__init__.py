@@ -107,7 +107,7 @@ class ValuesTool(LiveTool):
         return (Mode.RESUMES, Mode.STOPPED) if args.mode in SEEKS else (Mode.RESUMES,)
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
-        """Watch, and report at the end. Raises UsageError, TargetError."""
+        """Watch the operators, and report at the end. Raises UsageError, TargetError."""
         target = None
         if args.mode == "off":
             section = ValuesSection("off", 0, Ending(EndingKind.ASKED, "nothing is watched"))
@@ -128,7 +128,7 @@ class ValuesTool(LiveTool):
         return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
 
     def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[_WatchResult, ValueSink]:
-        """Watch by the first engine that can. Raises UsageError, TargetError."""
+        """Watch by the first engine that the kernel permits. Raises UsageError, TargetError."""
         refused = None
         *others, last = host.engines(args.engine, session)
         for engine in others:
@@ -179,8 +179,8 @@ def _watch_values(
     warnings: Sequence[str],
     notify: Callable[[str], None],
 ) -> _WatchResult:
-    """Watch until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at once. Raises
-    TargetError, UsageError for what is no key and no operator."""
+    """Run the process and watch until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at
+    once. Raises TargetError, UsageError for an unknown key or operator."""
     notes: list[str] = []
 
     def note(text: str) -> None:
@@ -205,15 +205,15 @@ def _watch_values(
             kernels.place(compiled)
         operators = WatchedOperators(session, control, watch, note)
         if request.everything:
-            operators.everything()
+            operators.watch_everything()
         else:
             operators.place([pattern for pattern in request.patterns if pattern not in compiled])
 
-        def has_come() -> bool:
+        def has_calls() -> bool:
             return bool(watch.count + kernels.count)
 
         pid = session.target.pid if control.can_run_beside else 0
-        with SilenceNotice(pid, "call", f"{called}{limits}: dispatch-top counts what they do", has_come, note):
+        with SilenceNotice(pid, "call", f"{called}{limits}: dispatch-top counts what they do", has_calls, note):
             ending = control.run()
     finally:
         control.close()
@@ -239,9 +239,10 @@ def _request(session: Session, args: Namespace) -> ValueRequest:
 
 
 def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
+    """The receiver of the calls that --mode asks for; ``show`` prints."""
     if args.mode in SEEKS:
 
-        def found(find: Find) -> None:
+        def show_find(find: Find) -> None:
             file, line = python_place(control, find.launch.tid)
             find = find._replace(file=file, line=line)
             if args.json:
@@ -249,7 +250,7 @@ def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> 
             else:
                 show("".join(f"{line}\n" for line in find_lines(find, _what(args))))
 
-        return FirstBad(_is_bad(args), found, not args.goes_on)
+        return FirstBad(_is_bad(args), show_find, not args.goes_on)
     if args.mode == "save":
         return ValueFiles(args.dir, args.max_bytes, lambda text: None if args.json else show(f"{text}\n"))
     if args.mode == "names":
@@ -258,12 +259,14 @@ def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> 
 
 
 def _what(args: Namespace) -> str:
+    """The name of the numbers that are sought."""
     if args.above is not None:
         return f"number beyond {args.above:g}"
     return "NaN" if args.mode == "nan" else "infinity or NaN"
 
 
 def _is_bad(args: Namespace) -> IsBad:
+    """The test for the numbers that are sought."""
     if args.above is not None:
         return first_nan.above(args.above)
     return first_nan.has_nan if args.mode == "nan" else first_nan.has_infinity
