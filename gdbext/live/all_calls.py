@@ -1,10 +1,10 @@
-"""Finds the fewest places that see every call of every operator, in torch's libraries and in those of others.
+"""Finds the fewest places that see every call of every operator, in torch's libraries and in others.
 
-``Dispatcher::call`` and ``callBoxed`` ask ``at::getStepCallbacksUnlessEmpty`` once per call, at a point where the
+``Dispatcher::call`` and ``callBoxed`` call ``at::getStepCallbacksUnlessEmpty`` once per call, at a point where the
 keyset may be anywhere. Most of them call ``OperatorEntry::lookup`` before, with the OperatorEntry and the keyset as
 arguments: one breakpoint on each copy of it sees them (and the redispatches that call it, which are left out: most
-have it inlined, and half a truth is none). The few functions that ask for callbacks without calling lookup have it
-inlined, and are stopped at like an operator's own functions.
+have it inlined, and the rest would mislead). The few functions that ask for callbacks without a call of lookup have it
+inlined, and get breakpoints like an operator's own functions.
 
 Extensions and programs have copies of their own, with names or without: all lookups in them are found.
 """
@@ -30,7 +30,7 @@ from gdbext.live.operator_functions import OperatorFunctions, cached_functions
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS, STEP_CALLBACKS_NAME
 from gdbext.torch.registry.kernel import plain_name
 from gdbext.torch.stack.inlined_events import KEYSET_BITS, walk_cfg_back
-from gdbext.torch.stack.lookup_sites import FoundLookup, LookupSites, SiteFinder
+from gdbext.torch.stack.lookup_sites import FoundLookup, LookupSites
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
 
@@ -39,14 +39,10 @@ if TYPE_CHECKING:
     from gdbext.engine.process.code_reader import Part
 
 _BOXED_POINTER = 8
-"""Offset of the boxed function in a KernelFunction: what callBoxed calls through."""
-_LONGEST_CALL = 16
-"""Bytes of the longest instruction that calls."""
+"""Offset in a KernelFunction of the boxed function that callBoxed calls."""
 _SHIFT_DISTANCE = 256
-"""Bytes before the access to the table in which the shift by num_backends is."""
+"""Bytes before the access to the table that contain the shift by num_backends."""
 _PASSAGE = struct.Struct("<QQ")
-_LARGE_TEXT = 1 << 26
-"""Bytes of code that one process searches in a quarter of a second: more is worth a child process."""
 
 
 class SharedLookup(NamedTuple):
@@ -75,15 +71,14 @@ class AllCalls:
         self._boxed_events: dict[int, str] = {}
 
     def modules(self, only: Collection[str] = ()) -> list[Module]:
-        """The libraries that call operators: those that name the step callbacks; of these paths, or all."""
-
-        def names_callbacks(module: Module) -> bool:
-            image = module.image
-            names = image.sections.get(".dynstr") if image else None
-            return STEP_CALLBACKS_NAME.encode() in (image.read(names.address, names.size) if image and names else b"")
-
-        modules = self._session.modules.modules
-        return [module for module in modules if (not only or module.path in only) and names_callbacks(module)]
+        """The libraries that call operators, since they name the step callbacks; of the paths ``only``, () for all."""
+        callers = []
+        for module in self._session.modules.modules:
+            if module.image and (not only or module.path in only):
+                names = module.image.sections.get(".dynstr")
+                if names and STEP_CALLBACKS_NAME.encode() in (module.image.read(names.address, names.size) or b""):
+                    callers.append(module)
+        return callers
 
     def lookups(self) -> list[int]:
         """Addresses of all copies of ``OperatorEntry::lookup``."""
@@ -91,7 +86,7 @@ class AllCalls:
         return sorted({*named, *self.lookups_of_extensions()})
 
     def lookups_of_extensions(self) -> list[int]:
-        """The copies in libraries other than torch's."""
+        """The same in libraries other than torch's."""
         return sorted({address for module in self._extensions for address in self.copies(module)})
 
     @cached_property
@@ -120,8 +115,11 @@ class AllCalls:
                     continue
                 if sites and sites.how == "inlined" and sites.entry:
                     role = classify(function)
-                    boxed = any(each.in_memory and each.displacement == _BOXED_POINTER for each in sites.invocations)
-                    event = role.event if role.role is Role.DISPATCHER else "callBoxed" if boxed else "call"
+                    event = "call"
+                    if role.role is Role.DISPATCHER:
+                        event = role.event
+                    elif any(call.in_memory and call.displacement == _BOXED_POINTER for call in sites.invocations):
+                        event = "callBoxed"
                     shared.append(SharedLookup(function, sites, event))
         return shared
 
@@ -131,11 +129,11 @@ class AllCalls:
         return [lookup for module in self._extensions for lookup in self.lookups_in(module)]
 
     def inlined_in_extensions(self) -> list[SharedLookup]:
-        """Those of ``own_lookups`` that no copy of ``OperatorEntry::lookup`` sees."""
+        """The lookups of ``own_lookups`` that call no copy of ``OperatorEntry::lookup``."""
         return [lookup for lookup in self.own_lookups if lookup.sites.how == "inlined"]
 
     def not_seen(self) -> list[str]:
-        """A sentence for each library that calls operators in ways that are not among ``own_lookups``."""
+        """A clause for each library with calls of operators that are not among ``own_lookups``."""
         counts = {module.name: len(self.not_seen_in(module)) for module in self._extensions}
         return [
             f"{'1 function' if count == 1 else f'{count} functions'} of {name} look operators up in a way that is not "
@@ -145,25 +143,37 @@ class AllCalls:
         ]
 
     def not_seen_in(self, module: Module) -> set[int]:
-        """The starts of those functions of a library that call operators, or report that there is no kernel, without
-        a known lookup."""
+        """The starts of the functions of a library that call operators, or report a missing kernel, without a known
+        lookup."""
         seen = {lookup.function.start for lookup in self.lookups_in(module)} | {*self.copies(module)}
         calls = self._calls_of_imports(module, (*STEP_CALLBACKS.names, *REPORT_ERROR.examples))
         return {function.start for function in self._functions_at(calls)} - seen
 
     def open_at(self, lookup: int) -> IsOpen | None:
-        """Tells by a return address whether the function around a lookup is inside of its kernel then, and not behind
-        its call. None for an operator's own function, which does nothing else."""
+        """A predicate on return addresses in the function around a lookup: True if the last lookup's kernel is still
+        being called there, and for code of another function, to which it jumped. None for an operator's own function,
+        which does nothing else."""
         function = self._session.dispatch_stacks.sites.function_at(lookup)
         if not function or classify(function).role is Role.OPERATOR:
             return None
-        if function.start not in self._open_checks:
-            self._open_checks[function.start] = _open_check(function, self.functions.finder)
-        return self._open_checks[function.start]
+        if function.start in self._open_checks:
+            return self._open_checks[function.start]
+        inside, finder = range(function.start, function.start + function.size), self.functions.finder
+        code = cache(lambda: finder.code(inside))
+
+        @cache
+        def is_open(returns_to: int) -> bool:
+            if returns_to not in inside:
+                return True
+            passed = walk_cfg_back(code(), returns_to, finder.dispatch_step, finder.never_returns)
+            return not passed or "kernel" not in passed[0]
+
+        self._open_checks[function.start] = is_open
+        return is_open
 
     def endings(self, function: Function) -> tuple[list[tuple[int, CfaRule]], bool]:
-        """(addresses where a function continues behind a kernel, or what enters one, each with the rule of its CFA
-        there; whether it may leave by a jump into one)."""
+        """([(address after a call of a kernel or of code that enters one, rule of the CFA there)], True if the function
+        may leave by a jump into one)."""
         endings, jumps, finder = [], False, self.functions.finder
         architecture = self._session.memory.architecture
         for insn in finder.code(range(function.start, function.start + function.size)):
@@ -190,9 +200,9 @@ class AllCalls:
             for function in self._functions_at([*calls, *self._table_accesses(module)]):
                 if function.start not in copies:
                     role = classify(function)
-                    for found in self._lookups_of(function):
-                        event = role.event if role.role is Role.DISPATCHER else found.event
-                        lookups.append(SharedLookup(function, found.sites, event))
+                    for lookup in self._lookups_of(function):
+                        event = role.event if role.role is Role.DISPATCHER else lookup.event
+                        lookups.append(SharedLookup(function, lookup.sites, event))
             self._in_modules[module.start] = lookups
         return self._in_modules[module.start]
 
@@ -203,10 +213,10 @@ class AllCalls:
             return []
 
     def event_at(self, returns_to: int) -> str:
-        """The event of a lookup that returns there; "" where its function cannot be read."""
+        """The event of a lookup that returns there; "" if its function cannot be read."""
         function = self._session.dispatch_stacks.sites.function_at(returns_to - 1)
         lookups = self._lookups_of(function) if function else ()
-        return next((found.event for found in reversed(lookups) if found.sites.lookup < returns_to), "")
+        return next((lookup.event for lookup in reversed(lookups) if lookup.sites.lookup < returns_to), "")
 
     def _functions_at(self, addresses: Collection[int]) -> list[Function]:
         """The functions around these addresses, each once."""
@@ -217,16 +227,15 @@ class AllCalls:
         return list(functions.values())
 
     def _table_accesses(self, module: Module) -> list[int]:
-        """Addresses where a function of one library computes which entry of an operator's table it wants, ascending."""
+        """Addresses at which code of one library computes the address of an operator's table entry, ascending."""
         return sorted({address for address, _ in self.passages(module, tuple)})
 
     def passages(self, module: Module, targets: Callable[[], Collection[int]]) -> Iterator[tuple[int, int]]:
         """(address, target) of the direct calls of ``targets`` in one library, and (address, 0) of its table accesses,
-        some of them twice. A large library is searched by child processes from now on, which call ``targets``, while
-        the caller does something else.
+        some of them twice. Child processes search a large library, and call ``targets``, while the caller works.
         """
         architecture, shift = self._session.memory.architecture, self.functions.finder.shift
-        # That of the first entry of an operator's table, and of the first one behind those of the backends.
+        # Of the first entry of an operator's table, and of the first one after those of the backends.
         table = OperatorEntry.dispatchTable_.field(self._session.layout).offset
         displacements = table, table + KEYSET_BITS * KernelFunctionStruct.shape(self._session.layout).size
 
@@ -234,34 +243,35 @@ class AllCalls:
             wanted = frozenset(targets())
             for start, code in text_pieces(module, 2 * _SHIFT_DISTANCE, part):
                 calls = architecture.direct_calls(code, [target - start for target in wanted])
-                passages = [(start + at, start + target) for at, target in calls]
+                passages = [(start + offset, start + target) for offset, target in calls]
                 for displacement in displacements:
                     accesses = architecture.table_accesses(code, displacement, shift, _SHIFT_DISTANCE)
-                    passages += [(start + at, 0) for at in accesses]
+                    passages += [(start + offset, 0) for offset in accesses]
                 yield b"".join(_PASSAGE.pack(*passage) for passage in sorted(passages))
 
         text = module.image.sections.get(".text") if module.image else None
         pieces = packed_passages(WHOLE)
-        if text and text.size >= _LARGE_TEXT and self.may_use_children:
+        # One process searches 64 MB of code in a quarter of a second: more is worth a child process.
+        if text and text.size >= 1 << 26 and self.may_use_children:
             halves = [begun_by_child(partial(packed_passages, half), _PASSAGE.size) for half in HALVES]
             pieces = chain.from_iterable(halves)
         return chain.from_iterable(map(_PASSAGE.iter_unpack, pieces))
 
     @property
     def may_use_children(self) -> bool:
-        """A child of ours can work while we do: no debugger is in this process, and there is another CPU."""
+        """True if child processes can work in parallel: no debugger is in this process, and there is another CPU."""
         target = self._session.target
-        has_own_process = isinstance(target, RunningProcess) and not target.inside_debugger
-        return has_own_process and len(os.sched_getaffinity(0)) > 1
+        is_own_process = isinstance(target, RunningProcess) and not target.inside_debugger
+        return is_own_process and len(os.sched_getaffinity(0)) > 1
 
     def _calls_of_imports(self, module: Module, names: Collection[str], also: Collection[int] = ()) -> list[int]:
-        """Addresses of the calls of these functions in one library, by its linkage table or (-fno-plt) through the
-        slots of its imports, and of the direct calls of ``also``; ascending."""
+        """Addresses of the calls in one library of functions by name, through its PLT or (-fno-plt) the slots of its
+        imports, and of the direct calls of the addresses ``also``; ascending."""
         architecture = self._session.memory.architecture
         slots = imported_slots(module.image, names) if module.image else ()
         targets = {*also, *import_stubs(module, architecture, names)}
         calls: set[int] = set()
-        for start, code in text_pieces(module, _LONGEST_CALL):
+        for start, code in text_pieces(module, 16):  # bytes of the longest call instruction
             if slots:
                 through = architecture.slot_calls(code, {module.base + slot - start for slot in slots})
                 calls.update(start + offset for offset, _ in through)
@@ -270,7 +280,7 @@ class AllCalls:
         return sorted(calls)
 
     def boxed_calls(self) -> list[int]:
-        """Places where ``callBoxed`` calls a kernel's boxed function, with its four arguments in their registers."""
+        """Addresses at which ``callBoxed`` calls a kernel's boxed function, with its four arguments in registers."""
         return [
             invocation.address
             for shared in (*self.shared_lookups(), *self.own_lookups)
@@ -280,7 +290,7 @@ class AllCalls:
         ]
 
     def boxed_event(self, returns_to: int) -> str:
-        """The event of a boxed entry that returns there; "" inside an unboxed call, which has its own lookup."""
+        """The event of a boxed function that returns there; "" inside an unboxed call, which has its own lookup."""
         if returns_to not in self._boxed_events:
             try:
                 function = self._session.symbolizer.function(returns_to - 1)
@@ -294,19 +304,3 @@ class AllCalls:
                 event = "callBoxed" if asked in self.functions.calls_of(function) else "redispatchBoxed"
             self._boxed_events[returns_to] = event
         return self._boxed_events[returns_to]
-
-
-def _open_check(function: Function, finder: SiteFinder) -> IsOpen:
-    """Tells of a return address whether the function is inside of its last lookup's kernel there. True for another
-    function's code: it was jumped to."""
-    inside = range(function.start, function.start + function.size)
-    code = cache(lambda: finder.code(inside))
-
-    @cache
-    def is_open(returns_to: int) -> bool:
-        if returns_to not in inside:
-            return True
-        passed = walk_cfg_back(code(), returns_to, finder.dispatch_step, finder.never_returns)
-        return not passed or "kernel" not in passed[0]
-
-    return is_open

@@ -1,7 +1,7 @@
 """Ends a live command as Ctrl+C does when its debugger is asked to exit, or when the launcher has exited.
 
-A debugger that exits by itself while the process runs can leave breakpoint instructions there, and the next thread that
-reaches one is killed by SIGTRAP. So a request to exit first stops the process; the ordinary way out then removes the
+A debugger that exits while the process runs can leave breakpoint instructions in it, and SIGTRAP kills the process when
+a thread reaches one. So a request to exit first stops the process; the ordinary end of the command then removes the
 breakpoints and detaches.
 """
 
@@ -21,10 +21,6 @@ from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored,
 if TYPE_CHECKING:
     from types import FrameType
 
-_AGAIN = 2.0
-"""Seconds after which a command that has not ended is interrupted once more: a debugger can lose an interrupt that
-arrives before it has resumed the process."""
-
 
 class EndRequests:
     """The requests to end that reach one debugger."""
@@ -36,8 +32,8 @@ class EndRequests:
         self._received = 0
 
     def hold(self) -> None:
-        """Keep the signals from ending a debugger of ours, while it attaches and detaches, too: asked to exit in the
-        middle of attaching, gdb 13 kills the process."""
+        """Catch the signals that would end a debugger of ours, also while it attaches and detaches: when asked to exit
+        in the middle of attaching, gdb 13 kills the process."""
         for number in ENDING_SIGNALS:
             signal.signal(number, self._note)
 
@@ -78,7 +74,9 @@ class EndRequests:
         requested, due = bool(self._received), 0.0
         while not over.is_set():
             if requested and time.monotonic() >= due:
-                due = time.monotonic() + _AGAIN
+                # Interrupt again until it ends: a debugger can lose an interrupt that arrives before it has resumed
+                # the process.
+                due = time.monotonic() + 2.0
                 signal.pthread_kill(main, signal.SIGINT)
             ready = select.select(sources, [], [], max(0.0, due - time.monotonic()) if requested else None)[0]
             if self._launcher in ready:

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.torch.registry import Operator
 
-_FUNCTIONS_FOLLOWED = 200
-"""Wrappers that are decoded in search of an operator's structured kernels; mm has 40."""
-
 
 class OperatorFunction(NamedTuple):
     """A function with the dispatcher inlined for one operator; ``event`` is "call" or "redispatch"."""
@@ -93,7 +90,7 @@ class OperatorFunctions:
         return functions
 
     def boxed_entries(self, operator: Operator) -> list[int]:
-        """Boxed entries of the operator's kernels that no other operator shares; they are called with functor,
+        """Boxed entries of the operator's kernels that no other operator shares; their arguments: functor,
         OperatorHandle&, keyset, stack. Raises MemoryFault."""
 
         def is_own(name: str) -> bool:
@@ -105,7 +102,7 @@ class OperatorFunctions:
         return [address for address, names in named.items() if names and all(map(is_own, names))]
 
     def python_entries(self) -> list[int]:
-        """The boxed functions that all kernels share which are Python functions."""
+        """The boxed functions that all Python kernels share."""
         module = self._session.modules.named(assumed_symbols.BOXED_FUNCTOR.library)
         index = self._session.symbolizer.index(module) if module else None
         if not module or not index:
@@ -116,7 +113,7 @@ class OperatorFunctions:
         return sorted({module.base + symbol.vaddr for symbol in named})
 
     def addresses_named(self, family: TorchSymbol, modules: Sequence[Module]) -> list[int]:
-        """Addresses of the functions of a family, in these modules; no cold parts."""
+        """Addresses of the functions of a symbol family in these modules, without cold parts."""
         addresses = set()
         for module in modules:
             index = self._session.symbolizer.index(module)
@@ -131,15 +128,18 @@ class OperatorFunctions:
         structured: dict[int, tuple[str, Function]] = {}
         to_follow = [kernel.unboxed for kernel in operator.table if kernel.unboxed]
         seen: set[int] = set()
-        while to_follow and len(seen) < _FUNCTIONS_FOLLOWED:
+        while to_follow and len(seen) < 200:  # mm has 40 wrappers
             start = to_follow.pop()
             function = self._session.symbolizer.function(start) if start not in seen else None
             seen.add(start)
             if not function:
                 continue
-            kind = _structured_kind(function.names)
-            if kind:
-                structured[function.start] = (kind, function)
+            # TORCH_META_FUNC and TORCH_IMPL_FUNC define these.
+            names = [name for name in function.names if assumed_symbols.STRUCTURED in name]
+            if any(assumed_symbols.STRUCTURED_META.begins(name) and "4metaE" in name for name in names):
+                structured[function.start] = ("meta", function)
+            elif any(assumed_symbols.STRUCTURED_IMPL.begins(name) and "4implE" in name for name in names):
+                structured[function.start] = ("impl", function)
             # Generated code between the table and a structured kernel: RegisterCPU.cpp and its like.
             elif any(part in name for name in function.names for part in assumed_symbols.GENERATED_WRAPPERS):
                 to_follow += self.calls_of(function)
@@ -157,8 +157,7 @@ class OperatorFunctions:
         return [insn.address for insn in self.code(function) if insn.kind == "ret"]
 
     def code(self, function: Function) -> Sequence[Instruction]:
-        """The instructions of a function, which are kept until another's are asked for; none where it cannot be
-        read."""
+        """The instructions of a function, cached until another function is read; () if it cannot be read."""
         return self.finder.code(range(function.start, function.start + function.size))
 
 
@@ -169,10 +168,10 @@ def cached_functions(
     places: Callable[[], Iterable[int]],
     wanted: Callable[[Function], bool],
 ) -> list[Function]:
-    """The wanted functions around these places of a library, in the order of the places.
+    """The ``wanted`` functions around these places of a library, in the order of the places.
 
-    To find places in a library as large as torch's takes a second or two, and the result depends on the file alone:
-    the starts of the functions are kept in the user's cache, for each file and ``what``.
+    A search for places in a library as large as torch's takes a second or two, and the result depends on the file only:
+    the starts of the functions are in the user's cache, by file and ``what``.
     """
 
     def around(addresses: Iterable[int]) -> list[Function]:
@@ -188,13 +187,3 @@ def cached_functions(
     if key:
         cache.keep(name, " ".join(f"{function.start - module.base:x}" for function in functions).encode())
     return functions
-
-
-def _structured_kind(names: Sequence[str]) -> str:
-    """ "meta" or "impl" for the functions that TORCH_META_FUNC and TORCH_IMPL_FUNC define, else ""."""
-    for name in names:
-        if assumed_symbols.STRUCTURED_META.begins(name) and assumed_symbols.STRUCTURED in name and "4metaE" in name:
-            return "meta"
-        if assumed_symbols.STRUCTURED_IMPL.begins(name) and assumed_symbols.STRUCTURED in name and "4implE" in name:
-            return "impl"
-    return ""
