@@ -1,7 +1,17 @@
-"""The host of a live command: the debugger that can call us at addresses, and resume the process."""
+"""The host of a live command: the debugger that can call us at addresses, and resume the process.
+
+A debugger that exits while the process runs can leave breakpoint instructions in it, and SIGTRAP kills the process when
+a thread reaches one. So a request to exit first stops the process, as Ctrl+C does; the ordinary end of the command then
+removes the breakpoints and detaches.
+"""
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +22,12 @@ from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, signals_held
 from gdbext.errors import ProbesRefused, TargetError, UsageError
-from gdbext.live.end_requests import EndRequests
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from types import FrameType
 
     from gdbext.diagnosis.report import Ending, Report
     from gdbext.diagnosis.session import Session
@@ -90,6 +101,73 @@ class RunControl(Protocol):
 
 
 Kept = TypeVar("Kept")
+
+
+class EndRequests:
+    """The requests to end that reach one debugger."""
+
+    def __init__(self, launcher: int = -1) -> None:
+        """``launcher``: the read end of a pipe that the launcher closes when the command is to end, and that the kernel
+        closes when the launcher exits; -1 in a user's debugger, which exits by itself afterwards."""
+        self._launcher = launcher
+        self._received = 0
+
+    def hold(self) -> None:
+        """Catch the signals that would end a debugger of ours, also while it attaches and detaches: when asked to exit
+        in the middle of attaching, gdb 13 kills the process."""
+        for number in ENDING_SIGNALS:
+            signal.signal(number, self._note)
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Interrupt this thread as Ctrl+C does when there is a request. Does nothing outside the main thread, the only
+        one that Python delivers signals to."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        with actions_restored(ENDING_SIGNALS):
+            self.hold()
+            signals, written = os.pipe()
+            os.set_blocking(written, False)
+            before = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+            over = threading.Event()
+            thread = threading.Thread(target=self._watch, args=(signals, over), daemon=True)
+            with signals_held():  # gdb 18 aborts if a thread other than its first gets a SIGINT
+                thread.start()
+            try:
+                yield
+            finally:
+                with signals_held((signal.SIGINT,)):
+                    over.set()
+                    os.write(written, b"\0")
+                    thread.join()
+                    signal.set_wakeup_fd(before)
+                    os.close(signals)
+                    os.close(written)
+        if self._launcher < 0 and self._received:
+            number, self._received = self._received, 0
+            os.kill(os.getpid(), number)
+
+    def _watch(self, signals: int, over: threading.Event) -> None:
+        """Interrupt the main thread for each request, until ``over``. ``signals``: the pipe that gets their numbers."""
+        main = threading.main_thread().ident or 0
+        sources = [signals] if self._launcher < 0 else [signals, self._launcher]
+        requested, due = bool(self._received), 0.0
+        while not over.is_set():
+            if requested and time.monotonic() >= due:
+                # Interrupt again until it ends: a debugger can lose an interrupt that arrives before it has resumed
+                # the process.
+                due = time.monotonic() + 2.0
+                signal.pthread_kill(main, signal.SIGINT)
+            ready = select.select(sources, [], [], max(0.0, due - time.monotonic()) if requested else None)[0]
+            if self._launcher in ready:
+                sources.remove(self._launcher)
+                requested = True
+            if signals in ready and set(os.read(signals, 64)) & {*ENDING_SIGNALS}:
+                requested = True
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._received = number
 
 
 class Host(ToolHost):

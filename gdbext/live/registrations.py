@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError, NotTorch, UsageError
 from gdbext.live.breakpoint_setter import ALWAYS, Equals, Register
+from gdbext.live.dispatch_places import OperatorFunctions
 from gdbext.live.host import HookSpec
-from gdbext.live.operator_functions import OperatorFunctions
 from gdbext.torch import assumed_symbols
 from gdbext.torch.compile.generated_kernels import CPP, LAUNCHING, TRITON
 from gdbext.torch.compile.generated_kernels import PREFIX as SHIM

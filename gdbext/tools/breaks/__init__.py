@@ -64,8 +64,6 @@ dispatch-values for what probes cannot do.
 
 
 class BreakTool(LiveTool):
-    """The command ``dispatch-break`` as a tool."""
-
     name = "dispatch-break"
     summary = "Stop when the dispatcher reaches an operator. Resumes the process."
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import UsageError
-from gdbext.live.all_calls import AllCalls, SharedLookup
 from gdbext.live.breakpoint_setter import (
     ALWAYS,
     AllOf,
@@ -22,7 +21,7 @@ from gdbext.live.breakpoint_setter import (
     Register,
     conjunction,
 )
-from gdbext.live.operator_functions import OperatorFunction
+from gdbext.live.dispatch_places import AllCalls, OperatorFunction, SharedLookup
 from gdbext.live.registrations import generated_functions, is_generated, not_loaded
 from gdbext.tools.breaks.breaks_section import BreakRequest
 from gdbext.torch.assumed_symbols import COMPUTE_ENTRY

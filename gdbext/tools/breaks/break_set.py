@@ -221,7 +221,6 @@ class BreakSet:
         return sum(self._hits.values())
 
     def report(self) -> RequestedBreakpoints:
-        """The request with its breakpoints."""
         breakpoints = []
         for placed in self.alive():
             number, site = placed.breakpoint.number, placed.site
@@ -376,7 +375,6 @@ class BreakSet:
             placed.breakpoint.switch_off()
 
     def delete(self) -> None:
-        """Delete all breakpoints of the request."""
         for placed in self.alive():
             placed.breakpoint.delete()
         for trap in self._opening_traps.values():

@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 
 def is_compiler(frame: PythonFrame) -> bool:
-    """The frames that it calls are the compiler at work."""
+    """True if the frames that this one calls are the compiler at work."""
     file, functions = names.LATE_COMPILER
-    plain = frame.function.rpartition(".")[2]
+    name = frame.function.rpartition(".")[2]
     for compiler_file, function in (names.COMPILER, names.TRITON_COMPILER):
         if frame.file.endswith(compiler_file):
-            return plain == function
-    return frame.file.endswith(file) and plain in functions
+            return name == function
+    return frame.file.endswith(file) and name in functions
 
 
 def states(frames: Sequence[PythonFrame], compiled_codes: Collection[int]) -> list[FrameState]:
@@ -64,9 +64,8 @@ def states(frames: Sequence[PythonFrame], compiled_codes: Collection[int]) -> li
 
 
 def stage(frames: Sequence[PythonFrame]) -> str:
-    """The part of the compiler that the innermost frame of torch belongs to; "" for none."""
-    stages = (name for frame in frames for part, name in names.STAGES if part in frame.file)
-    return next(stages, "")
+    """The name of the compiler's part that the innermost frame of torch belongs to; "" for none."""
+    return next((name for frame in frames for part, name in names.STAGES if part in frame.file), "")
 
 
 _NODES = 20_000
@@ -74,7 +73,7 @@ _PLACE = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<f
 
 
 def graph_source(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
-    """The line of the program behind the current line of a graph's function; None if that is not recorded."""
+    """The line of the program from which the current line of a graph's function was made; None if not recorded."""
     module, code = stack.locals(frame)["self"], stack.code(frame)
     if not code or frame.line is None:
         return None
@@ -86,7 +85,7 @@ def graph_source(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
 
 
 def graph_node(graph: PyRef, number: int | None) -> PyRef:
-    """The node with that number, counted from behind the root; a missing object if the graph has none."""
+    """The node with that number, 0 for the one after the root; a falsy PyRef if the graph has none."""
     root = node = _attribute(graph, names.GRAPH_ROOT)
     if number is None or not 0 <= number < _NODES:
         return PyRef(graph.python, 0)
@@ -98,7 +97,7 @@ def graph_node(graph: PyRef, number: int | None) -> PyRef:
 
 
 def _attribute(value: PyRef, name: str) -> PyRef:
-    """An attribute of an instance, by its dict or by its class's description."""
+    """An attribute of an instance, from its dict or from a member of its C structure."""
     return value[name] or value.member(name)
 
 
@@ -112,7 +111,7 @@ def _innermost(trace: str) -> SourcePlace | None:
 
 
 _COMMENT = 300
-"""Characters of a comment that are kept, at most."""
+"""Most characters of a comment."""
 
 
 class KernelComments:
@@ -129,8 +128,8 @@ class KernelComments:
 
 
 class ModuleComments(NamedTuple):
-    """``graph``: AOTAutograd's identity of the graph that the module was made of, "0_inference"; "" without one. The
-    nodes of the graph by kernel (above its definition, or else above its call), and by line in the same function."""
+    """``graph``: AOTAutograd's identity of the module's graph, "0_inference"; "" without one. ``kernels``: kernel →
+    nodes in the comment above its definition, or else above its call; ``lines``: line number → nodes."""
 
     graph: str
     kernels: dict[str, str]
@@ -140,36 +139,27 @@ class ModuleComments(NamedTuple):
 def module_comments(texts: list[str]) -> ModuleComments:
     """The comments in the lines of a module; its graph is in one of the first."""
     graph = next((match[1] for text in texts[:20] if (match := GRAPH_ID.search(text))), "")
-    return ModuleComments(graph, _above_kernels(texts), _above_lines(texts))
-
-
-def _above_lines(texts: list[str]) -> dict[int, str]:
-    """Line number → nodes, of each statement after a comment with nodes, up to the next one or an empty line."""
-    nodes: dict[int, str] = {}
-    comment = ""
+    lines: dict[int, str] = {}
+    comment = ""  # applies to each statement up to the next comment or an empty line
     for number, text in enumerate(texts, 1):
         if SOURCE_NODES in text and text.startswith("#"):
             comment = text.partition(SOURCE_NODES)[2][:_COMMENT]
         elif not text or text.startswith("def "):
             comment = ""
         elif comment:
-            nodes[number] = comment
-    return nodes
-
-
-def _above_kernels(texts: list[str]) -> dict[str, str]:
-    nodes: dict[str, str] = {}
-    comment = ""
+            lines[number] = comment
+    kernels: dict[str, str] = {}
+    comment = ""  # applies to the next statement, also after an empty line
     for text in texts:
         if text.startswith("#"):
             comment = text.partition(SOURCE_NODES)[2][:_COMMENT] or comment
             continue
         name = re.match(r"\w+", text)
         if name and comment and text[name.end() :].startswith(("(", " = async_compile", ".run(")):
-            nodes.setdefault(name[0], comment)
+            kernels.setdefault(name[0], comment)
         if text:
             comment = ""
-    return nodes
+    return ModuleComments(graph, kernels, lines)
 
 
 class _Graph(NamedTuple):
@@ -181,7 +171,7 @@ class _Graph(NamedTuple):
 
 
 class CompiledFrames:
-    """Describes frames."""
+    """Describes the frames of threads with the graphs and lines that they were made of."""
 
     def __init__(
         self, originals: Mapping[int, PyRef], compilations: Sequence[Compilation], comments: KernelComments
@@ -230,7 +220,7 @@ class CompiledFrames:
 
 
 def work_of_thread(tid: int, stack: PyStack) -> CompilingThread | None:
-    """What the innermost call of a compiler compiles; None if there is none on the stack."""
+    """The work of the innermost call of a compiler on a thread's stack; None without one."""
     inner = next((index for index, frame in enumerate(stack) if is_compiler(frame)), None)
     if inner is None:
         return None
@@ -243,12 +233,12 @@ def work_of_thread(tid: int, stack: PyStack) -> CompilingThread | None:
 
 
 def _compiled(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
-    """What one call of a compiler compiles: TorchDynamo's frame, or Triton's kernel; None if its variables do not
-    say, as in other releases."""
+    """The function that a call of a compiler compiles: TorchDynamo's frame, or Triton's kernel; None if its variables
+    do not have it, as in other releases."""
     if frame.file.endswith(names.COMPILER[0]):
         code = stack.locals(frame)[names.COMPILED_LOCAL].code
         return SourcePlace(code.name, code.file, code.first_line) if code else None
-    if frame.file.endswith(names.TRITON_COMPILER[0]):  # the function behind its JITFunction, which its source has
+    if frame.file.endswith(names.TRITON_COMPILER[0]):  # its source has the JITFunction, which has the function
         kernel = stack.locals(frame)[names.TRITON_SOURCE][names.TRITON_FUNCTION]
         function = kernel[names.TRITON_FUNCTION].function
         if function and function.file:
@@ -257,7 +247,7 @@ def _compiled(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
 
 
 def work_of(pid: int) -> CompilingThread | None:
-    """What a process compiles, which is stopped for some milliseconds; None for nothing, or if it cannot be read."""
+    """The compiler's work in a process, which is stopped for some milliseconds; None without, or if unreadable."""
     try:
         target = brief_look(pid)
     except GdbextError:
@@ -272,7 +262,7 @@ def work_of(pid: int) -> CompilingThread | None:
 
 
 def python_stacks(session: Session) -> Iterator[tuple[int, PyStack]]:
-    """The Python frames of each thread; one that cannot be read is among the session's errors."""
+    """(thread id, Python frames) of each thread; an unreadable one is among the session's errors."""
     for thread in session.target.memory.threads():
         try:
             yield thread.tid, session.python_threads.frames(thread.tid)
@@ -281,7 +271,7 @@ def python_stacks(session: Session) -> Iterator[tuple[int, PyStack]]:
 
 
 def pool_of(tid: int, stack: PyStack) -> CompilePool | None:
-    """The pool for whose results a thread waits; None for any other thread."""
+    """The pool whose results a thread waits for; None for another thread."""
     file, function = names.POOL_READER
     readers = (frame for frame in stack if frame.file.endswith(file) and frame.function.rpartition(".")[2] == function)
     reader = next(readers, None)
@@ -296,8 +286,8 @@ def pool_of(tid: int, stack: PyStack) -> CompilePool | None:
 
 
 def compiling_processes(session: Session) -> tuple[CompilingProcess, ...]:
-    """Children, and their children, that compile; none of a core. At most eight workers are stopped for some
-    milliseconds, to see what they compile: those that do not wait for a job in futex(2)."""
+    """The descendants that compile; () for a core. At most eight workers that do not wait for a job in futex(2) are
+    stopped for some milliseconds, to read what they compile."""
     parents = session.procfs.descendants()
     processes = {pid: session.procfs.process(pid) for pid in parents}
     compilers = {
@@ -306,23 +296,23 @@ def compiling_processes(session: Session) -> tuple[CompilingProcess, ...]:
         if process.name in names.COMPILERS or names.WORKER in process.command
     }
     reports: list[CompilingProcess] = []
-    left = 8
+    stops_left = 8
     for pid, process in compilers.items():
-        below = [child for child_pid, child in compilers.items() if parents[child_pid] == pid]
-        doing = ", ".join([process.doing, *(f"started {child.name} {child.pid}" for child in below)])
+        children = [child for child_pid, child in compilers.items() if parents[child_pid] == pid]
+        doing = ", ".join([process.doing, *(f"started {child.name} {child.pid}" for child in children)])
         # A compiler's source is the last of its arguments that looks like one.
         pattern = r"\S+\.(?:cpp|cc|c|cu|ptx)(?= |$)"
         sources = re.findall(pattern, process.command) if process.name in names.COMPILERS else []
         source, command, work = sources[-1] if sources else "", process.command[:300], None
-        if names.WORKER in command and process.call != "futex" and not process.ending and left:
-            left -= 1
+        if names.WORKER in command and process.call != "futex" and not process.ending and stops_left:
+            stops_left -= 1
             work = work_of(pid)
         reports.append(CompilingProcess(pid, process.name, command, doing, parents[pid], source, work))
     return tuple(reports)
 
 
 def compile_locks(session: Session) -> tuple[CompileLock, ...]:
-    """The lock files that are open in this process or in one that compiles for it; none of a core."""
+    """The lock files that are open in this process or its descendants; () for a core."""
     procfs = session.procfs
     users: dict[str, list[int]] = {}
     for pid in (session.target.pid, *procfs.descendants()):

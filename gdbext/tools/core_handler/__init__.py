@@ -80,8 +80,6 @@ in core_pattern before.
 
 
 class CoreHandlerProgram(Program):
-    """The program ``scripts/dispatch core-handler`` as a tool."""
-
     name = "core-handler"
     summary = "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core."
 

@@ -27,7 +27,7 @@ from gdbext.engine.arch import Architecture
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk
 from gdbext.errors import GdbextError, MemoryFault
-from gdbext.live.all_calls import AllCalls
+from gdbext.live.dispatch_places import AllCalls
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.bpf.bpf_kernel import ARRAY, HASH, RING
 from gdbext.tools.probes.bpf.place_program import (

@@ -24,7 +24,7 @@ from gdbext.engine.process.code_reader import import_stubs
 from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.unwind.frame_steps import frame_at
 from gdbext.errors import BadData, MemoryFault, TargetError
-from gdbext.live.all_calls import AllCalls
+from gdbext.live.dispatch_places import AllCalls
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS
 from gdbext.torch.registry.schema import hidden_result
 from gdbext.torch.stack import DispatchEvent

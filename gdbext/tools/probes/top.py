@@ -72,8 +72,6 @@ by probes that are placed one by one; ending then takes some seconds longer.
 
 
 class TopTool(Tool):
-    """The command ``dispatch-top`` as a tool."""
-
     name = "dispatch-top"
     summary = "Count what a running process dispatches, stopping nothing."
     mode = Mode.RUNNING

@@ -27,7 +27,6 @@ NOTHING = "Nothing was dispatched: is it hung? dispatch-diagnose"
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
-    """A headline, then the rows."""
     top = report.section(TopSection)
     yield style(headline(top), "bold")
     if top.lost:
@@ -101,7 +100,6 @@ def short_kernel(kernel: str | None) -> str:
 
 
 def render_page(top: TopSection, target: TargetReport | None, origin: Origin = NO_ORIGIN) -> str:
-    """The page of a report as HTML."""
     process = f" of process {target.pid}" if target and target.pid else ""
     body = [f"<h1>Dispatches{process}</h1><p>{text(headline(top))}</p>", *page.facts(origin.facts)]
     if top.lost:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.live.all_calls import AllCalls
-from gdbext.live.operator_functions import OperatorFunctions
+from gdbext.live.dispatch_places import AllCalls, OperatorFunctions
 from gdbext.tools.probes.bpf.bpf_kernel import ProbePlace
 from gdbext.tools.probes.bpf.place_program import TracePlace
 from gdbext.tools.probes.site_scan import COLD, LibrarySites, ProbePlaces, SiteScanner

@@ -65,8 +65,6 @@ class TimeoutOrder(NamedTuple):
 
 
 class TimeoutProgram(Program):
-    """The program ``scripts/dispatch timeout`` as a tool."""
-
     name = "timeout"
     common = ("--json",)
     summary = "Run a command; when it takes too long, diagnose it and its children, then kill it."
@@ -87,7 +85,6 @@ class TimeoutProgram(Program):
         parser.add_argument("--save", metavar="DIR", default="", help="where verdicts and recordings are kept")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
-        """Run the command to its end."""
         try:
             return Outcome(_TimedCommand(self.order(argv), dispatch).run())
         except _NotStarted as error:

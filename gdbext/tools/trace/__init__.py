@@ -72,8 +72,6 @@ useless and fills the disk."""
 
 
 class TraceTool(LiveTool):
-    """The command ``dispatch-trace`` as a tool."""
-
     name = "dispatch-trace"
     summary = "Trace dispatches as they happen, nested."
 

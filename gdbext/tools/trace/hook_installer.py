@@ -13,10 +13,9 @@ from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.unwind.caller_check import CallerWalk, StopPlace
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
 from gdbext.errors import TargetError
-from gdbext.live.all_calls import AllCalls, SharedLookup
 from gdbext.live.dispatch_description import Describer
+from gdbext.live.dispatch_places import AllCalls, OperatorFunction, SharedLookup
 from gdbext.live.host import Handler, HookSpec, RunControl
-from gdbext.live.operator_functions import OperatorFunction
 from gdbext.live.registrations import definition_hooks
 from gdbext.live.timed_run import SilenceNotice, ending_of_failure
 from gdbext.live.waiting import torch_session
@@ -263,7 +262,6 @@ class HookInstaller:
             self._hook_returns(sites.returns)
 
     def _hook_everything(self) -> None:
-        """Hook every call of every operator."""
         self._hook_lookups(self._all_calls.lookups(), redispatches=False)
         for shared in (*self._all_calls.shared_lookups(), *self._all_calls.inlined_in_extensions()):
             if shared.event in ("call", "callBoxed"):

@@ -505,7 +505,6 @@ class _KindCost:
         self.longest = max(self.longest, bar.lasted)
 
     def cells(self) -> tuple[str, ...]:
-        """The row of the table."""
         lookup, seen = self.lookup, self.count - self.unseen
         mean = self.total / seen if seen else 0.0
         times = (f"{time / 1e3:.1f}" if seen else "" for time in (self.own, self.total, mean, self.longest))

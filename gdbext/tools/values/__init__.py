@@ -76,8 +76,6 @@ breakpoints at the same addresses of torch's libraries may be missed while any t
 
 
 class ValuesTool(LiveTool):
-    """The command ``dispatch-values`` as a tool."""
-
     name = "dispatch-values"
     summary = "Show or save what operators get and return. Resumes the process."
 
@@ -162,8 +160,6 @@ class ValuesTool(LiveTool):
 
 
 class _WatchResult(NamedTuple):
-    """The result of a watch."""
-
     target: TargetReport
     calls: int
     """Number of calls that were seen."""

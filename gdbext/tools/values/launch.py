@@ -97,7 +97,6 @@ class KernelLaunch(NamedTuple):
 
     @property
     def qualified(self) -> str:
-        """The name with the overload: ``aten::add.Tensor``."""
         return f"{self.op}.{self.overload}" if self.overload else self.op
 
 
@@ -159,7 +158,6 @@ def arguments_of(values: Iterable[LaunchValue]) -> tuple[ArgumentReport, ...]:
 
 
 def find_document(find: Find) -> dict[str, Any]:
-    """The JSON document of a find."""
     launch = find.launch
     given = launch.values[: len(launch.values) - launch.returned]
     results = plain(arguments_of(launch.results))
@@ -180,7 +178,6 @@ def find_document(find: Find) -> dict[str, Any]:
 
 
 def json_lines(launch: KernelLaunch) -> Iterator[str]:
-    """The launch as one line of JSON."""
     yield shown_json(json.dumps(plain(launch), ensure_ascii=True))
 
 

@@ -15,10 +15,9 @@ from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
 from gdbext.errors import BadData, GdbextError, MemoryFault, UsageError
-from gdbext.live.all_calls import AllCalls
 from gdbext.live.dispatch_description import Describer
+from gdbext.live.dispatch_places import AllCalls, OperatorFunction, OperatorFunctions
 from gdbext.live.host import HookSpec, RunControl
-from gdbext.live.operator_functions import OperatorFunction, OperatorFunctions
 from gdbext.live.registrations import definition_hooks
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues

@@ -69,8 +69,6 @@ PROGRAM the exit status is the program's.
 
 
 class WatchProgram(Program):
-    """The program ``scripts/dispatch watch`` as a tool."""
-
     name = "watch"
     common = ("--json",)
     summary = "Wait until a process stops making progress, then diagnose it and save the evidence."
@@ -304,7 +302,6 @@ class Watch:
                 self._print_event("failed", error.what)
 
     def _run_command(self, evidence: Evidence, pid: int) -> None:
-        """Start --run's command."""
         names = {"GDBEXT_VERDICT": "kind", "GDBEXT_SUMMARY": "summary"}
         verdict = {name: environment_value(evidence.verdict[member]) for name, member in names.items()}
         paths = {"GDBEXT_FOLDER": evidence.folder, "GDBEXT_FILE": evidence.start}  # below what the user named

@@ -111,8 +111,6 @@ class ProcessProgress(NamedTuple):
 
 
 class ProgressWatch:
-    """Watches the progress of one process."""
-
     def __init__(self, pid: int) -> None:
         """Raises TargetGone."""
         self._pid = pid

@@ -18,7 +18,7 @@ import pytest
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import ProbesRefused
-from gdbext.live.operator_functions import OperatorFunctions
+from gdbext.live.dispatch_places import OperatorFunctions
 from gdbext.tools.probes.bpf.bpf_kernel import Circumstances
 from gdbext.tools.probes.dispatch_counter import DispatchCounter
 from gdbext.tools.probes.trace_places import TracePlaces

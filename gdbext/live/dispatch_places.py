@@ -1,4 +1,8 @@
-"""Finds the fewest places that see every call of every operator, in torch's libraries and in others.
+"""Finds the functions that belong to an operator, and the fewest places that see every call of every operator.
+
+``at::_ops::NAME::call`` and ``::redispatch`` are an operator's own (NAME is its name and overload joined by an
+underscore, torchgen/model.py): a stop in them slows no other operator. Boxed calls go through
+``Dispatcher::callBoxed``, which all operators share; the boxed entries of the operator's own kernels see them, too.
 
 ``Dispatcher::call`` and ``callBoxed`` call ``at::getStepCallbacksUnlessEmpty`` once per call, at a point where the
 keyset may be anywhere. Most of them call ``OperatorEntry::lookup`` before, with the OperatorEntry and the keyset as
@@ -13,30 +17,197 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.cache import cache_folder
+from gdbext.engine.arch.instruction import Instruction
+from gdbext.engine.formats.symbol_cache import kept_texts
 from gdbext.engine.process.code_reader import HALVES, WHOLE, import_stubs, imported_slots, text_pieces
 from gdbext.engine.process.modules import Module
-from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.engine.unwind.caller_check import IsOpen
 from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
 from gdbext.errors import GdbextError, MemoryFault
-from gdbext.live.operator_functions import OperatorFunctions, cached_functions
-from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS, STEP_CALLBACKS_NAME
+from gdbext.torch import assumed_symbols
 from gdbext.torch.registry.kernel import plain_name
+from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.inlined_events import KEYSET_BITS, walk_cfg_back
-from gdbext.torch.stack.lookup_sites import FoundLookup, LookupSites
-from gdbext.torch.stack.roles import Role, classify
+from gdbext.torch.stack.lookup_sites import FoundLookup, LookupSites, SiteFinder
+from gdbext.torch.stack.roles import Role, classify, operator_method, static_handles
 from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
+from gdbext.torch.torch_symbol import TorchSymbol
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.process.code_reader import Part
+    from gdbext.torch.registry import Operator
+
+
+class OperatorFunction(NamedTuple):
+    """A function with the dispatcher inlined for one operator; ``event`` is "call" or "redispatch"."""
+
+    operator: Operator
+    event: str
+    function: Function
+    sites: LookupSites
+
+
+class OperatorFunctions:
+    """Finds functions; one instance per session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        table = OperatorEntry.dispatchTable_.field(session.layout).offset
+        self.finder = SiteFinder(
+            session.memory,
+            session.modules,
+            session.symbolizer,
+            session.layout.constant("num_backends"),
+            range(table, table + KernelFunctionStruct.shape(session.layout).size),
+        )
+
+    @cached_property
+    def structs(self) -> dict[str, list[tuple[str, int, int]]]:
+        """NAME of ``at::_ops::NAME`` → (event, address, size) of its functions."""
+        session = self._session
+        module = session.modules.named(assumed_symbols.OPERATOR_STRUCT.library)
+        index = session.symbolizer.index(module) if module else None
+        structs: dict[str, list[tuple[str, int, int]]] = {}
+        if module and index:
+            for symbol in index.matching(assumed_symbols.OPERATOR_STRUCT.names[0].encode()):
+                if symbol.is_function and "." not in symbol.name:
+                    struct, event = operator_method(symbol.name)
+                    if event:
+                        structs.setdefault(struct, []).append((event, module.base + symbol.vaddr, symbol.size))
+        return structs
+
+    def extents(self, operator: Operator) -> list[tuple[str, int, int]]:
+        """(event, address, size) of the operator's own functions, "call" first."""
+        return sorted(self.structs.get(operator.struct, ()))
+
+    def functions(self, operator: Operator) -> list[OperatorFunction]:
+        """The operator's own functions, "call" first; empty for one that was not generated into libtorch.
+
+        Raises MemoryFault, BadData.
+        """
+        symbolizer, functions = self._session.symbolizer, []
+        for event, address, _ in self.extents(operator):
+            function = symbolizer.function(address)
+            if not function:
+                continue
+            handles = static_handles(symbolizer, function)
+            # The static handle is this operator's, or not initialized yet.
+            if {self._session.memory.try_u64(handle) for handle in handles} - {0, None, operator.address}:
+                continue
+            sites = self.finder.find(function.start, function.size, handles)
+            if sites:
+                functions.append(OperatorFunction(operator, event, function, sites))
+        return functions
+
+    def boxed_entries(self, operator: Operator) -> list[int]:
+        """Boxed entries of the operator's kernels that no other operator shares; their arguments: functor,
+        OperatorHandle&, keyset, stack. Raises MemoryFault."""
+
+        def is_own(name: str) -> bool:
+            from_unboxed = assumed_symbols.BOXED_FROM_UNBOXED.begins(name)
+            return from_unboxed and assumed_symbols.RUNTIME_FUNCTOR_CLASS not in name
+
+        addresses = dict.fromkeys(kernel.boxed for kernel in operator.table if kernel.valid)
+        named = {address: self._session.symbolizer.names_at(address) for address in addresses}
+        return [address for address, names in named.items() if names and all(map(is_own, names))]
+
+    def python_entries(self) -> list[int]:
+        """The boxed functions that all Python kernels share."""
+        module = self._session.modules.named(assumed_symbols.BOXED_FUNCTOR.library)
+        index = self._session.symbolizer.index(module) if module else None
+        if not module or not index:
+            return []
+        symbols = (symbol for name in assumed_symbols.BOXED_FUNCTOR.names for symbol in index.matching(name.encode()))
+        python_class = assumed_symbols.PYTHON_KERNEL_CLASS
+        named = (symbol for symbol in symbols if symbol.is_function and python_class in symbol.name)
+        return sorted({module.base + symbol.vaddr for symbol in named})
+
+    def addresses_named(self, family: TorchSymbol, modules: Sequence[Module]) -> list[int]:
+        """Addresses of the functions of a symbol family in these modules, without cold parts."""
+        addresses = set()
+        for module in modules:
+            index = self._session.symbolizer.index(module)
+            for symbol in index.matching(family.names[0].encode()) if index else ():
+                if symbol.is_function and family.begins(symbol.name) and ".cold" not in symbol.name:
+                    addresses.add(module.base + symbol.vaddr)
+        return sorted(addresses)
+
+    def structured(self, operator: Operator) -> list[tuple[str, Function]]:
+        """("meta" or "impl", function) of the operator's structured kernels: ``at::meta::structured_NAME::meta`` and
+        ``at::native::structured_FUNCTION::impl`` as its kernels' code calls them."""
+        structured: dict[int, tuple[str, Function]] = {}
+        to_follow = [kernel.unboxed for kernel in operator.table if kernel.unboxed]
+        seen: set[int] = set()
+        while to_follow and len(seen) < 200:  # mm has 40 wrappers
+            start = to_follow.pop()
+            function = self._session.symbolizer.function(start) if start not in seen else None
+            seen.add(start)
+            if not function:
+                continue
+            # TORCH_META_FUNC and TORCH_IMPL_FUNC define these.
+            names = [name for name in function.names if assumed_symbols.STRUCTURED in name]
+            if any(assumed_symbols.STRUCTURED_META.begins(name) and "4metaE" in name for name in names):
+                structured[function.start] = ("meta", function)
+            elif any(assumed_symbols.STRUCTURED_IMPL.begins(name) and "4implE" in name for name in names):
+                structured[function.start] = ("impl", function)
+            # Generated code between the table and a structured kernel: RegisterCPU.cpp and its like.
+            elif any(part in name for name in function.names for part in assumed_symbols.GENERATED_WRAPPERS):
+                to_follow += self.calls_of(function)
+        return [structured[start] for start in sorted(structured)]
+
+    def calls_of(self, function: Function) -> set[int]:
+        """Targets of the function's direct calls and jumps out of it, through PLT stubs."""
+        memory = self._session.memory
+        inside = range(function.start, function.start + function.size)
+        targets = (insn.target for insn in self.code(function) if insn.kind in ("call", "jmp"))
+        return {follow_stub(memory, target) for target in targets if target and target not in inside} - {0}
+
+    def returns(self, function: Function) -> list[int]:
+        """Addresses of the function's ``ret`` instructions."""
+        return [insn.address for insn in self.code(function) if insn.kind == "ret"]
+
+    def code(self, function: Function) -> Sequence[Instruction]:
+        """The instructions of a function, cached until another function is read; () if it cannot be read."""
+        return self.finder.code(range(function.start, function.start + function.size))
+
+
+def cached_functions(
+    symbolizer: Symbolizer,
+    module: Module,
+    what: str,
+    places: Callable[[], Iterable[int]],
+    wanted: Callable[[Function], bool],
+) -> list[Function]:
+    """The ``wanted`` functions around these places of a library, in the order of the places.
+
+    A search for places in a library as large as torch's takes a second or two, and the result depends on the file only:
+    the starts of the functions are in the user's cache, by file and ``what``.
+    """
+
+    def around(addresses: Iterable[int]) -> list[Function]:
+        functions = {function.start: function for function in map(symbolizer.function, addresses) if function}
+        return list(functions.values())
+
+    key = module.kept_as
+    name, cache = f"{what} {key}".encode(), kept_texts(cache_folder(), "callers")
+    text = cache.text(name) if key else None
+    if text is not None:
+        return around(module.base + int(word, 16) for word in text.split())
+    functions = [function for function in around(places()) if wanted(function)]
+    if key:
+        cache.keep(name, " ".join(f"{function.start - module.base:x}" for function in functions).encode())
+    return functions
+
 
 _BOXED_POINTER = 8
 """Offset in a KernelFunction of the boxed function that callBoxed calls."""
@@ -76,13 +247,15 @@ class AllCalls:
         for module in self._session.modules.modules:
             if module.image and (not only or module.path in only):
                 names = module.image.sections.get(".dynstr")
-                if names and STEP_CALLBACKS_NAME.encode() in (module.image.read(names.address, names.size) or b""):
+                if names and assumed_symbols.STEP_CALLBACKS_NAME.encode() in (
+                    module.image.read(names.address, names.size) or b""
+                ):
                     callers.append(module)
         return callers
 
     def lookups(self) -> list[int]:
         """Addresses of all copies of ``OperatorEntry::lookup``."""
-        named = self.functions.addresses_named(LOOKUP, self.modules())
+        named = self.functions.addresses_named(assumed_symbols.LOOKUP, self.modules())
         return sorted({*named, *self.lookups_of_extensions()})
 
     def lookups_of_extensions(self) -> list[int]:
@@ -97,16 +270,16 @@ class AllCalls:
         """The functions of torch's libraries that ask for step callbacks, have the lookup inlined and belong to no
         single operator."""
         symbolizer, finder = self._session.symbolizer, self.functions.finder
-        asked = STEP_CALLBACKS.address(symbolizer)
+        asked = assumed_symbols.STEP_CALLBACKS.address(symbolizer)
         shared = []
 
         def is_shared(function: Function) -> bool:
-            return not any(map(OPERATOR_STRUCT.begins, function.names))
+            return not any(map(assumed_symbols.OPERATOR_STRUCT.begins, function.names))
 
         for module in self.modules() if asked else ():
             if module in self._extensions:
                 continue
-            calls = partial(self._calls_of_imports, module, STEP_CALLBACKS.names, [asked])
+            calls = partial(self._calls_of_imports, module, assumed_symbols.STEP_CALLBACKS.names, [asked])
             kept_as = f"shared callers {self._session.memory.architecture.name}"
             for function in cached_functions(symbolizer, module, kept_as, calls, is_shared):
                 try:
@@ -146,7 +319,9 @@ class AllCalls:
         """The starts of the functions of a library that call operators, or report a missing kernel, without a known
         lookup."""
         seen = {lookup.function.start for lookup in self.lookups_in(module)} | {*self.copies(module)}
-        calls = self._calls_of_imports(module, (*STEP_CALLBACKS.names, *REPORT_ERROR.examples))
+        calls = self._calls_of_imports(
+            module, (*assumed_symbols.STEP_CALLBACKS.names, *assumed_symbols.REPORT_ERROR.examples)
+        )
         return {function.start for function in self._functions_at(calls)} - seen
 
     def open_at(self, lookup: int) -> IsOpen | None:
@@ -185,7 +360,7 @@ class AllCalls:
 
     def copies(self, module: Module) -> list[int]:
         """The copies of ``OperatorEntry::lookup`` in one library, with names or without."""
-        copies = {*self.functions.addresses_named(LOOKUP, [module])}
+        copies = {*self.functions.addresses_named(assumed_symbols.LOOKUP, [module])}
         for function in self._functions_at(self._table_accesses(module)):
             if not function.names and self.functions.finder.is_lookup(function.start):
                 copies.add(function.start)
@@ -196,7 +371,7 @@ class AllCalls:
         if module.start not in self._in_modules:
             lookups = []
             copies = self.copies(module)
-            calls = self._calls_of_imports(module, LOOKUP.examples, copies)
+            calls = self._calls_of_imports(module, assumed_symbols.LOOKUP.examples, copies)
             for function in self._functions_at([*calls, *self._table_accesses(module)]):
                 if function.start not in copies:
                     role = classify(function)
@@ -300,7 +475,7 @@ class AllCalls:
             if function and role.role.opens and role.role is not Role.OPERATOR:
                 event = role.event
             elif function and role.role is not Role.OPERATOR and not role.role.is_layer:
-                asked = STEP_CALLBACKS.address(self._session.symbolizer)
+                asked = assumed_symbols.STEP_CALLBACKS.address(self._session.symbolizer)
                 event = "callBoxed" if asked in self.functions.calls_of(function) else "redispatchBoxed"
             self._boxed_events[returns_to] = event
         return self._boxed_events[returns_to]
