@@ -171,7 +171,8 @@ class _Crash:
         except OSError as error:
             raise TargetError(f"process {self._pid} cannot be read: {error.strerror}") from error
         name = re.sub(r"[^\w.-]+", "_", thread_name(self._pid, self._pid) or "process")
-        self.stem = crash_stem(name, self._pid, self._rights.uid, self.user)
+        borrower = f".{self.user}" if self.user != self._rights.uid else ""  # else the files' owner is the user
+        self.stem = f"crash-{name}-{self._pid}{borrower}-{time.strftime(_TIME)}"
         self._outputs = {suffix: os.memfd_create(f"gdbext-{suffix}", 0) for suffix in SUFFIXES}
         self._problem = ""
 
@@ -355,12 +356,6 @@ class KeptThing(NamedTuple):
     """The uid; -1 if unknown."""
     size: int
     """Bytes on the disk."""
-
-
-def crash_stem(name: str, pid: int, uid: int, user: int) -> str:
-    """The name of a crash that happens now, with the user if that is not its files' owner."""
-    borrower = f".{user}" if user != uid else ""
-    return f"crash-{name}-{pid}{borrower}-{time.strftime(_TIME)}"
 
 
 def make_room(folder: Path, newest: str, keep: int, size: int) -> None:

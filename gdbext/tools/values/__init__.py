@@ -13,6 +13,7 @@ from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import ProbesRefused, UsageError
 from gdbext.live.dispatch_description import Describer
+from gdbext.live.dispatch_places import AllCalls
 from gdbext.live.host import ENGINES, PROBES, LiveTool
 from gdbext.live.timed_run import SilenceNotice
 from gdbext.live.waiting import torch_session
@@ -199,10 +200,10 @@ def _watch_values(
         compiled = [pattern for pattern in request.patterns if is_compiled(pattern)]
         if compiled:
             kernels.place(compiled)
-        operators = WatchedOperators(session, control, watch, note)
         if request.everything:
-            operators.watch_everything()
+            watch.watch_lookups(AllCalls(session).lookups())
         else:
+            operators = WatchedOperators(session, control, watch, note)
             operators.place([pattern for pattern in request.patterns if pattern not in compiled])
 
         def has_calls() -> bool:

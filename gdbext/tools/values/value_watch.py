@@ -574,10 +574,6 @@ class WatchedOperators:
         self._all_calls = AllCalls(self._session)
         self._functions = self._all_calls.functions
 
-    def watch_everything(self) -> None:
-        """Watch every operator. Raises TargetError."""
-        self._watch.watch_lookups(self._all_calls.lookups())
-
     def place(self, patterns: Sequence[str]) -> None:
         """Watch the operators that match, now or later. Raises UsageError for one that cannot be seen, TargetError."""
         if not patterns:

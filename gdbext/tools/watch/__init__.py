@@ -236,7 +236,11 @@ class Watch:
         ]
         if dispatches is not None:
             metrics.append(("dispatches_seen_total", "counter", "dispatches that short looks saw", dispatches))
-        write_text(self._args.metrics, prometheus_text(metrics, self.pid))
+        text = ""  # the text format of Prometheus, version 0.0.4
+        for name, kind, meaning, value in metrics:
+            text += f"# HELP gdbext_{name} {meaning}\n# TYPE gdbext_{name} {kind}\n"
+            text += f'gdbext_{name}{{pid="{self.pid}"}} {value}\n'
+        write_text(self._args.metrics, text)
 
     def _sleep(self, seconds: float) -> None:
         """Sleep, and raise TargetGone when a program of ours ends."""
@@ -326,15 +330,6 @@ class Watch:
             if evidence:
                 line += f"\n{evidence.text}kept: {evidence.start}.{', .'.join(ENDINGS)}"
         print(shown(line), file=self._output, flush=True)
-
-
-def prometheus_text(metrics: Sequence[tuple[str, str, str, float]], pid: int) -> str:
-    """Metrics (name, type, help, value) in the text format of Prometheus, version 0.0.4; the label is the process."""
-    lines = []
-    for name, kind, meaning, value in metrics:
-        lines += [f"# HELP gdbext_{name} {meaning}", f"# TYPE gdbext_{name} {kind}"]
-        lines.append(f'gdbext_{name}{{pid="{pid}"}} {value}')
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _activity_probe(pid: int) -> DispatchActivity | None:
